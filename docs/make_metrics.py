@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from jobq.metrics.names import WORKER, Metric
+from jobq.metrics.names import EXPORTER, WORKER, Metric
 
 PAGE = Path(__file__).with_name("reference") / "metrics.md"
 OPENING = """# Metrics
@@ -30,6 +30,7 @@ def page() -> str:
         if metric.buckets:
             bounds = ", ".join(f"{bound:g}" for bound in metric.buckets)
             parts += [f"Buckets of `{metric.name}` in seconds: {bounds}.", ""]
+    parts += ["## Of the exporter", "", *rows(EXPORTER.values()), ""]
     return "\n".join(parts)
 
 

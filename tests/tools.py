@@ -34,7 +34,10 @@ def program(name: str) -> Callable[[], str | None]:
 
 FINDING: dict[str, Callable[[], str | None]] = {
     "libfaketime": libfaketime,
-    **{name: program(name) for name in ("gcc", "node", "npm", "redis-cli", "redis-server")},
+    **{
+        name: program(name)
+        for name in ("gcc", "node", "npm", "promtool", "redis-cli", "redis-server")
+    },
 }
 
 

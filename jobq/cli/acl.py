@@ -14,8 +14,9 @@ from jobq.protocols.reliable.keys import rights as of_reliable
 from jobq.protocols.rsmq.keys import rights as of_rsmq
 from jobq.queue.roles import rights
 from jobq.topics.keys import rights as of_topics
+from jobq.topics.keys import rights_to_lag
 
-ROLES = ("producer", "worker", "dashboard", "operator", "deployer")
+ROLES = ("producer", "worker", "dashboard", "operator", "metrics", "deployer")
 #: Printed only when asked for.
 MORE = ("topic", "limit", "rsmq", "reliable", "pipeline")
 #: Of protocols with names of their own.
@@ -29,6 +30,7 @@ _WITH_LIMITS = ("worker", "operator")
     "",
     "producer --user shop --queues low,high",
     "worker | valkey-cli",
+    "metrics --user exporter",
     "topic --user shop --queues orders",
     "rsmq --user shop --queues mails",
     "pipeline --user spark",
@@ -45,10 +47,10 @@ def acl(
 ) -> None:  # fmt: skip
     """Print the commands that make users with least rights.
 
-    Without ROLE, one user for each role of jobq itself. topic, rsmq and reliable are users of those protocols,
-    and --queues names their topics or queues. limit uses and sets all limits. pipeline reads and writes DataFrames
-    and fills lakes. These five are printed only by name. A worker and an operator may use all limits, too. The
-    command does not connect to a server.
+    Without ROLE, one user for each role of jobq itself. metrics only reads what jobq metrics does. topic, rsmq and
+    reliable are users of those protocols, and --queues names their topics or queues. limit uses and sets all
+    limits. pipeline reads and writes DataFrames and fills lakes. These five are printed only by name. A worker and
+    an operator may use all limits, too. The command does not connect to a server.
 
     Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
     password, so none can log in until you set one: ACL SETUSER name '>…'. Users may select only the database
@@ -83,6 +85,8 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
         return of_pipeline(namespace, names)
 
     words = rights(role, namespace, names)
+    if role == "metrics":
+        words += rights_to_lag(namespace)
     if role in _WITH_LIMITS:
         words += within_limits(namespace)
     return words

@@ -45,6 +45,7 @@ SECTIONS = {
         ),
         "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
         "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
+        "metrics": Verb("metrics", "metrics", "Serve metrics of queues for Prometheus."),
         "check": Verb(
             "check", "check", "Check the server, the queues' structure, or that nothing was lost."
         ),
@@ -81,7 +82,7 @@ SECTIONS = {
         "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
     },
 }
-#: Every verb of the first level. flow, schedule, web, metrics and django are kept free.
+#: Every verb of the first level. flow, schedule, web and django are kept free.
 COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 

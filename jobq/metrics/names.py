@@ -55,3 +55,25 @@ WORKER = table(
     Metric("jobq_server_errors_total", "counter", (), "Calls to the server that failed."),
     Metric("jobq_worker_info", "info", ("version", "queues"), "Always 1."),
 )  # fmt: skip
+#: Places of a queue's messages.
+PLACES = ("ready", "delayed", "locked", "requeued", "deduped", "done")
+#: Of the exporter.
+EXPORTER = table(
+    Metric("jobq_queue_messages", "gauge", ("queue", "place"), f"Messages in each place: {', '.join(PLACES)}."),
+    Metric("jobq_queue_dead", "gauge", ("queue",), "Dead messages."),
+    Metric("jobq_queue_paused", "gauge", ("queue",), "1 while the queue is paused."),
+    Metric("jobq_queue_workers", "gauge", ("queue",), "Live workers that serve the queue."),
+    Metric("jobq_queue_slots", "gauge", ("queue",), "Jobs that these can run at the same time, of all their queues."),
+    Metric("jobq_queue_oldest_seconds", "gauge", ("queue",), "How long the next message has waited, if that is known."),
+    Metric("jobq_queue_head_unchanged_seconds", "gauge", ("queue",), "How long the same message has been next."),
+    Metric("jobq_queue_handouts_total", "counter", ("queue",), "Hand-outs, released ones too."),
+    Metric("jobq_queue_events_total", "counter", ("queue",), "Events that were written."),
+    Metric("jobq_topic_lag_messages", "gauge", ("topic", "group"), "Messages that the group has not settled."),
+    Metric("jobq_topic_pending_messages", "gauge", ("topic", "group"), "Messages that its readers hold."),
+    Metric("jobq_cron_last_tick_timestamp_seconds", "gauge", ("cron",), "When the last tick of the schedule was due."),
+    Metric("jobq_cron_late_seconds", "gauge", ("cron",), "How long a tick is overdue; 0 while none is."),
+    Metric("jobq_lake_behind_events", "gauge", ("queue",), "Events that the lake has not taken yet."),
+    Metric("jobq_up", "gauge", (), "1 if the server answered."),
+    Metric("jobq_scrape_seconds", "gauge", (), "How long reading everything took."),
+    Metric("jobq_clock_skew_seconds", "gauge", (), "How far the server's clock is ahead of the exporter's."),
+)  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import BoundScripts, Caller, Callers, moment
+from jobq.client.numbered_calls import BoundScripts, Caller, Callers, ScriptCall, moment
 from jobq.client.scripts import Argument
 from jobq.config import duration_s
 from jobq.durations import Duration
@@ -60,13 +60,12 @@ class Admin:
 
     def sample(self) -> Sample:
         """As `counts`, with what a second sample needs to tell a rate, and the head of ready; in O(1)."""
-        reply = self.scripts["counts"].run()
-        fence, added, mid, attempts, content = reply[-5:]
-        *numbers, paused, quarantined, nkeys = reply[:-5]
-        head = WaitingHead(text_of(mid), attempts, content) if mid else None
-        return Sample(
-            Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head
-        )
+        return _sample(self.scripts["counts"].run())
+
+    def sample_call(self) -> ScriptCall[Sample]:
+        """`sample` as a value, to be sent together with others."""
+        script = self.scripts["counts"]
+        return ScriptCall(script.script, script.keys, (), _sample)
 
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
@@ -224,12 +223,13 @@ class Admin:
 
     def schedules(self, log: int = 0, *, now: int | None = None) -> Schedules:
         """All schedules of the queue, and the newest `log` ticks, 1,000 at most."""
-        reply = self.scripts["schedules"].run({"now": moment(now), "limit": log})
-        definitions, states = (dict(_rows([*map(text_of, part)], 2)) for part in reply[1:3])
-        return Schedules(
-            int(reply[0]), definitions, {name: _tick_state(text) for name, text in states.items()},
-            [tick for tick in map(_logged_tick, reply[3]) if tick],
-        )  # fmt: skip
+        return _schedules(self.scripts["schedules"].run({"now": moment(now), "limit": log}))
+
+    def schedules_call(self) -> ScriptCall[Schedules]:
+        """`schedules` without ticks as a value, to be sent together with others."""
+        script = self.scripts["schedules"]
+        args = script.script.order({"now": moment(None), "limit": 0})
+        return ScriptCall(script.script, script.keys, args, _schedules)
 
     def schedule(
         self, verb: str, name: str, definition: str = "", *, now: int | None = None
@@ -328,3 +328,20 @@ def _number(word: bytes) -> int | None:
 
 def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[type-arg]
     return list(zip(*(iter(items),) * width, strict=True))
+
+
+def _sample(reply: list[Any]) -> Sample:
+    fence, added, mid, attempts, content = reply[-5:]
+    *numbers, paused, quarantined, nkeys = reply[:-5]
+    head = WaitingHead(text_of(mid), attempts, content) if mid else None
+    return Sample(
+        Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head
+    )
+
+
+def _schedules(reply: list[Any]) -> Schedules:
+    definitions, states = (dict(_rows([*map(text_of, part)], 2)) for part in reply[1:3])
+    return Schedules(
+        int(reply[0]), definitions, {name: _tick_state(text) for name, text in states.items()},
+        [tick for tick in map(_logged_tick, reply[3]) if tick],
+    )  # fmt: skip

@@ -53,6 +53,7 @@ ROLES = {
          "schedule", "tick"),
         ("lpos", "llen", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
     ),
+    "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
 DEPLOYER = "deployer"
 _ABOUT_WORKERS = (keys.workers, keys.running, keys.jobs)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobq.client.acl import allowed_for, literal
+from jobq.client.acl import READING, allowed_for, commands, literal, selector
 from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.queue.keys import prefix
@@ -63,6 +63,8 @@ def topic_names(namespace: str) -> str:
 
 #: What jobq sends to a topic's keys itself.
 _OWN = ("unlink", "xrange", "xread")
+#: Scripts by which an exporter learns how far groups are behind.
+_OF_LAG = ("describe", "lag")
 
 
 def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
@@ -82,3 +84,12 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
         "resetchannels", *allowed_for(called, _OWN),
         f"(~{names} +sadd +smembers +srem)",
     ]  # fmt: skip
+
+
+def rights_to_lag(namespace: str = "jobq") -> list[str]:
+    """Return the words that allow a user who does other things to read how far groups of topics are behind."""
+    called = [one for one in scripts() if one.area == "topic" and one.name in _OF_LAG]
+    needed = sorted(set[str]().union(*map(commands, called)))
+    pattern = f"%R~{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"
+    names = f"%R~{literal(topic_names(namespace))}"
+    return [*selector(pattern, [*READING, *needed]), *selector(names, ["smembers"])]

@@ -47,6 +47,7 @@ INSEPARABLE = {
         "rule",
     },
     "dashboard": set(),
+    "metrics": set(),
     "operator": {"checkpoint", "close", "enqueue", "extend", "progress", "release"},
 }
 FAR = [

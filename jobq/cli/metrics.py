@@ -1,0 +1,76 @@
+"""`jobq metrics`: the exporter for Prometheus, of queues, topics and schedules."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import click
+
+from jobq.cli.arguments import names_of
+from jobq.cli.lake import lake_option, opened, storage_option
+from jobq.cli.options import option, queues_option
+from jobq.cli.session import Session, command
+from jobq.metrics.exposition import metrics_page
+from jobq.metrics.serving import Answer, PageRequest, PageServer, listen, parse_endpoint
+
+
+@command(
+    "metrics",
+    "",
+    "--bind 0.0.0.0:9465",
+    "--queues high,low",
+    "--once > /var/lib/node_exporter/jobq.prom",
+)
+@option("--bind ADDRESS", "Listen at this host:port or unix:PATH.", default="127.0.0.1:9465")
+@option("--once", "Print the metrics and exit.")
+@lake_option("to report how far it is behind")
+@storage_option
+@queues_option
+def metrics(
+    session: Session, bind: str, once: bool, path: str | None, storage: tuple[str, ...],
+    queues: str | None,
+) -> bool | None:  # fmt: skip
+    """Serve metrics of queues, topics and schedules until TERM or INT.
+
+    One exporter is enough, however many workers there are. A second one reads the same values. A scrape reads the
+    server with a few calls, at most every five seconds, and writes nothing. Metrics of attempts are the workers':
+    jobq worker --health.
+    """
+    from jobq.metrics.of_queues import QueueExporter
+
+    names = names_of(queues) if queues else None
+    exporter = QueueExporter(session.client, names, _lake_behind(session, path, storage))
+    page = metrics_page(exporter.families)
+    if once:
+        answer = page(PageRequest())
+        click.echo(answer.body.decode(), nl=False)
+        return answer.status == 200
+    endpoint = parse_endpoint(bind)
+    listening = listen(endpoint)
+    if not endpoint.path:
+        endpoint = endpoint._replace(port=listening.getsockname()[1])
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    # Before the first thread: all others inherit it, and the signals wait for `sigwait`.
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    PageServer(
+        listening, {"/metrics": page, "/healthz": lambda _: Answer(b"ok\n")}
+    ).serve_in_thread()
+    session.note(f"metrics at {endpoint.shown}")
+    signal.sigwait(numbers)
+    if endpoint.path:
+        os.unlink(endpoint.path)
+    return None
+
+
+def _lake_behind(
+    session: Session, path: str | None, storage: tuple[str, ...]
+) -> Callable[[], dict[str, int]] | None:
+    """Return what asks the lake how many events of each queue it hasn't taken; None without a lake."""
+    if not path:
+        return None
+    from jobq.pipeline.lake.inspection import backlog
+
+    lake = opened(session, path, storage)
+    return lambda: {one.queue: one.backlog for one in backlog(lake, session.client)}

@@ -1,0 +1,223 @@
+"""The metrics of queues, topics and schedules, read from the server: one exporter for all, however many workers run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import PipelinedCalls
+from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableError
+from jobq.metrics.names import EXPORTER, PLACES, Family, Rows
+from jobq.metrics.serving import logger
+from jobq.observe.facts import enqueued_at
+from jobq.queue import presence
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.types import Sample, Schedules
+from jobq.schedules.definition import decoded
+from jobq.topics.calls import topic_names
+from jobq.topics.topic import Topic
+from jobq.worker.counters import MOST_QUEUES, OTHER
+
+#: Scrapes within this time get the same answer.
+CACHED_S = 5.0
+#: How often every queue is asked for schedules; those that have some are asked each time.
+ALL_SCHEDULES_S = 60.0
+#: Beyond this, queues, topics with their groups, and schedules are counted as one, OTHER.
+MOST_LABELS = MOST_QUEUES
+#: What is added up where several have one label; of anything else the greatest counts.
+_GREATEST = frozenset(
+    (
+        "jobq_queue_oldest_seconds",
+        "jobq_queue_head_unchanged_seconds",
+        "jobq_cron_late_seconds",
+        "jobq_cron_last_tick_timestamp_seconds",
+    )
+)
+
+
+class Sheet:
+    """The values of one scrape. Names beyond MOST_LABELS, in the order of their arrival, share the label OTHER."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Rows] = {name: {} for name in EXPORTER}
+
+    def put(self, name: str, value: float, *labels: str) -> None:
+        """Note a value."""
+        rows, key = self.rows[name], labels
+        room = MOST_LABELS * (len(PLACES) if name == "jobq_queue_messages" else 1)
+        if key not in rows and len(rows) >= room:
+            key = (OTHER, *labels[1:])
+        found = rows.get(key)
+        before = found if isinstance(found, int | float) else 0.0
+        rows[key] = max(before, value) if name in _GREATEST else before + value
+
+
+class QueueExporter:
+    """Reads everything at most once in CACHED_S, whoever asks. Threads may share it."""
+
+    def __init__(
+        self, client: Client, names: Sequence[str] | None = None,
+        lake: Callable[[], dict[str, int]] | None = None,
+    ) -> None:  # fmt: skip
+        """names: the queues to read; None = all that there are. lake: queue -> events that a lake hasn't taken yet."""
+        self._client, self._names, self._lake = client, names, lake
+        self._lock = threading.Lock()
+        self._families: list[Family] = []
+        self._until = 0.0
+        # Queue -> the message at the head of ready, and since when it has been there.
+        self._heads: dict[str, tuple[str, float]] = {}
+        self._scheduled: set[str] = set()
+        self._schedules_at = 0.0
+
+    def families(self) -> list[Family]:
+        """Return everything, as of at most CACHED_S ago. If the server doesn't answer, jobq_up is 0."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._families = self._read()
+                self._until = time.monotonic() + CACHED_S
+            return self._families
+
+    def _read(self) -> list[Family]:
+        began, sheet = time.monotonic(), Sheet()
+        try:
+            self._read_all(sheet)
+            sheet.put("jobq_up", 1)
+        except JobqError as error:
+            logger.warning("the server can't be read: %s", error)
+            sheet = Sheet()
+            sheet.put("jobq_up", 0)
+        sheet.put("jobq_scrape_seconds", time.monotonic() - began)
+        return [Family(EXPORTER[name], rows) for name, rows in sheet.rows.items() if rows]
+
+    def _read_all(self, sheet: Sheet) -> None:
+        client = self._client
+        asked_at = time.time()
+        now_ms = client.clock_ms()
+        sheet.put("jobq_clock_skew_seconds", now_ms / 1000 - (asked_at + time.time()) / 2)
+        names = queue_names(client) if self._names is None else list(self._names)
+        queues = [Queue(name, client) for name in names]
+        self._samples(sheet, queues, now_ms)
+        self._workers(sheet, names, now_ms)
+        self._cron(sheet, queues)
+        self._topics(sheet)
+        if self._lake is not None:
+            self._lake_behind(sheet, self._lake)
+
+    def _samples(self, sheet: Sheet, queues: Sequence[Queue], now_ms: int) -> None:
+        heads, now = self._heads, time.monotonic()
+        self._heads = {}
+        for queue, sample in self._each(queues, lambda queue: queue.admin.sample_call()):
+            head = sample.head.mid if sample.head else ""
+            if head:
+                since = heads.get(queue.name, (head, now))
+                self._heads[queue.name] = since if since[0] == head else (head, now)
+            unchanged_s = now - self._heads[queue.name][1] if head else 0.0
+            _put_sample(sheet, queue.name, sample, unchanged_s, now_ms)
+
+    def _each(
+        self, queues: Sequence[Queue], call: Callable[[Queue], Any]
+    ) -> Iterator[tuple[Queue, Any]]:
+        """Yield queues with the results of their calls. One that the server refuses is left out, and logged."""
+        if not queues:
+            return
+        calls = [call(queue) for queue in queues]
+        if not self._client.is_cluster:
+            results = PipelinedCalls(self._client).run(calls)
+        else:
+            results = [self._alone(queue, one) for queue, one in zip(queues, calls, strict=True)]
+        for queue, result in zip(queues, results, strict=True):
+            if isinstance(result, UnavailableError) and not self._client.is_cluster:
+                raise result
+            if isinstance(result, Exception):
+                logger.warning("queue %s can't be read: %s", queue.name, result)
+            else:
+                yield queue, result
+
+    def _alone(self, queue: Queue, call: Any) -> Any:
+        try:
+            return PipelinedCalls(self._client).run([call])[0]
+        except JobqError as error:
+            return error
+
+    def _workers(self, sheet: Sheet, names: Sequence[str], now_ms: int) -> None:
+        count, slots = Counter[str](), Counter[str]()
+        for worker in presence.workers(self._client):
+            if worker.is_live(now_ms):
+                count.update(worker.queues)
+                slots.update(dict.fromkeys(worker.queues, worker.slots))
+        for name in names:
+            sheet.put("jobq_queue_workers", count[name], name)
+            sheet.put("jobq_queue_slots", slots[name], name)
+
+    def _cron(self, sheet: Sheet, queues: Sequence[Queue]) -> None:
+        if time.monotonic() >= self._schedules_at:
+            self._schedules_at = time.monotonic() + ALL_SCHEDULES_S
+            asked = list(queues)
+        else:
+            asked = [queue for queue in queues if queue.name in self._scheduled]
+        for queue, found in self._each(asked, lambda queue: queue.admin.schedules_call()):
+            (self._scheduled.add if found.definitions else self._scheduled.discard)(queue.name)
+            put_schedules(sheet, queue.name, found)
+
+    def _topics(self, sheet: Sheet) -> None:
+        for name in topic_names(self._client):
+            topic = Topic(name, self._client)
+            try:
+                for group in topic.groups():
+                    lag = topic.group(group).lag()
+                    sheet.put("jobq_topic_lag_messages", lag.messages, name, group)
+                    sheet.put(
+                        "jobq_topic_pending_messages", lag.handed_out - lag.settled, name, group
+                    )
+            except GroupNotFoundError:
+                continue  # it was removed meanwhile
+            except JobqError as error:
+                if isinstance(error, UnavailableError) and not self._client.is_cluster:
+                    raise
+                logger.warning("topic %s can't be read: %s", name, error)
+
+    def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, int]]) -> None:
+        try:
+            for name, count in behind().items():
+                sheet.put("jobq_lake_behind_events", count, name)
+        except UnavailableError:
+            raise
+        except JobqError as error:
+            logger.warning("the lake can't be read: %s", error)
+
+
+def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now_ms: int) -> None:
+    for place in PLACES:
+        sheet.put("jobq_queue_messages", getattr(sample.counts, place), name, place)
+    sheet.put("jobq_queue_dead", sample.counts.dead, name)
+    sheet.put("jobq_queue_paused", sample.counts.paused, name)
+    sheet.put("jobq_queue_handouts_total", sample.fence, name)
+    sheet.put("jobq_queue_events_total", sample.added, name)
+    sheet.put("jobq_queue_head_unchanged_seconds", unchanged_s, name)
+    # A retry was enqueued long before it waited; of a sealed call the time is unknown.
+    head = sample.head
+    at = enqueued_at(head.content) if head and not head.attempts else 0
+    oldest_s = max(0, now_ms - at) / 1000 if at else unchanged_s
+    sheet.put("jobq_queue_oldest_seconds", oldest_s, name)
+
+
+def put_schedules(sheet: Sheet, queue: str, found: Schedules) -> None:
+    """Note when each schedule of a queue had its last tick, and how late the next one is."""
+    for name, text in found.definitions.items():
+        state = found.ticks.get(name)
+        if state is None or state.paused:
+            continue
+        try:
+            schedule = decoded(text[1:])
+        except ConfigError:
+            continue
+        shift_ms = schedule.shift_ms(queue)
+        due = next(schedule.ticks.after(state.last_ms), None)
+        late_ms = 0 if due is None else max(0, found.now_ms - due - shift_ms)
+        sheet.put("jobq_cron_last_tick_timestamp_seconds", state.last_ms / 1000, name)
+        sheet.put("jobq_cron_late_seconds", late_ms / 1000, name)

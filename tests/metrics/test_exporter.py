@@ -1,0 +1,164 @@
+"""The exporter: what it reports equals what the queues say, and names beyond its bound share a label."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from jobq.errors import UnavailableError
+from jobq.jobs.codec import encode
+from jobq.metrics.names import EXPORTER
+from jobq.metrics.of_queues import MOST_LABELS, QueueExporter, Sheet, put_schedules
+from jobq.metrics.serving import fetch, parse_endpoint
+from jobq.queue import presence
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Schedules, TickState
+from jobq.schedules.definition import Schedule, encoded
+from jobq.topics.topic import Topic
+from tests import tools
+from tests.lifecycle.conftest import ROOT, until
+
+
+@pytest.fixture
+def scrape(client):
+    """scrape(): metric -> labels -> value, as of now."""
+    exporter = QueueExporter(client)
+
+    def read():
+        exporter._until = 0.0
+        return {family.metric.name: family.rows for family in exporter.families()}
+
+    return read
+
+
+def test_every_metric_equals_what_the_server_says(client, scrape, redis):
+    low, high = Queue("low", client), Queue("high", client)
+    for number in range(5):
+        low.enqueue(encode("resize", enqueued_at=client.clock_ms() - 60_000), mid=f"m{number}")
+    low.enqueue(encode("resize"), mid="later", delay=60)
+    high.enqueue(encode("resize"), mid="dies")
+    [message] = high.dequeue().messages
+    high.finish([ending(message, outcome="dead", reason="no")])
+    low.dequeue(1)
+    high.admin.pause()
+    facts = {
+        "queues": ["low"],
+        "slots": 4,
+        "lease_ms": 15_000,
+        "started_at": 1,
+        "seen_at": client.clock_ms(),
+    }
+    presence.put_worker(client, "w", facts)
+    topic = Topic("orders", client)
+    topic.append_many([b"1", b"2", b"3"])
+    topic.group("mail").subscribe("earliest")
+    found = scrape()
+    assert found["jobq_up"] == {(): 1}
+    messages = found["jobq_queue_messages"]
+    assert messages["low", "ready"] == 4 and messages["low", "delayed"] == 1
+    assert messages["low", "locked"] == 1 and messages["high", "ready"] == 0
+    assert found["jobq_queue_dead"] == {("high",): 1, ("low",): 0}
+    assert found["jobq_queue_paused"] == {("high",): 1, ("low",): 0}
+    assert found["jobq_queue_workers"] == {("high",): 0, ("low",): 1}
+    assert found["jobq_queue_slots"] == {("high",): 0, ("low",): 4}
+    assert found["jobq_queue_handouts_total"] == {("high",): 1, ("low",): 1}
+    assert found["jobq_queue_events_total"]["high",] == 1
+    assert 59 < found["jobq_queue_oldest_seconds"]["low",] < 600
+    assert found["jobq_queue_oldest_seconds"]["high",] == 0
+    assert found["jobq_topic_lag_messages"] == {("orders", "mail"): 3}
+    assert found["jobq_topic_pending_messages"] == {("orders", "mail"): 0}
+    assert abs(found["jobq_clock_skew_seconds"][()]) < 60
+
+
+def ending(message, **more):
+    return Ending(mid=message.mid, token=message.token, **more)
+
+
+def test_late_schedule_is_seen_until_its_tick_comes(client, scrape):
+    queue, now_ms = Queue("low", client), client.clock_ms()
+    text = encoded(Schedule(name="digest", job="resize", every_ms=60_000))
+    queue.admin.schedule("add", "digest", text)
+    [(name, kept)] = queue.admin.schedules().definitions.items()
+    states = {name: TickState(now_ms - 150_000, False, "m")}
+    late = Sheet()
+    put_schedules(late, "low", Schedules(now_ms, {name: kept, "bad": "a{"}, states, []))
+    # The ticks are whole minutes, so the one after the last came 90 to 150 s ago.
+    assert 90 <= late.rows["jobq_cron_late_seconds"]["digest",] <= 150
+    assert late.rows["jobq_cron_last_tick_timestamp_seconds"] == {("digest",): now_ms / 1000 - 150}
+    paused = Sheet()
+    put_schedules(
+        paused,
+        "low",
+        Schedules(now_ms, {name: kept}, {name: states[name]._replace(paused=True)}, []),
+    )
+    assert paused.rows["jobq_cron_late_seconds"] == {}
+    assert scrape()["jobq_up"] == {(): 1}
+
+
+def test_damaged_queue_is_left_out_and_the_others_are_read(client, scrape, redis, caplog):
+    Queue("low", client).enqueue(b"{}")
+    Queue("high", client).enqueue(b"{}")
+    redis.delete("jobq:{high}:messages")
+    redis.set("jobq:{high}:messages", "x")
+    found = scrape()
+    assert {queue for queue, _ in found["jobq_queue_messages"]} == {"low"}
+    assert "queue high can't be read" in caplog.text
+
+
+def test_answer_is_kept_for_a_moment_and_a_lost_server_is_reported(client, redis):
+    exporter = QueueExporter(client)
+    first = exporter.families()
+    Queue("low", client).enqueue(b"{}")
+    assert exporter.families() is first
+
+    class Away:
+        is_cluster, namespace = False, "jobq"
+
+        def clock_ms(self):
+            raise UnavailableError("gone")
+
+    lost = QueueExporter(Away()).families()  # type: ignore[arg-type]
+    assert {family.metric.name: family.rows.get(()) for family in lost}["jobq_up"] == 0
+    assert len(lost) == 2
+
+
+def test_labels_beyond_the_bound_are_one():
+    sheet = Sheet()
+    for number in range(MOST_LABELS + 5):
+        sheet.put("jobq_queue_dead", 1, f"q{number}")
+        sheet.put("jobq_queue_oldest_seconds", number, f"q{number}")
+    assert len(sheet.rows["jobq_queue_dead"]) == MOST_LABELS + 1
+    assert sheet.rows["jobq_queue_dead"]["other",] == 5
+    assert sheet.rows["jobq_queue_oldest_seconds"]["other",] == MOST_LABELS + 4
+
+
+def asked(path):
+    """The page, or None while nothing listens."""
+    try:
+        return fetch(parse_endpoint(f"unix:{path}"), "/metrics")
+    except UnavailableError:
+        return None
+
+
+@pytest.mark.one_server
+def test_command_serves_until_term(client, server, short_folder):
+    parsed = tools.library("prometheus_client.parser").text_string_to_metric_families
+    Queue("low", client).enqueue(b"{}")
+    path = short_folder / "exporter.sock"
+    command = [sys.executable, "-m", "jobq", "metrics", "--url", server.url]
+    once = subprocess.run(
+        [*command, "--once"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    names = {family.name for family in parsed(once.stdout)}
+    assert names <= {name.removesuffix("_total") for name in EXPORTER}
+    assert 'jobq_queue_messages{place="ready",queue="low"} 1.0' in once.stdout
+    with subprocess.Popen([*command, "--bind", f"unix:{path}"], cwd=ROOT) as process:
+        answer = until(lambda: asked(path))
+        assert answer.status == 200 and b"jobq_up 1.0" in answer.body
+        assert fetch(parse_endpoint(f"unix:{path}"), "/healthz").body == b"ok\n"
+        assert fetch(parse_endpoint(f"unix:{path}"), "/no").status == 404
+        process.terminate()
+        assert process.wait(120) == 0
+    assert not path.exists()
