@@ -21,7 +21,7 @@ INNER = frozenset(
     PREFIX + name
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
-        "AUDIT", "BURSTS", "CHAOS_JOBS", "COUNTED_JOBS", "LIMITS", "MODEL", "OUTBOX", "PAGES_DEADLINE", "REQUIRE_TOOLS",
+        "AUDIT", "BURSTS", "CHAOS_JOBS", "COUNTED_JOBS", "KIT", "LIMITS", "MODEL", "OUTBOX", "PAGES_DEADLINE", "REQUIRE_TOOLS",
         "SCHEDULES",
         "TEST_LEDGER", "TEST_SERVERS", "TOPIC_MESSAGES",
     )
@@ -29,7 +29,7 @@ INNER = frozenset(
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
     "worker", "enqueue", "queues", "workers", "status", "why", "cancel", "pause", "resume", "queue", "key", "dead",
-    "limit", "events", "cron", "metrics", "outbox", "check", "topic", "reliable", "rsmq", "ruby", "lake", "report",
+    "limit", "events", "cron", "outbox", "metrics", "check", "topic", "reliable", "rsmq", "ruby", "lake", "report",
     "spark", "server", "functions", "completion", "acl", "demo", "chaos",
 )  # fmt: skip
 #: What commands were called before: their variables are still read.

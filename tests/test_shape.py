@@ -30,6 +30,7 @@ LATE = {
     ("cli/spark.py", "code"): "only the shell needs a prompt",
     ("cli/worker.py", "jobq.worker.child"): "asyncio and multiprocessing start with the worker, not with its --help",
     ("cli/worker.py", "jobq.worker.run"): "as jobq.worker.child",
+    ("cli/metrics.py", "jobq.metrics.of_queues"): "as jobq.worker.child",
     ("cli/worker.py", "jobq.metrics.health"): "as jobq.worker.child",
     ("durations.py", "email.utils"): "only an HTTP date needs it",
     ("extras.py", "importlib.metadata"): "only an error names versions",

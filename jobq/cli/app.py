@@ -45,7 +45,9 @@ SECTIONS = {
         ),
         "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
         "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
-        "metrics": Verb("metrics", "metrics", "Serve metrics of queues for Prometheus."),
+        "metrics": Verb(
+            "metrics", "metrics", "Serve metrics of queues, topics and schedules until TERM or INT."
+        ),
         "check": Verb(
             "check", "check", "Check the server, the queues' structure, or that nothing was lost."
         ),

@@ -21,7 +21,7 @@ from jobq.metrics.serving import Answer, PageRequest, PageServer, listen, parse_
     "",
     "--bind 0.0.0.0:9465",
     "--queues high,low",
-    "--once > /var/lib/node_exporter/jobq.prom",
+    "--once",
 )
 @option("--bind ADDRESS", "Listen at this host:port or unix:PATH.", default="127.0.0.1:9465")
 @option("--once", "Print the metrics and exit.")

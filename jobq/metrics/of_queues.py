@@ -58,7 +58,7 @@ class Sheet:
 
 
 class QueueExporter:
-    """Reads everything at most once in CACHED_S, whoever asks. Threads may share it."""
+    """Reads everything at most once in CACHED_S. Threads may share it."""
 
     def __init__(
         self, client: Client, names: Sequence[str] | None = None,
@@ -175,7 +175,7 @@ class QueueExporter:
                         "jobq_topic_pending_messages", lag.handed_out - lag.settled, name, group
                     )
             except GroupNotFoundError:
-                continue  # it was removed meanwhile
+                continue  # it was removed since
             except JobqError as error:
                 if isinstance(error, UnavailableError) and not self._client.is_cluster:
                     raise
