@@ -25,10 +25,10 @@ def lateness(_: str) -> Iterator[Row]:
     for count in WORKERS:
         with private_server() as client, ExitStack() as running:
             queue = Queue("bench", client)
-            for number in range(SCHEDULES):
-                one = Schedule(name=f"s{number}", job=noop.name, every_ms=1_000, overlap="allow")
+            for index in range(SCHEDULES):
+                one = Schedule(name=f"s{index}", job=noop.name, every_ms=1_000, overlap="allow")
                 queue.admin.schedule("add", one.name, encoded(one))
-            for _ in range(count):
+            for _worker in range(count):
                 running.enter_context(running_worker(client, client.url, 1))
             late = _late(queue)
             after = f"{count} worker{'s' if count > 1 else ''}"

@@ -16,6 +16,7 @@ from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.config import parse_time
 from jobq.errors import ConfigError, ScriptError, UnavailableError
+from jobq.limits.directory import limit_damage, mend_limit
 from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
@@ -97,12 +98,13 @@ def show(session: Session, finding: Finding) -> None:
 @option("--repair", "repairs", "Repair the violations.")
 @yes_option
 def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool:
-    """Check the structure of queues while they are in use.
+    """Check the structure of queues and limits while they are in use.
 
     --repair moves messages to where they belong and checks again. It removes ids that cannot be valid and dead
-    entries without a message, and renames keys of the wrong type. Exit code 1: a violation is left.
+    entries without a message, and renames keys of the wrong type. A damaged limit begins anew. Exit code 1: a
+    violation is left.
     """
-    left = 0 if queues else _names(session, repairs, yes)
+    left = 0 if queues else _names(session, repairs, yes) + _limits(session, repairs, yes)
     counts = session.from_each(
         queues, lambda queue: [_check_queue(session, queue, repairs, yes)], strange=False
     )
@@ -143,6 +145,28 @@ def _strange(
         record = {"queue": None, "rule": rule, "mid": text, "repair": "removed"}
         session.say(record, f"{rule}: {text}: removed")
     return 0
+
+
+def _limits(session: Session, repairs: bool, yes: bool) -> int:
+    """Return how many violations of limits are left."""
+    try:
+        found = list(limit_damage(session.client))
+    except ScriptError as error:
+        session.note(f"limits aren't checked: {error}")
+        return 0
+    except UnavailableError as error:
+        session.problem("limits", error)
+        return 0
+    if found and repairs:
+        session.confirmed(f"Repair {len(found)} of limits?", yes)
+    for damage in found:
+        record = damage._asdict() | {"raw": None}
+        text = f"limit {damage.limit}: {damage.rule}{': ' if damage.key else ''}{damage.key}"
+        if repairs:
+            record["repair"] = mend_limit(session.client, damage)
+            text += f": {record['repair']}"
+        session.say(record, text)
+    return 0 if repairs else len(found)
 
 
 def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from jobq.client.connection import Client
@@ -12,7 +16,7 @@ from jobq.errors import ConfigError, ScriptError
 from jobq.limits import keys
 from jobq.limits.calls import LimitCalls
 from jobq.limits.limit import Limit
-from jobq.limits.slots import Slots
+from jobq.limits.slots import LONGEST_LEASE_S, Slots
 
 #: The rule of a limit whose keys can't be read.
 DAMAGED = "damaged"
@@ -123,3 +127,93 @@ def unset_limit(client: Client, name: str) -> bool:
 def hold_limit(client: Client, name: str, seconds: float) -> None:
     """Have a limit allow nothing for a time; 0 ends a hold."""
     Limit(name, "1/s", client=client).hold(seconds)
+
+
+class LimitDamage(NamedTuple):
+    """What is wrong with a key of a limit. key: '' for the name in the list of limits."""
+
+    limit: str
+    rule: str
+    key: str = ""
+    raw: bytes = b""
+
+
+#: Starts that are read at once, and holders.
+PAGE = 1_000
+
+
+def limit_damage(client: Client) -> Iterator[LimitDamage]:
+    """Check all limits of a server while they are in use."""
+    for raw in sorted(client.command("HKEYS", keys.limit_names(client.namespace))):
+        name = raw.decode("utf-8", "backslashreplace")
+        if not is_name("limit", raw):
+            yield LimitDamage(name, "not a limit's name", raw=raw)
+            continue
+        base = keys.base(client.namespace, name)
+        for key, (kind, check) in _KEYS.items():
+            there = client.command("TYPE", base + key).decode()
+            if there not in (kind, "none"):
+                yield LimitDamage(name, f"key of another type: {there}", key)
+            elif there == kind and (rule := check(client, base + key)):
+                yield LimitDamage(name, rule, key)
+
+
+def mend_limit(client: Client, damage: LimitDamage) -> str:
+    """Remove an invalid name from the list, or rename a damaged key; return what was done.
+
+    Without its key a limit begins anew: within one span it may allow as many starts again, and slots that are in use.
+    """
+    if not damage.key:
+        client.command("HDEL", keys.limit_names(client.namespace), damage.raw)
+        return "removed"
+    base = keys.base(client.namespace, damage.limit)
+    aside = f"{base}damaged:{damage.key}:{time.time_ns() // 1_000_000}"
+    client.command("RENAME", base + damage.key, aside)
+    return f"renamed to {aside}"
+
+
+def _is_time(value: bytes) -> bool:
+    return value.isdigit() and len(value) <= _DIGITS
+
+
+def _ring(client: Client, key: str) -> str:
+    """The times are whole, and the newest comes first. It moves while it is read, so pages overlap."""
+    at = 0
+    while page := client.command("LRANGE", key, at, at + PAGE):
+        if not all(map(_is_time, page)):
+            return "a start without a time"
+        if any(int(newer) < int(older) for newer, older in pairwise(page)):
+            return "starts out of order"
+        at += PAGE
+    return ""
+
+
+def _holders(client: Client, key: str) -> str:
+    latest = client.command("ZRANGE", key, -1, -1, "WITHSCORES")
+    if not latest:
+        return ""
+    most = client.clock_ms(key) + LONGEST_LEASE_S * 1000
+    at = float(latest[1])
+    return "" if math.isfinite(at) and at <= most else "a lease that ends too late"
+
+
+def _numbers(client: Client, key: str) -> str:
+    reply = client.command("HGETALL", key)
+    for field, value in zip(reply[::2], reply[1::2], strict=True):
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number <= _LARGEST:
+            return f"{field.decode('utf-8', 'backslashreplace')} is not a number"
+    return ""
+
+
+_DIGITS, _LARGEST = 16, 2**53 - 1
+#: Key -> its type, and what is wrong with it, '' for nothing.
+_KEYS: dict[str, tuple[str, Callable[[Client, str], str]]] = {
+    "ring": ("list", _ring),
+    "holders": ("zset", _holders),
+    "state": ("hash", _numbers),
+    "settings": ("hash", _numbers),
+}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jobq import Limit, Slots
 from jobq.queue.queue import Queue
 
 
@@ -114,6 +115,32 @@ def test_fsck_names_what_does_not_hold(cli: Any, queue: Queue, redis: Any) -> No
     ended = cli("check", "fsck", "--json")
     assert ended.code == 1
     assert {"queue": "low", "rule": "in more than one place", "mid": "m"} in ended.records
+
+
+def test_fsck_finds_and_repairs_damaged_limits(cli: Any, client: Any, redis: Any) -> None:
+    limit, slots = Limit("stripe", "3/h", client=client), Slots("erp", 2, client=client)
+    with slots.slot():
+        assert [bool(limit.take()) for _ in range(4)] == [True, True, True, False]
+        limit.hold("1h")
+        assert cli("check", "fsck", "--json").records == []
+    ring, state = "jobq:limit:{stripe}:ring", "jobq:limit:{stripe}:state"
+    redis.lpush(ring, 5)
+    redis.hset(state, "advice", "\x1b[2J")
+    redis.set("jobq:limit:{erp}:settings", "x")
+    redis.zadd("jobq:limit:{erp}:holders", {"t": 1e300})
+    redis.hset("jobq:limits", b"\xff{}", "1/s 0")
+    found = cli("check", "fsck")
+    assert found.code == 1
+    assert sorted(found.out.splitlines()) == [
+        "limit \\xff{}: not a limit's name",
+        "limit erp: a lease that ends too late: holders",
+        "limit erp: key of another type: string: settings",
+        "limit stripe: advice is not a number: state",
+        "limit stripe: starts out of order: ring",
+    ]
+    assert cli("check", "fsck", "--repair", "--yes").code == 0
+    assert cli("check", "fsck").out == ""
+    assert limit.take()
 
 
 def _text(value: Any) -> str:
