@@ -120,7 +120,7 @@ class Draining:
         while True:
             names = list(plan.queues or queue_names(self._client))
             self._note_on_dead(names)
-            ran = False
+            ran, began = False, wall.ms()
             for queue in map(self._queue, names):
                 while (message := self._next(queue)) is not None:
                     ran, nran = True, nran + 1
@@ -132,7 +132,7 @@ class Draining:
                     word = _COUNTED.get(ending.outcome)
                     if word:
                         counted[word] += 1
-            if not ran and not self._jump(names, plan):
+            if not ran and not self._jump(names, plan, began):
                 left = sum(len(waiting(self._client, name)) for name in names)
                 return Drained(left=left, **counted)
 
@@ -174,13 +174,17 @@ class Draining:
         elif ending.outcome == "dead":
             raise CodecError(f"{ending.mid} of queue {queue} can't run: {ending.reason}")
 
-    def _jump(self, names: Iterable[str], plan: DrainPlan) -> bool:
-        """Move the clock to the next moment at which something that this plan covers may run; False for none."""
-        now = wall.ms()
-        moments = [at for name in names for at in self._moments(name, plan) if at > now]
+    def _jump(self, names: Iterable[str], plan: DrainPlan, began: int) -> bool:
+        """Move the clock to the next moment at which something that this plan covers may run; False for none.
+
+        began: when the queues were last looked at. What came due since then may run as well.
+        """
+        moments = [at for name in names for at in self._moments(name, plan) if at > began]
         if not moments:
             return False
-        self._clock.move_to(min(moments) / 1000)
+        ahead_ms = min(moments) - wall.ms()
+        if ahead_ms > 0:
+            self._clock.move(ahead_ms / 1000)
         return True
 
     def _moments(self, name: str, plan: DrainPlan) -> Iterator[int]:

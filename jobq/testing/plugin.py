@@ -64,7 +64,7 @@ def jobq_server(request: pytest.FixtureRequest) -> Iterator[str]:
     url = request.config.getoption("--jobq-url")
     if url:
         number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-        yield flushable(url, request.config.getoption("--jobq-may-flush"), int(number))
+        yield flushable(url, bool(request.config.getoption("--jobq-may-flush")), int(number))
         return
     with private_server() as started:
         yield started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Never
 
 from jobq.client.clock import wall
@@ -52,8 +53,9 @@ class RecordingQueue:
         mid = new_mid() if mid is None else checked_mid(mid)
         envelope, now = decode(content), wall.s()
         delay, at = options.get("delay"), options.get("at")
-        due = now + duration_s(delay) if delay is not None else at or 0.0
-        due = due.timestamp() if hasattr(due, "timestamp") else due
+        due = at.timestamp() if isinstance(at, datetime) else at or 0.0
+        if delay is not None:
+            due = now + duration_s(delay)
         self.client.calls.append(
             EnqueuedCall(
                 envelope.job, envelope.args, envelope.kwargs, self.name, mid, envelope.headers,

@@ -241,16 +241,17 @@ class Rehearsal:
 
     def _reordered(self) -> Iterator[FailedTrial | None]:
         assert self._plan.other is not None
-        ends = []
+        ends: list[Any] = []
+        outcome = ""
         for order in ((self._call, self._plan.other), (self._plan.other, self._call)):
             self._begin()
             for call in order:
                 # A message keeps its mid, whichever comes first.
                 message = self._message(call, f"reordered-{int(call is self._call)}")
                 message.to_the_end()
-            ends.append((self._observed(), message.outcome))
-        (expected, _), (found, outcome) = ends
-        difference = outcome or _difference(expected, found)
+                outcome = outcome or message.outcome
+            ends.append(self._observed())
+        difference = outcome or _difference(ends[0], ends[1])
         yield (
             FailedTrial("reordered", "two calls in the other order", difference)
             if difference

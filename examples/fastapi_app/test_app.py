@@ -1,0 +1,32 @@
+"""The requests, and the job between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from examples.fastapi_app.app import app, report
+
+
+@pytest.fixture
+def web() -> TestClient:
+    """A client of the application."""
+    return TestClient(app)
+
+
+def test_report_is_made_between_two_requests(jobq: Any, web: TestClient) -> None:
+    asked = web.post("/reports", json={"numbers": [3, 1, 2]})
+    assert asked.status_code == 202
+    jobq.assert_enqueued(report, args=([3, 1, 2],), queue="reports", mid=asked.json()["mid"])
+    assert web.get(asked.json()["href"]).json() == {"status": "queued"}
+    jobq.drain()
+    assert web.get(asked.json()["href"]).json()["result"] == {"mean": 2.0, "median": 2.0}
+
+
+@pytest.mark.jobq(mode="inline")
+def test_report_of_nothing_is_dead_at_once(jobq: Any, web: TestClient) -> None:
+    with pytest.raises(Exception, match="fmean requires at least one data point"):
+        web.post("/reports", json={"numbers": []})
+    jobq.assert_dead(report, count=1)
