@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from jobq.metrics.names import EXPORTER, WORKER, Metric
+from jobq.metrics.names import EXPORTER, OUTBOX, WORKER, Metric
 
 PAGE = Path(__file__).with_name("reference") / "metrics.md"
 OPENING = """# Metrics
@@ -31,6 +31,7 @@ def page() -> str:
             bounds = ", ".join(f"{bound:g}" for bound in metric.buckets)
             parts += [f"Buckets of `{metric.name}` in seconds: {bounds}.", ""]
     parts += ["## Of the exporter", "", *rows(EXPORTER.values()), ""]
+    parts += ["## Of a relay of an outbox", "", *rows(OUTBOX.values()), ""]
     return "\n".join(parts)
 
 

@@ -13,7 +13,9 @@ import click
 
 from jobq.cli.options import group, option
 from jobq.cli.session import Session, command, opens
+from jobq.metrics.exposition import metrics_page
 from jobq.metrics.health import probe
+from jobq.metrics.of_outbox import relay_families
 from jobq.metrics.serving import Page, PageServer, listen, parse_endpoint
 from jobq.observe.log import Logging
 from jobq.outbox.relay import BATCH, Relay, RelayOptions, logger
@@ -89,7 +91,7 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
     "Refuse the mid of a row for this long after its message is done.",
     default="1d",
 )
-@option("--health ADDRESS", "Serve /healthz and /readyz at host:port or unix:path.")
+@option("--health ADDRESS", "Serve /healthz, /readyz and /metrics at host:port or unix:path.")
 @option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
 @option("--log-format text|json", "Format of log lines.", default="text")
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
@@ -163,10 +165,10 @@ def prune(session: Session, table: OutboxTable, older_than: float) -> None:
 
 
 def serve(work: Relay, address: str) -> None:
-    """Answer probes in a thread."""
+    """Answer probes and scrapes in a thread."""
     endpoint = parse_endpoint(address)
     PageServer(listen(endpoint), pages_of(work)).serve_in_thread()
-    logger.info("probes at %s", endpoint.shown)
+    logger.info("probes and metrics at %s", endpoint.shown)
 
 
 def pages_of(work: Relay) -> dict[str, Page]:
@@ -174,6 +176,7 @@ def pages_of(work: Relay) -> dict[str, Page]:
     return {
         "/healthz": probe(lambda: why_dead(work)),
         "/readyz": probe(lambda: why_dead(work) or work.trouble or _why_new(work)),
+        "/metrics": metrics_page(lambda: relay_families(work)),
     }
 
 

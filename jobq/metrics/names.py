@@ -77,3 +77,12 @@ EXPORTER = table(
     Metric("jobq_scrape_seconds", "gauge", (), "How long reading everything took."),
     Metric("jobq_clock_skew_seconds", "gauge", (), "How far the server's clock is ahead of the exporter's."),
 )  # fmt: skip
+#: Of a relay of an outbox.
+OUTBOX = table(
+    Metric("jobq_outbox_rows", "gauge", (), "Rows that wait, 100,000 at most."),
+    Metric("jobq_outbox_oldest_seconds", "gauge", (), "Age of the oldest row that waits; 0 while none does."),
+    Metric("jobq_outbox_refused_rows", "gauge", (), "Rows in the table of rows that can't become messages."),
+    Metric("jobq_outbox_sent_total", "counter", (), "Rows that this relay enqueued."),
+    Metric("jobq_outbox_refused_total", "counter", (), "Rows that this relay refused."),
+    Metric("jobq_outbox_errors_total", "counter", (), "Rounds that failed: the server or the database was away."),
+)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from jobq import outbox
 from jobq.jobs.registry import job
+from jobq.metrics.names import OUTBOX
 from jobq.metrics.serving import Endpoint, fetch
 from jobq.queue.queue import Queue
 from tests.cli.conftest import bare as bare
@@ -62,7 +64,7 @@ def test_errors_end_with_a_code_and_a_reason(line, bare, server):
     assert "jobq outbox schema" in empty.err
 
 
-def test_relay_goes_on_until_term(server, client, registry, tmp_path: Path):
+def test_relay_goes_on_until_term(server, client, registry, tmp_path: Path, short_folder: Path):
     note: Any = job(name="note", registry=registry)(print)
     path, queue = tmp_path / "shop.db", Queue("default", client)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -71,7 +73,7 @@ def test_relay_goes_on_until_term(server, client, registry, tmp_path: Path):
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "jobq", "outbox", "relay", "--dsn", f"sqlite:///{path}", "--url", server.url,
-                "--poll", "20ms", "--health", f"unix:{tmp_path}/h",
+                "--poll", "20ms", "--health", f"unix:{short_folder}/relay",
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -80,9 +82,13 @@ def test_relay_goes_on_until_term(server, client, registry, tmp_path: Path):
                 outbox.enqueue(connection, note, number)
                 connection.commit()
                 until(lambda wanted=number: queue.admin.counts().ready == wanted)
-            probes = Endpoint("", 0, f"{tmp_path}/h")
+            probes = Endpoint("", 0, f"{short_folder}/relay")
             until(lambda: fetch(probes, "/readyz").status == 200)
             assert fetch(probes, "/healthz").body == b"ok\n"
+            # Rows are counted as sent once they are deleted.
+            until(lambda: b"jobq_outbox_sent_total 2.0" in fetch(probes, "/metrics").body)
+            exported = fetch(probes, "/metrics").body.decode()
+            assert set(re.findall(r"^(jobq\w+)", exported, re.MULTILINE)) == set(OUTBOX)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=DEADLINE_S)
         finally:

@@ -1,0 +1,19 @@
+"""The metrics of a relay of an outbox. The relay counts rows itself, so a scrape asks no database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobq.metrics.names import OUTBOX, Family
+from jobq.outbox.relay import Relay
+
+
+def relay_families(relay: Relay) -> Iterator[Family]:
+    """Yield what the relay did, and what waited when it last counted."""
+    totals, waiting = relay.totals, relay.waiting
+    yield Family(OUTBOX["jobq_outbox_sent_total"], {(): totals.sent})
+    yield Family(OUTBOX["jobq_outbox_refused_total"], {(): totals.failed})
+    yield Family(OUTBOX["jobq_outbox_errors_total"], {(): totals.errors})
+    yield Family(OUTBOX["jobq_outbox_rows"], {(): waiting.rows} if waiting else {})
+    yield Family(OUTBOX["jobq_outbox_oldest_seconds"], {(): waiting.oldest_s} if waiting else {})
+    yield Family(OUTBOX["jobq_outbox_refused_rows"], {(): waiting.failed} if waiting else {})
