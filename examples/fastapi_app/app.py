@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from jobq import job
+from jobq import default_client, job
+from jobq.client.aio import close_async
 from jobq.errors import JobFailedError, ResultNotStoredError, ResultTimeoutError
 
-app = FastAPI()
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    """Close the connections to the server when the program ends."""
+    yield
+    client = default_client()
+    close_async(client)
+    client.close()
+
+
+app = FastAPI(lifespan=lifespan)
 
 
 class Numbers(BaseModel):

@@ -43,6 +43,8 @@ with asyncio.Runner() as runner:
 #: Commands that go on until Ctrl-C, and what they write once they serve.
 SERVERS = {
     r"jobq worker (?!.*--check).*--health": r"probes and metrics at",
+    r"flask --app \S+ run": r"Running on http",
+    r"flask --app \S+ jobq worker": r" starts \d+ children",
     r"jobq worker (?!.*--(?:burst|check))": r" starts \d+ children|begins",
     r"python manage.py jobq worker(?!.*--burst)": r" starts \d+ children|begins",
     r"uvicorn ": r"Uvicorn running on",

@@ -96,14 +96,16 @@ def not_run(page: str, text: str) -> bool:
 def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Callable[[str], Shell]]:
     """walk(page): all that the page shows, typed in its order in a fresh checkout; what it started still runs."""
     port, mailbox = free_port(), Mailbox()
-    (tmp_path / ".curlrc").write_text(f'connect-to = "localhost:8000:127.0.0.1:{port}"\n')
+    connects = [f'connect-to = "localhost:{usual}:127.0.0.1:{port}"\n' for usual in (8000, 5000)]
+    (tmp_path / ".curlrc").write_text("".join(connects))
     # The first pip on the path is another Python's where this one's environment was made without.
     pip = tmp_path / "bin" / "pip"
     pip.parent.mkdir()
     pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip "$@"\n')
     pip.chmod(0o755)
     env = {
-        "CURL_HOME": str(tmp_path), "UVICORN_PORT": str(port), "PIP_NO_INDEX": "1",
+        "CURL_HOME": str(tmp_path), "UVICORN_PORT": str(port), "FLASK_RUN_PORT": str(port),
+        "PIP_NO_INDEX": "1",
         "SMTP_HOST": "127.0.0.1", "SMTP_PORT": str(mailbox.server_address[1]), "ORDERS": "3", "EVERY_S": "0.05",
     }  # fmt: skip
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
