@@ -125,6 +125,8 @@ class Executor:
         self.find_dead: FindDead | None = None
         #: Called with the error of each attempt that failed.
         self.on_failure: Callable[[Call, BaseException], object] | None = None
+        #: Whether endings carry the figures of their runs.
+        self.counted = False
         self._rss_kib = 0
         self._runs = 0
 
@@ -340,17 +342,20 @@ class Executor:
         if run_us >= LONG_US or self._runs % RSS_EVERY == 0:
             self._measure_memory()
         self._runs += 1
+        ago, cpu_us, name = ago_ms(call.enqueued_at), cpu_ns // 1000, call.job.name
         record = attempt_record(
-            call.job.name, message.attempt, ago_ms(call.enqueued_at), run_us, cpu_ns // 1000,
-            self._rss_kib, self.worker,
+            name, message.attempt, ago, run_us, cpu_us, self._rss_kib, self.worker,
             nbytes=len(message.content), trace_id=trace_id(call.headers) if call.headers else "",
         )  # fmt: skip
-        if result is None:
-            return Ending(mid=message.mid, token=message.token, record=record)
-        return Ending(
-            mid=message.mid, token=message.token, record=record, result=result,
-            result_ttl=call.job.result_ttl or 0,
-        )  # fmt: skip
+        if result is not None:
+            return Ending(
+                mid=message.mid, token=message.token, record=record, result=result,
+                result_ttl=call.job.result_ttl or 0,
+            )  # fmt: skip
+        if self.counted:
+            figures = (name, message.attempt, ago, run_us, cpu_us)
+            return Ending(mid=message.mid, token=message.token, record=record, figures=figures)
+        return Ending(mid=message.mid, token=message.token, record=record)
 
     def _failed(
         self,

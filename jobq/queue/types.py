@@ -169,13 +169,18 @@ class CallAhead(NamedTuple, Generic[T]):
     again: Callable[[], T]
 
 
+#: What the record of an ending says: job, attempt, ms since the enqueue (0 = unknown), run time and CPU time in us. A
+#: plain tuple: it is made for each job where runs are counted.
+RunFigures = tuple[str, int, int, int, int]
+
+
 class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
     `expired`: it was too late to start it, so it ends without a run.
     `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff`: not
     before then, but for done a dedupe backoff, None = that of the message. `reason`: for dead and crashed.
-    `age_ms`: how long ago the run ended.
+    `age_ms`: how long ago the run ended. `figures`: of a run that is done and is to be counted.
     """
 
     mid: str
@@ -187,6 +192,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     record: str = ""
     result: bytes | None = None
     result_ttl: float = 0
+    figures: RunFigures | None = None
 
 
 class Finished(NamedTuple):

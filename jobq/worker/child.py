@@ -157,6 +157,7 @@ class Child:
         self.executor = self._executor()
         self.executor.checkpoint = self.queues.checkpoint
         self.executor.find_dead = self.queues.find_dead
+        self.executor.counted = plan.counters is not None
         self.log = plan.log
         if self.log is not None:
             self.executor.log = self.log

@@ -11,13 +11,15 @@ the supervisor counts what a dead child had reported and not counted.
 from __future__ import annotations
 
 import mmap
+from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from jobq.events import SEPARATOR
 from jobq.jobs.crashes import CAUSES
-from jobq.queue.types import Ending
+from jobq.queue.types import Ending, RunFigures
 from jobq.worker.shared_state import COUNT
 
 MOST_QUEUES, MOST_JOBS = 1_000, 200
@@ -39,7 +41,11 @@ _SERIES, _MOST_SERIES = 1 + len(OUTCOMES), 4096
 _OUTCOME_OF = {
     "done": 0, "retry": 1, "dead": 2, "crashed": 3, "snooze": 4, "unknown": 4, "hold": 4, "expired": 5,
 }  # fmt: skip
-_DEAD, _SNOOZED, _ABORTED = 2, 4, 6
+_DEAD, _CRASHED, _ABORTED = 2, 3, 6
+_POSTPONED = frozenset(("snooze", "unknown", "hold"))
+_NO_MARKS = array("I", [0]) * COUNT
+#: The slot of a message that ended, the word in which that counts, and its figures.
+_Noted = tuple[int, int, RunFigures]
 
 
 class Histogram(NamedTuple):
@@ -94,57 +100,79 @@ class Counters:
         self._other = len(labels.jobs) - 1
         self._job_of = {name: number for number, name in enumerate(labels.jobs)}
         self._last_queue = len(labels.queues) - 1
-        # (queue, job) -> the first counter of its series; the memory has them too, for the next process.
-        self._found: dict[tuple[int, str], int] = {}
-        # What ended and isn't reported, by queue and token: its slot, the columns of its record, and the mark.
-        self._ended: dict[tuple[int, str], tuple[int, list[str], int]] = {}
+        # Queue -> job -> the first counter of its series; the memory has them too, for the next process.
+        self._found: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        # What ended and isn't reported, by queue and token: its slot, its counter, and its figures.
+        self._ended: defaultdict[int, dict[str, _Noted]] = defaultdict(dict)
 
     # The writer's.
 
     def ended(self, queue: int, slot: int, ending: Ending) -> None:
         """Note an ending that isn't reported yet."""
-        columns = ending.record.split(SEPARATOR, 5)
+        figures = ending.figures or _figures_of(ending)
         try:
-            counter = self._found[queue, columns[0]] + _OUTCOME_OF[ending.outcome]
+            counter = self._found[queue][figures[0]] + _OUTCOME_OF[ending.outcome]
         except KeyError:
-            counter = self._series_of(queue, columns[0]) + _OUTCOME_OF.get(ending.outcome, 0)
+            first = self._series_of(queue, figures[0])
+            counter = first + _OUTCOME_OF.get(ending.outcome, 0)
         self._marks[slot] = counter
-        self._ended[queue, ending.token] = slot, columns, counter
+        self._ended[queue][ending.token] = slot, counter, figures
 
     def reported(self, queue: int, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Count endings that the server has answered."""
-        take, count, words, marks = self._ended.pop, self._count_times, self._words, self._marks
-        for ending, reply in zip(endings, replies, strict=True):
-            noted = take((queue, ending.token), None)
-            if noted is None:
+        """Count endings that the server has answered. Most are a batch of one job, all of it done."""
+        take = self._ended[queue].pop
+        noted = [take(ending.token, None) for ending in endings]
+        groups: dict[int, list[_Noted]] = {}
+        for one, reply in zip(noted, replies, strict=True):
+            if one is None:
                 continue
-            slot, columns, counter = noted
-            if reply == "dead":
-                counter += _DEAD - _OUTCOME_OF["crashed"]
-            if reply in ("ok", "dead"):
-                words[counter] += 1
-            # At once: should this process die here, its supervisor counts what has a mark.
-            marks[slot] = 0
-            if reply == "stale":
-                self.add("stale_finishes")
-            elif reply != "unknown":
-                count(queue, columns, (counter - self._series - 1) % _SERIES)
+            counter = one[1]
+            if reply != "ok":
+                counter = self._counter_of(counter, reply)
+            try:
+                groups[counter].append(one)
+            except KeyError:
+                groups[counter] = [one]
+        for counter, group in groups.items():
+            self._count(queue, counter, group)
 
-    def _count_times(self, queue: int, columns: list[str], outcome: int) -> None:
-        if len(columns) < 5 or (outcome and columns[3] == "0"):  # it didn't run
+    def _counter_of(self, counter: int, reply: str) -> int:
+        """Return the word in which an ending counts that isn't simply accepted."""
+        if reply == "dead":
+            return counter + _DEAD - _CRASHED
+        return 1 + PLAIN.index("stale_finishes") if reply == "stale" else 0
+
+    def _count(self, queue: int, counter: int, group: Sequence[_Noted]) -> None:
+        words, marks = self._words, self._marks
+        slots = [slot for slot, _, _ in group]
+        first, count = min(slots), len(slots)
+        if counter:
+            words[counter] += count
+        # At once: should this process die here, its supervisor counts what has a mark.
+        if max(slots) - first + 1 == count:
+            marks[first : first + count] = _NO_MARKS[:count]
+        else:
+            for slot in slots:
+                marks[slot] = 0
+        if counter < self._series:
             return
+        plain = (counter - self._series - 1) % _SERIES == 0
+        ran = [figures for _, _, figures in group if plain or figures[3]]
+        if ran:
+            self._count_times(queue, ran)
+
+    def _count_times(self, queue: int, some: Sequence[RunFigures]) -> None:
         words = self._words
-        job, attempt, ago_ms = columns[0], columns[1], columns[2]
-        run_us = int(columns[3])
-        at = self._runs + _JOB * self._job_of.get(job, self._other)
-        words[at + bisect_left(_RUN_US, run_us)] += 1
-        words[at + _JOB - 2] += run_us
-        words[at + _JOB - 1] += int(columns[4])
-        if attempt == "1" and ago_ms and outcome != _SNOOZED:
-            wait_ms = max(0, int(ago_ms) - run_us // 1000)
+        at = self._runs + _JOB * self._job_of.get(some[0][0], self._other)
+        run_us = [one[3] for one in some]
+        _add_to_buckets(words, at, _RUN_US, run_us)
+        words[at + _JOB - 2] += sum(run_us)
+        words[at + _JOB - 1] += sum([one[4] for one in some])
+        wait_ms = [one[2] - one[3] // 1000 for one in some if one[1] == 1 and one[2]]
+        if wait_ms:
             at = self._waits + _QUEUE * min(queue, self._last_queue)
-            words[at + bisect_left(_WAIT_MS, wait_ms)] += 1
-            words[at + _QUEUE - 1] += wait_ms
+            _add_to_buckets(words, at, _WAIT_MS, wait_ms)
+            words[at + _QUEUE - 1] += max(0, sum(wait_ms))
 
     def aborted(self, queue: int, job: str) -> None:
         """Count an attempt that was stopped: its lock was lost, or it was given back."""
@@ -178,7 +206,7 @@ class Counters:
         number = self._job_of.get(job, self._other)
         # Names that only messages know are looked up as OTHER: they would fill this process's memory.
         name = self.labels.jobs[number]
-        known = self._found.get((queue, name))
+        known = self._found[queue].get(name)
         if known is not None:
             return known
         key = 1 + min(queue, self._last_queue) * len(self.labels.jobs) + number
@@ -193,7 +221,7 @@ class Counters:
             else:
                 words[at] = key
                 words[0] = count + 1
-        self._found[queue, name] = at + 1
+        self._found[queue][name] = at + 1
         return at + 1
 
     # The supervisor's, between two writers.
@@ -263,3 +291,23 @@ def counted(pages: Sequence[Counters]) -> Counted:
 def summed(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the sums of columns."""
     return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def _figures_of(ending: Ending) -> RunFigures:
+    """Return the figures in the record of an ending: 0 for those that it lacks. Of a snooze no wait is counted."""
+    columns = ending.record.split(SEPARATOR, 5)
+    if len(columns) < 5:
+        return columns[0], 0, 0, 0, 0
+    attempt = 0 if ending.outcome in _POSTPONED else int(columns[1])
+    return columns[0], attempt, int(columns[2] or 0), int(columns[3]), int(columns[4])
+
+
+def _add_to_buckets(
+    words: memoryview, at: int, bounds: Sequence[int], values: Sequence[int]
+) -> None:
+    low, high = bisect_left(bounds, min(values)), bisect_left(bounds, max(values))
+    if low == high:  # as in most batches
+        words[at + low] += len(values)
+        return
+    for value in values:
+        words[at + bisect_left(bounds, value)] += 1

@@ -74,3 +74,14 @@ def test_labels_are_bounded():
     assert len(found.attempts) <= 4096
     assert len(found.runs) == MOST_JOBS + 1 and len(found.waits) <= MOST_QUEUES + 1
     assert {queue for queue, _, _ in found.attempts} <= {*queues[:MOST_QUEUES], OTHER}
+
+
+def test_batch_of_scattered_slots_loses_and_keeps_exactly_its_marks():
+    page = Counters(TWO)
+    done = [ending("mail", token=f"t{slot}") for slot in (3, 9, 5)]
+    for slot, one in zip((3, 9, 5), done, strict=True):
+        page.ended(1, slot, one)
+    page.ended(1, 4, ending("resize", token="kept"))
+    page.reported(1, done, ["ok"] * 3)
+    assert list(page.take_marks()) == [4]
+    assert counted([page]).attempts["low", "mail", "done"] == 3
