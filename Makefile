@@ -19,7 +19,7 @@ QUICK = tests/client tests/queue tests/jobs tests/worker tests/lifecycle/test_ch
 	tests/model/test_mutants.py tests/test_layers.py tests/test_lua_headers.py
 # What depends on the interpreter: signatures and types, threads, fork, signals, the end of a process.
 INTERPRETED = tests/client tests/jobs tests/worker tests/observe tests/queue/test_outage.py tests/queue/test_durability.py \
-	tests/lifecycle/test_child_death.py tests/django/test_project.py
+	tests/testing/test_kit.py tests/testing/test_rehearsal.py tests/lifecycle/test_child_death.py tests/django/test_project.py
 # These need a Cluster or Sentinel, and no other Python tries them.
 DEPLOYED = tests/client/test_deployments.py
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from jobq.jobs.registry import Registry
-from jobq.testing import Kit, kit
+from jobq.testing import Kit
+from tests.conftest import Server
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-def jobq(registry: Registry) -> Iterator[Kit]:
-    """The kit on an empty server."""
-    with kit(registry=registry) as made:
+def jobq(registry: Registry, server: Server) -> Iterator[Kit]:
+    """The kit on the suite's server, which is empty."""
+    with Kit(server.url, registry=registry) as made:
         yield made

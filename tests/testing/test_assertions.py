@@ -7,10 +7,14 @@ from datetime import UTC, date, datetime, timedelta
 from unittest.mock import ANY
 
 import pytest
+from freezegun import freeze_time
 
 from jobq.errors import ConfigError, Dead
 from jobq.jobs.registry import job
 from jobq.queue.queue import Queue
+
+#: freezegun's own dates aren't dates for everyone.
+DAY = date(2031, 1, 2)
 
 
 @pytest.fixture
@@ -22,16 +26,17 @@ def send(registry):
     return send
 
 
+@freeze_time("2031-02-03 04:05:06")
 def test_arguments_match_by_the_names_of_parameters(jobq, send):
     send.options(delay=3600, headers={"team": "a", "x": "y"}).enqueue(
-        "a@b.example", "hi", 3, tags=["x"], when=str(date(2031, 1, 2)), deep={"a": {"b": 1, "c": 2}}
+        "a@b.example", "hi", 3, tags=["x"], when=str(DAY), deep={"a": {"b": 1, "c": 2}}
     )
     for expected in (
         {},
         {"args": ("a@b.example",)},
         {"kwargs": {"to": "a@b.example", "subject": "hi"}},
         {"args": ("a@b.example", ANY, 3), "queue": "mails", "delay": "1h", "mid": ANY},
-        {"kwargs": {"tags": ("x",), "when": date(2031, 1, 2), "deep": {"a": {"c": 2}}}},
+        {"kwargs": {"tags": ("x",), "when": DAY, "deep": {"a": {"c": 2}}}},
         {"kwargs": {"to": lambda to: to.endswith("example")}, "headers": {"team": "a"}},
         {"at": datetime.now(UTC) + timedelta(hours=1)},
     ):

@@ -50,15 +50,15 @@ def test_attempt_is_what_the_test_says(registry):
         context = current()
         raise ConnectionError(
             context.attempt, context.failures, context.mid, context.headers, context.generation, context.fence,
-            round(context.lease_left), context.checkpoint_value, url,
+            context.lease_left // 100, context.checkpoint_value, url,
         )  # fmt: skip
 
     ran = running(
-        attempt=3, crashes=1, mid="m", headers={"a": "b"}, generation="g", fence=9, lease_left=5,
+        attempt=3, crashes=1, mid="m", headers={"a": "b"}, generation="g", fence=9, lease_left=4990,
         checkpoint="[1]", waited=60,
     ).run(fetch, "http://down")  # fmt: skip
     assert (ran.outcome, ran.retry_in, ran.reason) == ("retry", 20, "")
-    assert ran.error.args == (3, 2, "m", {"a": "b"}, "g", 9, 5, [1], "http://down")
+    assert ran.error.args == (3, 2, "m", {"a": "b"}, "g", 9, 49, [1], "http://down")
     assert running(attempt=6).run(fetch, "x").outcome == "dead"
     assert running(attempt=3, waited="2h").run(fetch.options(retry_for="1h"), "x").outcome == "dead"
     assert running(waited="2h").run(fetch.options(expires="1h"), "x").outcome == "expired"

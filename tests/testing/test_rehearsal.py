@@ -15,6 +15,8 @@ from tests.testing import handlers
 from tests.testing.handlers import PAIRS
 from tests.testing.shop import shop
 
+#: What is checked here is the same on each server.
+pytestmark = pytest.mark.one_server
 #: All seeds in `make soak`.
 SEEDS = range(3) if os.environ.get("JOBQ_KIT") == "large" else range(1)
 

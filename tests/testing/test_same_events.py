@@ -117,7 +117,7 @@ def test_drain_in_virtual_time_leaves_the_events_of_a_real_worker(registry, step
     assert len(virtual) > PROGRAMS
     with kit(registry=registry) as jobq:
         begin(jobq, step)
-        with jobq.worker(processes=2):
+        with jobq.worker(processes=2, lease_s=600):
             deadline = time.monotonic() + DEADLINE_S
             while any(is_busy(Queue(name, jobq.client)) for name in queue_names(jobq.client)):
                 assert time.monotonic() < deadline, jobq.all_enqueued()[:5]
