@@ -20,8 +20,6 @@ from jobq.django.outbox.databases import dsn_of
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import default_registry
 
-#: The database whose outbox `manage.py jobq outbox` uses without --dsn.
-OUTBOX_DATABASE = "default"
 FRAMEWORK_LOG = logging.getLogger(FRAMEWORK)
 #: Options of Django that take a value; `manage.py` has acted on them before.
 _DJANGOS = ("--settings", "--pythonpath")
@@ -59,8 +57,14 @@ def run(words: Sequence[str]) -> int:
     everywhere.add(database_connections)
     if words[:1] == ["outbox"] and not os.environ.get("JOBQ_OUTBOX_DSN"):
         # The password stays out of the command line.
-        os.environ["JOBQ_OUTBOX_DSN"] = dsn_of(connections[OUTBOX_DATABASE].settings_dict)
+        os.environ["JOBQ_OUTBOX_DSN"] = dsn_of(connections[outbox_database()].settings_dict)
     return main(words)
+
+
+def outbox_database() -> str:
+    """The database whose outbox `manage.py jobq outbox` uses without --dsn: that of the first backend with one."""
+    backends = [one for one in task_backends.all() if isinstance(one, JobqBackend)]
+    return next((one.outbox for one in backends if one.outbox), "default")
 
 
 def load() -> None:

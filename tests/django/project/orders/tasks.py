@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from django.db import connection
+from django.db import connection, transaction
 
 from jobq.django import task_options
 from orders.compat import TaskContext, task
@@ -85,6 +85,18 @@ def order_name(pk):
 @task
 def add_order(name):
     return Order.objects.create(name=name).pk
+
+
+@task
+def add_named(name):
+    """Add an order in a transaction; a killed process leaves none."""
+    with transaction.atomic():
+        Order.objects.create(name=name)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            [backend] = cursor.fetchone()
+        time.sleep(0.02)
+    return [os.getpid(), backend]
 
 
 @task(takes_context=True)

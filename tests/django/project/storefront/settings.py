@@ -18,6 +18,12 @@ DATABASES = {
         "CONN_MAX_AGE": None,
     }
 }
+if "POSTGRESQL" in os.environ:
+    DATABASES["default"] = {
+        "ENGINE": "django.db.backends.postgresql",
+        "CONN_MAX_AGE": None,
+        **json.loads(os.environ["POSTGRESQL"]),
+    }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TASKS = {
     "default": {
