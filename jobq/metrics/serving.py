@@ -217,7 +217,7 @@ class _PathConnection(http.client.HTTPConnection):
 def fetch(endpoint: Endpoint, page: str, timeout_s: float = STEP_S) -> Answer:
     """Ask another process for a page. UnavailableError if it doesn't answer."""
     # A server that listens everywhere answers on the loopback.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)  # noqa: S104
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)  # noqa: S104 # nosec B104
     line = (
         _PathConnection(endpoint.path, timeout_s)
         if endpoint.path
