@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 import pytest
+import trustme
 
 from jobq.client.aio import LateReplyError, Reply, async_client
+from jobq.client.connection import Client
 from jobq.client.scripts import packed
+from jobq.config import ServerSettings
+from jobq.queue.aio import aenqueue
+from jobq.queue.queue import Queue
 
 pytestmark = pytest.mark.one_server
 
@@ -119,3 +125,48 @@ async def _await(reply: Reply) -> Any:
 
 async def _close(client: Any) -> None:
     async_client(client).close()
+
+
+def test_calls_travel_through_tls(server, redis, tmp_path):
+    """Commands that the socket takes in parts, and replies of more than one record, each to its coroutine."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        inside_reader, inside_writer = await asyncio.open_unix_connection(server.socket)
+        try:
+            await asyncio.gather(_copy(reader, inside_writer), _copy(inside_reader, writer))
+        finally:
+            inside_writer.transport.abort()
+            writer.transport.abort()
+
+    async def main() -> None:
+        front = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        port = front.sockets[0].getsockname()[1]
+        url = f"rediss://localhost:{port}?ssl_ca_certs={tmp_path / 'ca.pem'}"
+        far = Client(ServerSettings(url=url, patience_s=120))
+        queue = Queue("far", far)
+        done = await aenqueue(queue, b"v")
+        assert done.action == "added"
+        connection = await async_client(far)._connect(far.topology.locate("k"), None)
+        texts = [chr(97 + number % 26) * (number * number) for number in range(200)]
+        replies = await asyncio.gather(*[_await(sent(connection, text)[0]) for text in texts])
+        assert replies == [text.encode() for text in texts]
+        await _close(far)
+        far.close()
+        front.close()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    serving: list[Any] = []
+    asyncio.run(main())
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        sink.write(data)
+        await sink.drain()
