@@ -24,6 +24,8 @@ VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
 #: The servers that tests may connect to; jobq's pytest plugin sets it for the tests and what they start.
 TEST_SERVERS = "JOBQ_TEST_SERVERS"
+#: What may run async jobs.
+EVENT_LOOPS = ("auto", "asyncio", "uvloop")
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
@@ -232,7 +234,8 @@ class WorkerSettings:
     once; it takes about prefetch_s worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
     shutdown_timeout_s: how long TERM waits.
     unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
-    unknown_wait_s: the longest wait between two tries.
+    unknown_wait_s: the longest wait between two tries. event_loop: what runs async jobs, one of EVENT_LOOPS; auto =
+    uvloop where it is installed.
     name: in events and logs, '' = host and process id.
     """
 
@@ -252,9 +255,13 @@ class WorkerSettings:
     shutdown_timeout_s: float = 30.0
     unknown_for_s: float = 900.0
     unknown_wait_s: float = 60.0
+    event_loop: str = "auto"
     name: str = ""
 
     def __post_init__(self) -> None:
+        if self.event_loop not in EVENT_LOOPS:
+            known = ", ".join(EVENT_LOOPS)
+            raise ConfigError(f"unknown event_loop {self.event_loop!r:.40}; take one of {known}")
         if self.processes == 0:
             object.__setattr__(self, "processes", processors())
         for name in (

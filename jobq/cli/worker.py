@@ -150,6 +150,11 @@ def setting(
 @setting("shutdown-timeout", "How long running jobs may continue after TERM.", DURATION, "30s")
 @setting("unknown-for", "How long to retry messages whose job is not known here.", DURATION, "15m")
 @setting("unknown-wait", "Longest wait between two such retries.", DURATION, "1m")
+@option(
+    "--event-loop auto|asyncio|uvloop",
+    "What runs async jobs; auto: uvloop where it is installed.",
+    default="auto",
+)
 @option("--no-cron", "Enqueue no ticks of schedules; run their jobs all the same.")
 @option(
     "--health ADDRESS",

@@ -15,9 +15,10 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+from jobq import extras
 from jobq.client.clock import boot_ns
 from jobq.client.waiter import GRACE_S
-from jobq.errors import JobAborted, UnavailableError
+from jobq.errors import ConfigError, JobAborted, UnavailableError
 from jobq.jobs.context import Call, running
 from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import Ending, Lease, Message
@@ -35,12 +36,17 @@ _ELSEWHERE = ForkedProcessError()
 SILENT_S = 1.0
 
 
-def loop_library() -> ModuleType:
-    """Return uvloop where it is installed, else asyncio: what makes the event loops of children."""
-    try:
-        return importlib.import_module("uvloop")
-    except ImportError:
-        return asyncio
+def loop_library(name: str = "auto") -> ModuleType:
+    """Return what makes the event loops of children; auto: uvloop where it is installed, else asyncio."""
+    if name != "asyncio":
+        try:
+            return importlib.import_module("uvloop")
+        except ImportError as error:
+            if name == "uvloop":
+                raise ConfigError(
+                    f"event_loop uvloop: it is not installed; {extras.install('uvloop')}"
+                ) from error
+    return asyncio
 
 
 class StartedCall(NamedTuple):
@@ -98,6 +104,7 @@ class AsyncRunner(Runner):
         # The last one that ran alone.
         self._loner: JobRun | ThreadRun | None = None
         settings = child.settings
+        self._library = loop_library(settings.event_loop)
         self._most = settings.threads
         if any(job.is_async for job in child.executor.registry):
             self._most = max(settings.concurrency, settings.threads)
@@ -137,7 +144,7 @@ class AsyncRunner(Runner):
 
     def drive(self) -> None:
         """Run the loop until the end, also if a job stops it."""
-        with asyncio.Runner(loop_factory=loop_library().new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=self._library.new_event_loop) as runner:
             loop = runner.get_loop()
             main = loop.create_task(self._main())
             while not main.done():

@@ -117,7 +117,8 @@ class Supervisor:
             listed(self.plan.registry.names()), masked(self.plan.client.url),
         )  # fmt: skip
         if any(job.is_async for job in self.plan.registry):
-            logger.info("async jobs run on the event loop of %s", loop_library().__name__)
+            library = loop_library(self.settings.event_loop)
+            logger.info("async jobs run on the event loop of %s", library.__name__)
         self.monitor.start(self.plan.alive_write)
         while True:
             self._report_state()

@@ -8,6 +8,10 @@ from collections import Counter
 from itertools import pairwise
 from types import ModuleType
 
+import pytest
+
+from jobq.config import WorkerSettings
+from jobq.errors import ConfigError
 from jobq.worker.async_runner import loop_library
 from jobq.worker.scheduling import BatchSize, EndingPace, QueueTurns
 
@@ -172,6 +176,11 @@ def test_messages_are_fetched_ahead_and_endings_gathered_only_while_jobs_end_fas
 def test_event_loops_are_made_by_uvloop_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert loop_library() is asyncio
+    with pytest.raises(ConfigError, match="event_loop uvloop: it is not installed"):
+        loop_library("uvloop")
     installed = ModuleType("uvloop")
     monkeypatch.setitem(sys.modules, "uvloop", installed)
-    assert loop_library() is installed
+    assert loop_library() is loop_library("uvloop") is installed
+    assert loop_library("asyncio") is asyncio
+    with pytest.raises(ConfigError, match="unknown event_loop 'gevent'; take one of auto, asyncio"):
+        WorkerSettings(event_loop="gevent")
