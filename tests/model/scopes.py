@@ -93,6 +93,15 @@ SCOPES = (  # those that take long first
         calls=True,
     ),
     Scope(
+        "refused calls, repeated",
+        {"plain": PLAIN, "requeue": REQUEUE},
+        {"enqueue": 3, "fail": 1, "forget": 0},
+        mids=("m1",),
+        endings=("done", "retry"),
+        actions=(),
+        calls=True,
+    ),
+    Scope(
         "newer content against every ending",
         {"plain": PLAIN, "update": UPDATE, "requeue": REQUEUE},
         {"enqueue": 3, "fail": 3, "forget": 2},

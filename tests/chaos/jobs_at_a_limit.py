@@ -1,0 +1,69 @@
+"""Jobs that call a provider with a limit; `python -m tests.chaos.jobs_at_a_limit` is a web process that calls it, too.
+
+Each call is a line of a file: when its start was granted, by the server's clock, and when it was made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+
+from jobq import Limit, current, job
+from jobq.errors import JobqError
+from jobq.jobs.executor import Call
+from jobq.limits.limit import Grant
+
+MOST, SPAN_MS, MARGIN_S = 200, 1_000, 0.25
+#: How long a job goes on after its call.
+WORK_S = 0.01
+#: Of the web processes together, by chance; jobs take the rest.
+WEB_PER_S = 30
+
+
+class NotedLimit(Limit):
+    """Keeps the last grant of this process, which runs one job at a time."""
+
+    last: Grant
+
+    def admit(self, call: Call, worker: str) -> Grant:
+        """Ask for a start, and keep what is answered."""
+        self.last = super().admit(call, worker)
+        return self.last
+
+
+PROVIDER = NotedLimit("provider", f"{MOST}/s", margin=MARGIN_S)
+
+
+def call(mid: str, granted: int, attempt: int = 0) -> None:
+    """Make a call: a line in one write, whole whatever other processes write."""
+    at_ms = time.time() * 1000
+    line = json.dumps({"mid": mid, "granted": granted, "called": at_ms, "attempt": attempt})
+    file = os.open(os.environ["CALLS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{line}\n".encode())
+    os.close(file)
+
+
+@job(queue="low", limits=[PROVIDER])
+def limited() -> None:
+    """Call the provider once, and work with what it answers."""
+    context = current()
+    call(context.mid, PROVIDER.last.started_ms, context.attempt)
+    time.sleep(WORK_S)
+
+
+def main() -> None:
+    """Call the provider now and then, until the parent is gone."""
+    parent, processes = os.getppid(), int(os.environ["WEB_PROCESSES"])
+    while os.getppid() == parent:
+        time.sleep(random.expovariate(WEB_PER_S / processes))
+        try:
+            if grant := PROVIDER.take():
+                call("", grant.started_ms)
+        except JobqError:
+            continue
+
+
+if __name__ == "__main__":
+    main()
