@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from jobq.chaos.ledger import Run
+from jobq.chaos.ledger import STEM, Run
 
-#: What limited jobs are called, and what limits them.
-STEM, RATE_NAME, SLOTS_NAME = "limited-", "chaos-rate", "chaos-slots"
+#: What limits jobs.
+RATE_NAME, SLOTS_NAME = "chaos-rate", "chaos-slots"
 MOST, SPAN_MS, SLOTS = 40, 1_000, 3
 RATE = f"{MOST}/s"
 

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from jobq.chaos.limit_check import STEM
+from jobq.chaos.ledger import STEM
 from jobq.chaos.producers import QUEUE, enqueue_content
 from jobq.chaos.round_setup import RoundSetup
 from jobq.chaos.workers import alive, children_of, signalled
@@ -53,6 +53,7 @@ def any_kill(setup: RoundSetup) -> None:
 
 def _replace(setup: RoundSetup, name: str, kill: Callable[[int, int], None]) -> None:
     worker = setup.worker()
+    _await_other(setup, worker.pid)
     children = children_of(worker.pid)
     setup.workers.remove(worker)
     with setup.injected(name, [worker.pid, *children], cuts=True):
@@ -60,6 +61,14 @@ def _replace(setup: RoundSetup, name: str, kill: Callable[[int, int], None]) -> 
         worker.wait()
     _await_exit(setup, children)
     setup.workers.start()
+
+
+def _await_other(setup: RoundSetup, pid: int) -> None:
+    """Wait until another worker has started its processes: how soon a message runs again is measured with it."""
+    others = [other.pid for other in setup.workers.running if other.pid != pid]
+    deadline = time.monotonic() + ORPHAN_S
+    while others and not any(map(children_of, others)) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _await_exit(setup: RoundSetup, children: list[int]) -> None:

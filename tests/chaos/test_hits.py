@@ -107,6 +107,18 @@ def test_each_thread_may_have_an_end_that_was_not_noted(story):
     assert broken(story.judged()) == {"unexplained": ["a", "b"]}
 
 
+def test_job_that_gives_slots_back_may_have_an_end_that_was_not_noted(story):
+    for mid in ("limited-a", "limited-b", "c"):
+        story.enqueue(mid)
+        story.hand(mid, 1)
+        story.run("start", mid, 1)
+        story.run("end", mid, 1)
+    story.injected((1,), spares=True)
+    for mid in ("limited-a", "limited-b", "c"):
+        story.whole(mid, 2, pid=2)
+    assert broken(story.judged()) == {}
+
+
 def test_ends_reported_too_late_are_counted(story):
     two_at_once(story, left=0.5)
     assert story.judged().refused == 1
