@@ -114,6 +114,7 @@ class Kit:
         try:
             while self._modes:
                 self._leave()
+            self._stop_worker()
             left = self.all_enqueued() if self.strict else []
         finally:
             default, url = self._before
@@ -169,8 +170,11 @@ class Kit:
 
         settings: those of jobq.config.WorkerSettings, such as concurrency and lease_s.
         """
-        yield self._start_worker(processes, queues, **settings)
-        self._stop_worker()
+        started = self._start_worker(processes, queues, **settings)
+        try:
+            yield started
+        finally:
+            self._stop_worker()
 
     def _start_worker(
         self, processes: int, queues: Sequence[str] | None, **settings: Any

@@ -243,8 +243,13 @@ def test_worker_is_a_process_that_knows_the_jobs_of_the_test(jobq, registry, tmp
         with pytest.raises(ConfigError, match="goes by the server's clock"):
             jobq.clock.move(60)
     assert (tmp_path / "a").read_text() != str(os.getpid())
+    with pytest.raises(ZeroDivisionError), jobq.worker() as worker:
+        _ = 1 / 0
+    assert not worker.is_alive
     with jobq.mode("worker"):
         write.enqueue("b")
+        with pytest.raises(ConfigError, match="a worker runs already"), jobq.worker():
+            pass
     jobq.clock.move(60)
     with pytest.raises(ConfigError, match="use drain"), jobq.worker():
         pass
