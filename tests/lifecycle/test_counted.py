@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections import Counter
 
 import pytest
+import redis as redis_py
 
 from jobq.events import columns_of
 from jobq.metrics.names import WORKER
@@ -16,9 +18,10 @@ from tests import tools
 
 from .conftest import until
 from .jobs_counted import answers, fails, fails_once, kills_once, passes, snoozes
-from .test_health import served
+from .test_health import monitor_of, served
+from .test_server_trouble import own, own_queue
 
-__all__ = ["served"]
+__all__ = ["own", "own_queue", "served"]
 parsed = tools.library("prometheus_client.parser").text_string_to_metric_families
 open_metrics = tools.library("prometheus_client.openmetrics.parser").text_string_to_metric_families
 
@@ -128,3 +131,24 @@ def open_metrics_of(endpoint):
     text = reply.read().decode()
     line.close()
     return text
+
+
+@pytest.mark.one_server
+def test_scrape_asks_the_server_nothing(served, own, own_queue):
+    worker, ask = served("--processes", "2", url=own.url, module="tests.lifecycle.jobs_counted")
+    until(lambda: ask("/readyz")[0] == 200)
+    children = [one for one in worker.children() if one != monitor_of(worker).pid]
+    server = redis_py.Redis(unix_socket_path=own.socket)
+    for pid in (worker.pid, *children):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        # A call of the monitor would need a connection of its own: the others' are the stopped processes'.
+        before = server.info("stats")["total_connections_received"]
+        for _ in range(5):
+            assert "jobq_slots 2.0" in ask("/metrics")[1]
+        assert server.info("stats")["total_connections_received"] == before
+    finally:
+        for pid in (worker.pid, *children):
+            os.kill(pid, signal.SIGCONT)
+        server.close()
+    assert worker.stop() == 0
