@@ -8,7 +8,7 @@ local function cancel_held(mid)
   if lock_at > now_ms then
     dedupe_until(mid, lock_at)
   else
-    free(mid)
+    free({mid})
     redis.call('SADD', done, mid)
   end
 end

@@ -1,5 +1,5 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
--- needs: tokens options any free emit now_ms rarely tick done turn
+-- needs: tokens options any free emit level now_ms rarely tick done turn in_lines
 local LONGEST_RECORD = 65536
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true, hold = true}
@@ -26,15 +26,20 @@ end
 
 -- A record, with the key of its message as the last column.
 local function with_key(record, own)
-  local key = turn and own and string.match(own, '^%d*,[@<>]?%d*,o?%-?%d*,(.+)$')
+  local key = turn and own and level ~= 'off' and in_lines().key_in(own)
   if not key then return record end
-  local _, nseparators = string.gsub(record, '\31', '')
-  return nseparators > 10 and record or record .. string.rep('\31', 11 - nseparators) .. key
+  local missing, at = 11, 0
+  repeat
+    at = string.find(record, '\31', at + 1, true)
+    if at then missing = missing - 1 end
+  until not at
+  return missing < 1 and record or record .. string.rep('\31', missing) .. key
 end
 
 -- A stale ending changes nothing.
 local function settle_all(words, first, count, crash_limit)
   local mids, ended, released, finished, argv = ended_mids(first, count), {}, {}, {}, ARGV
+  local finished_own = {}
   local held = count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
   local own = any.options and (turn or not any.newer) and count > 0 and redis.call('HMGET', options, unpack(mids)) or {}
   local function is_plain(i)
@@ -49,6 +54,7 @@ local function settle_all(words, first, count, crash_limit)
       tick()
       if outcome == 'done' and detail == '' and is_plain(i) then
         finished[#finished + 1] = mid
+        if turn then finished_own[#finished] = own[i] or false end
         emit('done', mid, now_ms - argv[at + 4], with_key(argv[at + 5], own[i]))
       elseif outcome == 'release' or outcome == 'hold' then
         released[#released + 1] = {mid, token, outcome, detail}
@@ -64,7 +70,7 @@ local function settle_all(words, first, count, crash_limit)
   -- Each goes to the front of ready, the first one last.
   for i = #released, 1, -1 do rarely().settle(unpack(released[i])) end
   if #finished > 0 then
-    free(unpack(finished))
+    free(finished, turn and finished_own)
     redis.call('SADD', done, unpack(finished))
   end
 end

@@ -1,7 +1,7 @@
 -- generation: erase a message's traces, let its newer content start over, or take its lock away.
 -- needs: messages options backoffs meta nattempts ncrashes requeue done tokens nunknowns generations progress add_to any free leave_circle now_ms to_due to_ready turn
 local function forget_sides(...)
-  free(...)
+  free({...})
   for _, key in ipairs({backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress}) do
     redis.call('HDEL', key, ...)
   end
@@ -16,7 +16,7 @@ end
 -- In the circle and over; the mid is taken until `at`.
 local function dedupe_until(mid, at)
   leave_circle(mid)
-  free(mid)
+  free({mid})
   redis.call('SADD', done, mid)
   add_to(meta, 'deduped', 1)
   to_due(mid, at)
@@ -26,7 +26,7 @@ end
 local function unlock_to_wait(mid, token)
   redis.call('HSETNX', generations, mid, token or redis.call('HGET', tokens, mid) or '')
   any.sides = true
-  free(mid)
+  free({mid})
 end
 
 -- `not_before,lock_ms,dedupe_ms,o,5,k:y:1:content`: the mark of ordered ones, the length of the key, the key

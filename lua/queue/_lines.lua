@@ -11,9 +11,10 @@ end
 local made_lines
 local function in_lines()
   if made_lines then return made_lines end
-  local known, touched, offered = {}, {}, {}
+  local known = {}
   local now_us, most_running = now_ms * 1000, stored(redis.call('HGET', meta, 'max'), 1e9, nil)
   local any_rules = redis.call('HLEN', rules) > 0
+  local no_rules = not any_rules
 
   -- -> key, slot, whether it is ordered; nothing for a message without a key
   local function key_in(own)
@@ -25,13 +26,13 @@ local function in_lines()
   local function state_in(text)
     if text and #text == 57 then
       local head, tail, waiting, running, pass, tat, hold, flags = struct.unpack('<dddddddB', text)
-      local sum = math.abs(head) + math.abs(tail) + pass + waiting + running + tat + hold
+      local sum = (head < 0 and -head or head) + (tail < 0 and -tail or tail) + pass + waiting + running + tat + hold
       if sum <= 9e15 and sum % 1 == 0 and waiting >= 0 and running >= 0 and pass >= 0 and tat >= 0 and hold >= 0 then
         -- So far ahead only a key is that was last used before virtual time began anew.
         if pass > turn + 1e12 then pass = turn end
         return {
           head = head, tail = tail, waiting = waiting, running = running, pass = pass, tat = tat, hold = hold,
-          turned = flags % 2 == 1, resting = flags % 4 > 1, ordered = flags > 3,
+          turned = flags % 2 == 1, resting = flags % 4 > 1, ordered = flags > 3, cost = no_rules and UNIT or nil,
         }
       end
     end
@@ -62,17 +63,21 @@ local function in_lines()
   -- Beside each state: what its key may, by its own rule or by that of all.
   local all_rule
   local function rule_states(names)
-    local own = {}
-    if any_rules then
-      all_rule = all_rule or rule_in(redis.call('HGET', rules, ''))
-      own = redis.call('HMGET', rules, unpack(names))
+    if no_rules then
+      for _, key in ipairs(names) do
+        local s = known[key]
+        s.cost, s.most = UNIT, s.ordered and 1 or nil
+      end
+      return
     end
+    all_rule = all_rule or rule_in(redis.call('HGET', rules, ''))
+    local own = redis.call('HMGET', rules, unpack(names))
     for i, key in ipairs(names) do
       local s, all, one = known[key], key ~= '' and all_rule or {}, own[i] and rule_in(own[i]) or {}
       s.most = one[1] or all[1]
       s.burst, s.interval = pace(one[2] and one or all)
-      s.most_waiting, s.weight = one[5] or all[5], math.min(1000, math.max(1, math.floor(one[4] or all[4] or 1)))
-      s.cost = math.floor(UNIT / s.weight)
+      s.most_waiting = one[5] or all[5]
+      s.cost = math.floor(UNIT / math.min(1000, math.max(1, math.floor(one[4] or all[4] or 1))))
       if s.ordered then s.most = math.min(1, s.most or 1) end
     end
   end
@@ -82,7 +87,7 @@ local function in_lines()
   -- -> whether it was offered
   local function offer(key, s)
     if s.turned or s.resting or s.waiting == 0 then return false end
-    touched[key] = true
+    s.touched = true
     if s.hold > now_ms then
       redis.call('ZADD', rests, string.format('%.0f', s.hold), key)
       s.resting = true
@@ -93,32 +98,33 @@ local function in_lines()
       s.pass = turn + s.cost
     end
     s.pass, s.turned = math.max(s.pass, turn), true
-    offered[key] = s.pass
+    s.offered = true
     return true
   end
 
   local function write_offers()
     local row, n = {}, 0
-    for key, pass in pairs(offered) do
-      row[n + 1], row[n + 2] = string.format('%.0f', pass), key
-      n = n + 2
+    for key, s in pairs(known) do
+      if s.offered then
+        n, s.offered = n + 2, false
+        row[n - 1], row[n] = string.format('%d', s.pass), key
+      end
     end
     for first = 1, n, 2000 do redis.call('ZADD', turns, unpack(row, first, math.min(n, first + 1999))) end
-    offered = {}
   end
 
   local function leave_turns(key, s)
     if not s.turned then return end
-    s.turned, touched[key] = false, true
-    if offered[key] then offered[key] = nil else redis.call('ZREM', turns, key) end
+    s.turned, s.touched = false, true
+    if s.offered then s.offered = false else redis.call('ZREM', turns, key) end
   end
 
   -- Of a key nothing is kept once nothing waits, runs or is owed: a rest ends what it owes.
   local function save()
     write_offers()
     local row, n, gone = {}, 0, {}
-    for key in pairs(touched) do
-      local s = known[key]
+    for key, s in pairs(known) do if s.touched then
+      s.touched = false
       if s.waiting == 0 then s.head = s.tail end
       local owes_until = math.max(s.hold, math.ceil(s.tat / 1000))
       if s.waiting + s.running == 0 and not s.turned and owes_until > now_ms and not s.resting then
@@ -136,10 +142,9 @@ local function in_lines()
         row[n + 2] = struct.pack('<dddddddB', s.head, s.tail, s.waiting, s.running, math.max(0, s.pass), s.tat, s.hold, flags)
         n = n + 2
       end
-    end
+    end end
     for first = 1, n, 2000 do redis.call('HSET', keys, unpack(row, first, math.min(n, first + 1999))) end
     for first = 1, #gone, 2000 do redis.call('HDEL', keys, unpack(gone, first, math.min(#gone, first + 1999))) end
-    touched = {}
   end
 
   -- A key whose line these would make longer than its rule allows, and how much that is; nothing for none.
@@ -161,24 +166,18 @@ local function in_lines()
 
   -- New messages, each to the end of the line of its key. stem: lock length and dedupe backoff; mark: 'o' = ordered
   local function put(mids, key_of, stem, mark)
-    local names, seen, own, slots = {}, {}, {}, {}
-    for _, mid in ipairs(mids) do
-      local key = key_of[mid]
-      if not seen[key] then names[#names + 1], seen[key] = key, true end
-    end
+    local names, own, slots = {}, {}, {}
+    for i, mid in ipairs(mids) do names[i] = key_of[mid] end
     states_of(names)
     for i, mid in ipairs(mids) do
       local key = key_of[mid]
       local s = known[key]
-      local slot = string.format('%.0f', s.tail)
+      local slot = string.format('%d', s.tail)
       own[2 * i - 1], own[2 * i] = mid, stem .. ',' .. mark .. slot .. ',' .. key
       slots[2 * i - 1], slots[2 * i] = slot .. ':' .. key, mid
-      s.tail, s.waiting = s.tail + 1, s.waiting + 1
-    end
-    for _, key in ipairs(names) do
-      touched[key] = true
-      if mark == 'o' then known[key].ordered = true end
-      offer(key, known[key])
+      s.tail, s.waiting, s.touched = s.tail + 1, s.waiting + 1, true
+      if mark == 'o' then s.ordered = true end
+      if not s.turned then offer(key, s) end
     end
     redis.call('HSET', options, unpack(own))
     redis.call('HSET', lines, unpack(slots))
@@ -198,7 +197,7 @@ local function in_lines()
     local slot = string.format('%.0f', at_head and s.head or s.tail - 1)
     redis.call('HSET', lines, slot .. ':' .. key, mid)
     redis.call('HSET', options, mid, string.match(own, '^%d*,[@<>]?%d*,') .. (ordered and 'o' or '') .. slot .. ',' .. key)
-    s.waiting, s.ordered, touched[key] = s.waiting + 1, s.ordered or ordered, true
+    s.waiting, s.ordered, s.touched = s.waiting + 1, s.ordered or ordered, true
     offer(key, s)
     return true
   end
@@ -211,25 +210,26 @@ local function in_lines()
     if redis.call('HGET', lines, field) == mid then
       local s = state_of(key)
       redis.call('HDEL', lines, field)
-      s.waiting, touched[key] = math.max(0, s.waiting - 1), true
+      s.waiting, s.touched = math.max(0, s.waiting - 1), true
       if s.waiting == 0 then leave_turns(key, s) end
     end
     return true
   end
 
   -- The locks of these are about to go, where they have one: their keys, and the queue, may run so many more.
-  local function free_slots(...)
-    local mids, names, freed, offers = {...}, {}, 0, false
-    local held, own = redis.call('HMGET', locks, ...), redis.call('HMGET', options, ...)
+  local function free_slots(mids, own)
+    local names, n, freed, offers = {}, 0, 0, false
+    local held = own and mids or redis.call('HMGET', locks, unpack(mids))
+    own = own or redis.call('HMGET', options, unpack(mids))
     for i = 1, #mids do
-      local key = held[i] and key_in(own[i])
+      local key = held[i] and own[i] and key_in(own[i])
       if held[i] then freed = freed + 1 end
-      if key then names[#names + 1] = key end
+      if key then n = n + 1; names[n] = key end
     end
     states_of(names)
     for _, key in ipairs(names) do
       local s = known[key]
-      s.running, touched[key] = math.max(0, s.running - 1), true
+      s.running, s.touched = math.max(0, s.running - 1), true
       offers = offer(key, s) or offers
     end
     if freed > 0 and most_running and not offers then
@@ -241,7 +241,7 @@ local function in_lines()
   -- Nothing of the key is handed out before `till`.
   local function hold(key, till)
     local s = state_of(key)
-    s.hold, touched[key] = till, true
+    s.hold, s.touched = till, true
     if till > now_ms then
       leave_turns(key, s)
       s.resting = true
@@ -273,7 +273,7 @@ local function in_lines()
     for _, key in ipairs(redis.call('ZRANGE', rests, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)) do
       local s = state_of(key)
       redis.call('ZREM', rests, key)
-      s.resting, touched[key] = false, true
+      s.resting, s.touched = false, true
       offer(key, s)
     end
   end
@@ -285,7 +285,7 @@ local function in_lines()
   end
 
   made_lines = {
-    known = known, touched = touched, now_us = now_us, most_running = most_running, key_in = key_in, state_of = state_of,
+    known = known, now_us = now_us, most_running = most_running, key_in = key_in, state_of = state_of,
     states_of = states_of, rule_states = rule_states, offer = offer, write_offers = write_offers, leave_turns = leave_turns,
     save = save, put = put, full_line = full_line, to_line = to_line, leave_line = leave_line, free_slots = free_slots, hold = hold,
     hold_key = hold_key, hold_line = hold_line, end_rests = end_rests, next_rest = next_rest,

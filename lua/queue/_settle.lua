@@ -17,7 +17,7 @@ local function finish_done(mid, detail)
   if dedupe_ms > 0 then
     dedupe_until(mid, now_ms + dedupe_ms)
   else
-    free(mid)
+    free({mid})
     redis.call('SADD', done, mid)
   end
   return 'done'

@@ -32,7 +32,8 @@ local function candidates(limit)
 end
 
 -- Rounds of one unit of virtual time, those with the least of it first. A limited key that went once keeps the others
--- back, so that weights hold under limits. -> the keys in the order in which they go, one for each message
+-- back, so that weights hold under limits. -> the keys in the order in which they go, one for each message; `planned` of
+-- each is then its first slot
 local function plan(some, room)
   local order, n, served = {}, 0, true
   local beyond = redis.call('ZCARD', turns) > #some and some[#some].pass + UNIT or math.huge
@@ -53,17 +54,18 @@ local function plan(some, room)
       end
     end
   end
+  for _, s in ipairs(some) do s.planned = s.head end
   return order
 end
 
 -- One that has crashed a worker goes alone, as in pick.
 local function take_lines(order, reply, mids)
-  local fields, of, first = {}, {}, {}
+  local fields, of, nfields = {}, {}, 0
   for _, s in ipairs(order) do
     if s.key ~= '' then
-      first[s] = first[s] or s.head
-      fields[#fields + 1], of[#of + 1] = string.format('%.0f:', first[s]) .. s.key, s
-      first[s] = first[s] + 1
+      nfields = nfields + 1
+      fields[nfields], of[nfields] = string.format('%d:%s', s.planned, s.key), s
+      s.planned = s.planned + 1
     end
   end
   if not fields[1] then return end
@@ -91,7 +93,7 @@ local function take_lines(order, reply, mids)
         mids[n], s.out = mid, s.out + 1
       end
     end
-    used, s.head, in_lines().touched[s.key] = i, s.head + 1, true
+    used, s.head, s.touched = i, s.head + 1, true
     if mid and crashes[j] and mids[1] then break end
   end
   if used > 0 then redis.call('HDEL', lines, unpack(fields, 1, used)) end
@@ -109,10 +111,10 @@ end
 
 -- What each key has used of its turns and limits; those that can't go on leave turns, some of them for a while.
 local function settle_turns(some)
-  local all, stay, leave, last = in_lines(), {}, {}, 0
+  local all, stay, nstay, leave, last = in_lines(), {}, 0, {}, 0
   for _, s in ipairs(some) do
     local key, now_us = s.key, all.now_us
-    if s.out > 0 then all.touched[key] = true end
+    if s.out > 0 then s.touched = true end
     s.pass = s.pass + s.out * s.cost
     last = math.max(last, s.pass)
     if key ~= '' then s.running = s.running + s.out end
@@ -120,13 +122,14 @@ local function settle_turns(some)
     local rate_until = s.interval and math.ceil((s.tat - (s.burst - 1) * s.interval) / 1000) or 0
     local rest_until = s.waiting > 0 and math.max(s.hold, rate_until) or 0
     if s.waiting == 0 or (s.most and s.running >= s.most) or rest_until > now_ms then
-      s.turned, leave[#leave + 1], all.touched[key] = false, key, true
+      s.turned, leave[#leave + 1], s.touched = false, key, true
       if rest_until > now_ms then
         s.resting = true
         redis.call('ZADD', rests, string.format('%.0f', rest_until), key)
       end
     elseif s.out > 0 then
-      stay[#stay + 1], stay[#stay + 2] = string.format('%.0f', s.pass), key
+      nstay = nstay + 2
+      stay[nstay - 1], stay[nstay] = string.format('%d', s.pass), key
     end
   end
   if stay[1] then redis.call('ZADD', turns, unpack(stay)) end

@@ -101,12 +101,15 @@ if at_most_ms then own = lock_ms .. ',<' .. string.format('%.0f', math.min(LATES
 local batch, key_of, any_key = {unpack(ARGV, FIXED + 1)}, {}, false
 if keyed ~= '' then
   batch = {}
+  local given_keys, n = {}, 0
   for i = FIXED + 1, #ARGV, 3 do
     local mid, key = ARGV[i], ARGV[i + 2]
-    if #key > 512 or not is_text(key) then refuse('a key', 'UTF-8 without control characters, 512 bytes at most') end
-    batch[#batch + 1], batch[#batch + 2] = mid, ARGV[i + 1]
+    if #key > 512 then refuse('a key', '512 bytes at most') end
+    n = n + 2
+    batch[n - 1], batch[n], given_keys[n / 2] = mid, ARGV[i + 1], key
     if key ~= '' then key_of[mid], any_key = key_of[mid] or key, true end
   end
+  if not is_text(table.concat(given_keys, ' ')) then refuse('a key', 'UTF-8 without control characters') end
 end
 local mids, words, longest = {}, {}, max_content
 for i = 1, #batch, 2 do

@@ -85,7 +85,7 @@ local function repair(mid)
   local lock_at = stored(redis.call('HGET', locks, mid), LATEST_MS, 0)
   local not_before = stored(redis.call('HGET', backoffs, mid), LATEST_MS, nil)
   local held = lock_at > now_ms and has(tokens, mid) and not finished(mid)
-  if not held then free(mid) end
+  if not held then free({mid}) end
   if finished(mid) then return not_before and back_to_due(mid, not_before) or to_circle(mid) end
   if held then return to_circle(mid) end
   if not_before then return back_to_due(mid, not_before) end
@@ -132,7 +132,7 @@ local function repair_keys()
   redis.call('HDEL', keys, '')
   for key, seen in pairs(found) do
     local s = all.state_of(key)
-    s.waiting, s.running, s.turned, s.resting, all.touched[key] = seen.waiting, seen.running, false, false, true
+    s.waiting, s.running, s.turned, s.resting, s.touched = seen.waiting, seen.running, false, false, true
     s.head, s.tail = seen.head or 0, (seen.tail or -1) + 1
     all.offer(key, s)
   end

@@ -68,7 +68,7 @@ local function write()
     local s = name ~= '' and all.state_of(name)
     if s and s.resting and s.waiting > 0 and s.hold <= now_ms then
       redis.call('ZREM', rests, name)
-      s.resting, all.touched[name] = false, true
+      s.resting, s.touched = false, true
     end
     if s then all.offer(name, s) end
   end
