@@ -30,10 +30,16 @@ from jobq.outbox.tables import OutboxTable
 from jobq.queue.queue import Queue
 from tests import conftest as servers_of_tests
 from tests.lifecycle.conftest import until
+from tests.outbox.conftest import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOAK = bool(os.environ.get("JOBQ_OUTBOX"))
-TRANSACTIONS, KILLS = (20_000, 50) if SOAK else (200, 6)
+TRANSACTIONS, KILLS = (20_000, 50) if SOAK else (150, 6)
+
+
+def each_server_in_soak(test: Callable[..., None]) -> Callable[..., None]:
+    """Only the long form tries each server with each database."""
+    return test if SOAK else pytest.mark.one_server(test)
 
 
 class KilledError(BaseException):
@@ -104,6 +110,7 @@ def killed_everywhere(
     return runs
 
 
+@each_server_in_soak
 def test_relay_that_is_killed_at_any_statement_loses_and_doubles_nothing(
     database, client, registry, worked, monkeypatch
 ):
@@ -112,6 +119,7 @@ def test_relay_that_is_killed_at_any_statement_loses_and_doubles_nothing(
 
 
 @pytest.mark.one_server
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_without_the_dedupe_calls_run_twice_and_the_inbox_alone_stops_the_effect(
     database, client, registry, worked, monkeypatch
 ):
@@ -194,11 +202,6 @@ class Processes:
         self.log.close()
 
 
-def each_server_in_soak(test: Callable[..., None]) -> Callable[..., None]:
-    """Only the long form tries each server with each database."""
-    return test if SOAK else pytest.mark.one_server(test)
-
-
 @pytest.fixture
 def processes(database: Any, server: Any, short_folder: Path) -> Iterator[Processes]:
     folder = short_folder / f"d2-{database.kind}-{server.kind}"
@@ -217,6 +220,7 @@ def processes(database: Any, server: Any, short_folder: Path) -> Iterator[Proces
 
 
 @each_server_in_soak
+@pytest.mark.parametrize("database", KINDS if SOAK else ["postgresql"], indirect=True)
 @pytest.mark.timeout(7200 if SOAK else 600)
 def test_nothing_is_lost_or_doubled_while_everything_is_killed(processes, database):
     luck = random.Random(7)

@@ -90,6 +90,7 @@ def test_row_that_is_sent_twice_runs_once_and_unique_calls_run_again(
     assert seen.count("alike") == 3
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
