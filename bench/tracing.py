@@ -1,8 +1,9 @@
 """`python -m bench.tracing`: what OpenTelemetry costs a worker, in jobs per second and µs of CPU per no-op job.
 
-Modes take turns for several rounds, each on a server of its own. Per mode the median of its ratios to the same messages
-without OpenTelemetry, and the least CPU. Messages carry no trace, or one that isn't sampled, or one that is: its spans
-go to a collector that throws them away.
+Modes take turns for several rounds, each on a server of its own. Per mode the median rate, the median of its ratios to
+the same messages without OpenTelemetry, and the least CPU: of the children, and of worker and server, with its ratio.
+The last one says on a busy machine, too, how many jobs two idle cores would run. Messages carry no trace, or one that
+isn't sampled, or one that is: its spans go to a collector that throws them away.
 """
 
 from __future__ import annotations
@@ -76,8 +77,16 @@ def exporting(mode: Mode, endpoint: str) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def drained(mode: Mode, endpoint: str, jobs: int, processes: int) -> tuple[float, float]:
-    """Jobs per second, and µs of the children's CPU per job, of one drain."""
+class Drain(NamedTuple):
+    """Jobs per second; µs of CPU per job, of the children, and of worker and server."""
+
+    rate: float
+    children: float
+    everyone: float
+
+
+def drained(mode: Mode, endpoint: str, jobs: int, processes: int) -> Drain:
+    """Run the jobs of one drain."""
     with private_server() as client:
         queue = Queue("bench", client)
         noop.options(client=client, headers=mode.headers).enqueue_many([()] * jobs)
@@ -86,7 +95,9 @@ def drained(mode: Mode, endpoint: str, jobs: int, processes: int) -> tuple[float
             before, left, began = cpu_s(client), queue.admin.counts().ready, time.monotonic()
             wait_for(lambda: queue.admin.counts().ready == 0, 300, 0.01)
             took, after = time.monotonic() - began, cpu_s(client)
-    return left / took, (after["children"] - before["children"]) / left * 1e6
+    children = after["children"] - before["children"]
+    everyone = sum(after.values()) - sum(before.values())
+    return Drain(left / took, children / left * 1e6, everyone / left * 1e6)
 
 
 def main() -> None:
@@ -99,16 +110,22 @@ def main() -> None:
     collector = ThreadingHTTPServer(("127.0.0.1", 0), Swallow)
     threading.Thread(target=collector.serve_forever, daemon=True).start()
     endpoint = f"http://127.0.0.1:{collector.server_port}"
-    found: dict[Mode, list[tuple[float, float]]] = {mode: [] for mode in MODES}
+    found: dict[Mode, list[Drain]] = {mode: [] for mode in MODES}
     for _ in range(chosen.rounds):
         for mode in MODES:
             found[mode].append(drained(mode, endpoint, chosen.jobs, chosen.processes))
     for mode, rounds in found.items():
         same = found[mode._replace(name=mode.name.replace(" on", " off"), exports=False)]
-        ratio = statistics.median(on[0] / off[0] for on, off in zip(rounds, same))
-        rate = statistics.median(one[0] for one in rounds)
-        cpu = min(one[1] for one in rounds)
-        print(f"{mode.name:30} {rate:9,.0f} jobs/s  {ratio:5.2f}  {cpu:6.2f} µs")
+        ratio = statistics.median(on.rate / off.rate for on, off in zip(rounds, same))
+        rate = statistics.median(one.rate for one in rounds)
+        children = min(one.children for one in rounds)
+        everyone = min(one.everyone for one in rounds)
+        share = min(one.everyone for one in same) / everyone
+        print(
+            f"{mode.name:30} {rate:9,.0f} jobs/s {ratio:5.2f}"
+            f" {children:7.2f} µs {everyone:7.2f} µs {share:5.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ class Executor:
             if layers or job.timeout is not None:
                 whole = job.timeout is None and not job.stores_result
                 inner = partial(self._called if whole else self._limited, call)
-                value = around_run(layers, "run", context, inner)()
+                value = around_run(layers, "run", context, inner)
             else:
                 value = job.function(*call.args, **call.kwargs)
             if getpid() != self.home.pid:
@@ -278,8 +278,8 @@ class Executor:
                 log.started(call)
                 started = perf_counter_ns()
             if layers or call.job.timeout is not None:
-                limited = around_run(layers, "arun", context, lambda: self._alimited(call, meter))
-                value = await limited()
+                inner = partial(self._alimited, call, meter)
+                value = await around_run(layers, "arun", context, inner)
             else:
                 job = call.job.function(*call.args, **call.kwargs)
                 value = await _metered(job, meter, self.home)

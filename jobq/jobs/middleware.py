@@ -99,12 +99,13 @@ def around_enqueue(layers: Layers, deliver: Callable[[Any], Any]) -> Callable[[A
 
 
 def around_run(layers: Layers, method: str, context: Any, call: Callable[[], Any]) -> Any:
-    """`call` within the `run` or `arun` method of each layer."""
-    for layer in layers[::-1]:
+    """What `call` within the `run` or `arun` method of each layer returns."""
+    for layer in layers[:0:-1]:
         found = getattr(layer, method, None)
         if found is not None:
             call = partial(found, context, call)
-    return call
+    found = getattr(layers[0], method, None) if layers else None
+    return call() if found is None else found(context, call)
 
 
 def _call_enqueue(method: Callable[..., Any], deliver: Callable[[Any], Any], outgoing: Any) -> Any:

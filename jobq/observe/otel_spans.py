@@ -120,7 +120,7 @@ class Spans:
                 if (
                     parent[-3:] == "-00"
                     and "baggage" not in headers
-                    and context.continues_trace(LONGEST_WAIT_S)
+                    and (self._drops_roots or context.continues_trace(LONGEST_WAIT_S))
                 ):
                     known, around = self._unsampled
                     if known != parent:

@@ -40,6 +40,8 @@ _IGNORED = (
     signal.SIGUSR2,
 )  # fmt: skip
 _LARGEST = 1 << 16
+_TRACE = ("traceparent", "tracestate", "sentry-trace")
+_LONGEST_HEADER = 1024
 _LOOP_AT, _SERVER_AT, _FLAGS, _PIDS = range(4)
 _QUIET, _STOPPING = 1, 2
 
@@ -197,8 +199,17 @@ class Monitor:
         """Pass a report on. If the process can't take it now, the report is lost, and the log says so."""
         if self._outbox is None:
             return
+        data = msgspec.json.encode(report)
+        if len(data) > _LARGEST and isinstance(report, CrashReport):
+            # Headers may fill a whole message. Listeners need the trace alone.
+            headers = {
+                name: value
+                for name, value in report.headers.items()
+                if name in _TRACE and len(value) <= _LONGEST_HEADER
+            }
+            data = msgspec.json.encode(msgspec.structs.replace(report, headers=headers))
         try:
-            self._outbox.send(msgspec.json.encode(report))
+            self._outbox.send(data)
         except OSError as error:
             logger.warning("the report of a crash is lost: %s", error)
 

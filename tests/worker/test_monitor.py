@@ -8,6 +8,7 @@ import socket
 import time
 
 import pytest
+from msgspec import structs
 
 from jobq.config import WorkerSettings
 from jobq.jobs.crashes import ChildDeath, CrashReport, MonitorListener
@@ -58,6 +59,8 @@ def test_listeners_get_every_report_before_the_process_ends(tmp_path):
     monitor.start(alive_write)
     monitor.tell(DEATH)
     monitor.tell(CRASH)
+    long = {**CRASH.headers, "tracestate": "x" * 1025, "shop": "x" * 100_000}
+    monitor.tell(structs.replace(CRASH, headers=long))
     monitor.leave()
     os.close(alive_read)
     os.close(alive_write)
@@ -65,6 +68,7 @@ def test_listeners_get_every_report_before_the_process_ends(tmp_path):
     assert said == [
         ["start", "3"],
         ["died", "signal"],
+        ["crashed", str(("resize", {"traceparent": "00-…"}, True))],
         ["crashed", str(("resize", {"traceparent": "00-…"}, True))],
         ["stop", ""],
     ]
