@@ -21,8 +21,8 @@ INNER = frozenset(
     PREFIX + name
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
-        "AUDIT", "BURSTS", "CHAOS_JOBS", "COUNTED_JOBS", "KEYS", "KIT", "LIMITS", "MODEL", "OUTBOX", "PAGES_DEADLINE",
-        "REQUIRE_TOOLS", "SCHEDULES",
+        "AUDIT", "BURSTS", "CHAOS_JOBS", "COUNTED_JOBS", "DJANGO", "KEYS", "KIT", "LIMITS", "MODEL", "OUTBOX",
+        "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES",
         "TEST_LEDGER", "TEST_SERVERS", "TOPIC_MESSAGES",
     )
 )  # fmt: skip
