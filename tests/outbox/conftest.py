@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -105,7 +106,8 @@ def new_database(
             tools.not_run("not run: needs mariadb-server", packaged=False)
         make = databases.MariadbServer
     if kind not in running:
-        running[kind] = make(short_folder / kind)
+        # Tests of Django have servers of their own in the same process.
+        running[kind] = make(short_folder / f"{kind}-{secrets.token_hex(3)}")
     server: Any = running[kind]
     server.execute(f"CREATE DATABASE {name}")
     return Database(kind, server.dsn(name), server)
