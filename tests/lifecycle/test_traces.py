@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -15,7 +18,7 @@ from opentelemetry.trace import SpanKind
 
 from jobq.jobs.middleware import everywhere
 from jobq.observe.otel import OtelMiddleware
-from tests.lifecycle.conftest import until
+from tests.lifecycle.conftest import ROOT, until
 from tests.lifecycle.jobs_traced import killed, third
 from tests.observe.collector import collector
 from tests.observe.intake import intake
@@ -76,17 +79,32 @@ def test_one_trace_leads_from_a_request_to_the_third_attempt(website, start):
     assert len({span.span_id for span in spans}) == 3
 
 
+LAST = """
+import os
+from opentelemetry import trace
+from jobq.observe import otel
+assert otel.start()
+trace.get_tracer("test").start_span("last").end()
+otel.finish(60)
+os._exit(0)
+"""
+
+
 @pytest.mark.one_server
-def test_worker_sends_what_waits_before_it_leaves_and_not_to_a_silent_collector(start, send):
+def test_child_sends_what_waits_before_it_exits():
     with collector() as (endpoint, spans):
-        # A child waits an hour for more spans, unless it leaves.
+        # A child waits an hour for more spans, unless it exits.
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "3600000"}
-        worker = start("--processes", "1", env=env)
-        send("loaded", "a", "opentelemetry.sdk.trace")
-        until(lambda: "← loaded" in worker.log)
-        assert worker.stop() == 0
-        assert [span.attributes["jobq.job"] for span in spans] == ["loaded"]
-    worker = start("--processes", "1", env=env)  # nobody listens any more
+        program = [sys.executable, "-c", LAST]
+        subprocess.run(program, cwd=ROOT, env={**os.environ, **env}, check=True, timeout=300)
+        assert [span.name for span in spans] == ["last"]
+
+
+@pytest.mark.one_server
+def test_worker_whose_collector_is_away_works_and_leaves(start, send):
+    with collector() as (endpoint, _):
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "3600000"}
+    worker = start("--processes", "1", env=env)
     send("loaded", "b", "opentelemetry.sdk")
     until(lambda: "← loaded" in worker.log)
     assert worker.stop() == 0
@@ -97,13 +115,14 @@ def test_crashed_attempt_is_in_its_trace_and_its_death_at_sentry(client, start):
     headers["sentry-trace"] = f"{TRACE}-{'7' * 16}-1"
     with collector() as (endpoint, spans), intake() as (dsn, events):
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "SENTRY_DSN": dsn}
+        env["OTEL_BSP_SCHEDULE_DELAY"] = "100"
         worker = start(
             "--processes", "1", "--name", "w-1", "--crash-limit", "2",
             module="tests.lifecycle.jobs_traced", env=env,
         )  # fmt: skip
         receipt = killed.options(client=client, headers=headers).enqueue()
         until(lambda: receipt.status().word == "dead")
-        # What the monitor process has not sent by then, it sends before it leaves.
+        until(lambda: len(spans) == 2 and len(events) == 3)
         assert worker.stop() == 0
     assert [span.attributes["jobq.outcome"] for span in spans] == ["crashed", "dead"]
     for number, span in enumerate(spans, 1):
