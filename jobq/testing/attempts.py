@@ -104,7 +104,7 @@ class Attempts:
         facts = self._facts
         lease_end = boot_ns() / 1e9 + duration_s(facts.get("lease_left", LEASE_S))
         executor = Executor(
-            self._registry if job.name in self._registry else only(job), worker=WORKER, soft_timeout=soft_timeout,
+            registry_for(job, self._registry), worker=WORKER, soft_timeout=soft_timeout,
             report_progress=self._report, lease_deadline=lambda: lease_end,
         )  # fmt: skip
         kept = [facts.get("checkpoint", "")]
@@ -167,8 +167,11 @@ def changed(job: Job[..., Any], function: Callable[..., Any]) -> Job[..., Any]:
     return made
 
 
-def only(job: Job[..., Any]) -> Registry:
-    """A registry of this job alone, with the middleware of its own."""
+def registry_for(job: Job[..., Any], registry: Registry) -> Registry:
+    """The registry if this job is in it, else one of this job alone, with the middleware of its own."""
+    known = registry.find(job.name)
+    if known is not None and known.function is job.function:
+        return registry
     registry = Registry()
     registry.middleware = job.middleware
     registry.add(job)

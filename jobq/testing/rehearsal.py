@@ -32,7 +32,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.job import Args, Job
 from jobq.jobs.registry import Registry
 from jobq.queue.types import LEASE_S, Ending, Message
-from jobq.testing.attempts import changed, keep, only
+from jobq.testing.attempts import changed, keep, registry_for
 from jobq.testing.draining import WORKER, in_thread, run_call, soft_timeout
 from jobq.testing.lines import Line, LineWatch, WatchedCode
 
@@ -165,7 +165,7 @@ class Lifecycle:
             return number == self.nattempts
 
         executor = Executor(
-            self._registry if self._job.name in self._registry else only(self._job), worker=WORKER,
+            registry_for(self._job, self._registry), worker=WORKER,
             soft_timeout=soft_timeout, report_progress=lambda *_: holds(),
             lease_deadline=lambda: began + LEASE_S if holds() else began - 1,
         )  # fmt: skip
