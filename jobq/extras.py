@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
 import shlex
+import sys
 
 
 def install(extra: str) -> str:
@@ -26,4 +28,6 @@ def install(extra: str) -> str:
 
 def _belongs(marker: str, extra: str) -> bool:
     elsewhere = "platform_machine" in marker and f"'{platform.machine()}'" not in marker
+    before = re.search(r"python_version < ['\"]3\.(\d+)", marker)
+    elsewhere = elsewhere or (before is not None and sys.version_info >= (3, int(before[1])))
     return f"extra == '{extra}'" in marker and not elsewhere
