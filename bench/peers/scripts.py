@@ -18,6 +18,7 @@ import jobq
 from bench.peers import place
 from bench.peers.handlers import HANDLERS
 from jobq.client.numbered_calls import Caller
+from jobq.client.scripts import wire
 from jobq.queue.queue import enqueue_values
 from jobq.queue.types import Ending
 
@@ -31,11 +32,10 @@ def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     script, caller, values = _queue.scripts["enqueue"], Caller(), enqueue_values()
     connection = UnixDomainSocketConnection(path=place.SOCKET)
     for each_arguments in arguments:
-        connection.send_command(
-            *script.numbered(
-                caller, values, (secrets.token_urlsafe(12), _content(handler, each_arguments))
-            ).command
+        call = script.numbered(
+            caller, values, (secrets.token_urlsafe(12), _content(handler, each_arguments))
         )
+        connection.send_packed_command([wire(call.command)])
         connection.read_response()
 
 
