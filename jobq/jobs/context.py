@@ -323,9 +323,7 @@ class Context:
     def continues_trace(self, longest_wait_s: float) -> bool:
         """Whether this attempt belongs to its enqueuer's trace: not with trace="link", nor after so long a wait."""
         call = self._call
-        at = call.enqueued_at
-        waited_long = at and time.time() - at / 1000 > longest_wait_s
-        return not waited_long and call.job.settings.get("trace") != "link"
+        return call.age_s <= longest_wait_s and call.job.settings.get("trace") != "link"
 
     @property
     def own_policy(self) -> bool:
