@@ -19,7 +19,19 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 @pytest.mark.parametrize(
     "extra",
-    ["embedded", "sentry", "crypto", "spark", "otel", "metrics", "postgresql", "mysql", "django"],
+    [
+        "embedded",
+        "sentry",
+        "crypto",
+        "spark",
+        "otel",
+        "metrics",
+        "postgresql",
+        "mysql",
+        "django",
+        "web",
+        "web-lake",
+    ],
 )
 def test_remedy_names_the_packages_of_the_extra_and_never_jobq(extra):
     pip, install, *named = shlex.split(extras.install(extra))

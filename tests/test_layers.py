@@ -17,7 +17,7 @@ LAYERS = {
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3,
     "worker": 4, "topics": 4, "protocols": 4, "observe": 4, "schedules": 4, "limits": 4, "outbox": 4,
     "pipeline": 5, "chaos": 5, "metrics": 5,
-    "cli": 6, "testing": 6, "__main__": 7, "django": 7,
+    "web": 6, "cli": 7, "testing": 7, "__main__": 8, "django": 8,
 }  # fmt: skip
 #: What protocols share, topics too.
 KIT = "jobq.protocols.kit"
