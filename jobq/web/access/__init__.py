@@ -1,0 +1,1 @@
+"""Who may use the dashboard: identities, users, tokens, sessions, and what every request must satisfy first."""

@@ -1,0 +1,76 @@
+"""Who makes a request, and what that person or program may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from jobq.errors import ConfigError
+
+#: Characters of a name at most. Names stand in the audit stream and in pages.
+LONGEST_NAME = 64
+
+
+class UserRole(IntEnum):
+    """What a user may do. Each role may do what the ones before it may.
+
+    READ sees everything but arguments. OPERATE does what can be undone. ADMIN does the rest.
+    """
+
+    READ = 1
+    OPERATE = 2
+    ADMIN = 3
+
+    @property
+    def word(self) -> str:
+        """The name of the role on pages, in the users file and on the command line."""
+        return self.name.lower()
+
+
+READ, OPERATE, ADMIN = UserRole.READ, UserRole.OPERATE, UserRole.ADMIN
+ROLE_WORDS = tuple(role.word for role in UserRole)
+
+
+def role_of(word: str) -> UserRole:
+    """The role of a word: `role_of("operate")`. ConfigError for another word."""
+    if word not in ROLE_WORDS:
+        raise ConfigError(f"unknown role {word!r}; use one of {', '.join(ROLE_WORDS)}")
+    return UserRole[word.upper()]
+
+
+def checked_user_name(name: str) -> str:
+    """Return `name`, as the users file takes it; else raise ConfigError."""
+    if not 0 < len(name) <= LONGEST_NAME or ":" in name or " " in name or not name.isprintable():
+        raise ConfigError(
+            f"user name {name!r} can't be used; take 1 to {LONGEST_NAME} printable characters "
+            "without white space or a colon"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user of the dashboard.
+
+    arguments: the user may see the arguments and results of jobs, and search in them. via: what proved the
+    identity: `link`, `password`, `token`, `header`, `program` (the program that mounts the dashboard) or `open`
+    (`--no-auth`).
+    """
+
+    name: str
+    role: UserRole = READ
+    arguments: bool = False
+    via: str = "program"
+
+    def __post_init__(self) -> None:
+        if not self.name.isprintable() or not 0 < len(self.name) <= LONGEST_NAME:
+            raise ConfigError(
+                f"the name of an identity is 1 to {LONGEST_NAME} printable characters, not {self.name!r}"
+            )
+        if not isinstance(self.role, UserRole):
+            # A program may give the word.
+            object.__setattr__(self, "role", role_of(str(self.role)))
+
+    def may(self, role: UserRole) -> bool:
+        """Whether this user may do what needs `role`."""
+        return self.role >= role
