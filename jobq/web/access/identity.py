@@ -14,9 +14,10 @@ LONGEST_NAME = 64
 class UserRole(IntEnum):
     """What a user may do. Each role may do what the ones before it may.
 
-    READ sees everything but arguments. OPERATE does what can be undone. ADMIN does the rest.
+    NONE sees only the login. READ sees everything but arguments. OPERATE does what can be undone. ADMIN does the rest.
     """
 
+    NONE = 0
     READ = 1
     OPERATE = 2
     ADMIN = 3
@@ -27,8 +28,8 @@ class UserRole(IntEnum):
         return self.name.lower()
 
 
-READ, OPERATE, ADMIN = UserRole.READ, UserRole.OPERATE, UserRole.ADMIN
-ROLE_WORDS = tuple(role.word for role in UserRole)
+NONE, READ, OPERATE, ADMIN = UserRole
+ROLE_WORDS = tuple(role.word for role in UserRole if role)
 
 
 def role_of(word: str) -> UserRole:
@@ -63,7 +64,7 @@ class Identity:
     via: str = "program"
 
     def __post_init__(self) -> None:
-        if not self.name.isprintable() or not 0 < len(self.name) <= LONGEST_NAME:
+        if not self.name.isprintable() or not bool(self.role) <= len(self.name) <= LONGEST_NAME:
             raise ConfigError(
                 f"the name of an identity is 1 to {LONGEST_NAME} printable characters, not {self.name!r}"
             )
@@ -74,3 +75,7 @@ class Identity:
     def may(self, role: UserRole) -> bool:
         """Whether this user may do what needs `role`."""
         return self.role >= role
+
+
+#: A request that proves nothing.
+NOBODY = Identity("", NONE)
