@@ -1,0 +1,172 @@
+"""Hide secrets in what pages, the API and filters show of arguments, results and errors, at every depth.
+
+A value is hidden when its key, or its parameter's name, reads like that of a secret: see SECRET. What a text itself
+shows as a secret is hidden in the text: passwords in URLs, `Bearer ...`, `password=...`, and keys of JSON in a text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from jobq.errors import ConfigError, masked_text
+from jobq.jobs.registry import Registry
+
+
+class Hidden(str):
+    """Stands where a value was. It is a text, so that it can be printed and encoded."""
+
+    __slots__ = ()
+
+
+HIDDEN = Hidden("[hidden]")
+#: Names of secrets. Of a name, all of it is compared without punctuation, and each of its words: `accessToken` and
+#: `access-token` are "accesstoken", "access" and "token".
+SECRET = (
+    "*passw*", "*secret*", "*token*", "*apikey*", "api?key", "*authorization*", "*cookie*", "*credential*",
+    "*privatekey*", "card", "cards", "cardn*", "*creditcard*", "iban", "ssn", "cvv", "cvc",
+)  # fmt: skip
+#: Characters of a name that are compared.
+_LONGEST_NAME = 200
+#: Levels that are shown: envelopes nest no deeper.
+MOST_LEVELS = 70
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
+#: Texts up to this length are looked into for JSON.
+_MOST_JSON = 65_536
+_SCHEME = re.compile(r"\b(Bearer|Basic|Digest)\s+[A-Za-z0-9._~+/=-]{6,}")
+_ERRORS = ("Error", "Exception", "Warning", "Timeout")
+#: `password=x`, `token: 'x'`, `"secret": "x"`.
+_ASSIGNED = re.compile(
+    r"""(?<![\w-])(?P<name>["']?[A-Za-z][\w.-]{0,60}["']?)(?P<sign>\s{0,3}[=:]\s{0,3})"""
+    r"""(?P<value>"[^"\n]{0,2000}"?|'[^'\n]{0,2000}'?|[^\s"'&;,)\]}]{1,2000})"""
+)
+
+
+class Arguments(NamedTuple):
+    """A call's arguments as they may be shown. names: of the positions, '' where it isn't known."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    names: tuple[str, ...] = ()
+
+
+class Redactor:
+    """Hides secrets. more: names to hide everywhere. registry: of the jobs that are imported here.
+
+    declared: what `@job(redact=...)` of a job adds, by the job's name; '*' hides all of its arguments.
+    """
+
+    def __init__(
+        self,
+        more: Iterable[str] = (),
+        registry: Registry | None = None,
+        declared: Callable[[str], Iterable[str]] = lambda job: (),
+    ) -> None:
+        self._patterns = (*SECRET, *map(checked_pattern, more))
+        self._registry, self._declared = registry, declared
+
+    def hides(self, name: str, more: Iterable[str] = ()) -> bool:
+        """Whether a value of this name is hidden."""
+        return _hides(name, self._patterns) or _hides(name, tuple(more))
+
+    def tree(self, value: Any, more: Iterable[str] = ()) -> Any:
+        """Return JSON data with its secrets hidden."""
+        return self._tree(value, tuple(more), MOST_LEVELS)
+
+    def text(self, text: str) -> str:
+        """Return `text` without the secrets that it shows."""
+        shown = _SCHEME.sub(lambda found: f"{found[1]} {HIDDEN}", masked_text(text))
+        return _ASSIGNED.sub(self._assigned, shown) if "=" in shown or ":" in shown else shown
+
+    def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call with secrets hidden; positions are named if the job is imported here."""
+        names, more = self._parameters(job, len(args)), tuple(self._declared(job))
+        shown = [
+            HIDDEN if (name and self.hides(name, more)) or str(at) in more or "*" in more else self.tree(value, more)
+            for at, (name, value) in enumerate(zip(names, args, strict=True))
+        ]  # fmt: skip
+        return Arguments(shown, self.tree(dict(kwargs), more), names)
+
+    def _parameters(self, job: str, number: int) -> tuple[str, ...]:
+        known = self._registry.find(job) if self._registry else None
+        found: list[str] = []
+        if known is not None:
+            for name, parameter in inspect.signature(known.function).parameters.items():
+                if parameter.kind is parameter.VAR_POSITIONAL:
+                    found += [name] * (number - len(found))
+                elif parameter.kind in (
+                    parameter.POSITIONAL_ONLY,
+                    parameter.POSITIONAL_OR_KEYWORD,
+                ):
+                    found.append(name)
+        return tuple(found[:number]) + ("",) * (number - len(found))
+
+    def _tree(self, value: Any, more: tuple[str, ...], levels: int) -> Any:
+        if not levels:
+            return HIDDEN
+        if isinstance(value, dict):
+            named = _named_value(value)
+            return {
+                key: HIDDEN
+                if self.hides(key, more) or (key == named[1] and self.hides(named[0], more))
+                else self._tree(item, more, levels - 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            # ["password", "x"]: a header or a field as a pair.
+            if len(value) == 2 and isinstance(value[0], str) and self.hides(value[0], more):
+                return [value[0], HIDDEN]
+            return [self._tree(item, more, levels - 1) for item in value]
+        return self._in_text(value, more, levels) if isinstance(value, str) else value
+
+    def _in_text(self, text: str, more: tuple[str, ...], levels: int) -> str:
+        if text[:1] in ("{", "[", '"') and len(text) <= _MOST_JSON:
+            try:
+                inner = json.loads(text)
+                return json.dumps(self._tree(inner, more, levels - 1), ensure_ascii=False)
+            except (ValueError, RecursionError):
+                pass
+        return self.text(text)
+
+    def _assigned(self, found: re.Match[str]) -> str:
+        name = found["name"].strip("\"'")
+        # `TokenError: expired` names an error, and what follows is its message.
+        if name.endswith(_ERRORS) or found["value"].startswith("//") or not self.hides(name):
+            return found[0]
+        return f"{found['name']}{found['sign']}{HIDDEN}"
+
+
+def checked_pattern(name: str) -> str:
+    """Return a name to hide, as it is compared; ConfigError for one that hides nothing or everything."""
+    kept = unicodedata.normalize("NFKC", name).casefold().strip()
+    if not kept.strip("*?") or len(kept) > _LONGEST_NAME or "[" in kept:
+        raise ConfigError(
+            f"redact={name!r:.200} can't be used; give a name of 1-{_LONGEST_NAME} characters, where * and ? may stand "
+            "for others"
+        )
+    return kept
+
+
+def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
+    """Of `{"name": "token", "value": "x"}` the name and the key of the value."""
+    for name in ("name", "key", "field", "header"):
+        if isinstance(value.get(name), str) and "value" in value:
+            return value[name], "value"
+    return "", ""
+
+
+@lru_cache(maxsize=4096)
+def _hides(name: str, patterns: tuple[str, ...]) -> bool:
+    if not patterns:
+        return False
+    text = unicodedata.normalize("NFKC", name[:_LONGEST_NAME])
+    words = {word.casefold() for word in _WORDS.findall(text)}
+    whole = text.casefold()
+    words |= {whole, "".join(char for char in whole if char.isalnum())}
+    return any(fnmatchcase(word, pattern) for pattern in patterns for word in words)

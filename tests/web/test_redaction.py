@@ -1,0 +1,146 @@
+"""Redaction: secrets are hidden at every depth and in texts, and what isn't secret stays."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from jobq.errors import ConfigError
+from jobq.jobs.middleware import Middlewares
+from jobq.jobs.registry import Registry, job
+from jobq.web.redaction import HIDDEN, Redactor
+
+S3CR3T = "s3cr3t-value"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "PASSWORD", "user_passwd", "passwordHash", "secret", "clientSecret", "token", "access-token", "tokens",
+     "api_key", "apiKey", "X-Api-Key", "api key", "apikey2", "Authorization", "proxy-authorization", "cookie",
+     "Set-Cookie", "card", "cardNumber", "card_no", "credit_card", "creditCard", "iban", "customerIBAN", "ssn",
+     "SSN", "cvv",
+     "ＰＡＳＳＷＯＲＤ", "aws.secret.key", "private_key", "credentials"],
+)  # fmt: skip
+def test_name_of_a_secret_hides_its_value(name: str):
+    shown = Redactor().tree({"a": [{name: {"b": S3CR3T}}], name: S3CR3T})
+    assert shown == {"a": [{name: HIDDEN}], name: HIDDEN}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "class_name",
+        "className",
+        "discard",
+        "cardinality",
+        "dashboard",
+        "to",
+        "key",
+        "author",
+        "compass",
+        "",
+        "é",
+    ],
+)
+def test_other_names_hide_nothing(name: str):
+    assert Redactor().tree({name: "seen"}) == {name: "seen"}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([["Authorization", S3CR3T], ["Accept", "x"]], [["Authorization", HIDDEN], ["Accept", "x"]]),
+        ([{"name": "token", "value": S3CR3T}], [{"name": "token", "value": HIDDEN}]),
+        ({"key": "to", "value": "seen"}, {"key": "to", "value": "seen"}),
+        (f'{{"user":{{"password":"{S3CR3T}"}}}}', '{"user": {"password": "[hidden]"}}'),
+        (f"redis://anna:{S3CR3T}@host:6379/0", "redis://***@host:6379/0"),
+        (f"see https://a.example/?page=2&token={S3CR3T}", "see https://a.example/?page=2&token=[hidden]"),
+        (f"Authorization: Bearer {S3CR3T}", "Authorization: [hidden] [hidden]"),
+        (f"sent Bearer {S3CR3T} twice", "sent Bearer [hidden] twice"),
+        (f"a=1&password={S3CR3T}&b=2", "a=1&password=[hidden]&b=2"),
+        (f"login(user='anna', passwd='{S3CR3T}')", "login(user='anna', passwd=[hidden])"),
+        (f"{{'api_key': '{S3CR3T} x'}}", "{'api_key': [hidden]}"),
+        ("KeyError: 'user'", "KeyError: 'user'"), ("jwt.TokenError: expired", "jwt.TokenError: expired"),
+        ("at 12:30:00, x=1", "at 12:30:00, x=1"),
+        (17, 17), (None, None), (True, True), (1.5, 1.5), ([[], {}], [[], {}]), ("[not json", "[not json"),
+    ],
+)  # fmt: skip
+def test_secret_in_a_value_or_text_is_hidden(value: Any, shown: Any):
+    assert Redactor().tree({"a": [value]}) == {"a": [shown]}
+    assert S3CR3T not in json.dumps(Redactor().tree({"a": [value]}))
+
+
+def test_arguments_are_named_by_the_signature_of_an_imported_job():
+    registry = Registry(Middlewares())
+
+    @job(name="login", registry=registry)
+    def login(user: str, password: str, *tokens: str) -> None: ...
+
+    found = Redactor(registry=registry).call("login", ["anna", S3CR3T, S3CR3T], {"secret": S3CR3T})
+    assert found == (["anna", HIDDEN, HIDDEN], {"secret": HIDDEN}, ("user", "password", "tokens"))
+    assert Redactor(registry=registry).call("other", ["x"], {}).names == ("",)
+    assert Redactor(registry=registry).call("login", ["anna"], {}).names == ("user",)
+    assert Redactor(registry=registry).call("login", [], {}) == ([], {}, ())
+
+
+def test_names_of_the_user_and_of_the_job_are_hidden_too():
+    redactor = Redactor(
+        ("birth*", "Zip Code"), declared=lambda name: {"a": ("to", "1"), "b": ("*",)}.get(name, ())
+    )
+    assert redactor.tree({"birthday": 1, "zip-code": 2, "zip code": 3, "to": 4}) == {
+        "birthday": HIDDEN, "zip-code": 2, "zip code": HIDDEN, "to": 4,
+    }  # fmt: skip
+    assert redactor.call("a", [{"to": 1}, 2], {"to": 3}) == (
+        [{"to": HIDDEN}, HIDDEN],
+        {"to": HIDDEN},
+        ("", ""),
+    )
+    assert redactor.call("b", [1], {"c": 2}) == ([HIDDEN], {"c": HIDDEN}, ("",))
+
+
+@pytest.mark.parametrize("name", ["", "*", "**?", "a[bc]", "x" * 201])
+def test_name_that_hides_nothing_or_everything_is_refused(name: str):
+    with pytest.raises(ConfigError, match="can't be used; give a name of 1-200"):
+        Redactor((name,))
+
+
+def test_secret_is_hidden_wherever_it_stands_in_random_data():
+    chosen = random.Random(16)
+
+    def wrap(value: Any) -> Any:
+        match chosen.randrange(5):
+            case 0:
+                return [1, value, "x"]
+            case 1:
+                return {"a": value, "b": [2]}
+            case 2:
+                return json.dumps(value)
+            case 3:
+                return {"token": value}
+            case _:
+                return [[value]]
+
+    for _ in range(300):
+        value: Any = {"Api-Key": S3CR3T}
+        for _ in range(chosen.randrange(1, 6)):
+            value = wrap(value)
+        assert S3CR3T not in json.dumps(Redactor().tree(value))
+
+
+def test_deep_and_long_data_is_bounded():
+    deep: Any = S3CR3T
+    for _ in range(500):
+        deep = [deep]
+    assert S3CR3T not in json.dumps(Redactor().tree(deep))
+    for text in (
+        "a" * 300_000,
+        "a=" * 150_000,
+        "'" * 300_000,
+        "token" * 60_000,
+        "[" * 60_000,
+        "a:" * 100_000 + "\n" * 9,
+    ):
+        assert Redactor().tree(text)
