@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from jobq.observe.chart import WEEKDAYS
 from jobq.pipeline.report.query import ReportQuery, iso, zone_of
 from jobq.pipeline.report.registry import ReportColumn
 from jobq.pipeline.report.run import ReportResult
 
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 NOTHING = "–"
 #: A spreadsheet runs a text that begins so as a formula.
 _FORMULA = ("=", "+", "-", "@")

@@ -13,8 +13,9 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jobq import __version__
+from jobq.observe.chart import style_sheet, text
 from jobq.pipeline.report.formats import decimal, duration, is_number, shown
-from jobq.pipeline.report.plots import plot, text
+from jobq.pipeline.report.plots import plot
 from jobq.pipeline.report.query import ReportQuery, zone_of
 from jobq.pipeline.report.registry import ReportColumn
 from jobq.pipeline.report.run import SLOWER, TOO_FEW, EventsSeen, ReportResult
@@ -134,7 +135,8 @@ def page(
     now: datetime | None = None,
 ) -> str:
     """Return the whole document."""
-    style = (files("jobq.pipeline") / "report" / "page.css").read_text(encoding="utf-8")
+    own = (files("jobq.pipeline") / "report" / "page.css").read_text(encoding="utf-8")
+    style = style_sheet() + own
     single = results[0].report.title if len(results) == 1 else ""
     title = f"{single or 'Jobs'}, {_when(query.since, query)} to {_when(query.until, query)}"
     return "".join((

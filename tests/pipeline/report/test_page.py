@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from jobq.observe.chart import HEIGHT, LEFT, RIGHT, WIDTH
 from jobq.pipeline.report.html import cards, page
-from jobq.pipeline.report.plots import HEIGHT, LEFT, RIGHT, WIDTH, plot
+from jobq.pipeline.report.plots import plot
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import ERRORS, REGRESSIONS, REPORTS, THROUGHPUT, Report
 from jobq.pipeline.report.run import EventsSeen, ReportResult
