@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -12,9 +13,11 @@ import click
 
 from jobq.cli import output
 from jobq.cli.options import Command, Function, group, option, yes_option
+from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError, EmptyKeyError
 from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.reliable.listing import find_queues, queue_record
 
 key_argument = click.argument("key")
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
@@ -229,6 +232,25 @@ def info(session: Session, queue: ReliableQueue, key: str, everything: bool) -> 
     facts = queue.info(key)._asdict()
     wanted = dict(list(facts.items())[: None if everything else 2])
     return wanted if session.as_json else [item for fact in wanted.items() for item in fact]
+
+
+@command("list", "", "--json", group=reliable)
+@opens("queue", _queue, ns_option)
+def list_(session: Session, queue: ReliableQueue) -> None:
+    """List the queues with their counts.
+
+    The module keeps no list of them, so this looks at up to 20,000 keys of the server.
+    """
+    found = find_queues(queue.client, queue.ns)
+    rows = []
+    for key in found.names:
+        with session.tolerating(key, "key"), suppress(EmptyKeyError):
+            rows.append(queue_record(queue, key))
+    if not found.whole:
+        session.note(f"looked at {found.looked_at:,} keys; there may be more queues")
+    columns = ("key", "undelivered", "delivered", "dead", "promised", "max_deliveries", "last_id")
+    empty = f"no queue was found; 'jobq reliable push' makes one, and --ns is {queue.ns!r}"
+    session.say_all(rows, Listing(columns, ("promised", "last_id", "max_deliveries"), empty))
 
 
 @verb("length", "mails")

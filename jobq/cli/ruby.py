@@ -16,9 +16,8 @@ from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.dashboard_entries import resque_workers, sidekiq_processes
 from jobq.protocols.ruby.key_names import RubyQueueName, parse_queue_name
+from jobq.protocols.ruby.queue_records import queue_record, queues_of
 from jobq.protocols.ruby.queues import ResqueQueue, RubyQueue, SidekiqQueue
-from jobq.queue.queue import Queue
-from jobq.queue.types import text_of
 
 
 def _named(session: Session, sidekiq: str | None, resque: str | None) -> RubyQueueName:
@@ -174,33 +173,14 @@ def workers(session: Session, systems: Sequence[RubyQueueName]) -> bool:
 
 
 def _queues(session: Session, systems: Sequence[RubyQueueName]) -> Iterator[dict[str, Any]]:
-    for first in systems:
-        for name in _names(session, first.key("queues")):
-            ruby_queue = first._replace(queue=name)
+    for system in systems:
+        try:
+            listed = queues_of(session.client, system)
+        except ScriptError as error:
+            session.problem(system.key("queues"), error)
+            continue
+        for ruby_queue in listed:
             try:
-                taken = sum(claim.njobs for claim in Claims(session.client, ruby_queue).waiting())
-                waiting = session.client.command("LLEN", ruby_queue.list_key)
-                held = _held(session, ruby_queue.queue)
+                yield queue_record(session.client, ruby_queue)
             except ScriptError as error:
                 session.problem(str(ruby_queue), error)
-                continue
-            yield {
-                "system": ruby_queue.system, "queue": ruby_queue.queue, "waiting": waiting, "taken": taken,
-                "held": held,
-            }  # fmt: skip
-
-
-def _names(session: Session, key: str) -> list[str]:
-    try:
-        return sorted(map(text_of, session.client.command("SMEMBERS", key)))
-    except ScriptError as error:
-        session.problem(key, error)
-        return []
-
-
-def _held(session: Session, name: str) -> int:
-    try:
-        counts = Queue(name, session.client).admin.counts()
-    except ConfigError:  # a name that no queue of jobq can have
-        return 0
-    return counts.ready + counts.delayed + counts.locked

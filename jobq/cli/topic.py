@@ -20,6 +20,7 @@ from jobq.config import parse_time
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
 from jobq.topics import Lag, Record, RedismqTopic, Retention, Topic, TopicBatch, TopicMessage
 from jobq.topics.calls import forget_topic, strange_topic_names, topic_names
+from jobq.topics.listing import description_record, group_record, lag_record, topic_record
 
 
 class TopicPosition(click.ParamType["str | int | datetime"]):
@@ -272,9 +273,7 @@ def list_(session: Session) -> None:
     rows = []
     for name in names:
         with session.tolerating(name, "topic"):
-            facts = Topic(name, session.client).describe()
-            rows.append({"topic": name, "messages": facts.messages, "first": facts.first, "last": facts.last,
-                         "bytes": facts.nbytes, "groups": len(facts.groups)})  # fmt: skip
+            rows.append(topic_record(name, Topic(name, session.client).describe()))
     empty = "no topic was ever used here; run 'jobq topic append', or check --url and --namespace"
     columns = ("topic", "messages", "first", "last", "bytes", "groups")
     session.say_all(rows, Listing(columns, ("bytes", "first", "last"), empty))
@@ -286,9 +285,8 @@ def groups(session: Session, topic: Topic) -> None:
     """List the groups of a topic: position, leased messages, whether it is paused."""
     rows = []
     for one, lag in _lags(session, topic, group_names(session, topic)):
-        paused: Any = lag.paused if session.as_json else "paused" * lag.paused
-        rows.append({"group": one, "settled": lag.settled, "handed_out": lag.handed_out, "held": lag.held,
-                     "lag": lag.messages, "out_of_range": lag.out_of_range, "paused": paused})  # fmt: skip
+        record = group_record(one, lag)
+        rows.append(record if session.as_json else record | {"paused": "paused" * lag.paused})
     columns = ("group", "settled", "handed_out", "held", "lag", "out_of_range", "paused")
     empty = f"{topic.name} has no group; its first poll or 'jobq topic subscribe' makes one"
     session.say_all(rows, Listing(columns, GROUP_DROPS, empty))
@@ -428,8 +426,7 @@ def describe(session: Session, topic: Topic) -> None:
         lines.append(
             f"  compacted up to {facts.compacted_to}" + ", more under way" * facts.compacting
         )
-    record = {"topic": topic.name, **facts._asdict(), "limits": facts.limits._asdict()}
-    session.say(record, *lines)
+    session.say(description_record(topic.name, facts), *lines)
 
 
 @command(
@@ -450,11 +447,7 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
         found = [(group, topic.reader(group).lag())] if group else []
     else:
         found = list(_lags(session, topic, [group] if group else group_names(session, topic)))
-    rows = [
-        {"group": one, "lag": lag.messages, "age_ms": lag.age_ms, "settled": lag.settled, "last": lag.last,
-         "held": lag.held, "expired": lag.expired, "skipped": lag.skipped}
-        for one, lag in found
-    ]  # fmt: skip
+    rows = [lag_record(one, lag) for one, lag in found]
     columns = ("group", "lag", "age_ms", "settled", "last", "held", "expired", "skipped")
     empty = f"{topic.name} has no group that can be listed; name one with --group"
     session.say_all(rows, Listing(columns, GROUP_DROPS, empty))

@@ -7,7 +7,7 @@ A part that can't be read is left out, and named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -204,6 +204,29 @@ def starts_per_s(queue: Queue) -> float | None:
     if not number and not queue.admin.sample().added:
         return None
     return number / max(LEAST_RATE_MS, min(RATE_MS, now_ms - since)) * 1000
+
+
+class EndedRuns(NamedTuple):
+    """What the newest events of a queue say. per_s: attempts that ended per second, in the last minute or less."""
+
+    per_s: float
+    mean_run_s: float
+
+
+def ended_runs(queue: Queue) -> EndedRuns | None:
+    """Return how often and how long attempts ran lately, from one page of events; None if none ran."""
+    now_ms = queue.client.clock_ms(queue.wake_key)
+    key = keys.key(queue.prefix, "events")
+    reply = queue.client.command("XREVRANGE", key, "+", "-", "COUNT", EVENTS_PER_CALL)
+    found = [_event(fields, int(entry_id.partition(b"-")[0])) for entry_id, fields in reply]
+    ran = [event for event in found if event and event.kind in ATTEMPTS and event.run_us]
+    if not ran:
+        return None
+    oldest = int(reply[-1][0].partition(b"-")[0]) if len(reply) == EVENTS_PER_CALL else 0
+    since = max(now_ms - RATE_MS, oldest)
+    ended = sum(event.kind in ATTEMPTS and event.finished_at >= since for event in found if event)
+    mean_s = sum(event.run_us for event in ran) / len(ran) / 1e6
+    return EndedRuns(ended / max(LEAST_RATE_MS, now_ms - since) * 1000, mean_s)
 
 
 def _newest(queue: Queue, since_ms: int = 0) -> Iterator[tuple[int, list[bytes]]]:

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 
 from jobq.cli import main
 from jobq.cli.reliable import pop_words, quoted, shown
+from jobq.client.keyscan import AT_ONCE
 from jobq.errors import ConfigError
 from jobq.protocols.reliable.keys import places
+from jobq.protocols.reliable.listing import find_queues
 
 
 @pytest.fixture
@@ -207,3 +209,31 @@ def test_nested_arrays_are_aligned_by_the_width_of_their_numbers():
     )
     assert shown(list(range(10))).splitlines()[0] == " 1) (integer) 0"
     assert quoted(b"\x1b") == '"\\x1b"'
+
+
+def test_list_finds_queues_by_their_keys(cli, rq, redis):
+    assert cli("list")[0] == 0 and "no queue was found" in cli("list")[2]
+    rq.push("mails", "a", "b")
+    rq.push("{shop}low", "c")
+    rq.pop(1, 0, "mails")
+    redis.hset("reliable:{strange queue}:meta", "last_id", "1-1")
+    redis.set("reliable:{damaged}:meta", "x")
+    code, out, err = cli("list", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["key"] for row in rows] == ["mails", "{shop}low"]
+    assert rows[0] == {
+        "key": "mails", "undelivered": 1, "delivered": 1, "dead": 0, "promised": 0, "max_deliveries": 0,
+        "last_id": rows[0]["last_id"],
+    }  # fmt: skip
+    assert code != 0 and "key damaged" in err and "strange" not in err
+    assert cli("list", "--ns", "other")[1] == ""
+
+
+def test_list_says_when_it_looked_at_a_part(client, redis, rq):
+    for number in range(50):
+        rq.push(f"q{number}", "x")
+    assert len(find_queues(client).names) == 50 and find_queues(client).whole
+    for number in range(3 * AT_ONCE):
+        redis.set(f"other:{number}", "x")
+    part = find_queues(client, most=AT_ONCE)
+    assert not part.whole and part.looked_at == AT_ONCE and len(part.names) < 50

@@ -1,0 +1,47 @@
+"""Looks for keys by a pattern, a bounded number at a time, on every node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redis.exceptions import ResponseError
+
+from jobq.client.connection import Client, exchange
+from jobq.client.numbered_calls import PASSING
+from jobq.errors import ScriptError, UnavailableError
+
+#: Keys that a step looks at.
+AT_ONCE = 1_000
+
+
+class ScannedKeys(NamedTuple):
+    """Keys that match. looked_at: about how many keys were looked at. whole: whether that was all."""
+
+    keys: set[bytes]
+    looked_at: int
+    whole: bool
+
+
+def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
+    """Look at about `most` keys. ScriptError if the user may not, UnavailableError if a node is away."""
+    found, looked_at, whole = set[bytes](), 0, True
+    for connection in client.open_everywhere():
+        cursor = b"0"
+        try:
+            connection.connect()
+            while looked_at < most:
+                words = ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE)
+                cursor, keys = exchange(connection, words)
+                found.update(keys)
+                looked_at += AT_ONCE
+                if cursor == b"0":
+                    break
+            else:
+                whole = False
+        except ResponseError as error:
+            raise ScriptError(f"the server refuses to list keys: {error}") from error
+        except PASSING as error:
+            raise UnavailableError(f"a list of keys broke off: {error}") from error
+        finally:
+            connection.disconnect()
+    return ScannedKeys(found, looked_at, whole)

@@ -1,0 +1,120 @@
+"""How many slots queues need: what runs, what arrives, and what waits, for an autoscaler."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError, UnavailableError
+from jobq.observe.facts import EndedRuns, ended_runs
+from jobq.queue.queue import Queue
+from jobq.queue.types import Sample
+
+#: A rate of arrivals is measured over at least this time; a sample older than the second figure is forgotten.
+LEAST_S, KEPT_S = 10.0, 600.0
+#: Room for arrivals that vary.
+SPARE = 1.2
+
+
+class QueueDemand(NamedTuple):
+    """What one queue needs. None: unknown, because no attempt ended lately, or events are off."""
+
+    queue: str
+    paused: bool
+    ready: int
+    busy: int
+    arrivals_per_s: float | None
+    mean_run_ms: float | None
+    wanted_slots: int
+
+
+class Demand(NamedTuple):
+    """What queues need together. unread: queue -> why it can't be read; it is counted as 0."""
+
+    wanted_slots: int
+    busy: int
+    ready: int
+    queues: list[QueueDemand]
+    unread: dict[str, str]
+
+
+class _Before(NamedTuple):
+    """An earlier sample: the hand-outs ever, and what waited."""
+
+    at: float
+    fence: int
+    ready: int
+
+
+class DemandMeter:
+    """Measures queues each time it is asked. Threads may share it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        # Queue -> the sample that a rate is measured from, and the newest one.
+        self._before: dict[str, tuple[_Before, _Before]] = {}
+
+    def measure(self, names: Sequence[str], target_s: float) -> Demand:
+        """Return what these queues need, so that what waits is done within `target_s`."""
+        rows, unread = [], dict[str, str]()
+        for name in dict.fromkeys(names):
+            queue = Queue(name, self._client)
+            try:
+                sample, runs = queue.admin.sample(), ended_runs(queue)
+            except JobqError as error:
+                if isinstance(error, UnavailableError) and not self._client.is_cluster:
+                    raise
+                unread[name] = str(error)
+                continue
+            rows.append(demand_of(name, sample, runs, self._arrivals(name, sample), target_s))
+        return Demand(
+            sum(row.wanted_slots for row in rows), sum(row.busy for row in rows),
+            sum(row.ready for row in rows), rows, unread,
+        )  # fmt: skip
+
+    def _arrivals(self, name: str, sample: Sample) -> float | None:
+        """Messages that became ready per second since an earlier look; None at the first."""
+        now = _Before(time.monotonic(), sample.fence, sample.counts.ready)
+        with self._lock:
+            if len(self._before) > 10_000:
+                self._before.clear()
+            first, last = self._before.get(name, (now, now))
+            if now.at - first.at > KEPT_S:
+                first = last = now
+            if now.at - last.at >= LEAST_S:
+                first, last = last, now
+            self._before[name] = first, last
+        if now.at - first.at < LEAST_S:
+            return None
+        came = now.fence - first.fence + now.ready - first.ready
+        return max(0, came) / (now.at - first.at)
+
+
+def demand_of(
+    name: str, sample: Sample, runs: EndedRuns | None, arrivals: float | None, target_s: float
+) -> QueueDemand:
+    """Return what a queue needs.
+
+    As many slots as run now, or more if what arrives and what waits asks for it. While no run time is known, a slot
+    for each message. A paused queue gets what runs.
+    """
+    counts = sample.counts
+    rate = arrivals if arrivals is not None else runs.per_s if runs else None
+    run_s = runs.mean_run_s if runs else None
+    wanted: float = counts.locked
+    if not counts.paused:
+        if run_s is None:
+            wanted = counts.locked + counts.ready
+        else:
+            wanted = max(wanted, (rate or 0.0) * run_s * SPARE + counts.ready * run_s / target_s)
+            # One slot at least for what waits, however short it is.
+            wanted = max(wanted, 1.0 if counts.ready else 0.0)
+    return QueueDemand(
+        name, counts.paused, counts.ready, counts.locked, None if rate is None else round(rate, 3),
+        None if run_s is None else round(1000 * run_s, 3), ceil(round(wanted, 6)),
+    )  # fmt: skip

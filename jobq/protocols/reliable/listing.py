@@ -1,0 +1,46 @@
+"""Finds the queues of RELIABLEQ. The module keeps no list of them, so keys are looked at, a bounded number a call."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jobq.client.acl import literal
+from jobq.client.connection import Client
+from jobq.client.keyscan import scan_keys
+from jobq.errors import ConfigError
+from jobq.protocols.reliable.keys import checked_key, checked_space
+from jobq.protocols.reliable.queue import ReliableQueue
+from jobq.queue.types import text_of
+
+#: Keys that one call looks at.
+MOST_KEYS = 20_000
+
+
+class FoundQueues(NamedTuple):
+    """Names, sorted. looked_at: about how many keys were looked at. whole: whether that was all."""
+
+    names: list[str]
+    looked_at: int
+    whole: bool
+
+
+def find_queues(client: Client, ns: str = "reliable", most: int = MOST_KEYS) -> FoundQueues:
+    """Look for queues among the keys of all nodes. A name that the module can't have is left out."""
+    found = scan_keys(client, f"{literal(checked_space(ns))}:*:meta", most)
+    names = {_name(ns, text_of(key)) for key in found.keys}
+    return FoundQueues(sorted(names - {""}), found.looked_at, found.whole)
+
+
+def queue_record(queue: ReliableQueue, key: str) -> dict[str, Any]:
+    """Return a row of the list of queues."""
+    return {"key": key, **queue.info(key)._asdict()}
+
+
+def _name(ns: str, key: str) -> str:
+    """Return the queue's name in `reliable:{mails}:meta` or `reliable:{shop}mails:meta`; '' if there is none."""
+    tagged = key.removeprefix(f"{ns}:").removesuffix(":meta")
+    whole = tagged.startswith("{") and tagged.endswith("}") and "}" not in tagged[1:-1]
+    try:
+        return checked_key(tagged[1:-1] if whole else tagged)
+    except ConfigError:
+        return ""

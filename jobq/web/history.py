@@ -1,0 +1,430 @@
+"""What ended attempts say about jobs and errors: figures per job, groups of errors, runs.
+
+`StreamHistory` reads the newest events of the queues from the server, a bounded number. `jobq.web.lake.LakeHistory`
+gives the same figures of a lake.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import CallState
+from jobq.client.pipelining import OverlappingCalls
+from jobq.errors import BadRecordError, JobqError, UnavailableError
+from jobq.events import Event, decode
+from jobq.queue import keys
+
+T = TypeVar("T")
+#: Events of one look at the streams, and how many streams are asked at once.
+MOST_EVENTS, AT_ONCE = 20_000, 100
+#: How long one look at the streams serves all who ask the same.
+KEPT_S = 5.0
+#: The kinds that end a run, and those of them that failed.
+ENDS = ("done", "retry", "dead", "crashed", "recovered")
+FAILED = ENDS[1:]
+#: Points of a chart, rows of a list of runs, and of a list of groups.
+POINTS, SLOWEST, MOST_GROUPS = 60, 20, 1_000
+#: Upper bounds of a histogram of run times, ms; one more bucket has the rest.
+BOUNDS_MS = (
+    1,
+    2,
+    5,
+    10,
+    20,
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    30_000,
+    60_000,
+    300_000,
+)
+
+
+class Span(NamedTuple):
+    """From `since` on, before `until`; epoch ms."""
+
+    since: int
+    until: int
+
+    @property
+    def step(self) -> int:
+        """The length of a point of a chart, ms."""
+        return max(1, -(-(self.until - self.since) // POINTS))
+
+    def point(self, at: int) -> int:
+        """Return the number of the point that has this time."""
+        return min(POINTS - 1, max(0, (at - self.since) // self.step))
+
+
+class Percentiles(NamedTuple):
+    """Milliseconds; None without a run."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class JobFigures(NamedTuple):
+    """One job in a span of time. cpu_ms: mean of a run. rss_kib: the highest peak."""
+
+    job: str
+    queues: tuple[str, ...]
+    runs: int
+    done: int
+    retry: int
+    dead: int
+    crashed: int
+    run_ms: Percentiles
+    wait_ms: Percentiles
+    cpu_ms: float | None
+    rss_kib: int
+    last_at: int
+
+    @property
+    def failed(self) -> int:
+        """Runs that did not end well."""
+        return self.retry + self.dead + self.crashed
+
+
+class ErrorFigures(NamedTuple):
+    """Errors of one class from one place. group: the fingerprint, or what stands for it in an error without one."""
+
+    group: str
+    error: str
+    failures: int
+    dead: int
+    jobs: tuple[str, ...]
+    queues: tuple[str, ...]
+    workers: tuple[str, ...]
+    first_at: int
+    last_at: int
+    trend: tuple[int, ...]
+
+
+class RunRow(NamedTuple):
+    """One event."""
+
+    at: int
+    queue: str
+    kind: str
+    mid: str
+    job: str
+    attempt: int
+    run_ms: float
+    wait_ms: int
+    worker: str
+    error: str
+    group: str
+    trace_id: str
+
+
+class Point(NamedTuple):
+    """One point of a job's chart."""
+
+    at: int
+    done: int
+    failed: int
+    p95_ms: float | None
+
+
+class JobHistory(NamedTuple):
+    """Everything of one job. histogram: runs by BOUNDS_MS, the last one beyond them."""
+
+    figures: JobFigures | None
+    histogram: tuple[int, ...]
+    points: tuple[Point, ...]
+    slowest: tuple[RunRow, ...]
+
+
+class ErrorHistory(NamedTuple):
+    """One group of errors, and its newest runs."""
+
+    figures: ErrorFigures | None
+    newest: tuple[RunRow, ...]
+
+
+class Wanted(NamedTuple):
+    """What a list of runs holds; '' = any."""
+
+    queue: str = ""
+    job: str = ""
+    kind: str = ""
+    mid: str = ""
+    group: str = ""
+    worker: str = ""
+
+
+ANYTHING = Wanted()
+
+
+class RunPage(NamedTuple):
+    """Newest runs first. following: where the next page begins, None at the end."""
+
+    runs: tuple[RunRow, ...]
+    following: str | None
+
+
+class Found(NamedTuple):
+    """Events of a look. since: from when on they are complete. unread: queue -> why it can't be read."""
+
+    events: tuple[tuple[str, Event], ...]
+    since: int
+    unread: dict[str, str]
+
+
+def group_of(event: Event) -> str:
+    """What errors are grouped by."""
+    return event.fingerprint or event.error or event.kind
+
+
+def percentiles(values: list[float]) -> Percentiles:
+    """Return the nearest ranks; sorts `values`."""
+    if not values:
+        return Percentiles()
+    values.sort()
+    last = len(values) - 1
+    return Percentiles(*(round(values[round(share * last)], 3) for share in (0.5, 0.95, 0.99)))
+
+
+def run_of(queue: str, event: Event) -> RunRow:
+    """Return one event as a row."""
+    return RunRow(
+        event.finished_at, queue, event.kind, event.mid, event.job, event.attempt, event.run_us / 1000, event.wait_ms,
+        event.worker, event.error, group_of(event) if event.kind in FAILED else "", event.trace_id,
+    )  # fmt: skip
+
+
+class StreamHistory:
+    """Reads the newest events of queues from the server. Threads may share it."""
+
+    source = "events"
+
+    def __init__(
+        self, client: Client, names: Callable[[], Sequence[str]], most: int = MOST_EVENTS
+    ) -> None:
+        """names: the queues. most: events of one look."""
+        self._client, self._names, self._most = client, names, most
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[Span, tuple[str, ...]], tuple[float, Found]] = {}
+
+    def found(self, span: Span, queues: Sequence[str] = ()) -> Found:
+        """Return the events of the span; of queues with too many, the newest."""
+        names = tuple(queues or self._names())
+        # A span that moves with the clock is asked for again and again.
+        key = (Span(span.since // 5_000, span.until // 5_000), names)
+        with self._lock:
+            now = time.monotonic()
+            self._kept = {k: kept for k, kept in self._kept.items() if kept[0] > now}
+            if key not in self._kept:
+                self._kept[key] = now + KEPT_S, self._read(span, names)
+            return self._kept[key][1]
+
+    def since(self, span: Span, queues: Sequence[str] = ()) -> int:
+        """From when on the figures are complete."""
+        return self.found(span, queues).since
+
+    def jobs(self, span: Span, queues: Sequence[str] = ()) -> list[JobFigures]:
+        """Figures of each job, those with the most runs first."""
+        by_job: defaultdict[str, list[tuple[str, Event]]] = defaultdict(list)
+        for queue, event in self.found(span, queues).events:
+            if event.kind in ENDS and event.job:
+                by_job[event.job].append((queue, event))
+        rows = [figures_of(job, events) for job, events in by_job.items()]
+        return sorted(rows, key=lambda row: (-row.runs, row.job))[:MOST_GROUPS]
+
+    def job(self, span: Span, job: str) -> JobHistory:
+        """Everything of one job."""
+        return history_of(job, span, [one for one in self.found(span).events if one[1].job == job])
+
+    def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
+        """Groups of errors, those with the most first."""
+        groups: defaultdict[str, list[tuple[str, Event]]] = defaultdict(list)
+        for queue, event in self.found(span, queues).events:
+            if event.kind in FAILED and job in ("", event.job):
+                groups[group_of(event)].append((queue, event))
+        rows = [error_figures(group, span, events) for group, events in groups.items()]
+        return sorted(rows, key=lambda row: (-row.failures, row.group))[:MOST_GROUPS]
+
+    def error(self, span: Span, group: str) -> ErrorHistory:
+        """One group of errors."""
+        mine = [
+            (queue, event)
+            for queue, event in self.found(span).events
+            if event.kind in FAILED and group_of(event) == group
+        ]
+        newest = sorted(mine, key=lambda one: -one[1].finished_at)[:SLOWEST]
+        runs = tuple(run_of(*one) for one in newest)
+        return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
+
+    def runs(
+        self, span: Span, wanted: Wanted = ANYTHING, cursor: str = "", limit: int = 100
+    ) -> RunPage:
+        """Newest runs first, from a cursor on."""
+        before = _before(cursor)
+        found = self.found(span, [wanted.queue] if wanted.queue else ()).events
+        rows = sorted((run_of(*one) for one in found if one[1].kind in ENDS), reverse=True)
+        kept = (row for row in rows if matches(row, wanted) and cursor_of(row) < before)
+        return page_of(list(islice(kept, limit + 1)), limit)
+
+    def _read(self, span: Span, names: Sequence[str]) -> Found:
+        events: dict[str, list[tuple[bytes, Any]]] = {name: [] for name in names}
+        last = dict.fromkeys(names, str(span.until - 1))
+        left, unread, complete = self._most, dict[str, str](), span.since
+        while last and left > 0:
+            quota = max(1, left // len(last))
+            for name, reply in self._ask(dict(last), span.since, quota):
+                if isinstance(reply, JobqError):
+                    unread[name] = str(reply)
+                    del last[name]
+                    continue
+                events[name] += reply
+                left -= len(reply)
+                if len(reply) < quota:
+                    del last[name]
+                else:
+                    last[name] = f"({reply[-1][0].decode()}"
+            if quota == 1:
+                break
+        for name in last:
+            if events[name]:
+                complete = max(complete, int(events[name][-1][0].partition(b"-")[0]))
+        rows = tuple(
+            (name, event)
+            for name, entries in events.items()
+            for event in _decoded(entries)
+            if span.since <= event.finished_at < span.until
+        )
+        return Found(rows, complete, unread)
+
+    def _ask(self, last: dict[str, str], since: int, count: int) -> Iterator[tuple[str, Any]]:
+        """Yield each queue with its next entries, newest first, or the error."""
+        left = list(last)
+        while left:
+            some = left[: 1 if self._client.is_cluster else AT_ONCE]
+            replied = 0
+            for reply in self._replies([(name, last[name]) for name in some], since, count):
+                yield left[replied], reply
+                replied += 1
+            left = left[replied:]
+
+    def _replies(self, some: Sequence[tuple[str, str]], since: int, count: int) -> Iterator[Any]:
+        """Yield the replies for these queues, up to the first error."""
+        client = self._client
+        streams = [keys.key(keys.prefix(client.namespace, name), "events") for name, _ in some]
+        calls = OverlappingCalls(client, streams[0])
+        try:
+            for (_, last), stream in zip(some, streams, strict=True):
+                words = ("XREVRANGE", stream, last, str(max(0, since)), "COUNT", count)
+                calls.send(CallState(client, words))
+            for _ in some:
+                yield calls.reply()
+        except JobqError as error:
+            if isinstance(error, UnavailableError) and not client.is_cluster:
+                raise
+            yield error
+        finally:
+            calls.close()
+
+
+def _decoded(entries: Iterable[Any]) -> Iterator[Event]:
+    for _, fields in entries:
+        try:
+            yield decode(fields[1], fields[0])
+        except (BadRecordError, IndexError):
+            continue  # `jobq events tail` shows what isn't a record
+
+
+def figures_of(job: str, events: Sequence[tuple[str, Event]]) -> JobFigures:
+    """Return the figures of one job's runs."""
+    kinds = Counter(event.kind for _, event in events)
+    ran = [event for _, event in events if event.run_us]
+    waits = [float(event.wait_ms) for event in ran if event.enqueued_at and event.attempt <= 1]
+    cpu_ms = sum(event.cpu_us for event in ran) / len(ran) / 1000 if ran else None
+    return JobFigures(
+        job, tuple(sorted({queue for queue, _ in events})), len(events),
+        kinds["done"], kinds["retry"], kinds["dead"], kinds["crashed"] + kinds["recovered"],
+        percentiles([event.run_us / 1000 for event in ran]), percentiles(waits),
+        None if cpu_ms is None else round(cpu_ms, 3), max((event.rss_kib for event in ran), default=0),
+        max(event.finished_at for _, event in events),
+    )  # fmt: skip
+
+
+def history_of(job: str, span: Span, events: Sequence[tuple[str, Event]]) -> JobHistory:
+    """Return everything of one job's events."""
+    ends = [one for one in events if one[1].kind in ENDS]
+    histogram = [0] * (len(BOUNDS_MS) + 1)
+    times: list[list[float]] = [[] for _ in range(POINTS)]
+    done, failed = [0] * POINTS, [0] * POINTS
+    for _, event in ends:
+        number = span.point(event.finished_at)
+        (done if event.kind == "done" else failed)[number] += 1
+        if event.run_us:
+            histogram[bisect_left(BOUNDS_MS, event.run_us / 1000)] += 1
+            times[number].append(event.run_us / 1000)
+    points = tuple(
+        Point(span.since + number * span.step, done[number], failed[number], percentiles(some).p95)
+        for number, some in enumerate(times)
+    )
+    slowest = sorted(ends, key=lambda one: -one[1].run_us)[:SLOWEST]
+    return JobHistory(
+        figures_of(job, ends) if ends else None, tuple(histogram), points,
+        tuple(run_of(*one) for one in slowest),
+    )  # fmt: skip
+
+
+def error_figures(group: str, span: Span, events: Sequence[tuple[str, Event]]) -> ErrorFigures:
+    """Return the figures of one group of errors."""
+    trend = [0] * POINTS
+    for _, event in events:
+        trend[span.point(event.finished_at)] += 1
+    newest = max(events, key=lambda one: one[1].finished_at)[1]
+    return ErrorFigures(
+        group, newest.error or newest.kind, len(events), sum(event.kind == "dead" for _, event in events),
+        _names(event.job for _, event in events), _names(queue for queue, _ in events),
+        _names(event.worker for _, event in events),
+        min(event.finished_at for _, event in events), newest.finished_at, tuple(trend),
+    )  # fmt: skip
+
+
+def _names(found: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({name for name in found if name}))[:MOST_GROUPS]
+
+
+def matches(run: RunRow, wanted: Wanted) -> bool:
+    """Whether a list of what is wanted has this run."""
+    return all(asked in ("", getattr(run, name)) for name, asked in wanted._asdict().items())
+
+
+#: Where a run stands in a list: its time, then what tells it from others of that time.
+Cursor = tuple[int, str, str, str]
+
+
+def cursor_of(run: RunRow) -> Cursor:
+    """Return where a run stands."""
+    return run.at, run.queue, run.kind, run.mid
+
+
+def _before(cursor: str) -> tuple[Any, ...]:
+    at, *rest = cursor.split("\x1f", 3)
+    if not cursor or not (at.isascii() and at.isdigit()) or len(at) > 15:
+        return (1 << 62,)
+    return int(at), *rest
+
+
+def page_of(rows: Sequence[RunRow], limit: int) -> RunPage:
+    """Return a page of `limit` rows; one more says that there is another page."""
+    shown = tuple(rows[:limit])
+    more = len(rows) > limit and bool(shown)
+    return RunPage(shown, "\x1f".join(map(str, cursor_of(shown[-1]))) if more else None)

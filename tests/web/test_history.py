@@ -1,0 +1,198 @@
+"""Figures of jobs and errors: those of the events on the server equal those of a lake, and hostile words stay words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client
+from jobq.errors import LakeError
+from jobq.events import attempt_record
+from jobq.pipeline import offsets
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.partitions import PartitionRunner
+from jobq.queue import directory
+from jobq.queue.directory import queue_names
+from jobq.web.history import ENDS, FAILED, Span, StreamHistory, Wanted
+from jobq.web.lake import LakeHistory, literal
+
+#: 2026-11-21 00:00 UTC, epoch ms.
+DAY = 1_795_219_200_000
+HOUR = 3_600_000
+pytestmark = pytest.mark.one_server
+HOSTILE = "x' OR '1'='1"
+
+
+def record(kind: str, mid: str, at: int, **more: Any) -> str:
+    """One event record."""
+    given = {"job": "app.resize", "attempt": 1, "enqueued": 2_000, "run_us": 20_000, "cpu_us": 9_000,
+             "rss_kib": 80_000, "worker": "host:1"} | more  # fmt: skip
+    return f"{kind}\x1f{mid}\x1f{at}\x1f{attempt_record(**given)}"
+
+
+def write(client: Client, queue: str, records: list[tuple[int, str]]) -> None:
+    directory.register_queues(client, [queue])
+    stream = offsets.events_key(client.namespace, queue)
+    for at, text in records:
+        client.command("XADD", stream, f"{at}-*", "1", text)
+
+
+@pytest.fixture
+def lake_history(tmp_path: Path) -> Iterator[Callable[[Client], LakeHistory]]:
+    """What reads a lake with everything that the server has."""
+    opened = []
+
+    def make(client: Client) -> LakeHistory:
+        lake = Lake.create(str(tmp_path / "lake"))
+        Ingest(lake, client, PartitionRunner("never")).events()
+        opened.append(LakeHistory(lake.store.uri, most_s=120))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def events(client: Client) -> StreamHistory:
+    """A history of 900 events in three queues, among them some that aren't records."""
+    random = Random(7)
+    for queue in ("high", "low", "mails"):
+        rows = []
+        for number in range(300):
+            at = DAY + number * HOUR // 150 + ("high", "low", "mails").index(queue)
+            kind = random.choices(ENDS, (80, 10, 5, 3, 2))[0]
+            error = {} if kind == "done" else {
+                "error": random.choice(("TimeoutError", HOSTILE)),
+                "fingerprint": random.choice(("aa" * 8, "bb" * 8, ""))
+            }  # fmt: skip
+            job = random.choice(("app.resize", "app.mail", HOSTILE, ""))
+            run_us = random.randrange(1, 400_000)
+            rows.append((at, record(kind, f"m{number}", at, job=job, run_us=run_us, **error)))
+        write(client, queue, rows)
+    client.command("XADD", offsets.events_key("jobq", "mails"), "*", "1", "no record")
+    client.command("XADD", offsets.events_key("jobq", "mails"), "*", "9", "x")
+    return StreamHistory(client, lambda: queue_names(client))
+
+
+def test_figures_of_the_server_equal_those_of_the_lake(client, events, lake_history):
+    lake = lake_history(client)
+    for span in (Span(DAY, DAY + 2 * HOUR), Span(DAY + HOUR // 3, DAY + HOUR)):
+        assert events.since(span) == span.since
+        mine, theirs = events.jobs(span), lake.jobs(span)
+        assert mine and {row.job for row in mine} == {"app.resize", "app.mail", HOSTILE}
+        for one, other in zip(mine, theirs, strict=True):
+            rough = {"run_ms", "wait_ms"}
+            facts = [(k, v) for k, v in one._asdict().items() if k not in rough]
+            assert facts == [(k, v) for k, v in other._asdict().items() if k not in rough]
+            # A sketch of percentiles is near them.
+            assert other.run_ms.p50 == pytest.approx(one.run_ms.p50, rel=0.1)
+            assert other.wait_ms.p95 == pytest.approx(one.wait_ms.p95, rel=0.1)
+        groups = events.errors(span)
+        assert [one.group for one in groups] == [one.group for one in lake.errors(span)]
+        for one, other in zip(groups, lake.errors(span), strict=True):
+            assert one._replace(error="") == other._replace(error="")
+        assert sum(one.failures for one in groups) == sum(
+            row.failed for row in mine
+        ) + nameless_failures(events, span)
+        for job in ("app.mail", HOSTILE):
+            one, other = events.job(span, job), lake.job(span, job)
+            assert one.histogram == other.histogram
+            assert [p[:3] for p in one.points] == [p[:3] for p in other.points]
+            assert [run.run_ms for run in one.slowest] == [run.run_ms for run in other.slowest]
+        group = groups[0].group
+        assert {run.mid for run in events.error(span, group).newest} == {
+            run.mid for run in lake.error(span, group).newest
+        }
+
+
+def nameless_failures(events: StreamHistory, span: Span) -> int:
+    found = events.found(span).events
+    return sum(event.kind in FAILED and not event.job for _, event in found)
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted(), Wanted(queue="low"), Wanted(job=HOSTILE), Wanted(kind="dead")]
+)
+def test_pages_of_runs_hold_each_run_once(client, events, lake_history, wanted):
+    span = Span(DAY, DAY + 2 * HOUR)
+    lake = lake_history(client)
+    listed = []
+    for history in (events, lake):
+        rows, cursor = [], ""
+        while cursor is not None:
+            page = history.runs(span, wanted, cursor, 170)
+            assert len(page.runs) <= 170
+            rows += page.runs
+            cursor = page.following
+        listed.append(rows)
+    assert listed[0] == listed[1] and len(set(listed[0])) == len(listed[0])
+    assert len(listed[0]) == 900 or wanted != Wanted()
+
+
+def test_a_busy_queue_is_read_from_the_newest_and_says_since_when(client, events):
+    span = Span(DAY, DAY + 2 * HOUR)
+    few = StreamHistory(client, lambda: queue_names(client), most=60)
+    found = few.found(span)
+    assert 57 <= len(found.events) <= 63 and span.since < found.since < span.until
+    assert {queue for queue, _ in found.events} == {"high", "low", "mails"}
+    newest = [event.finished_at for queue, event in found.events if queue == "low"]
+    assert newest[0] == max(newest) > DAY + HOUR
+
+
+def test_a_damaged_queue_leaves_the_others(client, events):
+    directory.register_queues(client, ["broken"])
+    client.command("SET", offsets.events_key("jobq", "broken"), "x")
+    found = events.found(Span(DAY, DAY + 2 * HOUR))
+    assert list(found.unread) == ["broken"] and len(found.events) == 900
+
+
+def test_hostile_words_find_nothing_else(client, events, lake_history):
+    lake, span = lake_history(client), Span(DAY, DAY + 2 * HOUR)
+    for text in (
+        "' OR 1=1 --",
+        "\\' OR 1=1 --",
+        "'; DROP TABLE events; --",
+        "\0'",
+        "𝕏'",
+        "%",
+        "{",
+        "m1\x1f",
+    ):
+        assert lake.runs(span, Wanted(mid=text, queue=text)).runs == ()
+        assert lake.message(text, text) == [] and lake.jobs(span, [text]) == []
+        assert lake.runs(span, cursor=f"{DAY + HOUR}\x1f{text}\x1f{text}\x1f{text}").runs
+        assert lake.error(span, text).figures is None and lake.first_seen([text]) == {}
+    assert literal("a'b") == "'a''b'"
+    assert lake.first_seen(["aa" * 8]) == {"aa" * 8: min(
+        event.finished_at for _, event in events.found(span).events if event.fingerprint == "aa" * 8
+    )}  # fmt: skip
+    assert {run.queue for run in lake.message("", "m7")} == {"high", "low", "mails"}
+    assert lake.marks(span) == []
+
+
+def test_a_child_that_fails_or_hangs_is_replaced(client, events, lake_history, tmp_path):
+    lake = lake_history(client)
+    with pytest.raises(LakeError, match="No field named nope"):
+        lake.query("SELECT nope FROM events")
+    first = lake._child
+    lake._most_s = 0.05
+    with pytest.raises(LakeError, match="shorter range"):
+        lake.query(
+            "SELECT count(*) FROM events a, events b, events c, events d WHERE a.mid > b.mid"
+        )
+    assert first is not None and first.poll() is not None
+    lake._most_s = 120
+    assert lake.query("SELECT count(*) AS n FROM events") == [{"n": 900}]
+    lake._child.kill()
+    lake._child.wait()
+    assert lake.query("SELECT count(*) AS n FROM events") == [{"n": 900}]
+    nowhere = LakeHistory(str(tmp_path / "nothing"), most_s=120)
+    with pytest.raises(LakeError, match="is not a lake"):
+        nowhere.jobs(Span(DAY, DAY + 1))
+    nowhere.close()
