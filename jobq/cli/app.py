@@ -44,6 +44,7 @@ SECTIONS = {
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
         "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
+        "web": Verb("web", "web", "Serve the dashboard until TERM or INT."),
         "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
         "metrics": Verb(
             "metrics", "metrics", "Serve metrics of queues, topics and schedules until TERM or INT."
@@ -84,7 +85,7 @@ SECTIONS = {
         "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
     },
 }
-#: Every verb of the first level. flow, schedule, web and django are kept free.
+#: Every verb of the first level. flow, schedule and django are kept free.
 COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 

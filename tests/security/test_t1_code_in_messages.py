@@ -47,6 +47,8 @@ IMPORTERS = {
     "jobs/middleware.py",
     "observe/sentry_spans.py",
     "testing/__init__.py",
+    "web/__init__.py",
+    "web/routes.py",
     "worker/async_runner.py",
 }
 

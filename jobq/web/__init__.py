@@ -1,0 +1,30 @@
+"""The dashboard: pages, a JSON API, and who may do what.
+
+`jobq web` serves it. `create_app` makes the same application for a program of yours. Names load at first use, since
+they need the packages of the extra `web`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobq.web.access.identity import Identity, UserRole
+    from jobq.web.app import create_app
+    from jobq.web.settings import WebSettings
+
+__all__ = ["Identity", "UserRole", "WebSettings", "create_app"]
+
+_HOME = {
+    "create_app": "jobq.web.app",
+    "Identity": "jobq.web.access.identity",
+    "UserRole": "jobq.web.access.identity",
+    "WebSettings": "jobq.web.settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

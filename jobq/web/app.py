@@ -1,0 +1,104 @@
+"""Assemble the dashboard: routes, the checks around them, pages for errors."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+
+from jobq.client.connection import Client, default_client
+from jobq.errors import JobqError, UnavailableError
+from jobq.web.access.headers import SecurityHeaders
+from jobq.web.access.identity import NOBODY
+from jobq.web.rendering import render
+from jobq.web.routes import load_pages, routes_of
+from jobq.web.settings import WebSettings
+from jobq.web.site import Site, site_of
+
+log = logging.getLogger("jobq.web")
+SAYS = {
+    403: ("Not allowed", "Your login may not do this."),
+    404: ("Nothing here", "There is no page at this address."),
+    405: ("Not done", "This address takes no such request."),
+    413: ("Too much", "The request is too large."),
+    429: ("Too fast", "Wait a moment, then try again."),
+}
+
+
+def create_app(
+    client: Client | None = None, *, operate: Client | None = None, settings: WebSettings | None = None,
+    **changes: Any,
+) -> Starlette:  # fmt: skip
+    """Make the dashboard as an ASGI application.
+
+    client: of the server to show, by default the one that jobs use. operate: the same server by a user that may
+    change more; actions use it. changes: fields of `settings`, as `title=` or `identify=`.
+    """
+    chosen = replace(settings or WebSettings(), **changes)
+    site = Site(client or default_client(), chosen, operate)
+    routes = routes_of(load_pages())
+    app = Starlette(
+        routes=[Mount(chosen.prefix, routes=routes)] if chosen.prefix else routes,
+        middleware=[Middleware(SecurityHeaders)],
+        exception_handlers={
+            HTTPException: _refused, UnavailableError: _away, JobqError: _failed, Exception: _broken,
+        },
+    )  # fmt: skip
+    app.state.site = site
+    return app
+
+
+def error_page(request: Request, status: int, title: str, text: str, **facts: Any) -> Response:
+    """Return a page that says what went wrong."""
+    if not hasattr(request.state, "identity"):
+        try:
+            request.state.identity = site_of(request).guard.identify(request)
+        except JobqError:
+            request.state.identity = NOBODY
+    facts = {"hint": "", "away": False, **facts}
+    return render(
+        request, "error.html", status=status, code=status, title=title, text=text, **facts
+    )
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    title, text = SAYS.get(error.status_code, ("Not done", "The request was refused."))
+    own = error.detail if error.detail and not _is_stock(error) else ""
+    text = own[:1].upper() + own[1:] + "." if own else text
+    made = await run_in_threadpool(error_page, request, error.status_code, title, text, live=0)
+    made.headers.update(error.headers or {})
+    return made
+
+
+def _is_stock(error: HTTPException) -> bool:
+    return error.detail == HTTPException(error.status_code).detail
+
+
+async def _away(request: Request, error: Exception) -> Response:
+    text = "The dashboard goes on by itself when the server answers."
+    return await run_in_threadpool(
+        error_page, request, 503, "The server doesn't answer", text, hint=str(error), away=True
+    )
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return await run_in_threadpool(
+        error_page, request, 500, "This page can't be shown", str(error), live=0
+    )
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.exception("the dashboard failed at %s", request.url.path, exc_info=error)
+    return await run_in_threadpool(
+        error_page, request, 500, "This page failed",
+        "It is a mistake in jobq. The log of the dashboard has the traceback.", live=0,
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""Static files: each is served under a name with its hash, so that a browser may keep it for ever."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+from jobq.observe.chart import style_sheet
+
+TYPES = {
+    ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+    ".png": "image/png",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One file. served: its name in URLs. integrity: what a page says beside the link."""
+
+    served: str
+    kind: str
+    integrity: str
+    content: bytes
+
+
+def asset_of(name: str, content: bytes) -> Asset:
+    """Return `content` as a file named after its hash: `app.css` -> `app.1f2e3d4c5b6a.css`."""
+    path = PurePosixPath(name)
+    served = f"{path.stem}.{hashlib.sha256(content).hexdigest()[:12]}{path.suffix}"
+    digest = base64.b64encode(hashlib.sha384(content).digest()).decode()
+    return Asset(served, TYPES[path.suffix], f"sha384-{digest}", content)
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Return the files of the package by their own names."""
+    root = files("jobq.web") / "static"
+    found = [*root.iterdir(), *(root / "vendor").iterdir()]
+    made = {
+        one.name: one.read_bytes()
+        for one in found
+        if one.is_file() and PurePosixPath(one.name).suffix in TYPES
+    }
+    # The colours and the rules for charts that reports have, too.
+    made["app.css"] = style_sheet().encode() + made["app.css"]
+    return {name: asset_of(name, content) for name, content in made.items()}
+
+
+def accent_sheet(colour: str) -> Asset:
+    """Return the style sheet that gives a cluster its colour."""
+    return asset_of("accent.css", f":root {{ --accent: {colour}; }}\n".encode())

@@ -1,0 +1,56 @@
+"""How one viewer likes to see pages, kept in two cookies: theme, height of rows, time zone, live refresh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from urllib.parse import parse_qsl, urlencode
+from zoneinfo import ZoneInfo
+
+COOKIE = "jobq_view"
+#: Set by app.js: the zone of the browser.
+ZONE_COOKIE = "jobq_zone"
+CHOICES = {
+    "theme": ("system", "light", "dark"),
+    "rows": ("normal", "compact"),
+    "zone": ("browser", "utc", "server"),
+    "live": ("on", "off"),
+}
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """What a viewer chose."""
+
+    theme: str = "system"
+    rows: str = "normal"
+    zone: str = "browser"
+    live: str = "on"
+
+    @property
+    def text(self) -> str:
+        """Return the value of the cookie."""
+        return urlencode(asdict(self))
+
+
+def preferences(cookies: Mapping[str, str]) -> Preferences:
+    """Read a viewer's choices; what is missing or unknown is the default."""
+    return chosen(dict(parse_qsl(cookies.get(COOKIE, "")[:500], max_num_fields=20)))
+
+
+def chosen(values: Mapping[str, str], before: Preferences = Preferences()) -> Preferences:
+    """Return `before` with the valid ones of `values`."""
+    known = {key: values[key] for key, allowed in CHOICES.items() if values.get(key) in allowed}
+    return Preferences(**{**asdict(before), **known})
+
+
+def zone_of(choice: str, cookies: Mapping[str, str]) -> ZoneInfo:
+    """Return the zone in which to write times."""
+    try:
+        if choice == "browser":
+            return ZoneInfo(cookies.get(ZONE_COOKIE, "UTC")[:64] or "UTC")
+        if choice == "server":
+            return ZoneInfo("localtime")
+    except (ValueError, OSError, KeyError):
+        pass
+    return ZoneInfo("UTC")

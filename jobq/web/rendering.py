@@ -1,0 +1,142 @@
+"""Render pages with Jinja2: everything is escaped, and what a template forgot is an error.
+
+Templates have, beside the facts of their page: `url(route, **values)`, `has(route)`, `asset(name)`, the functions of
+`formats` (`number`, `duration`, `size`, `share`, `rate`, `whole`), `ago(time)`, `moment(time)`, `me`, `view`, `site`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobq.observe.escape import escaped
+from jobq.web import formats
+from jobq.web.access.identity import NOBODY, UserRole
+from jobq.web.assets import Asset, accent_sheet, assets
+from jobq.web.preferences import CHOICES, preferences, zone_of
+from jobq.web.routes import ROUTES, NavEntry, path_to
+from jobq.web.site import Site, site_of
+
+#: The header by which app.js asks for the changing part of a page.
+LIVE_HEADER = "x-jobq-live"
+#: How often a page refreshes itself, in seconds.
+LIVE_S = 2.0
+SECTIONS = ("Now", "Control", "Protocols", "Records")
+FORMATS = {
+    "number": formats.number, "whole": formats.whole, "rate": formats.rate, "duration": formats.duration,
+    "size": formats.size, "share": formats.share, "UserRole": UserRole, "CHOICES": CHOICES,
+}  # fmt: skip
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the templates of the package."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("jobq.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(FORMATS)
+    made.filters["printable"] = _printable
+    return made
+
+
+def _printable(value: object) -> str:
+    """Format text from anywhere on one line."""
+    return escaped(str(value))
+
+
+class Times:
+    """How one page writes times: all relative to the same moment, in the zone of the viewer."""
+
+    def __init__(self, zone: ZoneInfo, now: datetime) -> None:
+        self.zone, self.now = zone, now
+
+    def ago(self, at: datetime | float | None) -> str:
+        """Format a time, or epoch milliseconds: `12 s ago`, `14:02`, `22 Nov 14:02`."""
+        if at is None:
+            return formats.UNKNOWN
+        return formats.time(_time(at), self.now, self.zone)
+
+    def moment(self, at: datetime | float | None) -> str:
+        """Format the full moment."""
+        return formats.UNKNOWN if at is None else formats.moment(_time(at), self.zone)
+
+    def machine(self, at: datetime | float) -> str:
+        """Format for the attribute of `<time>`."""
+        return _time(at).isoformat(timespec="milliseconds")
+
+
+def render(
+    request: Request, template: str, *, status: int = 200, live: float = LIVE_S, **facts: Any
+) -> Response:
+    """Return a page. live: after how many seconds it refreshes itself, 0 = never.
+
+    For app.js, which refreshes the page, it is the changing part alone, or 304 if that is as before.
+    """
+    part = LIVE_HEADER in request.headers
+    text = environment().get_template(template).render(
+        {**_frame(request, live), "layout": "live.html" if part else "base.html", **facts}
+    )  # fmt: skip
+    content = text.encode("utf-8", "replace")
+    headers = {"vary": LIVE_HEADER}
+    if part:
+        tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+        headers["etag"] = tag
+        if status == 200 and request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+    return Response(content, status, headers, "text/html; charset=utf-8")
+
+
+def _frame(request: Request, live: float) -> dict[str, Any]:
+    """Return what every page needs around its content."""
+    site = site_of(request)
+    view = preferences(request.cookies)
+    times = Times(zone_of(view.zone, request.cookies), datetime.now(UTC))
+    me = getattr(request.state, "identity", NOBODY)
+
+    def asset(name: str) -> Asset:
+        return accent_sheet(site.settings.accent) if name == "accent.css" else assets()[name]
+
+    def url(route: str, **values: Any) -> str:
+        return path_to(request, route, **values)
+
+    return {
+        "url": url, "has": ROUTES.declared.__contains__, "asset": asset, "ago": times.ago,
+        "moment": times.moment, "machine": times.machine, "zone": times.zone.key, "now": times.now,
+        "me": me, "view": view, "site": site.settings, "live": live, "here": _here(request),
+        "route": _route_name(request), "rail": rail(site) if me.may(UserRole.READ) else [],
+    }  # fmt: skip
+
+
+def rail(site: Site) -> list[tuple[str, list[NavEntry]]]:
+    """Return the links of the rail by section; those of features that this installation doesn't use are left out."""
+    entries = sorted(ROUTES.entries, key=lambda entry: entry.order)
+    shown = [entry for entry in entries if entry.shown(site)]
+    sections = [
+        (section, [entry for entry in shown if entry.section == section]) for section in SECTIONS
+    ]
+    return [(section, found) for section, found in sections if found]
+
+
+def _here(request: Request) -> str:
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
+
+
+def _route_name(request: Request) -> str:
+    route = request.scope.get("route")
+    return str(getattr(route, "name", ""))
+
+
+def _time(at: datetime | float) -> datetime:
+    return at if isinstance(at, datetime) else formats.at_ms(at)

@@ -1,0 +1,186 @@
+"""Declare pages and actions: a path, a role, a handler.
+
+Handlers are functions `(request) -> Response`. They run in a thread, after the caller's role was checked. Every route
+of the dashboard is declared here and has a role.
+
+Names of routes, so that pages can link one another: overview queues queue message dead jobs job errors error workers
+worker schedules schedule limits limit keys topics topic rsmq reliable ruby history audit operations operation
+settings login. A link to a page that isn't there renders as plain text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from jobq.web.access.identity import Identity, UserRole
+from jobq.web.names import encoded
+from jobq.web.site import Site, site_of
+
+Handler = Callable[[Request], Response]
+#: `{queue}` stands for any name.
+_BARE = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True)
+class DeclaredRoute:
+    """One route. role: who may use it; NONE: no login is needed."""
+
+    name: str
+    path: str
+    method: str
+    role: UserRole
+    handler: Handler = field(repr=False)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Return the names of the parts of the path that vary."""
+        return re.findall(r"\{([a-z_]+)", self.path)
+
+
+@dataclass(frozen=True)
+class NavEntry:
+    """A link of the rail. key: the second key of the shortcut `g q`. shown: whether this installation uses it."""
+
+    route: str
+    label: str
+    section: str
+    order: int
+    key: str
+    shown: Callable[[Site], bool]
+
+
+class Routes:
+    """The routes and entries that modules declare when they are imported."""
+
+    def __init__(self) -> None:
+        self.declared: dict[str, DeclaredRoute] = {}
+        self.entries: list[NavEntry] = []
+
+    def add(self, path: str, method: str, role: UserRole, name: str, handler: Handler) -> None:
+        """Declare a route. A name is declared once."""
+        assert name not in self.declared, f"two routes are named {name}"
+        path = _BARE.sub(r"{\1:name}", path)
+        self.declared[name] = DeclaredRoute(name, path, method, role, handler)
+
+
+ROUTES = Routes()
+
+
+def page(
+    path: str, *, role: UserRole = UserRole.READ, name: str = ""
+) -> Callable[[Handler], Handler]:
+    """Declare a page, which a GET shows and which changes nothing; its name is the function's."""
+    return _declare(path, "GET", role, name)
+
+
+def action(path: str, *, role: UserRole, name: str = "") -> Callable[[Handler], Handler]:
+    """Declare what a POST does. It needs a role above READ, unless it concerns the caller alone."""
+    return _declare(path, "POST", role, name)
+
+
+def _declare(path: str, method: str, role: UserRole, name: str) -> Callable[[Handler], Handler]:
+    def declare(handler: Handler) -> Handler:
+        ROUTES.add(path, method, role, name or handler.__name__, handler)
+        return handler
+
+    return declare
+
+
+def nav(
+    route: str, label: str, *, section: str, order: int, key: str = "",
+    shown: Callable[[Site], bool] = lambda site: True,
+) -> None:  # fmt: skip
+    """Add a link to the rail: beside the page that it leads to. Sections: Now, Control, Protocols, Records."""
+    ROUTES.entries.append(NavEntry(route, label, section, order, key, shown))
+
+
+def load_pages() -> Routes:
+    """Import every module of pages and return what they declare."""
+    for package in ("jobq.web.pages", "jobq.web.api"):
+        try:
+            there = import_module(package)
+        except ModuleNotFoundError as error:
+            if error.name != package:
+                raise
+            continue
+        for module in iter_modules(there.__path__):
+            import_module(f"{package}.{module.name}")
+    return ROUTES
+
+
+def identity_of(request: Request) -> Identity:
+    """Return who sends a request."""
+    return cast(Identity, request.state.identity)
+
+
+def form_of(request: Request) -> FormData:
+    """Return the fields of a POST."""
+    return cast(FormData, request.state.form)
+
+
+def path_to(request: Request, route: str, **values: Any) -> str:
+    """Return the path of a route with the prefix: parts of the path by name, other values as its query.
+
+    Values that are None are left out. KeyError for a route that isn't declared.
+    """
+    found = ROUTES.declared[route]
+    parts = {name: values.pop(name) for name in found.parameters}
+    path = re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: encoded(str(parts[name[1]])), found.path)
+    query = urlencode({key: value for key, value in values.items() if value is not None}, True)
+    return f"{request.scope.get('root_path', '')}{path}" + (f"?{query}" if query else "")
+
+
+def routes_of(routes: Routes) -> list[Route]:
+    """Return the routes for Starlette."""
+    return [
+        Route(one.path, _endpoint(one), methods=[one.method], name=one.name)
+        for one in routes.declared.values()
+    ]
+
+
+def _endpoint(declared: DeclaredRoute) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        refused = await run_in_threadpool(_refusal, request, declared)
+        if refused is not None:
+            return refused
+        if declared.method != "GET":
+            async with request.form(max_files=0, max_fields=1000) as form:
+                request.state.form = form
+                return await run_in_threadpool(declared.handler, request)
+        return await run_in_threadpool(declared.handler, request)
+
+    return endpoint
+
+
+def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
+    """Return what to answer instead of calling the handler; None if the caller may use it."""
+    site = site_of(request)
+    identity = site.guard.identify(request)
+    request.state.identity = identity
+    if not identity.may(declared.role):
+        if (
+            identity.role == UserRole.NONE
+            and declared.method == "GET"
+            and "login" in ROUTES.declared
+        ):
+            wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return RedirectResponse(path_to(request, "login", next=wanted), 303)
+        raise HTTPException(
+            403, f"this needs the role {declared.role.word}; you have {identity.role.word}"
+        )
+    if site.settings.read_only and declared.role > UserRole.READ:
+        raise HTTPException(403, "this dashboard is read-only")
+    return None

@@ -1,0 +1,44 @@
+"""The settings of a dashboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobq.errors import ConfigError
+
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """Settings of one dashboard.
+
+    title: the name of the cluster, in the header. accent: its colour, `#rrggbb`. prefix: the first part of every
+    path, as `/ops/jobq`, if a proxy passes it on. hosts: further names by which browsers may reach it.
+    read_only: refuse every action. lake, storage: where history is kept. redact: further patterns of names of
+    arguments whose values are hidden. hide_errors: show the types of errors, not their texts. trace_url: link to a
+    trace, with {trace_id}. modules: modules of jobs that this process imported. identify: who sends a request,
+    None: nobody; it replaces the dashboard's own login.
+    """
+
+    title: str = "jobq"
+    accent: str = ""
+    prefix: str = ""
+    hosts: tuple[str, ...] = ()
+    read_only: bool = False
+    lake: str = ""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    redact: tuple[str, ...] = ()
+    hide_errors: bool = False
+    trace_url: str = ""
+    modules: tuple[str, ...] = ()
+    identify: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.accent and not _COLOUR.fullmatch(self.accent):
+            raise ConfigError(f"{self.accent!r:.50} is not a colour; write it as #1f5fa5")
+        if self.prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.prefix):
+            raise ConfigError(f"{self.prefix!r:.200} is not a prefix; write it as /ops/jobq")

@@ -1,0 +1,69 @@
+"""What the handlers of one dashboard share: its settings, its connections, and parts made at first use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, TypeVar, cast
+
+from starlette.requests import Request
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.web.access.guard import Guard
+from jobq.web.settings import WebSettings
+
+T = TypeVar("T")
+#: How long to keep whether an installation uses a feature.
+USES_S = 10.0
+
+
+class Site:
+    """One dashboard. client: reads. operate: changes, by a server user that may."""
+
+    def __init__(
+        self, client: Client, settings: WebSettings, operate: Client | None = None
+    ) -> None:
+        self.client = client
+        self.operate = operate or client
+        self.settings = settings
+        self.guard = Guard(settings)
+        self._lock = RLock()
+        self._parts: dict[Any, Any] = {}
+        self._uses: dict[str, tuple[float, bool]] = {}
+
+    def part(self, kind: type[T], make: Callable[[Site], T]) -> T:
+        """Return this dashboard's one `kind`, which `make` makes at first use: a sampler, a lake."""
+        with self._lock:
+            if kind not in self._parts:
+                self._parts[kind] = make(self)
+            return cast(T, self._parts[kind])
+
+    def uses(self, feature: str, read: Callable[[Client], bool]) -> bool:
+        """Return whether this installation uses a feature, asked every ten seconds.
+
+        While the server doesn't answer, the last reply counts.
+        """
+        now = time.monotonic()
+        until, known = self._uses.get(feature, (0.0, False))
+        if now >= until:
+            try:
+                known = read(self.client)
+            except JobqError:
+                pass
+            self._uses[feature] = (now + USES_S, known)
+        return known
+
+    def close(self) -> None:
+        """Stop the parts that have something to stop."""
+        with self._lock:
+            parts, self._parts = list(self._parts.values()), {}
+        for part in parts:
+            if close := getattr(part, "close", None):
+                close()
+
+
+def site_of(request: Request) -> Site:
+    """Return the dashboard that serves a request."""
+    return cast(Site, request.app.state.site)

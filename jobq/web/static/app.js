@@ -1,0 +1,119 @@
+// Live refresh, keys, selection. Pages work without it.
+const policy = window.trustedTypes
+  ? trustedTypes.createPolicy("jobq", { createHTML: (text) => text })
+  : { createHTML: (text) => text };
+const main = () => document.getElementById("main");
+const reducedPause = 2000;
+
+// --- Live refresh: ask for the changing part of this page, and morph it into place.
+let tag = "", timer = 0, failures = 0;
+
+async function refresh() {
+  clearTimeout(timer);
+  const wanted = location.href;
+  try {
+    const reply = await fetch(wanted, { headers: { "X-Jobq-Live": "1", ...(tag ? { "If-None-Match": tag } : {}) }, redirect: "error" });
+    if (reply.status !== 304) {
+      const text = await reply.text();
+      if (wanted === location.href) apply(text);
+      tag = reply.headers.get("ETag") || "";
+    }
+    failures = 0;
+    document.documentElement.removeAttribute("data-stale");
+  } catch {
+    failures += 1;
+    document.documentElement.setAttribute("data-stale", "");
+  }
+  schedule();
+}
+
+function apply(text) {
+  const fresh = new DOMParser().parseFromString(policy.createHTML(text), "text/html");
+  const part = fresh.getElementById("main");
+  if (!part) return location.reload();
+  document.title = fresh.title;
+  Idiomorph.morph(main(), document.adoptNode(part), {
+    ignoreActiveValue: true,
+    callbacks: {
+      // What a viewer opened, ticked or typed stays.
+      beforeAttributeUpdated: (name, node) =>
+        !((name === "open" && node.tagName === "DETAILS") || (name === "checked" && node.tagName === "INPUT")),
+    },
+  });
+  document.dispatchEvent(new CustomEvent("jobq:refreshed"));
+}
+
+function schedule() {
+  clearTimeout(timer);
+  const seconds = Number(main()?.dataset.live || 0);
+  if (seconds > 0 && !document.hidden) timer = setTimeout(refresh, Math.min(60, seconds * 2 ** Math.min(failures, 5)) * 1000);
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : Number(main()?.dataset.live) > 0 && refresh()));
+
+// --- The zone of the browser, in which the server writes times.
+const root = document.querySelector("script[type=module]").src.replace(/static\/[^/]*$/, "");
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (zone && !document.cookie.includes(`jobq_zone=${encodeURIComponent(zone)}`)) {
+  document.cookie = `jobq_zone=${encodeURIComponent(zone)}; path=${new URL(root).pathname}; max-age=31536000; samesite=strict`;
+  if (Number(main()?.dataset.live) > 0) refresh();
+}
+
+// --- Keys. Each is also a link or a button, which names its key in data-key.
+const typing = (node) => node.closest("input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]");
+let first = "";
+
+function rows() { return [...main().querySelectorAll("tbody > tr")].filter((row) => row.querySelector("a, input")); }
+function move(by) {
+  const all = rows();
+  if (!all.length) return;
+  const at = all.findIndex((row) => row.contains(document.activeElement) || row.hasAttribute("data-at"));
+  all.forEach((row) => row.removeAttribute("data-at"));
+  const row = all[Math.max(0, Math.min(all.length - 1, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))];
+  row.setAttribute("data-at", "");
+  (row.querySelector("a") || row.querySelector("input")).focus({ preventScroll: true });
+  row.scrollIntoView({ block: "nearest" });
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (typing(event.target)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const key = first ? `${first} ${event.key}` : event.key;
+  first = "";
+  if (key === "g") { first = "g"; setTimeout(() => (first = ""), reducedPause); return; }
+  if (key === "j" || key === "k") { move(key === "j" ? 1 : -1); return; }
+  if (key === "x") { document.activeElement.closest("tr")?.querySelector("input[type=checkbox]")?.click(); return; }
+  if (key === "r") { refresh(); return; }
+  const found = [...document.querySelectorAll("[data-key]")].find((node) => node.dataset.key === key);
+  if (!found) return;
+  event.preventDefault();
+  if (found.matches("input")) found.focus();
+  else found.click();
+});
+
+// --- Selection: the box in the head of a table ticks all rows; [data-selected] counts them.
+function selected() {
+  for (const form of document.querySelectorAll("form[data-select]")) {
+    const boxes = [...form.querySelectorAll("tbody input[type=checkbox]")];
+    const ticked = boxes.filter((box) => box.checked);
+    for (const box of boxes) box.closest("tr").toggleAttribute("data-ticked", box.checked);
+    const all = form.querySelector("thead input[type=checkbox]");
+    if (all) { all.checked = ticked.length > 0 && ticked.length === boxes.length; all.indeterminate = ticked.length > 0 && ticked.length < boxes.length; }
+    for (const node of form.querySelectorAll("[data-selected]")) node.textContent = String(ticked.length);
+    form.toggleAttribute("data-any", ticked.length > 0);
+  }
+}
+document.addEventListener("change", (event) => {
+  const box = event.target;
+  const form = box.closest("form[data-select]");
+  if (form && box.matches("thead input[type=checkbox]")) for (const one of form.querySelectorAll("tbody input[type=checkbox]")) one.checked = box.checked;
+  if (form) selected();
+  if (box.matches("select[data-submit]")) box.form.requestSubmit();
+});
+document.addEventListener("jobq:refreshed", selected);
+selected();
+schedule();
+document.documentElement.dataset.ready = "";

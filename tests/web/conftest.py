@@ -1,0 +1,103 @@
+"""A dashboard over a real server, visitors with a role, and one browser for all tests of a process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from jobq.client.connection import Client
+from jobq.web import Identity, UserRole, create_app
+from tests import tools
+
+#: Chromium asks nobody: what it would fetch for itself is switched off.
+FLAGS = [
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
+    "--no-first-run", "--disable-gpu",
+]  # fmt: skip
+Visit = Callable[..., TestClient]
+
+
+@pytest.fixture
+def visit(client: Client) -> Iterator[Visit]:
+    """`visit(UserRole.OPERATE, arguments=True, title="x")`: a browser without JavaScript of somebody who is logged in.
+
+    `visit(None)`: of somebody who isn't. Its `app` is the dashboard.
+    """
+    made: list[TestClient] = []
+
+    def visiting(
+        role: UserRole | None = UserRole.ADMIN, *, arguments: bool = True, **settings: Any
+    ) -> TestClient:
+        if role is not None:
+            who = Identity("anna", role, arguments)
+            settings.setdefault("identify", lambda request: who)
+        app = create_app(client, **settings)
+        made.append(
+            TestClient(app, base_url="http://127.0.0.1", headers={"Sec-Fetch-Site": "same-origin"})
+        )
+        return made[-1]
+
+    yield visiting
+    for one in made:
+        one.app.state.site.close()  # type: ignore[attr-defined]
+        one.close()
+
+
+@pytest.fixture
+def served(client: Client) -> Iterator[Callable[..., str]]:
+    """`served(title="x")`: the address of a dashboard that a real HTTP server serves; its visitors are admins."""
+    import uvicorn
+
+    running: list[tuple[Any, uvicorn.Server, threading.Thread]] = []
+
+    def serving(role: UserRole | None = UserRole.ADMIN, **settings: Any) -> str:
+        if role is not None:
+            settings.setdefault("identify", lambda request: Identity("anna", role, True))
+        app = create_app(client, **settings)
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        running.append((app, server, thread))
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield serving
+    for app, server, thread in running:
+        server.should_exit = True
+        thread.join(60)
+        app.state.site.close()
+
+
+def chromium() -> str:
+    """Where a browser is; without one the test is not run."""
+    tools.library("playwright.sync_api")
+    found = (
+        shutil.which("chromium")
+        or shutil.which("google-chrome")
+        or shutil.which("chromium-browser")
+    )
+    if not found:
+        pytest.skip("no Chromium is installed (apt-get install chromium)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One Chromium for all browser tests of this process. Mark such tests `filterwarnings("ignore")`."""
+    where = chromium()
+    from playwright.sync_api import sync_playwright
+
+    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
+    with sync_playwright() as play:
+        launched = play.chromium.launch(executable_path=where, args=[*FLAGS, *sandbox])
+        yield launched
+        launched.close()
