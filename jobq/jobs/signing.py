@@ -72,7 +72,7 @@ class Seal:
 
         like: a call. What belongs to it is sealed with the call's key, which its producer has.
         """
-        key_id = _key_id(like)
+        key_id = key_id_of(like)
         if key_id not in self._signing:
             key_id = self._first
         return (self._hidden if self._encrypts else self._signed)(queue, mid, content, key_id)
@@ -211,7 +211,8 @@ def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
         ) from None
 
 
-def _key_id(sealed: bytes) -> bytes:
+def key_id_of(sealed: bytes) -> bytes:
+    """Return the id of the key that a seal names; b'' without one. Nothing was checked."""
     header = sealed[:_LONGEST_HEADER].partition(b"\n")[0].split(b" ")
     return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
 

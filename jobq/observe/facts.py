@@ -189,18 +189,18 @@ def _envelope(content: bytes) -> dict[object, object]:
 def history(queue: Queue, mid: str) -> list[Event]:
     """The events of a mid among the newest MOST_EVENTS of its queue, oldest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
-    found = [_event(fields, at) for at, fields in _newest(queue) if wanted in fields[1]]
+    found = [event_of(one) for one in newest(queue) if wanted in one.record]
     return [event for event in found[::-1] if event is not None and event.mid == mid]
 
 
 def starts_per_s(queue: Queue) -> float | None:
     """Attempts that ended per second in the last minute, on a busy queue in the last seconds; None without events."""
     now_ms, number, since = queue.client.clock_ms(queue.wake_key), 0, 0
-    for seen, (at, fields) in enumerate(_newest(queue, now_ms - RATE_MS), 1):
-        if seen == MOST_EVENTS or (seen > EVENTS_PER_CALL and now_ms - at > LEAST_RATE_MS):
-            since = at
+    for seen, one in enumerate(newest(queue, now_ms - RATE_MS), 1):
+        if seen == MOST_EVENTS or (seen > EVENTS_PER_CALL and now_ms - one.at_ms > LEAST_RATE_MS):
+            since = one.at_ms
             break
-        number += fields[1].partition(_SEPARATOR)[0] in _ATTEMPTS
+        number += one.record.partition(_SEPARATOR)[0] in _ATTEMPTS
     if not number and not queue.admin.sample().added:
         return None
     return number / max(LEAST_RATE_MS, min(RATE_MS, now_ms - since)) * 1000
@@ -216,34 +216,46 @@ class EndedRuns(NamedTuple):
 def ended_runs(queue: Queue) -> EndedRuns | None:
     """Return how often and how long attempts ran lately, from one page of events; None if none ran."""
     now_ms = queue.client.clock_ms(queue.wake_key)
-    key = keys.key(queue.prefix, "events")
-    reply = queue.client.command("XREVRANGE", key, "+", "-", "COUNT", EVENTS_PER_CALL)
-    found = [_event(fields, int(entry_id.partition(b"-")[0])) for entry_id, fields in reply]
+    page = list(newest(queue, most=EVENTS_PER_CALL))
+    found = [event_of(one) for one in page]
     ran = [event for event in found if event and event.kind in ATTEMPTS and event.run_us]
     if not ran:
         return None
-    oldest = int(reply[-1][0].partition(b"-")[0]) if len(reply) == EVENTS_PER_CALL else 0
+    oldest = page[-1].at_ms if len(page) == EVENTS_PER_CALL else 0
     since = max(now_ms - RATE_MS, oldest)
     ended = sum(event.kind in ATTEMPTS and event.finished_at >= since for event in found if event)
     mean_s = sum(event.run_us for event in ran) / len(ran) / 1e6
     return EndedRuns(ended / max(LEAST_RATE_MS, now_ms - since) * 1000, mean_s)
 
 
-def _newest(queue: Queue, since_ms: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """The newest entries, newest first: when each was written, and its fields."""
-    key, last, left = keys.key(queue.prefix, "events"), "+", MOST_EVENTS
+class WrittenEvent(NamedTuple):
+    """One entry of the stream. at_ms: when it was written."""
+
+    entry_id: str
+    at_ms: int
+    version: bytes
+    record: bytes
+
+
+def newest(
+    queue: Queue, since_ms: int = 0, before: str = "+", most: int = MOST_EVENTS
+) -> Iterator[WrittenEvent]:
+    """The newest entries, newest first. before: an entry's id behind `(`, to go on from there."""
+    key, last, left = keys.key(queue.prefix, "events"), before, most
     while left > 0:
-        words = ("XREVRANGE", key, last, max(0, since_ms), "COUNT", EVENTS_PER_CALL)
-        reply = queue.client.command(*words)
+        wanted = min(left, EVENTS_PER_CALL)
+        reply = queue.client.command("XREVRANGE", key, last, max(0, since_ms), "COUNT", wanted)
         for entry_id, fields in reply:
-            yield int(entry_id.partition(b"-")[0]), fields
-        if len(reply) < EVENTS_PER_CALL:
+            at_ms = int(entry_id.partition(b"-")[0])
+            yield WrittenEvent(entry_id.decode(), at_ms, *fields[:2])
+        if len(reply) < wanted:
             return
         last, left = f"({reply[-1][0].decode()}", left - len(reply)
 
 
-def _event(fields: list[bytes], at_ms: int) -> Event | None:
+def event_of(written: WrittenEvent) -> Event | None:
+    """The event of an entry, or what of it can be read; None if nothing can."""
     try:
-        return decode(fields[1], fields[0])
+        return decode(written.record, written.version)
     except BadRecordError:
-        return named(fields[1], fields[0], at_ms)
+        return named(written.record, written.version, written.at_ms)

@@ -24,6 +24,7 @@ from jobq.client.numbered_calls import (
     Callers,
     CallState,
     FixedValues,
+    ScriptCall,
     Tries,
     moment,
 )
@@ -413,13 +414,13 @@ class Queue:
 
     def status(self, mid: str, *, now: int | None = None) -> Status:
         """Where `mid` is in its life."""
-        reply = self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)})
-        word, attempts, ncrashes, not_before, lock_at, *more = reply
-        generation, dead_id, progress, unknowns, checkpoint = more
-        return Status(
-            word.decode(), attempts, ncrashes, not_before, lock_at,
-            text_of(generation), text_of(dead_id), text_of(progress), unknowns, text_of(checkpoint),
-        )  # fmt: skip
+        return _status(self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)}))
+
+    def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
+        """`status` as a value, to be sent together with others."""
+        script = self.scripts["status"]
+        args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
+        return ScriptCall(script.script, script.keys, args, _status)
 
     def content(self, mid: str) -> bytes | None:
         """The content of a live message; None if there is none."""
@@ -626,6 +627,15 @@ class Queue:
             ]
         except _UNREADABLE as error:
             raise _unreadable(error) from error
+
+
+def _status(reply: list[Any]) -> Status:
+    word, attempts, ncrashes, not_before, lock_at, *more = reply
+    generation, dead_id, progress, unknowns, checkpoint = more
+    return Status(
+        word.decode(), attempts, ncrashes, not_before, lock_at,
+        text_of(generation), text_of(dead_id), text_of(progress), unknowns, text_of(checkpoint),
+    )  # fmt: skip
 
 
 def _rule_kept(reply: Sequence[bytes]) -> Rule:

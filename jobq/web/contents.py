@@ -1,0 +1,160 @@
+"""What pages show of a message's content: the call with its secrets hidden, or why it can't be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.client.connection import Client
+from jobq.errors import CodecError, JobFailedError
+from jobq.events import trace_id
+from jobq.jobs.codec import decode, read_refusal
+from jobq.jobs.results import decode_result
+from jobq.jobs.signing import (
+    ENCRYPTED,
+    MARK,
+    Purpose,
+    is_sealed,
+    key_id_of,
+    opened,
+    seal_of,
+    shown_text,
+    unverified,
+)
+from jobq.observe.facts import enqueued_at, job_name
+from jobq.queue.types import text_of
+from jobq.web.redaction import Arguments, Redactor
+
+#: Characters of a text that is shown whole.
+MOST_SHOWN = 65_536
+
+
+class ShownCall(NamedTuple):
+    """A message's content as one user may see it.
+
+    job: '' if unknown. arguments: None if this user may not see them, or there are none to read. note: how it is
+    sealed, or why it can't be read; '' for a plain call. options: what the message overrides. raw: what isn't a call.
+    """
+
+    job: str = ""
+    arguments: Arguments | None = None
+    headers: Mapping[str, str] = {}
+    options: Mapping[str, Any] = {}
+    enqueued_at: int = 0
+    not_after: int = 0
+    trace: str = ""
+    note: str = ""
+    raw: str = ""
+    size: int = 0
+
+
+class ShownResult(NamedTuple):
+    """What a job returned. failed: value is the text of its error. note: why there is nothing to show."""
+
+    value: Any = None
+    failed: bool = False
+    note: str = ""
+
+
+class Contents:
+    """Reads contents for one user. arguments: whether this user may see arguments, results and what is encrypted."""
+
+    def __init__(self, client: Client, redactor: Redactor, *, arguments: bool) -> None:
+        self._seal, self._redactor, self.may_see = seal_of(client), redactor, arguments
+
+    def job(self, queue: str, mid: str, content: bytes) -> tuple[str, int]:
+        """Return a call's job, and when it was enqueued, epoch ms; '' and 0 if that can't be read."""
+        plain = self._opened(queue, mid, content)[0]
+        return job_name(plain), enqueued_at(plain)
+
+    def call(self, queue: str, mid: str, content: bytes) -> ShownCall:
+        """Return all that this user may see of a content."""
+        plain, note = self._opened(queue, mid, content)
+        if not plain:
+            return ShownCall(note=note or "it is empty", size=len(content))
+        try:
+            envelope = decode(plain)
+        except CodecError as error:
+            return self._not_a_call(plain, note or str(error), len(content))
+        options = msgspec.to_builtins(envelope.options) if envelope.options else {}
+        shown = ShownCall(
+            envelope.job, None, {}, options, enqueued_at(plain), envelope.not_after, trace_id(envelope.headers), note,
+            "", len(content),
+        )  # fmt: skip
+        if not self.may_see:
+            return shown
+        arguments = self._redactor.call(envelope.job, envelope.args, envelope.kwargs)
+        return shown._replace(
+            arguments=arguments, headers=self._redactor.tree(dict(envelope.headers))
+        )
+
+    def text(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
+        """Return a reason, a progress or a checkpoint, opened if this user may see it, with secrets hidden."""
+        if text.startswith(MARK.decode()) and not self.may_see:
+            key = text_of(key_id_of(text.encode("utf-8", "replace")))
+            return f"(sealed, key {key})"
+        return self.plain(shown_text(self._seal, purpose, queue, mid, text))
+
+    def plain(self, text: str) -> str:
+        """Return a text that was never sealed, with secrets hidden."""
+        more = len(text) - MOST_SHOWN
+        cut = f"{text[:MOST_SHOWN]}… and {more:,} characters more" if more > 0 else text
+        return self._redactor.text(cut)
+
+    def value(self, purpose: Purpose, queue: str, mid: str, text: str) -> Any:
+        """Return a checkpoint as JSON data with secrets hidden; a text if it isn't JSON."""
+        if not self.may_see:
+            return None
+        shown = shown_text(self._seal, purpose, queue, mid, text)
+        try:
+            return self._redactor.tree(msgspec.json.decode(shown))
+        except (msgspec.DecodeError, RecursionError):
+            return self.plain(shown)
+
+    def result(self, queue: str, job: str, mid: str, content: bytes) -> ShownResult:
+        """Return what a job returned."""
+        if not self.may_see:
+            return ShownResult(note="you need the right 'arguments' to see it")
+        try:
+            seal = self._seal.of("result") if self._seal else None
+            value = decode_result(opened(seal, queue, mid, content), job, mid)
+            return ShownResult(self._redactor.tree(value))
+        except JobFailedError as error:
+            return ShownResult(self.plain(str(error)), failed=True)
+        except CodecError as error:
+            return ShownResult(note=str(error))
+
+    def _opened(self, queue: str, mid: str, content: bytes) -> tuple[bytes, str]:
+        """The content without its seal, and what is to be said of the seal."""
+        if not is_sealed(content):
+            return content, "" if self._seal is None or not content else self._not_sealed(content)
+        encrypted, key = content.startswith(ENCRYPTED), text_of(key_id_of(content))
+        if encrypted and not self.may_see:
+            return b"", f"encrypted, key {key}"
+        if self._seal is None:
+            note = "encrypted" if encrypted else "signed"
+            return b"" if encrypted else unverified(content), (
+                f"{note}, key {key}; this process has no keys to check it"
+            )
+        try:
+            return opened(self._seal, queue, mid, content), (
+                f"{'encrypted' if encrypted else 'signed'}, key {key}"
+            )
+        except CodecError as error:
+            return b"" if encrypted else unverified(content), f"not trusted: {error}"
+
+    def _not_sealed(self, content: bytes) -> str:
+        try:
+            opened(self._seal, "", "", content)
+            return ""
+        except CodecError as error:
+            return f"not trusted: {error}"
+
+    def _not_a_call(self, plain: bytes, note: str, size: int) -> ShownCall:
+        refusal = read_refusal(plain)
+        raw = refusal.raw if refusal else plain
+        return ShownCall(
+            note=note, raw=self.plain(text_of(raw[:MOST_SHOWN])) if self.may_see else "", size=size
+        )

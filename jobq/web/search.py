@@ -1,0 +1,397 @@
+"""Lists of messages and events, filtered: each request looks at a bounded number and says where to go on.
+
+A list moves while a user pages through it, so a message may be listed twice or be passed over. Actions therefore use
+ids, never positions.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import PipelinedCalls
+from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
+from jobq.events import Event
+from jobq.observe.facts import event_of, newest
+from jobq.observe.why import RunningOn
+from jobq.queue import presence
+from jobq.queue.queue import Queue
+from jobq.queue.types import Counts, DeadMessage, Entry, Place, Sample
+from jobq.web.contents import Contents, ShownCall
+from jobq.web.filters import PLACES, Filter, Row
+
+#: What one request looks at, and for how long.
+MOST_MESSAGES, MOST_SECONDS = 20_000, 1.0
+#: Messages of one call: it takes the server two milliseconds at most.
+PER_CALL = 250
+#: Rows of a page.
+ROWS = 100
+#: Workers of which is asked what they run.
+MOST_WORKERS = 200
+#: The filter keys of each kind of list.
+LIVE_KEYS = ("queue", "place", "job", "mid", "attempt", "crashes", "age", "due")
+DEAD_KEYS = ("queue", "job", "mid", "error", "attempt", "crashes", "age")
+EVENT_KEYS = (
+    "job",
+    "mid",
+    "kind",
+    "error",
+    "fingerprint",
+    "attempt",
+    "age",
+    "worker",
+    "trace",
+    "by",
+)
+#: Kinds of events that people cause: their worker column is who did it.
+_BY_PEOPLE = frozenset(("cancelled", "revived", "cleared"))
+_ENTRY = re.compile(r"\+|\(\d{1,20}-\d{1,20}")
+#: Where messages of a place are stored.
+_STORED: dict[str, tuple[str, ...]] = {
+    "ready": ("ready", "lines"), "due": ("due",), "running": ("circle",), "done": ("circle", "due"), "dead": ("dead",),
+}  # fmt: skip
+
+
+class Limits(NamedTuple):
+    """What one request may look at and return."""
+
+    messages: int = MOST_MESSAGES
+    seconds: float = MOST_SECONDS
+    rows: int = ROWS
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One row of a list. status: the stored word, `dead`, or the kind of an event.
+
+    at_ms: when a message was enqueued or died, or an event was written; 0 = unknown. call: what may be seen of it.
+    """
+
+    row: Row
+    status: str
+    at_ms: int = 0
+    not_before: int = 0
+    lock_at: int = 0
+    dead_id: str = ""
+    size: int = 0
+    run: RunningOn | None = None
+    event: Event | None = None
+    reading: Callable[[], ShownCall] = field(default=ShownCall, repr=False, compare=False)
+
+    @cached_property
+    def call(self) -> ShownCall:
+        """The content, read at first use."""
+        return self.reading()
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether what is stored isn't what jobq writes."""
+        return self.row.attempt < 0
+
+
+class FoundRows(NamedTuple):
+    """Rows that match. total: messages in these places, of which looked_at were read. cursor: '' at the end.
+
+    at_ms: the moment of this list by the server's clock. problems: queue -> why it can't be read.
+    """
+
+    rows: list[Listed]
+    looked_at: int
+    total: int
+    cursor: str
+    at_ms: int
+    problems: dict[str, str]
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """Where a search is: in one part of a queue, so many entries into it."""
+
+    queue: str
+    stored: str
+    offset: int = 0
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+    step: Step
+    looked_at: int = 0
+
+
+def messages(
+    client: Client, contents: Contents, asked: Filter, queues: Sequence[str], places: Sequence[str] = PLACES,
+    cursor: str = "", limits: Limits | None = None,
+) -> FoundRows:  # fmt: skip
+    """List the messages in these queues and places that match, from `cursor` on."""
+    return _Search(client, contents, asked, limits or Limits()).run(queues, places, cursor)
+
+
+def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
+    """Return the counts of queues, and of those that can't be read why. One round trip; in a Cluster one a queue."""
+    calls = [Queue(name, client).admin.sample_call() for name in names]
+    groups = [[call] for call in calls] if client.is_cluster else [calls][: len(calls)]
+    replies: list[Sample | JobqError] = []
+    for group in groups:
+        try:
+            replies += PipelinedCalls(client).run(group)
+        except UnavailableError as error:
+            replies += [error] * len(group)
+    found, problems = dict[str, Counts](), dict[str, str]()
+    for name, reply in zip(names, replies, strict=True):
+        if isinstance(reply, UnavailableError) and not client.is_cluster:
+            raise reply
+        if isinstance(reply, JobqError):
+            problems[name] = str(reply)
+        else:
+            found[name] = reply.counts
+    return found, problems
+
+
+class _Search:
+    def __init__(self, client: Client, contents: Contents, asked: Filter, limits: Limits) -> None:
+        self.client, self.contents, self.asked, self.limits = client, contents, asked, limits
+        self.rows: list[Listed] = []
+        self.problems: dict[str, str] = {}
+        self.looked_at = 0
+        self.now_ms = client.clock_ms()
+        self._until = time.monotonic() + limits.seconds
+
+    def run(self, queues: Sequence[str], places: Sequence[str], cursor: str) -> FoundRows:
+        wanted = [place for place in places if self.asked.may("place", place)]
+        stored = list(dict.fromkeys(part for place in wanted for part in _STORED[place]))
+        names = [name for name in sorted(set(queues)) if self.asked.may("queue", name)]
+        counts, self.problems = counts_of(self.client, names)
+        steps = [
+            Step(name, part) for name in names for part in stored if _some(counts.get(name), part)
+        ]
+        before = 0
+        if cursor:
+            begun = _read_cursor(cursor)
+            before, steps = begun.looked_at, _from(steps, begun.step)
+        following = self._walk(steps, wanted)
+        total = sum(_total(one, stored) for one in counts.values())
+        left = _write_cursor(_Cursor(following, before + self.looked_at)) if following else ""
+        looked_at = before + self.looked_at
+        return FoundRows(
+            self.rows, looked_at, max(total, looked_at), left, self.now_ms, self.problems
+        )
+
+    def _walk(self, steps: list[Step], wanted: Sequence[str]) -> Step | None:
+        """Look until enough is found or looked at; where to go on, None at the end."""
+        for step in steps:
+            here: Step | None = step
+            while here is not None:
+                spent = self.looked_at >= self.limits.messages or time.monotonic() > self._until
+                if len(self.rows) >= self.limits.rows or (spent and self.looked_at):
+                    return here
+                try:
+                    here = self._page(here, wanted)
+                except (ScriptError, UnavailableError) as error:
+                    if isinstance(error, UnavailableError) and not self.client.is_cluster:
+                        raise
+                    self.problems[step.queue] = str(error)
+                    here = None
+        return None
+
+    def _page(self, step: Step, wanted: Sequence[str]) -> Step | None:
+        """Read one page; the step behind it, or behind the last row that there was room for."""
+        queue, room = Queue(step.queue, self.client), self.limits.rows - len(self.rows)
+        number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))
+        read = self._dead if step.stored == "dead" else self._live
+        found, following = read(queue, step, number if self.asked else min(number, room))
+        # A page with less than it looked at has lost the positions of its rows: all of it is listed.
+        exact = following is None or following.offset == step.offset + len(found)
+        for seen, listed in enumerate(found, 1):
+            if listed.row.place in wanted and self.asked(listed.row):
+                self.rows.append(listed)
+            full = exact and step.stored != "lines" and len(self.rows) >= self.limits.rows
+            if full and seen < len(found):
+                self.looked_at += seen
+                return Step(step.queue, step.stored, step.offset + seen)
+        self.looked_at += len(found)
+        return following
+
+    def _live(self, queue: Queue, step: Step, number: int) -> tuple[list[Listed], Step | None]:
+        place: Place = step.stored  # type: ignore[assignment]
+        page = queue.admin.content(place, step.offset, number)
+        listed = [self._entry(queue.name, step.stored, entry) for entry in page.entries]
+        if page.following is None:
+            return listed, None
+        return listed, Step(step.queue, step.stored, page.following)
+
+    def _dead(self, queue: Queue, step: Step, number: int) -> tuple[list[Listed], Step | None]:
+        found = queue.admin.dead(step.offset, number)
+        listed = [dead_row(self.contents, queue.name, one, self.now_ms) for one in found]
+        following = Step(step.queue, "dead", step.offset + len(found))
+        return listed, following if found else None
+
+    def _entry(self, queue: str, stored: str, entry: Entry) -> Listed:
+        job, at = self.contents.job(queue, entry.mid, entry.content)
+
+        def call() -> ShownCall:
+            return self.contents.call(queue, entry.mid, entry.content)
+
+        row = Row(
+            queue, entry.mid, _place(stored, entry), job, attempt=entry.attempts, crashes=entry.ncrashes,
+            age_ms=max(0, self.now_ms - at) if at else None,
+            due_ms=entry.not_before - self.now_ms if entry.not_before else None, arguments=lambda: _arguments(call()),
+        )  # fmt: skip
+        return Listed(
+            row,
+            entry.status,
+            at,
+            entry.not_before,
+            entry.lock_at,
+            "",
+            len(entry.content),
+            reading=call,
+        )
+
+
+def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) -> Listed:
+    """Return a dead message as a row."""
+
+    def call() -> ShownCall:
+        return contents.call(queue, message.mid, message.content)
+
+    row = Row(
+        queue, message.mid, "dead", contents.job(queue, message.mid, message.content)[0],
+        contents.text("reason", queue, message.mid, message.reason), attempt=message.attempts, crashes=message.ncrashes,
+        age_ms=max(0, now_ms - message.died_at), arguments=lambda: _arguments(call()),
+    )  # fmt: skip
+    return Listed(
+        row,
+        "dead",
+        message.died_at,
+        dead_id=message.dead_id,
+        size=len(message.content),
+        reading=call,
+    )
+
+
+def events(
+    queue: Queue, contents: Contents, asked: Filter, cursor: str = "", limits: Limits | None = None
+) -> FoundRows:
+    """List the events of a queue that match, newest first, from `cursor` on."""
+    allowed, now_ms = limits or Limits(), queue.client.clock_ms(queue.wake_key)
+    begun = _read_cursor(cursor) if cursor else _Cursor(Step("", "+"))
+    if not _ENTRY.fullmatch(begun.step.stored):
+        raise _unreadable()
+    rows: list[Listed] = []
+    looked_at, last = 0, ""
+    until = time.monotonic() + allowed.seconds
+    found = newest(queue, before=begun.step.stored, most=allowed.messages + 1)
+    for written in found:
+        if len(rows) >= allowed.rows or looked_at >= allowed.messages or time.monotonic() > until:
+            break
+        looked_at, last = looked_at + 1, written.entry_id
+        event = event_of(written)
+        if event is not None:
+            listed = _event_row(contents, queue.name, event, now_ms)
+            if asked(listed.row):
+                rows.append(listed)
+    else:
+        last = ""
+    seen = begun.looked_at + looked_at
+    following = _write_cursor(_Cursor(Step("", f"({last}"), seen)) if last else ""
+    total = int(queue.client.command("XLEN", f"{queue.prefix}events"))
+    return FoundRows(rows, seen, max(total, seen), following, now_ms, {})
+
+
+def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> Listed:
+    people = event.kind in _BY_PEOPLE
+    row = Row(
+        queue, event.mid, "", event.job, contents.plain(event.error), event.fingerprint, event.attempt,
+        age_ms=max(0, now_ms - event.finished_at), worker="" if people else event.worker, kind=event.kind,
+        trace=event.trace_id, by=event.worker if people else "",
+    )  # fmt: skip
+    return Listed(row, event.kind, event.finished_at, event=event)
+
+
+def running(client: Client, queue: str, rows: Sequence[Listed]) -> list[Listed]:
+    """Return the rows with where each runs, as of the workers' last heartbeats."""
+    serving = [one.name for one in presence.workers(client) if one.serves(queue) and one.running]
+    places: dict[str, RunningOn] = {}
+    for name, children in presence.running(client, serving[:MOST_WORKERS]).items():
+        for child in children or ():
+            for job in child.running:
+                if job.queue == queue:
+                    places[job.mid] = RunningOn(name, child.pid, job.started_at)
+    return [
+        Listed(
+            one.row, one.status, one.at_ms, one.not_before, one.lock_at, one.dead_id, one.size, places.get(one.row.mid),
+            reading=one.reading,
+        )
+        for one in rows
+    ]  # fmt: skip
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError("the cursor can't be read; open the list again from its start")
+
+
+def _read_cursor(text: str) -> _Cursor:
+    try:
+        found = msgspec.json.decode(urlsafe_b64decode(text.encode()), type=_Cursor)
+        if (
+            found.step.offset < 0
+            or found.looked_at < 0
+            or max(found.step.offset, found.looked_at) >= 2**53
+        ):
+            raise ValueError
+        return found
+    except (ValueError, RecursionError) as error:
+        raise _unreadable() from error
+
+
+def _write_cursor(cursor: _Cursor) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(cursor)).decode()
+
+
+def _from(steps: list[Step], begun: Step) -> list[Step]:
+    """The steps from where the last request stopped. What has gone since then is passed over."""
+    order = list(dict.fromkeys(part for parts in _STORED.values() for part in parts))
+    if begun.stored not in order:
+        raise _unreadable()
+
+    def rank(step: Step) -> tuple[str, int]:
+        return step.queue, order.index(step.stored)
+
+    left = [step for step in steps if rank(step) >= rank(begun)]
+    return [begun if rank(step) == rank(begun) else step for step in left]
+
+
+def _some(counts: Counts | None, stored: str) -> bool:
+    if counts is None:
+        return False
+    return bool(counts.keys if stored == "lines" else _size(counts, stored))
+
+
+def _total(counts: Counts, stored: Sequence[str]) -> int:
+    return sum(_size(counts, part) for part in stored if part != "lines")
+
+
+def _size(counts: Counts, stored: str) -> int:
+    """Messages of a part; those in lines count as ready."""
+    sizes = {"ready": counts.ready, "due": counts.delayed + counts.deduped, "circle": counts.circle}
+    return sizes.get(stored, counts.dead)
+
+
+def _place(stored: str, entry: Entry) -> str:
+    if stored in ("ready", "lines"):
+        return "ready"
+    if entry.status.startswith("done-"):
+        return "done"
+    if stored == "due":
+        return "due"
+    return "running" if entry.status != "nil" else ""
+
+
+def _arguments(call: ShownCall) -> tuple[list[object], dict[str, object]] | None:
+    return (call.arguments.args, call.arguments.kwargs) if call.arguments else None
