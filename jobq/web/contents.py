@@ -25,7 +25,7 @@ from jobq.jobs.signing import (
 )
 from jobq.observe.facts import enqueued_at, job_name
 from jobq.queue.types import text_of
-from jobq.web.redaction import Arguments, Redactor
+from jobq.web.redaction import Redactor, ShownArguments
 
 #: Characters of a text that is shown whole.
 MOST_SHOWN = 65_536
@@ -39,7 +39,7 @@ class ShownCall(NamedTuple):
     """
 
     job: str = ""
-    arguments: Arguments | None = None
+    arguments: ShownArguments | None = None
     headers: Mapping[str, str] = {}
     options: Mapping[str, Any] = {}
     enqueued_at: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from jobq.durations import seconds_of
@@ -67,7 +67,7 @@ class Row:
     )
 
 
-class Pattern(NamedTuple):
+class TextPattern(NamedTuple):
     """Text with `*` between its parts: one part is that text and no other."""
 
     parts: tuple[str, ...]
@@ -113,13 +113,16 @@ class Term(NamedTuple):
 
     key: str
     path: tuple[str, ...]
-    tests: tuple[Pattern | Compared, ...]
+    tests: tuple[TextPattern | Compared, ...]
     negated: bool
     column: int
 
     def __call__(self, row: Row) -> bool:
         """Whether the row meets it. A hidden value meets none, so that no filter finds out what it is."""
-        values = list(_values(row, self.key, self.path))
+        return self.holds(*_values(row, self.key, self.path))
+
+    def holds(self, *values: Any) -> bool:
+        """Whether these values meet it: at most one, none if there is no such argument."""
         if HIDDEN in values:
             return False
         return self.negated != any(_holds(test, value) for test in self.tests for value in values)
@@ -148,7 +151,7 @@ class Filter:
         """The texts of which `key` must be one; None if they can't be listed."""
         found: frozenset[str] | None = None
         for term in self.terms:
-            texts = [test.exact for test in term.tests if isinstance(test, Pattern)]
+            texts = [test.exact for test in term.tests if isinstance(test, TextPattern)]
             if term.key == key and not term.negated and None not in texts:
                 these = frozenset(text for text in texts if text is not None)
                 found = these if found is None else found & these
@@ -156,8 +159,7 @@ class Filter:
 
     def may(self, key: str, text: str) -> bool:
         """Whether a row of which only `key` is known can match; saves reading queues and places."""
-        known = replace(Row("", ""), **{key: text})
-        return all(term(known) for term in self.terms if term.key == key)
+        return all(term.holds(text) for term in self.terms if term.key == key)
 
 
 def parse(
@@ -246,7 +248,7 @@ class _Reader:
         self.at += 1
         return "".join(found)
 
-    def pattern(self) -> Pattern:
+    def pattern(self) -> TextPattern:
         """A value up to the next blank or comma outside of quotes."""
         parts = [""]
         while self.peek() and not self.peek().isspace() and self.peek() != ",":
@@ -256,7 +258,7 @@ class _Reader:
                 parts.append("")
             else:
                 parts[-1] += self.take(self.peek())
-        return Pattern(tuple(parts))
+        return TextPattern(tuple(parts))
 
 
 def _term(reader: _Reader, column: int, keys: Sequence[str]) -> Term:
@@ -271,14 +273,14 @@ def _term(reader: _Reader, column: int, keys: Sequence[str]) -> Term:
         known = ", ".join((*keys, "arg.PATH"))
         written = ".".join((key, *path))
         raise FilterError(f"{written!r} is not a key of this list; use one of {known}", column)
-    tests: list[Pattern | Compared] = []
+    tests: list[TextPattern | Compared] = []
     while True:
         tests.append(_test(reader, key, kind))
         if not reader.take(","):
             return Term(key, tuple(path), tuple(tests), negated, column)
 
 
-def _test(reader: _Reader, key: str, kind: str) -> Pattern | Compared:
+def _test(reader: _Reader, key: str, kind: str) -> TextPattern | Compared:
     column, start = reader.at + 1, reader.at
     by = reader.take(*_COMPARED)
     pattern = reader.pattern()
@@ -295,7 +297,7 @@ def _test(reader: _Reader, key: str, kind: str) -> Pattern | Compared:
         raise FilterError(
             f"{key} {value!r} is unknown; use one of {', '.join(_WORDS[key])}", column
         )
-    return Pattern(tuple(map(str.casefold, pattern.parts))) if key == "error" else pattern
+    return TextPattern(tuple(map(str.casefold, pattern.parts))) if key == "error" else pattern
 
 
 def _duration(key: str, by: str, value: str, column: int) -> tuple[str, float]:
@@ -358,7 +360,7 @@ def _position(step: str, among: Sequence[Any]) -> int | None:
     return int(step)
 
 
-def _holds(test: Pattern | Compared, value: Any) -> bool:
+def _holds(test: TextPattern | Compared, value: Any) -> bool:
     if isinstance(test, Compared):
         return test(value)
     if isinstance(value, str):

@@ -48,7 +48,7 @@ _ASSIGNED = re.compile(
 )
 
 
-class Arguments(NamedTuple):
+class ShownArguments(NamedTuple):
     """A call's arguments as they may be shown. names: of the positions, '' where it isn't known."""
 
     args: list[Any]
@@ -84,14 +84,14 @@ class Redactor:
         shown = _SCHEME.sub(lambda found: f"{found[1]} {HIDDEN}", masked_text(text))
         return _ASSIGNED.sub(self._assigned, shown) if "=" in shown or ":" in shown else shown
 
-    def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShownArguments:
         """Return the arguments of a call with secrets hidden; positions are named if the job is imported here."""
         names, more = self._parameters(job, len(args)), tuple(self._declared(job))
         shown = [
             HIDDEN if (name and self.hides(name, more)) or str(at) in more or "*" in more else self.tree(value, more)
             for at, (name, value) in enumerate(zip(names, args, strict=True))
         ]  # fmt: skip
-        return Arguments(shown, self.tree(dict(kwargs), more), names)
+        return ShownArguments(shown, self.tree(dict(kwargs), more), names)
 
     def _parameters(self, job: str, number: int) -> tuple[str, ...]:
         known = self._registry.find(job) if self._registry else None

@@ -60,7 +60,7 @@ _STORED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-class Limits(NamedTuple):
+class SearchLimits(NamedTuple):
     """What one request may look at and return."""
 
     messages: int = MOST_MESSAGES
@@ -69,7 +69,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedRow:
     """One row of a list. status: the stored word, `dead`, or the kind of an event.
 
     at_ms: when a message was enqueued or died, or an event was written; 0 = unknown. call: what may be seen of it.
@@ -103,7 +103,7 @@ class FoundRows(NamedTuple):
     at_ms: the moment of this list by the server's clock. problems: queue -> why it can't be read.
     """
 
-    rows: list[Listed]
+    rows: list[ListedRow]
     looked_at: int
     total: int
     cursor: str
@@ -111,7 +111,7 @@ class FoundRows(NamedTuple):
     problems: dict[str, str]
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True):
+class SearchStep(msgspec.Struct, frozen=True, array_like=True):
     """Where a search is: in one part of a queue, so many entries into it."""
 
     queue: str
@@ -120,16 +120,16 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True):
-    step: Step
+    step: SearchStep
     looked_at: int = 0
 
 
 def messages(
     client: Client, contents: Contents, asked: Filter, queues: Sequence[str], places: Sequence[str] = PLACES,
-    cursor: str = "", limits: Limits | None = None,
+    cursor: str = "", limits: SearchLimits | None = None,
 ) -> FoundRows:  # fmt: skip
     """List the messages in these queues and places that match, from `cursor` on."""
-    return _Search(client, contents, asked, limits or Limits()).run(queues, places, cursor)
+    return _Search(client, contents, asked, limits or SearchLimits()).run(queues, places, cursor)
 
 
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
@@ -154,9 +154,11 @@ def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], 
 
 
 class _Search:
-    def __init__(self, client: Client, contents: Contents, asked: Filter, limits: Limits) -> None:
+    def __init__(
+        self, client: Client, contents: Contents, asked: Filter, limits: SearchLimits
+    ) -> None:
         self.client, self.contents, self.asked, self.limits = client, contents, asked, limits
-        self.rows: list[Listed] = []
+        self.rows: list[ListedRow] = []
         self.problems: dict[str, str] = {}
         self.looked_at = 0
         self.now_ms = client.clock_ms()
@@ -168,7 +170,10 @@ class _Search:
         names = [name for name in sorted(set(queues)) if self.asked.may("queue", name)]
         counts, self.problems = counts_of(self.client, names)
         steps = [
-            Step(name, part) for name in names for part in stored if _some(counts.get(name), part)
+            SearchStep(name, part)
+            for name in names
+            for part in stored
+            if _some(counts.get(name), part)
         ]
         before = 0
         if cursor:
@@ -182,10 +187,10 @@ class _Search:
             self.rows, looked_at, max(total, looked_at), left, self.now_ms, self.problems
         )
 
-    def _walk(self, steps: list[Step], wanted: Sequence[str]) -> Step | None:
+    def _walk(self, steps: list[SearchStep], wanted: Sequence[str]) -> SearchStep | None:
         """Look until enough is found or looked at; where to go on, None at the end."""
         for step in steps:
-            here: Step | None = step
+            here: SearchStep | None = step
             while here is not None:
                 spent = self.looked_at >= self.limits.messages or time.monotonic() > self._until
                 if len(self.rows) >= self.limits.rows or (spent and self.looked_at):
@@ -199,7 +204,7 @@ class _Search:
                     here = None
         return None
 
-    def _page(self, step: Step, wanted: Sequence[str]) -> Step | None:
+    def _page(self, step: SearchStep, wanted: Sequence[str]) -> SearchStep | None:
         """Read one page; the step behind it, or behind the last row that there was room for."""
         queue, room = Queue(step.queue, self.client), self.limits.rows - len(self.rows)
         number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))
@@ -213,25 +218,29 @@ class _Search:
             full = exact and step.stored != "lines" and len(self.rows) >= self.limits.rows
             if full and seen < len(found):
                 self.looked_at += seen
-                return Step(step.queue, step.stored, step.offset + seen)
+                return SearchStep(step.queue, step.stored, step.offset + seen)
         self.looked_at += len(found)
         return following
 
-    def _live(self, queue: Queue, step: Step, number: int) -> tuple[list[Listed], Step | None]:
+    def _live(
+        self, queue: Queue, step: SearchStep, number: int
+    ) -> tuple[list[ListedRow], SearchStep | None]:
         place: Place = step.stored  # type: ignore[assignment]
         page = queue.admin.content(place, step.offset, number)
         listed = [self._entry(queue.name, step.stored, entry) for entry in page.entries]
         if page.following is None:
             return listed, None
-        return listed, Step(step.queue, step.stored, page.following)
+        return listed, SearchStep(step.queue, step.stored, page.following)
 
-    def _dead(self, queue: Queue, step: Step, number: int) -> tuple[list[Listed], Step | None]:
+    def _dead(
+        self, queue: Queue, step: SearchStep, number: int
+    ) -> tuple[list[ListedRow], SearchStep | None]:
         found = queue.admin.dead(step.offset, number)
         listed = [dead_row(self.contents, queue.name, one, self.now_ms) for one in found]
-        following = Step(step.queue, "dead", step.offset + len(found))
+        following = SearchStep(step.queue, "dead", step.offset + len(found))
         return listed, following if found else None
 
-    def _entry(self, queue: str, stored: str, entry: Entry) -> Listed:
+    def _entry(self, queue: str, stored: str, entry: Entry) -> ListedRow:
         job, at = self.contents.job(queue, entry.mid, entry.content)
 
         def call() -> ShownCall:
@@ -242,7 +251,7 @@ class _Search:
             age_ms=max(0, self.now_ms - at) if at else None,
             due_ms=entry.not_before - self.now_ms if entry.not_before else None, arguments=lambda: _arguments(call()),
         )  # fmt: skip
-        return Listed(
+        return ListedRow(
             row,
             entry.status,
             at,
@@ -254,7 +263,7 @@ class _Search:
         )
 
 
-def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) -> Listed:
+def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) -> ListedRow:
     """Return a dead message as a row."""
 
     def call() -> ShownCall:
@@ -265,7 +274,7 @@ def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) 
         contents.text("reason", queue, message.mid, message.reason), attempt=message.attempts, crashes=message.ncrashes,
         age_ms=max(0, now_ms - message.died_at), arguments=lambda: _arguments(call()),
     )  # fmt: skip
-    return Listed(
+    return ListedRow(
         row,
         "dead",
         message.died_at,
@@ -276,14 +285,18 @@ def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) 
 
 
 def events(
-    queue: Queue, contents: Contents, asked: Filter, cursor: str = "", limits: Limits | None = None
+    queue: Queue,
+    contents: Contents,
+    asked: Filter,
+    cursor: str = "",
+    limits: SearchLimits | None = None,
 ) -> FoundRows:
     """List the events of a queue that match, newest first, from `cursor` on."""
-    allowed, now_ms = limits or Limits(), queue.client.clock_ms(queue.wake_key)
-    begun = _read_cursor(cursor) if cursor else _Cursor(Step("", "+"))
+    allowed, now_ms = limits or SearchLimits(), queue.client.clock_ms(queue.wake_key)
+    begun = _read_cursor(cursor) if cursor else _Cursor(SearchStep("", "+"))
     if not _ENTRY.fullmatch(begun.step.stored):
         raise _unreadable()
-    rows: list[Listed] = []
+    rows: list[ListedRow] = []
     looked_at, last = 0, ""
     until = time.monotonic() + allowed.seconds
     found = newest(queue, before=begun.step.stored, most=allowed.messages + 1)
@@ -299,22 +312,22 @@ def events(
     else:
         last = ""
     seen = begun.looked_at + looked_at
-    following = _write_cursor(_Cursor(Step("", f"({last}"), seen)) if last else ""
+    following = _write_cursor(_Cursor(SearchStep("", f"({last}"), seen)) if last else ""
     total = int(queue.client.command("XLEN", f"{queue.prefix}events"))
     return FoundRows(rows, seen, max(total, seen), following, now_ms, {})
 
 
-def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> Listed:
+def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> ListedRow:
     people = event.kind in _BY_PEOPLE
     row = Row(
         queue, event.mid, "", event.job, contents.plain(event.error), event.fingerprint, event.attempt,
         age_ms=max(0, now_ms - event.finished_at), worker="" if people else event.worker, kind=event.kind,
         trace=event.trace_id, by=event.worker if people else "",
     )  # fmt: skip
-    return Listed(row, event.kind, event.finished_at, event=event)
+    return ListedRow(row, event.kind, event.finished_at, event=event)
 
 
-def running(client: Client, queue: str, rows: Sequence[Listed]) -> list[Listed]:
+def running(client: Client, queue: str, rows: Sequence[ListedRow]) -> list[ListedRow]:
     """Return the rows with where each runs, as of the workers' last heartbeats."""
     serving = [one.name for one in presence.workers(client) if one.serves(queue) and one.running]
     places: dict[str, RunningOn] = {}
@@ -324,7 +337,7 @@ def running(client: Client, queue: str, rows: Sequence[Listed]) -> list[Listed]:
                 if job.queue == queue:
                     places[job.mid] = RunningOn(name, child.pid, job.started_at)
     return [
-        Listed(
+        ListedRow(
             one.row, one.status, one.at_ms, one.not_before, one.lock_at, one.dead_id, one.size, places.get(one.row.mid),
             reading=one.reading,
         )
@@ -354,13 +367,13 @@ def _write_cursor(cursor: _Cursor) -> str:
     return urlsafe_b64encode(msgspec.json.encode(cursor)).decode()
 
 
-def _from(steps: list[Step], begun: Step) -> list[Step]:
+def _from(steps: list[SearchStep], begun: SearchStep) -> list[SearchStep]:
     """The steps from where the last request stopped. What has gone since then is passed over."""
     order = list(dict.fromkeys(part for parts in _STORED.values() for part in parts))
     if begun.stored not in order:
         raise _unreadable()
 
-    def rank(step: Step) -> tuple[str, int]:
+    def rank(step: SearchStep) -> tuple[str, int]:
         return step.queue, order.index(step.stored)
 
     left = [step for step in steps if rank(step) >= rank(begun)]

@@ -19,7 +19,7 @@ from jobq.web import search
 from jobq.web.contents import Contents
 from jobq.web.filters import Filter, parse
 from jobq.web.redaction import HIDDEN, Redactor
-from jobq.web.search import FoundRows, Limits
+from jobq.web.search import FoundRows, SearchLimits
 from tests.hostile import HOSTILE
 
 
@@ -58,7 +58,7 @@ def filled(queue: Queue) -> None:
 
 
 def every(
-    client: Client, contents: Contents, asked: Filter, limits: Limits, **where: Any
+    client: Client, contents: Contents, asked: Filter, limits: SearchLimits, **where: Any
 ) -> list[FoundRows]:
     pages, cursor = list[FoundRows](), ""
     while cursor or not pages:
@@ -72,10 +72,11 @@ def every(
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(), Limits(rows=3), Limits(messages=4), Limits(seconds=0)]
+    "limits",
+    [SearchLimits(), SearchLimits(rows=3), SearchLimits(messages=4), SearchLimits(seconds=0)],
 )
 def test_every_message_is_listed_once_whatever_the_limits(
-    queue: Queue, client: Client, contents: Contents, limits: Limits
+    queue: Queue, client: Client, contents: Contents, limits: SearchLimits
 ):
     filled(queue)
     pages = every(client, contents, Filter(), limits)
@@ -107,7 +108,7 @@ def test_filter_finds_what_matches(
 ):
     filled(queue)
     asked = parse(text, may_see_arguments=True)
-    for limits in (Limits(), Limits(rows=1), Limits(messages=7)):
+    for limits in (SearchLimits(), SearchLimits(rows=1), SearchLimits(messages=7)):
         pages = every(client, contents, asked, limits)
         assert {listed.row.mid for page in pages for listed in page.rows} == mids
 
@@ -119,7 +120,7 @@ def test_request_looks_at_no_more_than_its_limit_and_says_where_to_go_on(
         queue.enqueue_many([call("a", n) for n in range(first, first + 1_000)])
     asked = parse("arg.0:2999", may_see_arguments=True)
     redis.config_resetstat()
-    page = search.messages(client, contents, asked, ["low"], limits=Limits(messages=1_000))
+    page = search.messages(client, contents, asked, ["low"], limits=SearchLimits(messages=1_000))
     assert (page.looked_at, page.total, page.rows, bool(page.cursor)) == (1_000, 3_000, [], True)
     calls = redis.info("commandstats")
     assert (
@@ -127,7 +128,7 @@ def test_request_looks_at_no_more_than_its_limit_and_says_where_to_go_on(
         <= 7
     )
     assert "cmdstat_hgetall" not in calls and "cmdstat_keys" not in calls
-    pages = every(client, contents, asked, Limits(messages=1_000))
+    pages = every(client, contents, asked, SearchLimits(messages=1_000))
     assert [one.looked_at for one in pages[:3]] == [1_000, 2_000, 3_000]
     assert [listed.row.job for listed in pages[2].rows] == ["a"]
 
@@ -168,7 +169,7 @@ def test_events_are_listed_newest_first_and_filtered(queue: Queue, contents: Con
     queue.cancel("wait9")
     kinds, cursor = list[str](), ""
     while cursor or not kinds:
-        page = search.events(queue, contents, Filter(), cursor, Limits(rows=7))
+        page = search.events(queue, contents, Filter(), cursor, SearchLimits(rows=7))
         kinds += [listed.status for listed in page.rows]
         cursor = page.cursor
     assert kinds[0] == "cancelled" and Counter(kinds)["dead"] == 5
@@ -199,7 +200,7 @@ def test_hostile_contents_are_rows_like_others(
         redis.zadd("jobq:{low}:dead", {f"d{n}#1": n})
         redis.hset("jobq:{low}:dead_messages", f"d{n}#1", raw)
         redis.xadd("jobq:{low}:events", {"1": raw})
-    pages = every(client, contents, Filter(), Limits())
+    pages = every(client, contents, Filter(), SearchLimits())
     rows = [listed for page in pages for listed in page.rows]
     assert len(rows) == 2 * len(HOSTILE)
     assert [one.is_damaged for one in rows if one.status == "dead"] == [True] * len(HOSTILE)
