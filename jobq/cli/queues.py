@@ -28,7 +28,7 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.durations import lasting
 from jobq.errors import JobqError, ScriptError
-from jobq.observe.facts import enqueued_at, starts_per_s
+from jobq.observe.facts import head_enqueued_at, starts_per_s
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.keys import key
@@ -123,7 +123,7 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
 
 def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
     """How long ago the head was enqueued by its producer's clock; None if it was tried before, or that is unknown."""
-    at = enqueued_at(head.content) if head and not head.attempts else 0
+    at = head_enqueued_at(head)
     return max(0, queue.client.clock_ms(queue.wake_key) - at) if at else None
 
 

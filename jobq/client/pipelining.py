@@ -30,10 +30,12 @@ AT_ONCE = 100
 _OPEN = object()
 
 
-def commands(client: Client, key: str, many: Sequence[Sequence[Argument]]) -> list[Any]:
+def commands(
+    client: Client, key: str, many: Sequence[Sequence[Argument]], *, keep_errors: bool = False
+) -> list[Any]:
     """The replies to plain commands that are harmless to repeat, sent together to the node that serves `key`.
 
-    An error of one is raised after the others took effect.
+    An error of one is raised after the others took effect; with keep_errors, it stands among the replies instead.
     """
     together = b"".join(packed(tuple(one)) for one in many)
     asked = b"".join(packed(("ASKING",)) + packed(tuple(one)) for one in many)
@@ -48,7 +50,7 @@ def commands(client: Client, key: str, many: Sequence[Sequence[Argument]]) -> li
             connection.disconnect()
             raise
         for reply in replies:
-            if isinstance(reply, Exception):
+            if isinstance(reply, Exception) and not keep_errors:
                 raise reply
         return replies
 
@@ -90,6 +92,13 @@ class PipelinedCalls:
         except JobqError as error:
             pipeline.end(error)
         return [_read(call, reply) for call, reply in zip(calls, pipeline.replies, strict=True)]
+
+
+def run_each(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+    """Result or JobqError of each call, in their order: together on one server, one after another on a Cluster."""
+    if not client.is_cluster:
+        return PipelinedCalls(client).run(calls) if calls else []
+    return [PipelinedCalls(client).run([call])[0] for call in calls]
 
 
 class OverlappingCalls:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import PipelinedCalls
+from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableError
 from jobq.metrics.names import EXPORTER, PLACES, Family, Rows
 from jobq.metrics.serving import logger
-from jobq.observe.facts import enqueued_at
+from jobq.observe.facts import head_enqueued_at
 from jobq.queue import presence
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
@@ -123,13 +123,7 @@ class QueueExporter:
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]
     ) -> Iterator[tuple[Queue, Any]]:
         """Yield queues with the results of their calls. One that the server refuses is left out, and logged."""
-        if not queues:
-            return
-        calls = [call(queue) for queue in queues]
-        if not self._client.is_cluster:
-            results = PipelinedCalls(self._client).run(calls)
-        else:
-            results = [self._alone(queue, one) for queue, one in zip(queues, calls, strict=True)]
+        results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, UnavailableError) and not self._client.is_cluster:
                 raise result
@@ -137,12 +131,6 @@ class QueueExporter:
                 logger.warning("queue %s can't be read: %s", queue.name, result)
             else:
                 yield queue, result
-
-    def _alone(self, queue: Queue, call: Any) -> Any:
-        try:
-            return PipelinedCalls(self._client).run([call])[0]
-        except JobqError as error:
-            return error
 
     def _workers(self, sheet: Sheet, names: Sequence[str], now_ms: int) -> None:
         count, slots = Counter[str](), Counter[str]()
@@ -199,9 +187,7 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
     sheet.put("jobq_queue_handouts_total", sample.fence, name)
     sheet.put("jobq_queue_events_total", sample.added, name)
     sheet.put("jobq_queue_head_unchanged_seconds", unchanged_s, name)
-    # A retry was enqueued long before it waited; of a sealed call the time is unknown.
-    head = sample.head
-    at = enqueued_at(head.content) if head and not head.attempts else 0
+    at = head_enqueued_at(sample.head)
     oldest_s = max(0, now_ms - at) / 1000 if at else unchanged_s
     sheet.put("jobq_queue_oldest_seconds", oldest_s, name)
 

@@ -1,4 +1,4 @@
-"""ChartLine charts, bar charts, heat maps and sparklines as static SVG, for reports and the dashboard.
+"""Line charts, bar charts, heat maps and sparklines as static SVG, for reports and the dashboard.
 
 Style sheets set the colours: `style_sheet()` returns the tokens that both share, and the rules for charts. Every text
 is escaped here. A chart is a Drawing, which templates don't escape again. Charts are 400 units wide unless a size is

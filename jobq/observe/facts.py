@@ -20,7 +20,7 @@ from jobq.queue import keys, presence
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyFacts
-from jobq.queue.types import DeadMessage, text_of
+from jobq.queue.types import DeadMessage, WaitingHead, text_of
 
 T = TypeVar("T")
 #: Newest events in which a message's history is looked for, and how many are read at once.
@@ -176,6 +176,14 @@ def enqueued_at(content: bytes) -> int:
     """Return when an envelope says that it was enqueued, epoch ms by the producer's clock; 0 if it doesn't."""
     at = _envelope(content).get("enqueued_at")
     return at if isinstance(at, int) and not isinstance(at, bool) and 0 < at < 2**53 else 0
+
+
+def head_enqueued_at(head: WaitingHead | None) -> int:
+    """Return since when the message that is next has waited, epoch ms by its producer's clock; 0 if that is unknown.
+
+    A retry was enqueued long before it waited; of a sealed call the time is unknown.
+    """
+    return enqueued_at(head.content) if head and not head.attempts else 0
 
 
 def _envelope(content: bytes) -> dict[object, object]:

@@ -1,0 +1,231 @@
+"""How attempts ended and how long they took, minute by minute, counted from events."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from heapq import nlargest
+from threading import RLock
+from typing import NamedTuple
+
+from jobq.events import Event
+from jobq.web.rings import Ring
+
+#: What is counted of each minute.
+DONE, FAILED, DEAD = range(3)
+#: Bucket i of a histogram has the attempts that took at most 2**i ms, the last one all longer ones.
+BUCKETS = 26
+DAY_MINUTES = 1_440
+#: Minutes of which the page of a queue has percentiles.
+RECENT_MINUTES = 15
+#: Dead messages that are kept to be shown.
+NEWEST_DEAD = 50
+_COLUMN = {"done": DONE, "retry": FAILED, "crashed": FAILED, "recovered": FAILED, "dead": DEAD}
+
+
+class StreamEntry(NamedTuple):
+    """One entry of an event stream. at_ms: when the server wrote it."""
+
+    at_ms: int
+    event: Event
+
+
+class DeadEvent(NamedTuple):
+    """A death that an event told of."""
+
+    at_ms: int
+    queue: str
+    mid: str
+    job: str
+    error: str
+
+
+class DurationCounts:
+    """Counts of durations in buckets that double."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = [0.0] * BUCKETS
+
+    def add(self, ms: float, weight: float = 1.0) -> None:
+        """Count a duration."""
+        self.counts[min(BUCKETS - 1, math.ceil(ms).bit_length() if ms > 1 else 0)] += weight
+
+    def merge(self, other: DurationCounts) -> None:
+        """Add the counts of another one."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+
+    def quantile_ms(self, share: float) -> float | None:
+        """Return about how long the fastest `share` of all took at most; None if there are none."""
+        total = sum(self.counts)
+        if not total:
+            return None
+        wanted, below = share * total, 0.0
+        for i, count in enumerate(self.counts):
+            if count and below + count >= wanted:
+                low = 0.0 if i == 0 else 2.0 ** (i - 1)
+                return low + (2.0**i - low) * (wanted - below) / count
+            below += count
+        return 2.0 ** (BUCKETS - 1)
+
+
+class Recent(NamedTuple):
+    """How attempts of the last RECENT_MINUTES ended. sampled: the figures are estimates."""
+
+    done: float = 0.0
+    failed: float = 0.0
+    dead: float = 0.0
+    wait_p95_ms: float | None = None
+    run_p95_ms: float | None = None
+    sampled: bool = False
+
+    @property
+    def failure_share(self) -> float | None:
+        """Share of attempts that failed; None without attempts."""
+        total = self.done + self.failed + self.dead
+        return (self.failed + self.dead) / total if total else None
+
+
+class _OfQueue:
+    def __init__(self) -> None:
+        self.minutes = Ring(DAY_MINUTES, 60, 3)
+        #: Minute -> how long attempts waited and ran; of the last RECENT_MINUTES and those that charts show.
+        self.waits: dict[int, DurationCounts] = {}
+        self.runs: dict[int, DurationCounts] = {}
+        self.quantiles = Ring(DAY_MINUTES, 60, 2)
+        self.sampled_ms = 0
+        #: What was last computed, and for which minute.
+        self.recent: tuple[int, Recent] | None = None
+
+    def take(self, ended: Sequence[StreamEntry], weight: float) -> Counter[tuple[int, int]]:
+        """Count attempts; return how many ended in each minute, by column."""
+        found = Counter((at_ms // 60_000, _COLUMN[event.kind]) for at_ms, event in ended)
+        for (minute, column), number in found.items():
+            self.minutes.add(minute * 60, column, number * weight)
+        for at_ms, event in ended:
+            minute = at_ms // 60_000
+            if minute not in self.waits:
+                self.waits[minute], self.runs[minute] = DurationCounts(), DurationCounts()
+            self.waits[minute].add(event.wait_ms, weight)
+            self.runs[minute].add(event.run_us / 1000, weight)
+        self.recent = None
+        return found
+
+    def close_minutes(self, now_minute: int) -> None:
+        """Keep only the percentiles of minutes that are over."""
+        for minute in sorted(self.waits):
+            if minute >= now_minute - RECENT_MINUTES:
+                break
+            waits, runs = self.waits.pop(minute), self.runs.pop(minute)
+            values = waits.quantile_ms(0.95) or 0.0, runs.quantile_ms(0.95) or 0.0
+            self.quantiles.put(minute * 60, values)
+
+
+class Outcomes:
+    """Outcomes of all queues. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._queues: dict[str, _OfQueue] = {}
+        self._totals = Ring(DAY_MINUTES, 60, 3)
+        self._dead: deque[DeadEvent] = deque(maxlen=10 * NEWEST_DEAD)
+
+    def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
+        """Count entries of a queue, in any order. weight: how many events each of them stands for."""
+        with self._lock:
+            mine = self._queues.get(queue) or self._queues.setdefault(queue, _OfQueue())
+            counted = mine.take([one for one in entries if one.event.kind in _COLUMN], weight)
+            for (minute, column), number in counted.items():
+                self._totals.add(minute * 60, column, number * weight)
+            self._dead.extend(
+                DeadEvent(at_ms, queue, event.mid, event.job, event.error)
+                for at_ms, event in entries
+                if event.kind == "dead"
+            )
+            newest = max((one.at_ms for one in entries), default=0)
+            if weight > 1:
+                mine.sampled_ms = max(mine.sampled_ms, newest)
+            mine.close_minutes(newest // 60_000)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop the figures of queues that are gone."""
+        with self._lock:
+            for name in names:
+                self._queues.pop(name, None)
+
+    def recent(self, queue: str, now_ms: int) -> Recent:
+        """Return what happened in the last minutes, the current one too."""
+        with self._lock:
+            mine = self._queues.get(queue)
+            if mine is None:
+                return Recent()
+            minute = now_ms // 60_000
+            if mine.recent is None or mine.recent[0] != minute:
+                mine.recent = minute, _recent(mine, minute)
+            return mine.recent[1]
+
+    def total(self, now_ms: int) -> Recent:
+        """Return the counts of all queues in the last minutes, without times."""
+        with self._lock:
+            return Recent(*_sums(self._totals, now_ms // 60_000))
+
+    def counted(
+        self, queue: str | None, column: int, since_s: float, until_s: float
+    ) -> list[tuple[float, float | None]]:
+        """Return how many attempts ended so in each minute; 0 where nothing ended. queue: None = all."""
+        first, last = int(since_s // 60), int(until_s // 60)
+        found = dict.fromkeys(range(first, last + 1), 0.0)
+        with self._lock:
+            mine = self._totals if queue is None else None
+            if queue in self._queues:
+                mine = self._queues[queue].minutes
+            if mine is not None:
+                for at, value in mine.points(column, since_s, until_s):
+                    found[int(at // 60)] = value or 0.0
+        return [(minute * 60.0, count) for minute, count in sorted(found.items())]
+
+    def quantiles(
+        self, queue: str, since_s: float, until_s: float
+    ) -> tuple[list[tuple[float, float | None]], list[tuple[float, float | None]]]:
+        """Return of each minute by what time 95 % of the attempts had started, and had run, in ms."""
+        with self._lock:
+            mine = self._queues.get(queue)
+            if mine is None:
+                return [], []
+            found = []
+            for column, histograms in enumerate((mine.waits, mine.runs)):
+                points = dict(mine.quantiles.points(column, since_s, until_s))
+                for minute, histogram in histograms.items():
+                    if since_s <= minute * 60 <= until_s:
+                        points[minute * 60.0] = histogram.quantile_ms(0.95)
+                first, last = int(since_s // 60), int(until_s // 60)
+                found.append([(m * 60.0, points.get(m * 60.0)) for m in range(first, last + 1)])
+            return found[0], found[1]
+
+    def newest_dead(self, count: int = NEWEST_DEAD) -> list[DeadEvent]:
+        """Return deaths that events told of, the newest first."""
+        with self._lock:
+            return nlargest(count, set(self._dead))
+
+
+def _sums(minutes: Ring, minute: int) -> tuple[float, float, float]:
+    since = (minute - RECENT_MINUTES + 1) * 60
+    done, failed, dead = (
+        sum(value or 0 for _, value in minutes.points(column, since, minute * 60))
+        for column in (DONE, FAILED, DEAD)
+    )
+    return done, failed, dead
+
+
+def _recent(mine: _OfQueue, minute: int) -> Recent:
+    waits, runs = DurationCounts(), DurationCounts()
+    for one in mine.waits:
+        if one > minute - RECENT_MINUTES:
+            waits.merge(mine.waits[one])
+            runs.merge(mine.runs[one])
+    sampled = mine.sampled_ms >= (minute - RECENT_MINUTES) * 60_000
+    return Recent(
+        *_sums(mine.minutes, minute), waits.quantile_ms(0.95), runs.quantile_ms(0.95), sampled
+    )

@@ -1,0 +1,85 @@
+"""The last minutes and hours of a few figures, in 4 bytes each."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+_UNKNOWN = float("nan")
+
+
+class Ring:
+    """`size` points of several figures, `step_s` apart. A point of which nothing is known is NaN.
+
+    Of the values that fall into one point the greatest counts; of those in `means` their mean.
+    """
+
+    __slots__ = ("_last", "_means", "_parts", "_seen", "size", "step_s", "width")
+
+    def __init__(
+        self, size: int, step_s: float, width: int, means: frozenset[int] = frozenset()
+    ) -> None:
+        self.size, self.step_s, self.width = size, step_s, width
+        self._means = means
+        self._parts = array("f", [_UNKNOWN]) * (size * width)
+        #: Number of the newest point, counted from the epoch, and how many values are in it.
+        self._last, self._seen = -1, 0
+
+    def put(self, at_s: float, values: Sequence[float]) -> None:
+        """Note values of a moment, epoch seconds. A moment before the newest point is left out."""
+        point = int(at_s // self.step_s)
+        if point < self._last:
+            return
+        if point > self._last:
+            self._forget(point)
+            self._last, self._seen = point, 0
+        at = point % self.size * self.width
+        for i, value in enumerate(values):
+            before = self._parts[at + i]
+            if math.isnan(before):
+                self._parts[at + i] = value
+            elif i in self._means:
+                self._parts[at + i] = before + (value - before) / (self._seen + 1)
+            elif value > before:
+                self._parts[at + i] = value
+        self._seen += 1
+
+    def _forget(self, point: int) -> None:
+        """Clear what the points up to `point` held a round ago."""
+        for one in range(max(self._last + 1, point - self.size + 1), point + 1):
+            at = one % self.size * self.width
+            for i in range(self.width):
+                self._parts[at + i] = _UNKNOWN
+
+    def add(self, at_s: float, column: int, value: float) -> None:
+        """Add to one figure of a moment, which may be an earlier one; moments before the ring are left out."""
+        point = int(at_s // self.step_s)
+        if point > self._last:
+            self._forget(point)
+            self._last, self._seen = point, 0
+        if point <= self._last - self.size:
+            return
+        at = point % self.size * self.width + column
+        before = self._parts[at]
+        self._parts[at] = value if math.isnan(before) else before + value
+
+    def value(self, at_s: float, column: int) -> float | None:
+        """Return a figure of the point that a moment falls into."""
+        point = int(at_s // self.step_s)
+        if not self._last - self.size < point <= self._last:
+            return None
+        found = self._parts[point % self.size * self.width + column]
+        return None if math.isnan(found) else found
+
+    def points(
+        self, column: int, since_s: float, until_s: float
+    ) -> list[tuple[float, float | None]]:
+        """Return moments, epoch seconds, with the values of a figure; None where it isn't known."""
+        first = max(int(since_s // self.step_s), self._last - self.size + 1)
+        last = min(int(until_s // self.step_s), self._last)
+        found: list[tuple[float, float | None]] = []
+        for point in range(first, last + 1):
+            value = self._parts[point % self.size * self.width + column]
+            found.append((point * self.step_s, None if math.isnan(value) else value))
+        return found

@@ -1,0 +1,392 @@
+"""Read all queues every two seconds, while pages are fetched: one reading serves all pages.
+
+`Sampling` reads once when it is asked to; `Sampler` is a thread that asks. Pages take the newest Snapshot, which
+never changes. The rings keep what charts show.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from threading import Condition, Event, Thread
+from typing import NamedTuple, TypeVar, cast
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
+from jobq.errors import JobqError, UnavailableError
+from jobq.observe.facts import head_enqueued_at
+from jobq.queue import presence
+from jobq.queue.directory import queue_names
+from jobq.queue.presence import WorkerEntry
+from jobq.queue.queue import Queue
+from jobq.queue.types import Sample
+from jobq.web.outcomes import Outcomes, Recent
+from jobq.web.rings import Ring
+from jobq.web.tail import FOLLOWERS, Tail
+from jobq.web.trouble import GrowthWatch, QueueFigures
+
+T = TypeVar("T")
+logger = logging.getLogger("jobq.web")
+EVERY_S = 2.0
+#: With `always`, and no viewer.
+IDLE_EVERY_S = 30.0
+#: It sleeps when no page was fetched for this long.
+WATCHED_S = 10.0
+#: A reading that takes longer doubles the interval, up to the second number.
+LONG_S, SLOWEST_S = 0.5, 32.0
+#: A page waits this long for the first reading.
+FIRST_S = 5.0
+#: What the rings hold: half an hour, and a day.
+FINE, COARSE = (900, EVERY_S), (1_440, 60.0)
+READY, DELAYED, RUNNING, DEAD, HANDOUTS = range(5)
+#: Queues with rings; 47 KiB each.
+MOST_RINGS = 2_000
+#: The name under which the sums of all queues are kept.
+ALL = ""
+
+
+class Totals(NamedTuple):
+    """Sums over all queues that can be read."""
+
+    ready: int = 0
+    delayed: int = 0
+    running: int = 0
+    dead: int = 0
+    messages: int = 0
+    slots: int = 0
+    handouts_per_s: float | None = None
+    recent: Recent = Recent()
+
+
+class Snapshot(NamedTuple):
+    """Everything of one reading. taken: time.monotonic(); number: of the reading, which only grows.
+
+    at_ms: epoch ms by the server's clock. server_ms: how long the server took for a small call. took_s: for all of it.
+    interval_s: until the next reading. broken: why the newest reading failed, '' if it didn't; the figures are then
+    those of the one before. workers_unread: why the list of workers can't be read.
+    """
+
+    number: int
+    taken: float
+    at_ms: int
+    queues: Mapping[str, QueueFigures]
+    workers: Sequence[WorkerEntry]
+    totals: Totals
+    server_ms: float = 0.0
+    took_s: float = 0.0
+    interval_s: float = EVERY_S
+    sampled: bool = False
+    broken: str = ""
+    workers_unread: str = ""
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was read."""
+        return max(0.0, time.monotonic() - self.taken)
+
+    @property
+    def lost_workers(self) -> list[WorkerEntry]:
+        """Workers that ended without saying so."""
+        return [one for one in self.workers if not one.damaged and not one.is_live(self.at_ms)]
+
+    @property
+    def in_trouble(self) -> list[QueueFigures]:
+        """Queues that a person should look at, the worst first."""
+        return sorted(
+            (one for one in self.queues.values() if not one.is_fine), key=lambda one: one.trouble
+        )
+
+
+class Sampling:
+    """Reads queues, workers and events, and keeps what charts show. One thread reads; all threads may ask."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.outcomes = Outcomes()
+        self._others = [make() for make in FOLLOWERS]
+        self.tail = Tail(client, [self.outcomes, *self._others])
+        self.snapshot: Snapshot | None = None
+        self._number = 0
+        self._rings: dict[str, tuple[Ring, Ring]] = {}
+        self._growth: dict[str, GrowthWatch] = {}
+        self._heads: dict[str, tuple[str, int]] = {}
+
+    def follower(self, kind: type[T]) -> T:
+        """Return the follower of the tail that is a `kind`."""
+        return cast(T, next(one for one in self._others if isinstance(one, kind)))
+
+    def read(self) -> Snapshot:
+        """Read everything but the past of events.
+
+        Returns the new snapshot; while the server is away the last one, with `broken`.
+        """
+        began = time.monotonic()
+        try:
+            self.snapshot = self._read(began)
+        except JobqError as error:
+            if self.snapshot is None:
+                raise
+            self.snapshot = self.snapshot._replace(broken=str(error))
+        return self.snapshot
+
+    def _read(self, began: float) -> Snapshot:
+        before = self.snapshot
+        now_ms = self.client.clock_ms()
+        server_ms = (time.monotonic() - began) * 1000
+        names = queue_names(self.client)
+        workers, unread = self._workers()
+        served = _Served(workers, now_ms, bool(unread))
+        samples = self._samples(names)
+        queues = {
+            name: self._figures(name, sample, now_ms, served, before)
+            for name, sample in zip(names, samples, strict=True)
+        }
+        added = {
+            name: sample.added
+            for name, sample in zip(names, samples, strict=True)
+            if isinstance(sample, Sample)
+        }
+        slept = before is not None and began - before.taken > 3 * before.interval_s
+        self.tail.read(added, slept=slept)
+        queues = {
+            name: one._replace(recent=self.outcomes.recent(name, now_ms))
+            for name, one in queues.items()
+        }
+        figures = list(queues.values())
+        totals = _totals(figures, served.slots_of_all, self.outcomes.total(now_ms))
+        self._keep(figures, totals, now_ms)
+        self._number += 1
+        return Snapshot(
+            self._number, began, now_ms, queues, workers, totals, server_ms,
+            time.monotonic() - began, sampled=self.tail.sampled, workers_unread=unread,
+        )  # fmt: skip
+
+    def catch_up(self) -> Snapshot:
+        """Read everything, the past of events too."""
+        found = self.read()
+        while self.tail.read_past(found.at_ms):
+            pass
+        return self.read()
+
+    def _workers(self) -> tuple[list[WorkerEntry], str]:
+        try:
+            return presence.workers(self.client), ""
+        except UnavailableError:
+            raise
+        except JobqError as error:
+            return [], str(error)
+
+    def _samples(self, names: Sequence[str]) -> list[Sample | JobqError]:
+        found = run_each(
+            self.client, [Queue(name, self.client).admin.sample_call() for name in names]
+        )
+        for one in found:
+            if isinstance(one, UnavailableError) and not self.client.is_cluster:
+                raise one
+        return found
+
+    def _figures(
+        self, name: str, sample: Sample | JobqError, now_ms: int, served: _Served,
+        before: Snapshot | None,
+    ) -> QueueFigures:  # fmt: skip
+        workers, slots = served.of(name)
+        if isinstance(sample, JobqError):
+            return QueueFigures(name, now_ms, workers=workers, slots=slots, broken=str(sample))
+        counts = sample.counts
+        oldest_ms, at_least = self._oldest(name, sample, now_ms)
+        last = before.queues.get(name) if before else None
+        watch = self._growth.get(name) or self._growth.setdefault(name, GrowthWatch())
+        return QueueFigures(
+            name, now_ms, counts.ready, counts.delayed, counts.locked, counts.dead, counts.messages,
+            counts.paused, workers, slots, oldest_ms, at_least,
+            _rate(last, sample.fence, now_ms), sample.fence, watch.put(now_ms / 1000, counts.ready),
+        )  # fmt: skip
+
+    def _oldest(self, name: str, sample: Sample, now_ms: int) -> tuple[int | None, bool]:
+        """Return how long the head has waited, and whether that is only how long it has been seen there."""
+        head = sample.head
+        if head is None:
+            self._heads.pop(name, None)
+            return None, False
+        mid, since = self._heads.get(name, ("", now_ms))
+        self._heads[name] = (head.mid, since if mid == head.mid else now_ms)
+        at = head_enqueued_at(head)
+        if at:
+            return max(0, now_ms - at), False
+        return now_ms - self._heads[name][1], True
+
+    def _keep(self, figures: Sequence[QueueFigures], totals: Totals, now_ms: int) -> None:
+        for gone in self._rings.keys() - {ALL, *(one.queue for one in figures)}:
+            for kept in (self._rings, self._growth, self._heads):
+                kept.pop(gone, None)
+        everything = QueueFigures(
+            ALL, now_ms, totals.ready, totals.delayed, totals.running, totals.dead,
+            handouts_per_s=totals.handouts_per_s,
+        )  # fmt: skip
+        for one in (everything, *figures[:MOST_RINGS]):
+            if not one.broken:
+                rate = float("nan") if one.handouts_per_s is None else one.handouts_per_s
+                values = (one.ready, one.delayed, one.running, one.dead, rate)
+                for ring in self._rings.get(one.queue) or self._new_rings(one.queue):
+                    ring.put(now_ms / 1000, values)
+
+    def _new_rings(self, name: str) -> tuple[Ring, Ring]:
+        means = frozenset((HANDOUTS,))
+        self._rings[name] = (
+            Ring(FINE[0], FINE[1], 5, means),
+            Ring(COARSE[0], COARSE[1], 5, means),
+        )
+        return self._rings[name]
+
+    def points(
+        self, queue: str, figure: int, since_s: float, until_s: float
+    ) -> list[tuple[float, float | None]]:
+        """Return what is known of a figure of a queue, or of ALL: every two seconds, or beyond half an hour minutes."""
+        rings = self._rings.get(queue)
+        if rings is None:
+            return []
+        fine = until_s - since_s <= FINE[0] * FINE[1]
+        return rings[0 if fine else 1].points(figure, since_s, until_s)
+
+
+class Sampler(Sampling):
+    """Reads in a thread of its own while `look` was called in the last ten seconds."""
+
+    def __init__(self, client: Client, *, always: bool = False) -> None:
+        super().__init__(client)
+        self._always = always
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = Condition()
+        self._wake, self._end = Event(), Event()
+        self._thread: Thread | None = None
+        self._looked = time.monotonic()
+        self._failed: JobqError | None = None
+
+    def look(self, wait_s: float = FIRST_S) -> Snapshot:
+        """Return the newest snapshot, and keep the thread reading.
+
+        Waits for the first one, and for a new one where the last is older than WATCHED_S. Raises what the reading
+        raised if there is none.
+        """
+        if self._pid != os.getpid():  # forked: the thread is the parent's
+            self._begin()
+        self._looked = time.monotonic()
+        with self._changed:
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="jobq-web-sampler", daemon=True)
+                self._thread.start()
+            self._wake.set()
+            if not self._is_fresh():
+                self._failed = None
+                self._changed.wait_for(lambda: self._is_fresh() or self._failed, wait_s)
+        if self.snapshot is None:
+            raise self._failed or UnavailableError(f"the server didn't answer within {wait_s:g} s")
+        return self.snapshot
+
+    def _is_fresh(self) -> bool:
+        found = self.snapshot
+        return found is not None and (
+            found.age_s < WATCHED_S + found.interval_s or bool(found.broken)
+        )
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self._wake.set()
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        interval = EVERY_S
+        while not self._end.is_set():
+            began = time.monotonic()
+            found, failed = self._tried()
+            if found is not None:
+                interval = _interval(interval, found.took_s)
+                self.snapshot = found._replace(interval_s=interval)
+            with self._changed:
+                self._failed = failed
+                self._changed.notify_all()
+            self._read_past()
+            self._sleep(began, interval)
+
+    def _tried(self) -> tuple[Snapshot | None, JobqError | None]:
+        try:
+            return self.read(), None
+        except JobqError as error:
+            return None, error
+        except Exception as error:
+            # A thread that ended would leave every page without figures.
+            logger.exception("the queues can't be read")
+            return None, UnavailableError(f"the queues can't be read: {error!r}")
+
+    def _read_past(self) -> None:
+        try:
+            while (
+                not self._end.is_set()
+                and self.snapshot
+                and self.tail.read_past(self.snapshot.at_ms)
+            ):
+                pass
+        except JobqError as error:
+            logger.warning("past events can't be read: %s", error)
+
+    def _sleep(self, began: float, interval: float) -> None:
+        self._end.wait(max(0.0, interval - (time.monotonic() - began)))
+        while not self._end.is_set() and time.monotonic() - self._looked > WATCHED_S:
+            self._wake.clear()
+            if time.monotonic() - self._looked > WATCHED_S:
+                self._wake.wait(IDLE_EVERY_S if self._always else None)
+            if self._always:
+                return
+
+
+class _Served:
+    """Which workers serve which queue."""
+
+    def __init__(self, workers: Sequence[WorkerEntry], now_ms: int, unread: bool) -> None:
+        self._unread = unread
+        self._found: dict[str, tuple[int, int]] = {}
+        self.slots_of_all = 0
+        for worker in workers:
+            if worker.is_live(now_ms):
+                self.slots_of_all += worker.slots
+                for name in set(worker.queues):
+                    count, slots = self._found.get(name, (0, 0))
+                    self._found[name] = count + 1, slots + worker.slots
+
+    def of(self, queue: str) -> tuple[int | None, int]:
+        """Return how many live workers serve a queue, None if that isn't known, and their slots."""
+        count, slots = self._found.get(queue, (0, 0))
+        return (None if self._unread else count), slots
+
+
+def _rate(last: QueueFigures | None, fence: int, now_ms: int) -> float | None:
+    if last is None or last.broken or now_ms <= last.at_ms:
+        return None
+    return max(0, fence - last.handouts) * 1000 / (now_ms - last.at_ms)
+
+
+def _totals(figures: Sequence[QueueFigures], slots: int, recent: Recent) -> Totals:
+    rates = [one.handouts_per_s for one in figures if one.handouts_per_s is not None]
+    return Totals(
+        sum(one.ready for one in figures),
+        sum(one.delayed for one in figures),
+        sum(one.running for one in figures),
+        sum(one.dead for one in figures),
+        sum(one.messages for one in figures),
+        slots,
+        sum(rates) if rates else None,
+        recent,
+    )
+
+
+def _interval(interval: float, took_s: float) -> float:
+    if took_s > LONG_S:
+        return min(SLOWEST_S, interval * 2)
+    return max(EVERY_S, interval / 2) if took_s < LONG_S / 2 else interval

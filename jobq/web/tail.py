@@ -1,0 +1,212 @@
+"""Follow the event streams of all queues: a bounded number of entries at a time, and only of streams that grew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import commands
+from jobq.errors import BadRecordError, JobqError
+from jobq.events import decode
+from jobq.queue import keys
+from jobq.web.outcomes import StreamEntry
+
+#: Most events of a tick; of more, the newest stand for all.
+MOST_EVENTS = 5_000
+#: After a start this much is read of the past.
+PAST_MS, MOST_PAST = 900_000, 50_000
+#: Of one stream at once.
+PER_CALL = 1_000
+
+
+class Follower(Protocol):
+    """What counts events. It is called in the thread of the sampler, and read in others."""
+
+    def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
+        """Count entries of a queue, in any order. weight: how many events each of them stands for."""
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop what is known of queues that are gone."""
+
+
+class _FollowedStream:
+    """How far a queue's events were read. since_ms: what was before isn't known."""
+
+    __slots__ = ("added", "floor", "last", "since_ms", "until")
+
+    def __init__(self, added: int) -> None:
+        self.added = added
+        self.last = ""
+        #: The past is read back to this entry, which was read before.
+        self.floor = ""
+        self.since_ms = 0
+        #: The past is read backwards: what lies before this entry is still to be read; '' = nothing.
+        self.until = "+"
+
+    def resume(self, added: int) -> None:
+        """Read backwards to where the reading ended."""
+        if not self.until:
+            self.floor, self.last = self.last, ""
+        self.added, self.until = added, "+"
+
+
+class Tail:
+    """Reads events and gives them to followers. One thread at a time."""
+
+    def __init__(self, client: Client, followers: Sequence[Follower] = ()) -> None:
+        self._client, self._followers = client, followers
+        self._streams: dict[str, _FollowedStream] = {}
+        self._past = 0
+        #: Queue -> why its events can't be read.
+        self.unread: dict[str, str] = {}
+        #: Whether the last reading left out events.
+        self.sampled = False
+
+    def since_ms(self, queue: str) -> int | None:
+        """Return from when on the events of a queue are known, epoch ms; None if none was read."""
+        found = self._streams.get(queue)
+        return found.since_ms if found and found.last else None
+
+    def read(self, added: Mapping[str, int], *, slept: bool = False) -> None:
+        """Read what was added since the last reading. added: queue -> events ever.
+
+        slept: the last reading was long ago. What happened since is left to read_past.
+        """
+        self._forget(added)
+        new = [name for name, count in added.items() if count and name not in self._streams]
+        grown = {
+            name: added[name] - stream.added
+            for name, stream in self._streams.items()
+            if added[name] > stream.added and stream.last
+        }
+        self.sampled = False
+        if slept:
+            self._past = 0
+            for name in grown:
+                self._streams[name].resume(added[name])
+        else:
+            self._follow(grown, added)
+        for name in new:
+            self._streams[name] = _FollowedStream(added[name])
+
+    def _forget(self, added: Mapping[str, int]) -> None:
+        """Drop queues that are gone, and begin anew with streams that did."""
+        gone = [name for name in self._streams if name not in added]
+        anew = [name for name, one in self._streams.items() if added.get(name, 0) < one.added]
+        for name in {*gone, *anew}:
+            del self._streams[name]
+        for follower in self._followers:
+            follower.forget(gone)
+
+    def _follow(self, grown: Mapping[str, int], added: Mapping[str, int]) -> None:
+        wanted = shared(grown, MOST_EVENTS)
+        words: dict[str, tuple[Any, ...]] = {}
+        for name, count in wanted.items():
+            after = f"({self._streams[name].last}"
+            if count < grown[name]:
+                words[name] = ("XREVRANGE", self._key(name), "+", after, "COUNT", count)
+            else:
+                # More may have been added since they were counted: those are read next time.
+                words[name] = ("XRANGE", self._key(name), after, "+", "COUNT", count)
+        for name, found in self._replies(words):
+            stream, number = self._streams[name], grown[name]
+            stream.added = added[name]
+            if found:
+                reversed_ = words[name][0] == "XREVRANGE"
+                stream.last = found[0 if reversed_ else -1][0].decode()
+                more = reversed_ and len(found) == wanted[name]
+                self.sampled = self.sampled or more
+                self._give(name, found, number / len(found) if more else 1.0)
+
+    def read_past(self, now_ms: int, most: int = MOST_EVENTS) -> bool:
+        """Read part of the last 15 minutes of streams that are new here; return whether more is left."""
+        open_streams = {name: one for name, one in self._streams.items() if one.until}
+        left = min(most, MOST_PAST - self._past)
+        if not open_streams or left <= 0:
+            for stream in open_streams.values():
+                stream.until, stream.last = "", stream.last or stream.floor or f"{now_ms}-0"
+            return False
+        count = max(1, min(PER_CALL, left // len(open_streams)))
+        names = list(open_streams)[: max(1, left // count)]
+        since = now_ms - PAST_MS
+        words = {}
+        for name in names:
+            stream = open_streams[name]
+            least = f"({stream.floor}" if stream.floor else since
+            words[name] = ("XREVRANGE", self._key(name), stream.until, least, "COUNT", count)
+        for name, found in self._replies(words):
+            self._read_back(open_streams[name], found, count, since)
+            self._past += len(found)
+            self._give(name, found, 1.0)
+        return True
+
+    @staticmethod
+    def _read_back(stream: _FollowedStream, found: Sequence[Any], count: int, since: int) -> None:
+        if not stream.last:
+            stream.last = found[0][0].decode() if found else stream.floor or f"{since}-0"
+        if len(found) == count:
+            stream.until = f"({found[-1][0].decode()}"
+            stream.since_ms = _at_ms(found[-1][0])
+        else:
+            stream.until = ""
+            stream.since_ms = stream.since_ms if stream.floor else since
+
+    def _key(self, name: str) -> str:
+        return keys.key(keys.prefix(self._client.namespace, name), "events")
+
+    def _replies(self, words: Mapping[str, tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
+        """Return each stream's entries; of those that can't be read, why is kept, and nothing is read again."""
+        found = []
+        for name, reply in zip(words, self._sent(list(words.values())), strict=True):
+            if isinstance(reply, Exception):
+                self.unread[name] = str(reply)
+                self._streams[name].until = ""
+                self._streams[name].last = self._streams[name].last or "0-0"
+            else:
+                self.unread.pop(name, None)
+                found.append((name, reply))
+        return found
+
+    def _sent(self, many: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if not many:
+            return []
+        if not self._client.is_cluster:
+            return commands(self._client, many[0][1], many, keep_errors=True)
+        return [self._alone(words) for words in many]
+
+    def _alone(self, words: tuple[Any, ...]) -> Any:
+        try:
+            return self._client.command(*words)
+        except JobqError as error:
+            return error
+
+    def _give(self, name: str, found: Sequence[Any], weight: float) -> None:
+        entries = [entry for entry_id, fields in found if (entry := _entry(entry_id, fields))]
+        for follower in self._followers:
+            follower.take(name, entries, weight)
+
+
+def shared(wanted: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return how many events of each queue are read: small numbers whole, the rest of `most` in equal parts."""
+    found, left = {}, most
+    for i, name in enumerate(sorted(wanted, key=lambda name: wanted[name])):
+        found[name] = min(wanted[name], max(1, left // (len(wanted) - i)))
+        left -= found[name]
+    return found
+
+
+def _at_ms(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])
+
+
+def _entry(entry_id: bytes, fields: Any) -> StreamEntry | None:
+    """None for what isn't a record."""
+    try:
+        return StreamEntry(_at_ms(entry_id), decode(fields[1], fields[0]))
+    except BadRecordError:
+        return None
+
+
+#: What makes more followers for a sampler. Modules add to it when they are imported.
+FOLLOWERS: list[Callable[[], Follower]] = []

@@ -1,0 +1,140 @@
+"""What is wrong with a queue: a pure function from its figures to one word, and to what a person should know."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+from jobq.web.outcomes import Recent
+
+#: A queue is late when its next message has waited longer.
+LATE_S = 60.0
+#: A queue fails when a larger share of at least so many attempts failed.
+FAILING_SHARE, FAILING_ATTEMPTS = 0.2, 20
+#: Growth is measured over this, and not told from less.
+GROWTH_S, LEAST_GROWTH_S, GROWTH_EVERY_S = 300.0, 20.0, 10.0
+#: A backlog that is worked off within this isn't worth a person's attention.
+SHORT_S = 30.0
+#: The words for what is wrong, the worst first. The last two are fine.
+CODES = ("damaged", "paused", "no_worker", "falling_behind", "late", "failing", "working", "idle")
+_FINE = frozenset(("working", "idle"))
+
+
+class Growth(NamedTuple):
+    """How the number of ready messages changes. per_s: None if it was watched too briefly.
+
+    since_s: epoch seconds of the last moment at which it was as low as it ever was while it was watched.
+    """
+
+    per_s: float | None = None
+    since_s: float | None = None
+
+
+class QueueFigures(NamedTuple):
+    """One queue at one moment. What isn't known is None.
+
+    oldest_ms: how long the next message has waited; at_least: it has waited this long or longer. handouts_per_s: None
+    before the second sample. broken: why the queue can't be read.
+    """
+
+    queue: str
+    at_ms: int
+    ready: int = 0
+    delayed: int = 0
+    running: int = 0
+    dead: int = 0
+    messages: int = 0
+    paused: bool = False
+    workers: int | None = None
+    slots: int = 0
+    oldest_ms: int | None = None
+    at_least: bool = False
+    handouts_per_s: float | None = None
+    handouts: int = 0
+    growth: Growth = Growth()
+    recent: Recent = Recent()
+    broken: str = ""
+
+    @property
+    def state(self) -> str:
+        """The word of CODES that says what matters most."""
+        return _state(self)
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nobody needs to look at it. A queue that is paused and empty is."""
+        return self.state in _FINE or (self.state == "paused" and not self.ready)
+
+    @property
+    def empty_in_s(self) -> float | None:
+        """When ready is empty at this rate: infinity for never, None if that isn't known."""
+        if not self.ready:
+            return 0.0
+        per_s = self.growth.per_s
+        if per_s is None:
+            return None
+        return self.ready / -per_s if per_s < 0 and not self.paused else math.inf
+
+    @property
+    def trouble(self) -> tuple[int, float, str]:
+        """A key that sorts the worst queue first."""
+        if self.is_fine:
+            return len(CODES), -float(self.ready + self.running), self.queue
+        return CODES.index(self.state), -float(self.oldest_ms or 0), self.queue
+
+
+def _state(one: QueueFigures) -> str:
+    if one.broken:
+        return "damaged"
+    if one.ready and one.paused:
+        return "paused"
+    if one.ready and one.workers == 0:
+        return "no_worker"
+    if falls_behind(one):
+        return "falling_behind"
+    if one.ready and one.oldest_ms is not None and one.oldest_ms > LATE_S * 1000:
+        return "late"
+    attempts = one.recent.done + one.recent.failed + one.recent.dead
+    share = one.recent.failure_share
+    if share is not None and share > FAILING_SHARE and attempts > FAILING_ATTEMPTS:
+        return "failing"
+    if one.paused:
+        return "paused"
+    return "working" if one.ready or one.running else "idle"
+
+
+def falls_behind(one: QueueFigures) -> bool:
+    """Whether more comes in than is handed out, for longer than a moment."""
+    per_s = one.growth.per_s
+    if not one.ready or per_s is None or per_s <= 0:
+        return False
+    if per_s * GROWTH_S < 0.05 * one.ready:
+        return False  # it is as large as it was
+    waited = (one.oldest_ms or 0) / 1000
+    rate = one.handouts_per_s or 0.0
+    return waited > SHORT_S or rate == 0 or one.ready / rate > SHORT_S
+
+
+class GrowthWatch:
+    """Follows one number. It costs the same however long it watches."""
+
+    __slots__ = ("_lowest", "_points", "_since")
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+        self._lowest, self._since = math.inf, 0.0
+
+    def put(self, at_s: float, value: int) -> Growth:
+        """Note the number at a moment, epoch seconds; return how it changes."""
+        if value <= self._lowest:
+            self._lowest, self._since = value, at_s
+        points = self._points
+        while points and points[0][0] < at_s - GROWTH_S:
+            points.popleft()
+        if not points or at_s - points[-1][0] >= GROWTH_EVERY_S:
+            points.append((at_s, value))
+        first, before = points[0]
+        if at_s - first < LEAST_GROWTH_S:
+            return Growth(None, self._since)
+        return Growth((value - before) / (at_s - first), self._since)
