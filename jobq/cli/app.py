@@ -25,6 +25,9 @@ SECTIONS = {
         "enqueue": Verb("enqueue", "enqueue", "Have a worker run a job."),
         "queues": Verb("queues", "queues", "Count the messages of each queue, once or live."),
         "workers": Verb("why", "workers", "List the workers, then the jobs that they run."),
+        "order": Verb(
+            "order", "order", "Have workers go quiet, resume, drain, restart or report stacks."
+        ),
         "status": Verb("messages", "status", "Show where a message is, and its attempts."),
         "why": Verb("why", "why_", "Explain why a message waits, where it runs, or how it ended."),
         "cancel": Verb("messages", "cancel", "Cancel messages."),

@@ -37,7 +37,7 @@ JOBS = Listing(("worker", "child", "queue", "mid", "for:took"), ("child",))
 def workers(session: Session, queues: str | None) -> None:
     """List the workers, then the jobs that they run.
 
-    state: working, quiet (it takes nothing new), lost (not seen for three leases; its messages come back), or
+    state: working, quiet (it takes nothing new), leaving, lost (not seen for three leases; its messages come back), or
     damaged (another program wrote the entry). busy: jobs that run, of the slots that there are. Workers report
     this every third of a lease, 5 seconds by default, so a short job may not be listed. An entry of a lost
     worker is removed after an hour.
@@ -63,7 +63,7 @@ def _record(
     facts = {
         key: value for key, value in worker._asdict().items() if key not in ("name", "damaged")
     }
-    state = "quiet" if worker.quiet else "working"
+    state = "leaving" if worker.leaving else "quiet" if worker.quiet else "working"
     if worker.damaged or children is None:
         state = "damaged"
     elif not worker.is_live(now_ms):

@@ -112,3 +112,13 @@ def running(namespace: str) -> str:
 def jobs(namespace: str) -> str:
     """Hash of the jobs that workers know, digest of the names -> JSON."""
     return f"{namespace}:jobs"
+
+
+def orders(namespace: str, worker: str) -> str:
+    """List of the orders that a worker hasn't read yet, JSON; PX 1 min."""
+    return f"{namespace}:orders:{worker}"
+
+
+def order(namespace: str, order_id: str) -> str:
+    """What a worker answered to an order, JSON; PX 5 min."""
+    return f"{namespace}:order:{order_id}"

@@ -18,6 +18,7 @@ from jobq.client.connection import Client
 from jobq.errors import ConfigError
 from jobq.queue import keys
 from jobq.queue.types import text_of
+from jobq.queue.untrusted import LATEST_MS, decoded, number_in, text_in
 
 #: A worker's clock may be behind the server's by this.
 CLOCKS_MS = 30_000
@@ -31,7 +32,6 @@ PER_CALL = 500
 #: How often a process that enqueues messages with keys looks for workers that know none.
 KEYED_EVERY_S = 60.0
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
-_LATEST_MS = 253_402_300_799_999
 
 
 class RunningJob(NamedTuple):
@@ -57,7 +57,7 @@ class WorkerEntry(NamedTuple):
 
     version: that of jobq, '' for a worker older than this field. slots: jobs that it can run at the same time.
     jobs: the digest of its jobs' names. seen_at, started_at: epoch ms by the worker's clock. damaged: the entry
-    isn't one that a worker wrote.
+    isn't one that a worker wrote. leaving: it drains. orders: it reads orders (`jobq.queue.orders`).
     """
 
     name: str
@@ -73,6 +73,8 @@ class WorkerEntry(NamedTuple):
     started_at: int = 0
     seen_at: int = 0
     damaged: bool = False
+    leaving: bool = False
+    orders: bool = False
 
     def is_live(self, now_ms: int) -> bool:
         """Whether it counts as working: until three leases after its last heartbeat."""
@@ -99,7 +101,7 @@ def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
     """Store what a worker's children run: of more than MOST_RUNNING jobs those that run longest."""
     oldest = sorted(job.started_at for child in children for job in child.running)
-    latest = oldest[MOST_RUNNING - 1] if len(oldest) > MOST_RUNNING else _LATEST_MS
+    latest = oldest[MOST_RUNNING - 1] if len(oldest) > MOST_RUNNING else LATEST_MS
     facts = [
         {
             "pid": child.pid, "state": child.state, "rss": child.rss, "ended": child.ended,
@@ -122,7 +124,7 @@ def forget_worker(client: Client, name: str) -> None:
     mine = client.command("HGET", keys.workers(client.namespace), name)
     for hash_key in (keys.workers(client.namespace), keys.running(client.namespace)):
         client.command("HDEL", hash_key, name)
-    digest = _entry(name, _decoded(mine)).jobs
+    digest = _entry(name, decoded(mine)).jobs
     if digest and all(entry.jobs != digest for _, entry in _read(client)):
         client.command("HDEL", keys.jobs(client.namespace), digest)
 
@@ -156,6 +158,20 @@ def _remove(client: Client, hash_key: str, fields: list[bytes]) -> None:
 def workers(client: Client) -> list[WorkerEntry]:
     """Every worker's last heartbeat, sorted by name; also those of workers that were killed, and damaged entries."""
     return sorted(entry for _, entry in _read(client))
+
+
+def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
+    """Name -> last heartbeat, of those among these workers that have one."""
+    found: dict[str, WorkerEntry] = {}
+    for first in range(0, len(names), PER_CALL):
+        some = names[first : first + PER_CALL]
+        reply = client.command("HMGET", keys.workers(client.namespace), *some)
+        found.update(
+            (name, _entry(name, decoded(raw)))
+            for name, raw in zip(some, reply, strict=True)
+            if raw is not None
+        )
+    return found
 
 
 def served(client: Client) -> dict[str, int]:
@@ -192,41 +208,36 @@ def _read(client: Client) -> Iterator[tuple[bytes, WorkerEntry]]:
     reply = client.command("HGETALL", keys.workers(client.namespace))
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     for raw, text in pairs:
-        yield raw, _entry(text_of(raw), _decoded(text))
-
-
-def _decoded(text: bytes | None) -> Any:
-    try:
-        return json.loads(text or b"")
-    except (ValueError, RecursionError):
-        return None  # not written by jobq
+        yield raw, _entry(text_of(raw), decoded(text))
 
 
 def _entry(name: str, facts: Any) -> WorkerEntry:
     if not isinstance(facts, dict):
         return WorkerEntry(name, damaged=True)
     queues = facts.get("queues")
-    named = [_text(one) for one in queues] if isinstance(queues, list) else []
-    number = {field: _number(facts.get(field)) for field in _NUMBERS}
+    named = [text_in(one) for one in queues] if isinstance(queues, list) else []
+    number = {field: number_in(facts.get(field)) for field in _NUMBERS}
     return WorkerEntry(
         name,
-        host=_text(facts.get("host")),
+        host=text_in(facts.get("host")),
         pid=number["pid"] or 0,
-        version=_text(facts.get("version")),
+        version=text_in(facts.get("version")),
         queues=tuple(one for one in named if one),
         slots=number["slots"] or 0,
         quiet=facts.get("quiet") is True,
-        jobs=_text(facts.get("jobs")),
+        jobs=text_in(facts.get("jobs")),
         running=number["running"] or 0,
         lease_ms=number["lease_ms"] or 0,
         started_at=number["started_at"] or 0,
         seen_at=number["seen_at"] or 0,
         damaged=not isinstance(queues, list) or None in (number["seen_at"], number["lease_ms"]),
+        leaving=facts.get("leaving") is True,
+        orders=facts.get("orders") is True,
     )
 
 
 def _children(text: bytes) -> tuple[ChildEntry, ...] | None:
-    facts = _decoded(text)
+    facts = decoded(text)
     if not isinstance(facts, list):
         return None
     found = [_child(one) for one in facts]
@@ -236,44 +247,32 @@ def _children(text: bytes) -> tuple[ChildEntry, ...] | None:
 def _child(facts: Any) -> ChildEntry | None:
     if not isinstance(facts, dict) or not isinstance(facts.get("running"), list):
         return None
-    pid, rss, ended = (_number(facts.get(field)) for field in ("pid", "rss", "ended"))
+    pid, rss, ended = (number_in(facts.get(field)) for field in ("pid", "rss", "ended"))
     jobs = [_running_job(one) for one in facts["running"]]
     if pid is None or rss is None or ended is None or None in jobs:
         return None
     done = tuple(job for job in jobs if job is not None)
-    return ChildEntry(pid, _text(facts.get("state")), rss, ended, done)
+    return ChildEntry(pid, text_in(facts.get("state")), rss, ended, done)
 
 
 def _running_job(facts: Any) -> RunningJob | None:
     if not isinstance(facts, list) or len(facts) != 3:
         return None
     queue, mid, started_at = facts
-    number = _number(started_at)
+    number = number_in(started_at)
     if not isinstance(queue, str) or not isinstance(mid, str) or number is None:
         return None
-    return RunningJob(_text(queue), _text(mid), number)
+    return RunningJob(text_in(queue), text_in(mid), number)
 
 
 def _names(digest: str, text: bytes | None) -> frozenset[str] | None:
-    names = _decoded(text)
+    names = decoded(text)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None
     try:
         return frozenset(names) if digest_of(names) == digest else None
     except UnicodeEncodeError:
         return None
-
-
-def _text(value: Any) -> str:
-    # Lone surrogates, which JSON can hold, break what writes text.
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> int | None:
-    """A whole number from 0 to a year that can be printed; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LATEST_MS:
-        return None
-    return value
 
 
 def refuse_older_workers(client: Client, queue: str) -> float:

@@ -16,14 +16,17 @@ class Role(NamedTuple):
     """One kind of user.
 
     scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the list of queues
-    and to the three hashes about workers. spent: and to the record of its sealed calls that are done. django: and to
-    the records of Django's tasks. verbs: and without a key. reads: it writes nothing at all.
+    and to the three hashes about workers. orders, answers: and to the orders of workers and what these answered.
+    spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. verbs:
+    and without a key. reads: it writes nothing at all.
     """
 
     scripts: tuple[str, ...]
     queue: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
     spent: tuple[str, ...] = ()
     django: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
@@ -40,18 +43,19 @@ ROLES = {
          "release", "retention",
          "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
-        ("hset", "hdel", "hget", "hkeys", "hgetall"),
+        ("hset", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
         ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING, ("exists", "lindex", "llen", "lpos", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
-        ("smembers",), ("hgetall", "hmget"), reads=True,
+        ("smembers",), ("hgetall", "hmget"), answers=("get",), reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "hold", "level", "pause", "purge", "resume", "retention", "revive", "rule",
          "schedule", "tick"),
         ("lpos", "llen", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
+        ("llen", "rpush", "pexpire"), ("get",),
     ),
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
@@ -81,6 +85,8 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         "resetchannels", *allowed_for(called, asked.queue, (*calls, *asked.verbs)),
         *selector(mark + literal(keys.queue_names(namespace)), asked.names),
         *selector(" ".join(mark + literal(one(namespace)) for one in _ABOUT_WORKERS), asked.workers),
+        *selector(f"{mark}{literal(keys.orders(namespace, ''))}*", asked.orders),
+        *selector(f"{mark}{literal(keys.order(namespace, ''))}*", asked.answers),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
         *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
     ]  # fmt: skip

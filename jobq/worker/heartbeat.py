@@ -17,7 +17,7 @@ from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry
 from jobq.queue import directory, presence
 from jobq.worker import logger
-from jobq.worker.pool import PoolMember, dump_stacks
+from jobq.worker.pool import PoolMember
 from jobq.worker.recycle import resident_bytes
 
 #: Names in one log line.
@@ -63,7 +63,8 @@ class Heartbeat:
         self, client: Client, settings: WorkerSettings, queues: list[str], registry: Registry
     ) -> None:
         self._client, self._settings, self._queues = client, settings, queues
-        self._started_at = round(time.time() * 1000)
+        #: Epoch ms by this machine's clock.
+        self.started_at = round(time.time() * 1000)
         self._list_at = 0.0
         # Not at once: workers are often started together.
         self._clean_at = time.monotonic() + random.uniform(0, CLEAN_EVERY_S)
@@ -77,18 +78,19 @@ class Heartbeat:
         self._facts: dict[str, Any] = {
             "host": socket.gethostname(), "version": __version__, "queues": queues,
             "slots": self.slots, "jobs": presence.digest_of(self._jobs),
-            "lease_ms": round(settings.lease_s * 1000), "started_at": self._started_at,
+            "lease_ms": round(settings.lease_s * 1000), "started_at": self.started_at,
+            "orders": True,
         }  # fmt: skip
 
-    def send(self, members: list[PoolMember], quiet: bool = False) -> bool:
+    def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:
         """Renew the worker's entries; now and then also the lists of queues and jobs, in case the server lost them.
 
-        Return whether the server has answered. quiet: nothing new is taken.
+        Return whether the server has answered. quiet: nothing new is taken. leaving: the worker drains.
         """
-        children = [_child_entry(member, self._queues) for member in members if member.pid]
+        children = [child_entry(member, self._queues) for member in members if member.pid]
         facts = self._facts | {
-            "pid": os.getpid(), "children": [child.pid for child in children], "quiet": quiet,
-            "running": sum(member.slots.nrunning for member in members if member.pid),
+            "pid": os.getpid(), "children": [child.pid for child in children], "quiet": quiet or leaving,
+            "leaving": leaving, "running": sum(member.slots.nrunning for member in members if member.pid),
             "seen_at": round(time.time() * 1000),
         }  # fmt: skip
         try:
@@ -125,19 +127,9 @@ class Heartbeat:
         except JobqError:
             pass
 
-    def describe(self, members: list[PoolMember]) -> None:
-        """Log what each child does, with the stacks of its threads."""
-        stacks = dump_stacks({m.pid: m.stacks for m in members if m.pid})
-        for member in members:
-            if member.pid:
-                logger.info(
-                    "child %d: %d running, %d waiting, %d jobs ended\n%s",
-                    member.pid, member.slots.nrunning, member.slots.nwaiting,
-                    member.slots.nfinished, stacks[member.pid],
-                )  # fmt: skip
 
-
-def _child_entry(member: PoolMember, queues: Sequence[str]) -> presence.ChildEntry:
+def child_entry(member: PoolMember, queues: Sequence[str]) -> presence.ChildEntry:
+    """Return what a living child does now."""
     slots, now_ms, now_ns = member.slots, round(time.time() * 1000), boot_ns()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 
 from jobq.jobs import admission
@@ -19,8 +19,8 @@ BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 #: A child that ran this long, or ended a job, is not part of a crash loop.
 SETTLED_S = 5.0
-#: How long a child gets to write its stacks, and how often the supervisor looks.
-STACKS_WITHIN_S, LOOK_EVERY_S = 0.5, 0.01
+#: How long a child gets to write its stacks.
+STACKS_WITHIN_S = 0.5
 
 
 class PoolMember:
@@ -100,17 +100,25 @@ class PoolMember:
             os.kill(self.pid, number)
 
 
-def dump_stacks(by_pid: Mapping[int, StackFile]) -> dict[int, str]:
-    """Return the stacks of these children. A child that is stopped, or slow, has none or a part of them."""
-    for pid, stacks in by_pid.items():
-        stacks.clear()
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTTIN)
-    deadline, before = time.monotonic() + STACKS_WITHIN_S, [0]
-    while time.monotonic() < deadline:
-        time.sleep(LOOK_EVERY_S)
-        sizes = [stacks.size() for stacks in by_pid.values()]
-        if all(sizes) and sizes == before:
-            break
-        before = sizes
-    return {pid: stacks.text() or "(it doesn't answer)" for pid, stacks in by_pid.items()}
+class StackDump:
+    """The stacks of some children, which they write themselves; the supervisor doesn't wait for them."""
+
+    def __init__(self, members: Sequence[PoolMember]) -> None:
+        self._files = {member.pid: member.stacks for member in members if member.pid}
+        self._sizes = [0]
+        self._deadline = time.monotonic() + STACKS_WITHIN_S
+        for pid, stacks in self._files.items():
+            stacks.clear()
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTTIN)
+
+    def is_over(self) -> bool:
+        """Whether all children have written since the last look and are done, or have had their time."""
+        sizes = [stacks.size() for stacks in self._files.values()]
+        written = all(sizes) and sizes == self._sizes
+        self._sizes = sizes
+        return written or time.monotonic() >= self._deadline
+
+    def texts(self) -> dict[int, str]:
+        """Return pid -> stacks. A child that is stopped, or slow, has none or a part of them."""
+        return {pid: stacks.text() or "(it doesn't answer)" for pid, stacks in self._files.items()}

@@ -19,6 +19,7 @@ from jobq.client.connection import connect
 from jobq.client.scripts import load
 from jobq.errors import JobqError, masked
 from jobq.jobs.crashes import ChildDeath, CrashReport
+from jobq.queue.orders import READ_EVERY_S
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.async_runner import loop_library
@@ -29,6 +30,7 @@ from jobq.worker.heartbeat import Heartbeat, listed
 from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
 from jobq.worker.monitor import Monitor
+from jobq.worker.orders import Orders
 from jobq.worker.pool import PoolMember
 from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
 from jobq.worker.queue_upkeep import QueueUpkeep
@@ -74,6 +76,11 @@ class Supervisor:
         self.keeping = Keeping(keeper, self.client, settings.lease_s) if keeper else None
         names = [queue.name for queue in self.queues]
         self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
+        acts = {
+            "quiet": self.go_quiet, "resume": self.resume, "drain": self.drain,
+            "restart": self.restart_children,
+        }  # fmt: skip
+        self.orders = Orders(self.client, settings.name, self.members, names, acts)
         self.monitor = Monitor(
             plan.hooks.listeners,
             settings,
@@ -100,6 +107,7 @@ class Supervisor:
         self.stop_at = 0.0
         self.restarting: list[tuple[PoolMember, int]] = []
         self._renew_at = self._upkeep_at = 0.0
+        self._orders_every_s = min(settings.lease_s / 3, READ_EVERY_S)
 
     def run(self) -> int:
         """Run until all children have left; return the exit code."""
@@ -180,8 +188,9 @@ class Supervisor:
 
     def _wait(self) -> None:
         busy = (
-            self.stopping or self.restarting or any(m.slots.is_busy for m in self.members if m.pid)
-        )
+            self.stopping or self.restarting or self.orders.is_dumping
+            or any(m.slots.is_busy for m in self.members if m.pid)
+        )  # fmt: skip
         waiting = any(not m.pid for m in self.members)
         poll_s = min(BUSY_POLL_S if busy or waiting else IDLE_POLL_S, self.upkeep.next_s())
         if self.ticks and not self.quiet and not self.stopping:
@@ -196,20 +205,44 @@ class Supervisor:
                 self.code = None
             self.stop()
         elif number == signal.SIGTSTP:
-            self.quiet = True
-            self.feeder.quiet(True)
-            self._ask(Control.QUIET)
-            logger.info("quiet: nothing new is taken")
+            self.go_quiet()
         elif number == signal.SIGCONT:
-            self.quiet = False
-            self.feeder.quiet(bool(self.stopping))
-            for member in self.members:
-                member.ask_no_more(Control.QUIET)
+            self.resume()
         elif number == signal.SIGHUP:
-            logger.info("children are replaced one by one")
-            self.restarting = [(member, member.pid) for member in self.members]
+            self.restart_children()
         elif number == signal.SIGTTIN:
-            self.heartbeat.describe(self.members)
+            self.orders.describe()
+
+    def go_quiet(self) -> str:
+        """Take nothing new until `resume`; what was done, in words."""
+        self.quiet = True
+        self.feeder.quiet(True)
+        self._ask(Control.QUIET)
+        logger.info("quiet: nothing new is taken")
+        return "it takes no new messages"
+
+    def resume(self) -> str:
+        """Take messages again; what was done, or '' while the worker leaves."""
+        self.quiet = False
+        self.feeder.quiet(bool(self.stopping))
+        for member in self.members:
+            member.ask_no_more(Control.QUIET)
+        return "" if self.stopping else "it takes messages"
+
+    def restart_children(self) -> str:
+        """Replace the children one by one, each when its jobs have ended; '' while the worker leaves."""
+        if self.stopping:
+            return ""
+        logger.info("children are replaced one by one")
+        self.restarting = [(member, member.pid) for member in self.members]
+        return "it replaces its children one by one"
+
+    def drain(self) -> str:
+        """Begin to leave, unless the worker leaves already; what was done."""
+        if not self.stopping:
+            self.stop()
+        left_s = max(0, round(self.stop_at - time.monotonic()))
+        return f"it drains, for at most {left_s} s more"
 
     def stop(self, code: int | None = None) -> None:
         """Drain at the first call, hurry at the second, kill at the third."""
@@ -328,6 +361,9 @@ class Supervisor:
         if now >= self._renew_at:
             self._renew_at = now + self.settings.lease_s / 3
             self._renew()
+        if self.orders.look_after(self.heartbeat.started_at, self._orders_every_s):
+            # Others see at once what became of it.
+            self._renew_at = 0.0
         if now >= self._upkeep_at:
             self._run_upkeep(time.monotonic())
         if self.ticks and not self.stopping and not self.quiet:
@@ -352,7 +388,7 @@ class Supervisor:
         try:
             self._end_held()
             done = self.leases.renew(self.members, self.upkeep.ask)
-            if self.heartbeat.send(self.members, self.quiet or bool(self.stopping)):
+            if self.heartbeat.send(self.members, self.quiet, bool(self.stopping)):
                 self.monitor.state.server_answered()
         except JobqError as error:
             done = False

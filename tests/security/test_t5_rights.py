@@ -22,9 +22,10 @@ from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry, job
 from jobq.observe.facts import Collector
 from jobq.observe.why import why
-from jobq.queue import presence
+from jobq.queue import orders, presence
 from jobq.queue import roles as rights
 from jobq.queue.doctor import Facts, diagnose
+from jobq.queue.orders import OrderAnswer
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -131,6 +132,12 @@ def test_users_may_call_every_script_of_their_part(users, redis, role):
         assert reply in (b"OK", True), (name, reply)
 
 
+@pytest.mark.parametrize("role", sorted({*USERS} - {"operator"}))
+def test_only_operators_order_workers(users, redis, role):
+    reply = redis.execute_command("ACL", "DRYRUN", f"jobq_{role}", "RPUSH", "jobq:orders:w", "{}")
+    assert reply not in (b"OK", True)
+
+
 def test_reader_can_not_call_a_script_that_writes(login, redis):
     dashboard = Queue("low", login("dashboard"))
     with pytest.raises(ScriptError, match="permission"):
@@ -164,6 +171,13 @@ def test_each_user_does_its_part_live(login, redis):
         assert presence.job_names(one, [known]) == {known: {"a.b"}}
         collector = Collector(Queue("low", one))
         assert why(collector.collect("late"))[0].code == "delayed" and collector.unread == {}
+    [entry] = presence.some_workers(operator.client, ["w"]).values()
+    live = entry._replace(seen_at=operator.client.clock_ms(), lease_ms=9_000, orders=True)
+    order_id = orders.send(operator.client, live, "quiet")
+    [order] = orders.waiting_for(worker.client, "w", entry.pid, entry.started_at)
+    orders.put_answer(worker.client, order.order_id, OrderAnswer("w", "quiet", "done", "…"))
+    for one in (dashboard.client, operator.client):
+        assert orders.answer(one, order_id)
     presence.remove_stale(worker.client)
     presence.forget_worker(worker.client, "w")
     assert worker.admin.counts() == dashboard.admin.counts() and dashboard.admin.counts().dead == 1

@@ -1,0 +1,90 @@
+"""`jobq order`: have running workers go quiet, resume, drain, restart their children, or report stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from jobq.cli.options import option
+from jobq.cli.session import Session, command
+from jobq.client.connection import Client
+from jobq.errors import ConfigError
+from jobq.queue import orders, presence
+from jobq.queue.orders import OrderAnswer
+
+
+@command(
+    "order",
+    "quiet web-7:4711",
+    "dump web-7:4711 --child 4712",
+    "drain web-7:4711 web-8:3022 --wait 30s",
+    changes=True,
+)
+@click.argument("verb", type=click.Choice(list(orders.VERBS)))
+@click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
+@option("--child PID", "Of dump: only this child.  [default: all]", type=click.IntRange(1))
+@option("--wait DURATION", "Wait this long for answers; 0 = don't.", default=15.0)
+def order(
+    session: Session, verb: str, workers: tuple[str, ...], child: int | None, wait: float
+) -> bool:
+    """Have workers go quiet, resume, drain, restart or report stacks.
+
+    WORKER is a name that `jobq workers` lists. The command shows what the workers answer. quiet: take no new
+    messages. resume: take them again. drain: finish what runs and leave, as after TERM. restart: replace the children
+    one by one; new code needs a new worker. dump: report the stacks of the children's threads, at most 64 KiB. A
+    worker reads its orders every 5 seconds. An order that it doesn't read within a minute is dropped. Exit code 1: a
+    worker refused, or did not answer.
+    """
+    if child and verb != "dump":
+        raise ConfigError(f"--child is for dump; {verb} applies to the whole worker")
+    sent = _send(session.client, list(dict.fromkeys(workers)), verb, child or 0)
+    if not wait:
+        for worker, order_id in sent.items():
+            session.say({"worker": worker, "verb": verb, "order": order_id}, f"{worker}: sent")
+        return True
+    all_done = True
+    for worker, answer in orders.answers(session.client, sent, wait):
+        all_done &= answer is not None and answer.outcome == "done"
+        session.say(
+            {"worker": worker, "verb": verb, "order": sent[worker], **_record(answer)},
+            *_lines(worker, answer, wait),
+        )
+    return all_done
+
+
+def _send(client: Client, names: list[str], verb: str, child: int) -> dict[str, str]:
+    """Send the order to each; to none if one of them would not read it."""
+    known = presence.some_workers(client, names)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no worker {name!r:.120}; jobq workers lists them")
+        orders.check(client, known[name])
+    by = orders.this_user()
+    return {name: orders.send(client, known[name], verb, by=by, child=child) for name in names}
+
+
+def _record(answer: OrderAnswer | None) -> dict[str, Any]:
+    if answer is None:
+        return {"outcome": None, "text": "", "children": []}
+    children = [
+        {
+            "pid": one.pid, "stack": one.stack,
+            "running": [{"queue": queue, "mid": mid} for queue, mid in one.running],
+        }
+        for one in answer.children
+    ]  # fmt: skip
+    return {"outcome": answer.outcome, "text": answer.text, "children": children}
+
+
+def _lines(worker: str, answer: OrderAnswer | None, wait: float) -> Iterator[str]:
+    if answer is None:
+        yield f"{worker}: no answer within {wait:g} s; jobq workers shows its state"
+        return
+    refused = "" if answer.outcome == "done" else f"{answer.outcome}: "
+    yield f"{worker}: {refused}{answer.text}"
+    for one in answer.children:
+        running = ", ".join(f"{mid} (queue {queue})" for queue, mid in one.running)
+        yield f"child {one.pid}: {running or 'runs no job'}"
+        yield from one.stack.splitlines()

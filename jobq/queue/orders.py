@@ -1,0 +1,222 @@
+"""Orders to running workers: go quiet, resume, drain, restart the children, report stacks.
+
+An order lies in a list of its worker for a minute. The worker reads it with its next heartbeat or a few seconds
+after the one before, obeys, and stores an answer. An order names the run of the worker that it is meant for, by
+process id and start, so a later worker of the same name doesn't obey it. Anyone who may
+write the list may order the worker.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jobq.client.connection import Client
+from jobq.errors import ConfigError
+from jobq.queue import keys
+from jobq.queue.presence import WorkerEntry
+from jobq.queue.untrusted import decoded, number_in, text_in
+
+#: Order -> what it does, for people.
+VERBS = {
+    "quiet": "take no new messages",
+    "resume": "take messages again",
+    "drain": "finish what runs and leave",
+    "restart": "replace the children one by one",
+    "dump": "report the stacks of the children",
+}
+#: How long an order waits for its worker, and an answer for its reader.
+KEPT_MS, ANSWER_MS = 60_000, 300_000
+#: Orders that may wait for one worker.
+MOST_WAITING = 16
+#: A worker reads its orders at least this often.
+READ_EVERY_S = 5.0
+LONGEST_BY = 200
+MOST_ANSWER_BYTES = 64 << 10
+LOOK_EVERY_S = 0.1
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Order(NamedTuple):
+    """One order. by: who gave it. child: the process to dump, 0 for all. raw: as it lies in the list."""
+
+    order_id: str
+    verb: str
+    by: str
+    child: int
+    at: int
+    raw: bytes
+
+
+class ChildStack(NamedTuple):
+    """The stacks of one child, and the (queue, mid) pairs that it ran then."""
+
+    pid: int
+    running: tuple[tuple[str, str], ...]
+    stack: str
+
+
+class OrderAnswer(NamedTuple):
+    """What a worker did about an order. outcome: "done" or "refused". at: epoch ms by the worker's clock."""
+
+    worker: str
+    verb: str
+    outcome: str
+    text: str
+    at: int = 0
+    children: tuple[ChildStack, ...] = ()
+
+
+# What operators write and read.
+
+
+def check(client: Client, worker: WorkerEntry) -> int:
+    """Raise ConfigError if that worker would not read an order; return the server's clock, epoch ms."""
+    now_ms = client.clock_ms()
+    if worker.damaged:
+        raise ConfigError(f"the entry of worker {worker.name!r} is damaged; look at its host")
+    if not worker.is_live(now_ms):
+        seen_s = max(0, now_ms - worker.seen_at) // 1000
+        raise ConfigError(
+            f"worker {worker.name!r} is lost: last seen {seen_s:,} s ago, it reads no orders; look at its host"
+        )
+    if not worker.orders:
+        raise ConfigError(
+            f"worker {worker.name!r} runs jobq {worker.version or 'of an earlier version'}, which reads no orders; "
+            "upgrade it, or send a signal to its process"
+        )
+    return now_ms
+
+
+def send(client: Client, worker: WorkerEntry, verb: str, *, by: str = "", child: int = 0) -> str:
+    """Order a worker to do `verb`; return the order's id. Raises ConfigError if that worker would not read it."""
+    if verb not in VERBS:
+        raise ConfigError(f"unknown order {verb!r}; use one of {', '.join(VERBS)}")
+    now_ms = check(client, worker)
+    key, order_id = keys.orders(client.namespace, worker.name), secrets.token_hex(16)
+    if client.command("LLEN", key) >= MOST_WAITING:
+        raise ConfigError(
+            f"{MOST_WAITING} orders wait for worker {worker.name!r}, which is the most; try again in a minute"
+        )
+    facts = {
+        "id": order_id, "verb": verb, "by": by[:LONGEST_BY], "child": child, "at": now_ms,
+        "pid": worker.pid, "started_at": worker.started_at,
+    }  # fmt: skip
+    client.command("RPUSH", key, json.dumps(facts))
+    client.command("PEXPIRE", key, KEPT_MS)
+    return order_id
+
+
+def this_user() -> str:
+    """Return who runs this process, for `by`: the user and the host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())  # a container's user without an entry
+    return f"{user} on {socket.gethostname()}"
+
+
+def answer(client: Client, order_id: str) -> OrderAnswer | None:
+    """Return the answer to an order; None if there is none, or one that no worker wrote."""
+    if not _ID.fullmatch(order_id):
+        return None
+    raw = client.command("GET", keys.order(client.namespace, order_id))
+    return None if raw is None else _answer(decoded(raw))
+
+
+def answers(
+    client: Client, sent: Mapping[str, str], within_s: float
+) -> Iterator[tuple[str, OrderAnswer | None]]:
+    """Yield (worker, answer) as workers answer; None for those that didn't in time. sent: worker -> order's id."""
+    waiting, deadline = dict(sent), time.monotonic() + within_s
+    while waiting:
+        for worker, order_id in list(waiting.items()):
+            found = answer(client, order_id)
+            if found is not None:
+                del waiting[worker]
+                yield worker, found
+        if not waiting or time.monotonic() >= deadline:
+            break
+        time.sleep(LOOK_EVERY_S)
+    yield from ((worker, None) for worker in waiting)
+
+
+def _answer(facts: Any) -> OrderAnswer | None:
+    if not isinstance(facts, dict) or not isinstance(facts.get("children"), list):
+        return None
+    children = [_stack(one) for one in facts["children"]]
+    return OrderAnswer(
+        worker=text_in(facts.get("worker")),
+        verb=text_in(facts.get("verb")),
+        outcome=text_in(facts.get("outcome")),
+        text=text_in(facts.get("text")),
+        at=number_in(facts.get("at")) or 0,
+        children=tuple(one for one in children if one is not None),
+    )
+
+
+def _stack(facts: Any) -> ChildStack | None:
+    if not isinstance(facts, dict) or not isinstance(facts.get("running"), list):
+        return None
+    pairs = [one for one in facts["running"] if isinstance(one, list) and len(one) == 2]
+    running = tuple((text_in(queue), text_in(mid)) for queue, mid in pairs)
+    return ChildStack(number_in(facts.get("pid")) or 0, running, text_in(facts.get("stack")))
+
+
+# What workers read and write.
+
+
+def waiting_for(client: Client, worker: str, pid: int, started_at: int) -> list[Order]:
+    """Return, and take off the list, the orders for this run of a worker that are younger than a minute."""
+    key = keys.orders(client.namespace, worker)
+    found = client.command("LRANGE", key, 0, MOST_WAITING - 1)
+    if not found:
+        return []
+    now_ms, orders = client.clock_ms(), []
+    for raw in found:
+        facts = decoded(raw)
+        order = _order(facts, raw)
+        mine = order is not None and (facts.get("pid"), facts.get("started_at")) == (
+            pid,
+            started_at,
+        )
+        fresh = order is not None and now_ms - order.at < KEPT_MS
+        if mine or not fresh:
+            client.command("LREM", key, 1, raw)
+        if order is not None and mine and fresh:
+            orders.append(order)
+    return orders
+
+
+def _order(facts: Any, raw: bytes) -> Order | None:
+    if not isinstance(facts, dict):
+        return None
+    order_id, verb, by = (text_in(facts.get(field)) for field in ("id", "verb", "by"))
+    child, at = number_in(facts.get("child")), number_in(facts.get("at"))
+    if not _ID.fullmatch(order_id) or not verb or child is None or at is None:
+        return None
+    return Order(order_id, verb[:LONGEST_BY], by[:LONGEST_BY], child, at, raw)
+
+
+def put_answer(client: Client, order_id: str, given: OrderAnswer) -> None:
+    """Store an answer; of long stacks the middle is left out."""
+    share = MOST_ANSWER_BYTES // max(1, len(given.children))
+    facts = given._asdict() | {
+        "children": [one._asdict() | {"stack": _cut(one.stack, share)} for one in given.children]
+    }
+    key = keys.order(client.namespace, order_id)
+    client.command("SET", key, json.dumps(facts), "PX", ANSWER_MS)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n({len(text) - 2 * half:,} characters left out)\n{text[-half:]}"

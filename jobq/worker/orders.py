@@ -1,0 +1,142 @@
+"""What a worker does about the orders that operators send it, and about TTIN: it reads, obeys, answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError, ScriptError
+from jobq.queue import orders
+from jobq.queue.orders import ChildStack, Order, OrderAnswer
+from jobq.worker import logger
+from jobq.worker.heartbeat import child_entry
+from jobq.worker.pool import PoolMember, StackDump
+
+#: After a failed try, the next one waits this many times as long as the try took.
+PAUSE_PER_TRY = 4
+#: Dumps that may wait for the one that children write.
+MOST_DUMPS = 4
+#: What a verb does, and what is answered; an empty text: the worker can't, as it leaves.
+Act = Callable[[], str]
+
+
+class Orders:
+    """Of one worker. acts: what each order does, apart from dumps."""
+
+    def __init__(
+        self, client: Client, name: str, members: Sequence[PoolMember], queues: Sequence[str],
+        acts: Mapping[str, Act],
+    ) -> None:  # fmt: skip
+        self._client, self._name, self._members, self._queues = client, name, members, queues
+        self._acts = acts
+        self._read_at = 0.0
+        self._may_warn = True
+        # Dumps that are asked for: of which members, and what to do with them. Only the first one has begun.
+        self._dumps: list[tuple[list[PoolMember], Callable[[StackDump], None]]] = []
+        self._dump: StackDump | None = None
+
+    @property
+    def is_dumping(self) -> bool:
+        """Whether children write their stacks."""
+        return bool(self._dumps)
+
+    def look_after(self, started_at: int, every_s: float) -> bool:
+        """Read and obey the orders if it is time, and finish dumps; whether an order was obeyed."""
+        self._finish_dumps()
+        began = time.monotonic()
+        if began < self._read_at:
+            return False
+        self._read_at = began + every_s
+        try:
+            found = orders.waiting_for(self._client, self._name, os.getpid(), started_at)
+            for order in found:
+                self._obey(order)
+        except JobqError as error:
+            self._warn(error)
+            now = time.monotonic()
+            self._read_at = now + max(every_s, PAUSE_PER_TRY * (now - began))
+            return False
+        self._may_warn = True
+        return bool(found)
+
+    def _warn(self, error: JobqError) -> None:
+        # While the server is away, the renewal of leases logs it.
+        if self._may_warn and isinstance(error, ScriptError):
+            logger.warning("this worker can't read its orders: %s", error)
+            self._may_warn = False
+
+    def _obey(self, order: Order) -> None:
+        logger.info("order %r, given by %r", order.verb, order.by or "someone")
+        if order.verb == "dump":
+            chosen = [one for one in self._members if one.pid and order.child in (0, one.pid)]
+            if len(self._dumps) >= MOST_DUMPS:
+                self._answer(order, "refused", "it has other dumps to make; try again")
+            elif chosen:
+                self.dump(chosen, partial(self._answer_dump, order, chosen))
+            else:
+                which = f"child {order.child}" if order.child else "child"
+                self._answer(order, "refused", f"no {which} runs here")
+            return
+        act = self._acts.get(order.verb)
+        if act is None:
+            known = ", ".join((*self._acts, "dump"))
+            self._answer(
+                order, "refused", f"unknown order {order.verb!r}; this worker obeys {known}"
+            )
+            return
+        text = act()
+        self._answer(order, "done" if text else "refused", text or "the worker is leaving already")
+
+    def _answer(
+        self, order: Order, outcome: str, text: str, children: tuple[ChildStack, ...] = ()
+    ) -> None:
+        at = round(time.time() * 1000)
+        given = OrderAnswer(self._name, order.verb, outcome, text, at, children)
+        orders.put_answer(self._client, order.order_id, given)
+
+    def describe(self) -> None:
+        """Log what each child does, with the stacks of its threads."""
+        chosen = [member for member in self._members if member.pid]
+        self.dump(chosen, partial(_log, chosen))
+
+    def dump(self, members: list[PoolMember], then: Callable[[StackDump], None]) -> None:
+        """Have children write their stacks, one dump after the other; call `then` in a later turn of the loop."""
+        self._dumps.append((members, then))
+        self._finish_dumps()
+
+    def _finish_dumps(self) -> None:
+        while self._dumps:
+            members, then = self._dumps[0]
+            if self._dump is None:
+                self._dump = StackDump(members)
+            if not self._dump.is_over():
+                return
+            done, self._dump = self._dump, None
+            self._dumps.pop(0)
+            try:
+                then(done)
+            except JobqError as error:
+                logger.warning("the stacks of the children can't be sent: %s", error)
+
+    def _answer_dump(self, order: Order, members: list[PoolMember], dump: StackDump) -> None:
+        entries = {one.pid: child_entry(one, self._queues) for one in members if one.pid}
+        children = []
+        for pid, stack in dump.texts().items():
+            running = entries[pid].running if pid in entries else ()
+            children.append(ChildStack(pid, tuple((job.queue, job.mid) for job in running), stack))
+        count = "1 child" if len(children) == 1 else f"{len(children)} children"
+        self._answer(order, "done", f"stacks of {count}", tuple(children))
+
+
+def _log(members: list[PoolMember], dump: StackDump) -> None:
+    by_pid = {member.pid: member for member in members}
+    for pid, stack in dump.texts().items():
+        if pid in by_pid:
+            slots = by_pid[pid].slots
+            logger.info(
+                "child %d: %d running, %d waiting, %d jobs ended\n%s",
+                pid, slots.nrunning, slots.nwaiting, slots.nfinished, stack,
+            )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Orders to a running worker: it obeys, answers, and shows what became of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from jobq.queue import orders, presence
+
+from .conftest import DEADLINE_S, until
+
+#: What lies in the list is read on both servers by tests/queue/test_orders.py.
+pytestmark = pytest.mark.one_server
+
+
+@pytest.fixture
+def ordered(client):
+    """ordered("quiet"): send that order to the worker w, and its answer."""
+
+    def send(verb, **more):
+        entry = until(lambda: presence.some_workers(client, ["w"]).get("w"))
+        order_id = orders.send(client, entry, verb, by="anna", **more)
+        [(worker, answer)] = orders.answers(client, {"w": order_id}, DEADLINE_S)
+        assert worker == "w" and answer is not None and answer.verb == verb
+        return answer
+
+    return send
+
+
+def shows(client, **wanted):
+    """Wait until the worker's entry has these values."""
+    until(lambda: wanted.items() <= presence.workers(client)[0]._asdict().items(), str(wanted))
+
+
+def test_worker_obeys_each_order(start, send, ledger, queue, client, redis, ordered, monkeypatch):
+    worker = start("--processes", "1", "--lease", "3s", "--name", "w")
+    assert ordered("quiet").outcome == "done"
+    shows(client, quiet=True, leaving=False)
+    send("gated", "a")
+    collected = [queue.admin.collect() for _ in range(100)]
+    assert len(collected) == 100 and queue.status("a").word == "queued"
+    assert ordered("resume").outcome == "done"
+    shows(client, quiet=False)
+    until(lambda: ledger.lines("start", "a"))
+
+    [before] = worker.children()
+    assert ordered("restart").outcome == "done"
+    ledger.gate("a").touch()
+    until(lambda: worker.children() not in ([], [before]))
+    assert ledger.lines("end", "a")
+
+    # What a later version may send.
+    monkeypatch.setitem(orders.VERBS, "dance", "")
+    refused = ordered("dance")
+    assert (refused.outcome, "unknown order 'dance'" in refused.text) == ("refused", True)
+    send("gated", "b")
+    until(lambda: ledger.lines("start", "b"))
+    assert ordered("drain").outcome == "done"
+    shows(client, quiet=True, leaving=True)
+    # A second one doesn't hurry the first one on.
+    assert ordered("drain").outcome == "done"
+    assert ordered("resume").outcome == "refused"
+    ledger.gate("b").touch()
+    assert worker.wait() == 0 and ledger.lines("end", "b")
+    assert "order 'quiet', given by 'anna'" in worker.log
+    assert not redis.exists("jobq:orders:w")
+
+
+def test_dump_has_the_stack_of_a_job_that_holds_the_gil(start, send, ledger, client, ordered):
+    worker = start("--processes", "2", "--lease", "3s", "--name", "w")
+    send("holds_gil", "a", 30.0)
+    until(lambda: ledger.lines("start", "a"))
+    [pid] = until(
+        lambda: [
+            child.pid
+            for child in presence.running(client, ["w"]).get("w") or ()
+            if [job.mid for job in child.running] == ["a"]
+        ]
+    )
+
+    def dumped():
+        answer = ordered("dump", child=pid)
+        assert [(one.pid, one.running) for one in answer.children] == [(pid, (("low", "a"),))]
+        return answer.children[0].stack
+
+    until(lambda: "in holds_gil" in dumped())
+    other = ordered("dump", child=1)
+    assert (other.outcome, other.text) == ("refused", "no child 1 runs here")
+    os.kill(pid, signal.SIGSTOP)
+    everyone = ordered("dump")
+    assert len(everyone.children) == 2
+    [stopped] = [one.stack for one in everyone.children if one.pid == pid]
+    assert stopped == "(it doesn't answer)"
+    os.kill(pid, signal.SIGKILL)
+    assert worker.stop() == 0
