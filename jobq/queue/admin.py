@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from jobq.client.connection import Client
@@ -13,7 +14,9 @@ from jobq.durations import Duration
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
+from jobq.queue.bin import ANY, HOUR_S, Bin
 from jobq.queue.fsck import fsck
+from jobq.queue.mids import checked_mid
 from jobq.queue.rules import KeyPage, KeyRow, key_rows
 from jobq.queue.types import (
     CRASH_LIMIT,
@@ -25,6 +28,7 @@ from jobq.queue.types import (
     LoggedTick,
     Page,
     Place,
+    Rescheduled,
     Sample,
     Schedules,
     Ticked,
@@ -44,6 +48,7 @@ SHORT_PAGE = 250
 MOST_DEAD, LONGEST_MS = 10**9, 3_153_600_000_000
 #: The largest whole number that Lua holds without rounding.
 MAX_NUMBER = 2**53
+NOTHING: Mapping[str, Argument] = MappingProxyType({})
 
 
 class Admin:
@@ -164,12 +169,51 @@ class Admin:
         """Put dead messages back as new ones.
 
         Per id 'revived', 'exists' (its mid lives), 'nil' (not among the dead) or 'damaged' (its record is).
+        `bin` revives so that it can be undone, and spread over time.
         """
         words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):
-            rest = dead_ids[first : first + PER_CALL]
-            words += map(text_of, self._call("revive", caller, now, rest))
+            rest = [part for one in dead_ids[first : first + PER_CALL] for part in (one, "")]
+            values = {"op": "", "life_ms": ""}
+            words += map(text_of, self._call("revive", caller, now, rest, values))
         return words
+
+    def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
+        """Where an operation keeps what it takes out of the queue, `keep` from its last call on."""
+        return Bin(self.name, self.client, operation, keep)
+
+    def run_now(
+        self, *mids: str, caller: Caller | None = None, now: int | None = None
+    ) -> list[Rescheduled]:
+        """Let messages that wait for a time run at once; `reschedule` with the former times undoes it."""
+        return self.reschedule([(mid, ANY, None) for mid in mids], caller=caller, now=now)
+
+    def reschedule(
+        self,
+        wanted: Sequence[tuple[str, str, int | None]],
+        *,
+        caller: Caller | None = None,
+        now: int | None = None,
+    ) -> list[Rescheduled]:
+        """Let waiting messages run not before another time.
+
+        wanted: of each its mid, its generation ('' until an attempt of it ended, ANY for whichever), and epoch ms, None
+        for at once.
+        """
+        done: list[Rescheduled] = []
+        for first in range(0, len(wanted), PER_CALL):
+            rows = wanted[first : first + PER_CALL]
+            rest = [
+                part
+                for mid, generation, at in rows
+                for part in (checked_mid(mid), generation, "" if at is None else at)
+            ]
+            reply = self._call("reschedule", caller, now, rest)
+            done += [
+                Rescheduled(row[0], text_of(word), _number(former) if former else None)
+                for row, word, former in zip(rows, reply[::2], reply[1::2], strict=True)
+            ]
+        return done
 
     def purge(self, *dead_ids: str) -> int:
         """Delete dead messages; return how many there were."""
@@ -183,10 +227,15 @@ class Admin:
         return int(self._call("clear", caller, now)[1])
 
     def _call(
-        self, verb: str, caller: Caller | None, now: int | None, rest: Sequence[str] = ()
+        self,
+        verb: str,
+        caller: Caller | None,
+        now: int | None,
+        rest: Sequence[Argument] = (),
+        values: Mapping[str, Argument] = NOTHING,
     ) -> Any:
         own = caller or self._callers.take()
-        reply = self.scripts[verb].call(own, {"now": moment(now)}, rest)
+        reply = self.scripts[verb].call(own, {"now": moment(now), **values}, rest)
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self._callers.give_back(own)

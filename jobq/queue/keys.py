@@ -46,6 +46,7 @@ schedules          hash, name -> definition as JSON, behind `c` if a worker's co
 ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
 tick-log           list, what became of the last 1,000 ticks, newest first
 events             stream, one entry per state change worth history
+bin:<operation>    hash, PX: `w` and a mid, `d` or `r` and a dead id -> what was taken out of the queue; bytes
 replay:<hash>      PX, while a replay from a lake is remembered: string, its last and first index, or
                    set, `mid#generation` of the dead that were put back
 =================  =======================================================================
@@ -77,6 +78,11 @@ def key(base: str, name: str, caller: str = "") -> str:
     if name == "last_call":
         return f"{base}call:{caller}"
     return base + _SUFFIX.get(name, name)
+
+
+def bin_of(base: str, operation: str) -> str:
+    """Where an operation keeps what it took out of the queue."""
+    return f"{base}bin:{operation}"
 
 
 def result(base: str, mid: str) -> str:

@@ -48,13 +48,13 @@ ROLES = {
         ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
-        _LOOKING, ("exists", "lindex", "llen", "lpos", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
+        _LOOKING, ("exists", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
         ("smembers",), ("hgetall", "hmget"), answers=("get",), reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "cancel", "clear", "hold", "level", "pause", "purge", "resume", "retention", "revive", "rule",
-         "schedule", "tick"),
-        ("lpos", "llen", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
+        (*_LOOKING, "cancel", "clear", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
+         "retention", "revive", "rule", "schedule", "take_out", "tick"),
+        ("lpos", "llen", "pttl", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
     ),
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),

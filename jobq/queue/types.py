@@ -56,6 +56,18 @@ class Enqueued(NamedTuple):
     existing_status: str = ""
 
 
+class Rescheduled(NamedTuple):
+    """What became of a message that was to run at another time.
+
+    word: 'moved', 'same' (it could run at once already), 'nil', or 'changed' (it runs, is done, or is another).
+    former_ms: before which it was not to run, epoch ms; None when it could run at once.
+    """
+
+    mid: str
+    word: str
+    former_ms: int | None
+
+
 class AddedMessages(Sequence[Enqueued]):
     """One round trip's messages, all of them new."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.client.connection import set_default_client
 from jobq.config import WorkerSettings
 from jobq.jobs import codec
 from jobq.jobs.endings import UnknownJobs
@@ -90,7 +91,7 @@ def test_example_of_the_api_page_finishes_its_message(server, client):
 
 def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, client):
     text = (ROOT / "docs" / "reference" / "wire.md").read_text()
-    [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    block, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     run = subprocess.run(
         [sys.executable, "-c", block], check=True, cwd=ROOT, env={"REDIS_URL": server.url},
         capture_output=True, text=True,
@@ -102,6 +103,18 @@ def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, cl
         "resize:a.jpg", "app.images.resize", ["a.jpg", 200],
     )  # fmt: skip
     assert queue_names(client) == ["low"]
+
+
+def test_example_of_the_wire_page_is_undone_as_it_says(client, capsys):
+    text = (ROOT / "docs" / "reference" / "wire.md").read_text()
+    _, block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    set_default_client(client)
+    try:
+        exec(compile(block, "wire.md", "exec"), {})
+    finally:
+        set_default_client(None)
+    said = re.findall(r"\)  # (.*)$", block, re.MULTILINE)
+    assert capsys.readouterr().out.splitlines() == said
 
 
 def test_unknown_job_waits_as_long_as_the_operations_page_says():

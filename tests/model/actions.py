@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tests.model import producing, ticking, working
+from tests.model import producing, ticking, undoing, working
 from tests.model.machine import Machine
 from tests.model.world import World
 
@@ -15,7 +15,9 @@ ACTIONS: dict[str, Callable[..., None]] = {
     for action in (
         producing.enqueue, producing.cancel, producing.revive, producing.pause, producing.clear,
         working.dequeue, working.finish, working.release, working.extend, working.checkpoint, working.forget,
-        working.close, working.collect, working.tick, ticking.schedule, working.step_back, working.again,
+        undoing.take_out, undoing.put_back, undoing.take_dead, undoing.revive_undoably, undoing.put_dead_back,
+        undoing.reschedule, working.close, working.collect, working.tick, ticking.schedule, working.step_back,
+        working.again,
     )
 }  # fmt: skip
 
@@ -32,6 +34,7 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
             yield "cancel", mid
         if left.get("revive") and w.records[mid].dead:
             yield "revive", mid
+    yield from undoings(w)
     # Of workers that are alike, the first acts for all.
     for worker in {w.situation(worker): worker for worker in reversed(scope.workers)}.values():
         yield from moves_of(w, worker)
@@ -49,6 +52,25 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
         yield "schedule", str(index)
     if working.next_moment(m, w):
         yield ("tick",)
+
+
+def undoings(w: World) -> Iterator[Action]:
+    scope, left = w.scope, w.left
+    for mid in scope.mids:
+        if left.get("take"):
+            yield "take_out", mid, "any"
+            yield "take_out", mid, "first"
+            if w.records[mid].dead and "dead" in scope.endings:
+                yield "take_dead", mid
+                yield "revive_undoably", mid
+        if left.get("put") and mid in w.binned:
+            yield "put_back", mid
+        if left.get("move"):
+            yield "reschedule", mid, "now"
+            yield "reschedule", mid, "later"
+    if left.get("put"):
+        for dead_id in w.binned_dead:
+            yield "put_dead_back", dead_id
 
 
 def moves_of(w: World, worker: str) -> Iterator[Action]:

@@ -100,7 +100,7 @@ class Explorer:
                 record.dead = tuple(dead)
             kept = sum(len(record.dead) for record in records)
             need(kept == min(most, died), f"{kept} of {died} dead are kept, of {most} at most")
-        revivable = "revive" in world.left  # nothing else reads the dead
+        revivable = "revive" in world.left or "take" in world.left  # nothing else reads the dead
         broken = self.machine.settled(world.now, world.scope.idle, revivable)
         need(not broken, broken)
         if not revivable:

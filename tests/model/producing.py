@@ -165,12 +165,19 @@ def revive(m: Machine, w: World, mid: str) -> None:
     record = w.records[mid]
     dead_id, content = record.dead[-1]
     word = word_of(m, w, mid)
-    (reply,) = call(m, w, "revive", "P", dead_id)
+    (reply,) = call(m, w, "revive", "P", "", "", dead_id, "")
     need(reply == ("revived" if word == "dead" else "exists"), f"revive of a {word} {mid}: {reply}")
     if reply == "revived":
-        record.dead = record.dead[:-1]
-        record.accept(content or str(m.command(w.clock, "HGET", "messages", mid)), 0)
-        record.newer_options = ("", "")
+        revived(m, w, record, mid, content, 0)
+
+
+def revived(m: Machine, w: World, record: Record, mid: str, content: str, not_before: int) -> str:
+    """Its newest dead one lives again; the content of that."""
+    record.dead = record.dead[:-1]
+    content = content or str(m.command(w.clock, "HGET", "messages", mid))
+    record.accept(content, not_before)
+    record.newer_options = ("", "")
+    return content
 
 
 def pause(m: Machine, w: World) -> None:

@@ -180,6 +180,10 @@ class World:
     """Until when nothing of a key may be handed out."""
     passed: dict[str, dict[str, int]] = field(default_factory=dict)
     """Of each key that may go: how often others went since it might."""
+    binned: dict[str, Record] = field(default_factory=dict)
+    """What an operation took out of those that wait."""
+    binned_dead: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
+    """Of the dead that it took out or revived: which of the two, the content, whether it was the newest of its mid."""
     behind: int = 0
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
 
@@ -192,7 +196,8 @@ class World:
         return World(
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
             self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked,
-            dict(self.held_keys), {key: dict(others) for key, others in self.passed.items()}, self.behind,
+            dict(self.held_keys), {key: dict(others) for key, others in self.passed.items()},
+            dict(self.binned), dict(self.binned_dead), self.behind,
         )  # fmt: skip
 
     def text(self) -> str:
@@ -200,6 +205,8 @@ class World:
         parts = [record.text(self.now) for record in self.records.values()]
         parts += sorted(map(self.situation, self.holds))
         parts.append(f"{self.paused} {self.behind}")
+        parts += [f"{mid} out: {one.text(self.now)}" for mid, one in sorted(self.binned.items())]
+        parts += [f"{one} out: {what}" for one, what in sorted(self.binned_dead.items())]
         if self.scope.ticks:
             coming = [max(0, tick_ms - self.now) for tick_ms in self.tick_times()]
             behind = sum(tick_ms <= self.last_tick for tick_ms in self.tick_times())

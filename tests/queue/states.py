@@ -107,6 +107,12 @@ def _of_dead(verb: str) -> Callable[[Held], str]:
     return call
 
 
+def _taken_out(held: Held) -> str:
+    kept = held.queue.admin.bin("op")
+    taken = kept.take_out(("m", "*"), now=NOW)
+    return f"{taken[0]}, {kept.put_back('waiting', 'm', now=NOW)[0]}"
+
+
 def _later(held: Held) -> str:
     """Time goes by until after every lock and backoff, and somebody collects."""
     for turn in range(4):
@@ -156,6 +162,11 @@ VERBS: dict[str, Callable[[Held], str]] = {
     "cancel": lambda held: str(held.queue.cancel("m", now=NOW)[0]),
     "revive": _of_dead("revive"),
     "purge": _of_dead("purge"),
+    "take_out, put_back": _taken_out,
+    "run_now": lambda held: held.queue.admin.run_now("m", now=NOW)[0].word,
+    "reschedule, later": lambda held: (
+        held.queue.admin.reschedule([("m", "*", NOW + HOUR_MS)], now=NOW)[0].word
+    ),
     "tick, overlap=skip": _tick("skip"),
     "tick, overlap=queue": _tick("queue"),
     "tick, overlap=allow": _tick("allow"),

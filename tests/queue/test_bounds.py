@@ -116,6 +116,17 @@ def test_dead_revive_and_purge_cost_by_the_message(queue, at, commands):
     assert commands(lambda: queue.admin.purge(*ids[10:])) <= 5 + 4 * 10
 
 
+def test_what_operators_undo_costs_by_the_message(queue, at, commands):
+    queue.enqueue_many(mids("m", 1_000), now=at(0))
+    bin_, some = queue.admin.bin("op"), [f"m{i}" for i in range(100, 110)]
+
+    assert commands(lambda: bin_.take_out(*((one, "") for one in some), now=at(1))) <= 40 + 32 * 10
+    assert commands(lambda: bin_.put_back("waiting", *some, now=at(2))) <= 40 + 12 * 10
+    later = [(one, "", at(9_000)) for one in some]
+    assert commands(lambda: queue.admin.reschedule(later, now=at(3))) <= 25 + 12 * 10
+    assert commands(lambda: queue.admin.run_now(*some, now=at(4))) <= 25 + 12 * 10
+
+
 def test_stale_copies_met_in_ready_do_not_make_a_dequeue_long(queue, at, commands):
     queue.enqueue_many(mids("m", 5_000), now=at(0))
     for first in range(0, 4_990, 10):

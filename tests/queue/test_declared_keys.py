@@ -74,7 +74,8 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         list(repair(queue, [*queue.admin.fsck(), Violation("as if", "m0", b"m0")]))
         ids = [dead.dead_id for dead in queue.admin.dead()]
         queue.admin.dead(mid="m2")
-        (queue.admin.purge if cycle == 1 else queue.admin.revive)(*ids)
+        (queue.admin.purge if cycle == 1 else queue.admin.revive)(*ids[1:])
+        undone(queue, ids[:1], now)
         queue.close_caller("somebody")
     keys_of_messages(queue, now)
     queue.admin.content("lines", now=now)
@@ -82,6 +83,22 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     queue.admin.collect(now=now + 100_000)
     queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead()))
     queue.admin.clear(now=now)
+
+
+def undone(queue: Queue, dead_ids: list[str], now: int) -> None:
+    """What operators do, and take back."""
+    queue.enqueue_many([("x1", b"v"), ("x2", b"v")], delay=5, now=now)
+    queue.enqueue(b"v", mid="x3", key="C", ordered=True, now=now)
+    queue.admin.run_now("x1", now=now)
+    queue.admin.reschedule([("x1", "", now + 9)], now=now)
+    bin_, mids = queue.admin.bin("op"), ("x1", "x2", "x3")
+    for _ in range(2):
+        bin_.take_out(*((mid, "*") for mid in mids), now=now)
+        bin_.put_back("waiting", *mids, now=now)
+    bin_.take_out_dead(*dead_ids, now=now)
+    bin_.put_back("dead", *dead_ids, now=now)
+    bin_.revive(*((one, now + 5) for one in dead_ids), now=now)
+    bin_.put_back("revived", *dead_ids, now=now)
 
 
 def keys_of_messages(queue: Queue, now: int) -> None:

@@ -70,11 +70,14 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "repair": Call((NOW, "ready1", "held", "none")),
         "resume": Call(()),
         "retention": Call((10, 1_000, "1")),
-        "revive": Call(_numbered(dead_id)),
+        "put_back": Call(_numbered("op-1", "waiting", "taken", "due2", "none")),
+        "reschedule": Call(_numbered("due1", "", "", "ready1", "*", NOW + 9_000, "none", "", "")),
+        "revive": Call(_numbered("op-1", 60_000, dead_id, NOW + 9_000)),
         "rule": Call((NOW + 5_000, "acme", 7, 3, 100, 60_000, 2, 9)),
         "schedule": Call((NOW + 5_000, "resume", "nightly", "")),
         "schedules": Call((NOW, 10)),
         "status": Call(("held", NOW)),
+        "take_out": Call(_numbered("op-1", 60_000, "waiting", "ready1", "", "key1", "*", "due1", "")),
         "why": Call(("key1", NOW)),
         "tick": Call((
             NOW + 5_000, "nightly", NOW + 4_000, NOW + 1_000, NOW + 4_500, "cancel", 2, "nightly@2", "tick", 70, 5,
@@ -105,6 +108,10 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     queue.admin.schedule("add", "nightly", "{}", now=at(1_000))
     queue.admin.tick("nightly", at(1_000) + 1, at(1_000), "nightly@1", b"tick", now=at(2_000))
     queue.admin.schedule("pause", "paused", "{}", now=at(1_000))
+    queue.enqueue(b"v", mid="taken", key="acme", now=at(5))
+    bin_ = queue.admin.bin("op-1")
+    bin_.take_out(("taken", ""), ("due2", ""), now=at(5))
+    queue.client.command("RENAME", bin_.key, f"{queue.prefix}bin")
     return Lease("held", held.token), queue.admin.dead()[0].dead_id
 
 
@@ -171,7 +178,7 @@ def test_script_changes_nothing_when_it_refuses_a_key_of_another_type(
 
 FIELDS = (
     "locks", "tokens", "backoffs", "nattempts", "ncrashes", "nunknowns", "generations", "requeue", "options",
-    "progress", "dead-messages", "last-dead",
+    "progress", "dead-messages", "last-dead", "bin",
 )  # fmt: skip
 SETTINGS = (
     "floor",

@@ -41,6 +41,8 @@ def stage(queue, at, end) -> Stage:
     end(queue, queue.dequeue(now=at(0)).messages[0], "dead", now=at(1))
     queue.enqueue_many([(mid, mid.encode()) for mid in "abcd"], now=at(2))
     held = queue.dequeue(2, now=at(3)).messages
+    queue.enqueue(b"gone", mid="gone", now=at(4))
+    queue.admin.bin("other").take_out(("gone", ""), now=at(4))
     return Stage(queue, held, queue.admin.dead()[0].dead_id, at)
 
 
@@ -67,6 +69,21 @@ VERBS: dict[str, Callable[[Stage, Caller, int], Any]] = {
     "release": lambda s, c, now: s.queue.release(s.holds(), caller=c, now=now),
     "cancel": lambda s, c, now: s.queue.cancel("a", "c", "none", caller=c, now=now),
     "revive": lambda s, c, now: s.queue.admin.revive(s.dead_id, "x#none", caller=c, now=now),
+    "take_out": lambda s, c, now: s.queue.admin.bin("op").take_out(
+        ("c", ""), ("none", ""), caller=c, now=now
+    ),
+    "take_out, dead": lambda s, c, now: s.queue.admin.bin("op").take_out_dead(
+        s.dead_id, caller=c, now=now
+    ),
+    "revive into the bin": lambda s, c, now: s.queue.admin.bin("op").revive(
+        (s.dead_id, None), caller=c, now=now
+    ),
+    "put_back": lambda s, c, now: s.queue.admin.bin("other").put_back(
+        "waiting", "gone", "none", caller=c, now=now
+    ),
+    "reschedule": lambda s, c, now: s.queue.admin.reschedule(
+        [("c", "", now + 9_000), ("none", "", None)], caller=c, now=now
+    ),
     "clear": lambda s, c, now: s.queue.admin.clear(caller=c, now=now),
 }
 every_verb = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)

@@ -118,6 +118,14 @@ WAKING: dict[str, Any] = {
     "promote": lambda q, held, now: q.admin.collect(now=now + 3_600_000),
     "recover": lambda q, held, now: q.admin.collect(now=now + 60_000),
     "revive": lambda q, held, now: q.admin.revive(q.admin.dead()[0].dead_id, now=now),
+    "revive, due first": lambda q, held, now: q.admin.bin("op").revive(
+        (q.admin.dead()[0].dead_id, now + 9), now=now
+    ),
+    "put_back": lambda q, held, now: q.admin.bin("other").put_back("waiting", "gone", now=now),
+    "run_now": lambda q, held, now: q.admin.run_now("due", now=now),
+    "reschedule, due first": lambda q, held, now: q.admin.reschedule(
+        [("due", "", now + 9)], now=now
+    ),
     "resume": lambda q, held, now: q.admin.resume(),
 }
 
@@ -132,7 +140,9 @@ def asleep(queue, redis, at):
         Ending(mid="deduped", token=deduped.token, backoff=7200),
     ]
     queue.finish(endings, now=at(0))
-    queue.enqueue(b"", mid="due", delay=3_600, now=at(0))
+    queue.enqueue_many([("due", b""), ("gone", b"")], delay=3_600, now=at(0))
+    queue.admin.run_now("gone", now=at(0))
+    queue.admin.bin("other").take_out(("gone", ""), now=at(0))
     run_dry(queue, redis, at(0))
     return held
 

@@ -148,6 +148,8 @@ local renderers = {
   eoq_backoff = function(value) return left_ms(value.px) end,
   ndry_runs = function(value) return value.s end,
   dead = function(value) return table.concat(R.members(value), ' ') end,
+  -- The world's text says what was taken out.
+  bin = function(value) return tostring(value.n) end,
   wake = function() return '1' end,
   events = function() return '' end,
   -- The world's text says where the last tick is.

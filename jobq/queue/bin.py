@@ -1,0 +1,135 @@
+"""What an operation takes out of a queue, kept for a while so that the operation can be undone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import BoundScripts, Caller, moment
+from jobq.client.scripts import Argument
+from jobq.config import duration_s
+from jobq.durations import DAY_MS, Duration
+from jobq.errors import ConfigError
+from jobq.queue import keys
+from jobq.queue.mids import checked_mid
+from jobq.queue.types import PER_CALL, text_of
+
+HOUR_S = 3_600.0
+#: Of a message that may be in any generation.
+ANY = "*"
+#: What the bin of one operation holds in one queue.
+MOST_MESSAGES, MOST_BYTES = 10_000, 16 * 1024 * 1024
+#: Where messages were, or what was done to them.
+Taken = Literal["waiting", "dead", "revived"]
+_OPERATION = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Bin:
+    """The bin of one operation in one queue; reached as `queue.admin.bin(operation)`.
+
+    Each call renews how long it is kept. The server holds 10,000 messages or 16 MiB for it at most.
+    """
+
+    def __init__(
+        self, queue: str, client: Client, operation: str, keep: Duration | None = HOUR_S
+    ) -> None:
+        if not _OPERATION.fullmatch(operation):
+            raise ConfigError(
+                f"operation {operation!r:.80} can't be used; take 1-64 letters, digits, dots, hyphens and underscores"
+            )
+        keep_ms = None if keep is None else round(duration_s(keep) * 1000)
+        if keep_ms is not None and not 1 <= keep_ms <= DAY_MS:
+            raise ConfigError(f"keep={keep!r} is out of range; take a millisecond to a day")
+        self.operation, self.client = operation, client
+        self.life_ms: Argument = "" if keep_ms is None else keep_ms
+        prefix = keys.prefix(client.namespace, queue)
+        self.key = keys.bin_of(prefix, operation)
+        named = partial(_key, prefix, self.key)
+        self._scripts = BoundScripts(client, "queue", prefix, named, f"queue {queue!r}")
+        # Not one of the queue's: each keeps what its calls begin with, and a bin is used a few times.
+        self._caller = Caller()
+
+    def take_out(
+        self, *waiting: tuple[str, str], caller: Caller | None = None, now: int | None = None
+    ) -> list[str]:
+        """Take waiting messages out, each a mid and a generation: '' until an attempt ended, ANY for whichever.
+
+        Per message 'taken', 'in bin' (taken before), 'nil' (there is none), 'changed' (it runs, is done, or is another)
+        or 'full'.
+        """
+        rows = [(checked_mid(mid), generation) for mid, generation in waiting]
+        return self._take("waiting", rows, caller, now)
+
+    def take_out_dead(
+        self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
+    ) -> list[str]:
+        """Take dead messages out. Per message 'taken', 'in bin', 'nil' or 'full'."""
+        rows = [(mid, rest) for mid, _, rest in (one.rpartition("#") for one in dead_ids)]
+        return self._take("dead", rows, caller, now)
+
+    def revive(
+        self,
+        *dead: tuple[str, int | None],
+        caller: Caller | None = None,
+        now: int | None = None,
+    ) -> list[str]:
+        """Put dead messages back as new ones, each by its dead id: not before an epoch ms, None for at once.
+
+        The words are those of `queue.admin.revive`, and 'full'.
+        """
+        rows: list[tuple[Argument, ...]] = [(one, "" if at is None else at) for one, at in dead]
+        return self._each("revive", rows, {"life_ms": self.life_ms}, caller, now)
+
+    def put_back(
+        self, taken: Taken, *ids: str, caller: Caller | None = None, now: int | None = None
+    ) -> list[str]:
+        """Undo: return messages to where they were, with all that was stored of them.
+
+        ids: mids, or for `dead` and `revived` dead ids, in the order in which they were taken. A message whose
+        turn came in the meantime is first now. Per message 'restored', 'nil' (not in the bin, or no
+        longer), 'exists' (its mid lives again), 'changed' (a revived one that has been started, changed or cancelled
+        since) or 'damaged'.
+        """
+        words: list[str] = []
+        # The last first: messages whose turn came go before those that are there.
+        for first in reversed(range(0, len(ids), PER_CALL)):
+            rows = [(one,) for one in ids[first : first + PER_CALL]]
+            words = self._each("put_back", rows, {"place": taken}, caller, now) + words
+        return words
+
+    def left_s(self) -> float | None:
+        """How long what is in it can still be put back; None for an empty bin."""
+        left_ms: int = self.client.command("PTTL", self.key)
+        return left_ms / 1000 if left_ms >= 0 else None
+
+    def _take(
+        self,
+        place: Taken,
+        rows: Sequence[tuple[str, str]],
+        caller: Caller | None,
+        now: int | None,
+    ) -> list[str]:
+        values: dict[str, Argument] = {"life_ms": self.life_ms, "place": place}
+        return self._each("take_out", rows, values, caller, now)
+
+    def _each(
+        self,
+        verb: str,
+        rows: Sequence[tuple[Argument, ...]],
+        values: dict[str, Argument],
+        caller: Caller | None,
+        now: int | None,
+    ) -> list[str]:
+        words: list[str] = []
+        given = {"now": moment(now), "op": self.operation, **values}
+        for first in range(0, len(rows), PER_CALL):
+            rest = [part for row in rows[first : first + PER_CALL] for part in row]
+            words += map(text_of, self._scripts[verb].call(caller or self._caller, given, rest))
+        return words
+
+
+def _key(prefix: str, bin_key: str, name: str) -> str:
+    return bin_key if name == "bin" else keys.key(prefix, name)

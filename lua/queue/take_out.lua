@@ -1,0 +1,104 @@
+#!lua flags=allow-oom
+--[[
+take_out: take waiting or dead messages out of the queue, into the bin of an operation, from where put_back returns them.
+
+KEYS
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
+  keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string wake:list meta:hash events:stream bin:hash last_call:string
+ARGV
+  caller   1-64 printable ASCII characters, the connection's random id
+  number   of this call, counted up by the caller
+  now      epoch ms, or '' for the server's clock
+  op       the operation's id, 1-64 letters, digits, dots, hyphens and underscores, which the events name
+  life_ms  how long the bin is kept from now on, 1-86400000; '' = delete the messages, without a bin
+  place    'waiting' | 'dead': where the messages are
+  then two per message: mid, generation, 1-250 of them. Of one that waits the generation is the token of its first
+           attempt, '' before one ended, '*' = whichever; of a dead one what follows # in its dead id
+RETURNS  {per message: 'taken' | 'in bin': this operation took it before | 'nil': there is none | 'changed': it runs, is
+         done, or is another | 'full': the bin holds 10,000 messages or 16 MiB} | {'closed'}
+COST     O(messages)
+WRITES   nothing for one that isn't taken; nothing at all when the call is refused
+]]
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
+  keys, lines, turns, rests, rules,
+  eoq_backoff, wake, meta, events, bin, last_call = unpack(KEYS)
+local caller, number, now, op, life_ms, place = unpack(ARGV, 1, 6)
+
+--@include shared/_arguments
+keys_are(31)
+arguments_are(6, 1, 250, 2)
+--@include _stored
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+life_ms = whole_or_none('life_ms', life_ms, 1, LONGEST_LOCK_MS)
+one_of('place', place, 'waiting', 'dead')
+local call = open_call(last_call, number)
+--@include shared/_clock
+--@include _clock
+read_clock(now)
+--@include _probe_live
+probe_live()
+probe('HLEN', dead_messages, last_dead)
+probe('ZCARD', dead)
+local any = {left_ready = redis.call('SCARD', left_ready) > 0, left_circle = redis.call('SCARD', left_circle) > 0}
+local nwake = redis.call('LLEN', wake)
+--@include _wake
+--@include _pace
+--@include _lines
+--@include _counters
+--@include _place
+--@include _free
+--@include _generation
+--@include _waiting
+--@include _bin
+operation(op)
+
+local function take_waiting(mid, generation)
+  local why = not_waiting(mid, generation)
+  if why then return why end
+  local not_before, attempts = redis.call('HGET', backoffs, mid), redis.call('HGET', nattempts, mid)
+  local parts = {not_before, attempts}
+  for i, key in ipairs({ncrashes, nunknowns, generations, options, progress, messages}) do
+    parts[i + 2] = redis.call('HGET', key, mid)
+  end
+  if life_ms and not keep(place, mid, parts) then return 'full' end
+  tick()
+  emit('cancelled', mid, now_ms, '\31' .. (attempts or '') .. '\31\31\31\31\31\31' .. op)
+  if not_before then leave_due(mid) else leave_ready(mid) end
+  forget(mid)
+  return 'taken'
+end
+
+local function take_dead(mid, generation)
+  local id = mid .. '#' .. generation
+  local died_at, content = redis.call('ZSCORE', dead, id), redis.call('HGET', dead_messages, id)
+  if not (died_at and content) then return 'nil' end
+  local is_newest = redis.call('HGET', last_dead, mid) == id
+  if life_ms and not keep(place, id, {died_at, is_newest and '1', content}) then return 'full' end
+  tick()
+  redis.call('ZREM', dead, id)
+  redis.call('HDEL', dead_messages, id)
+  if is_newest then redis.call('HDEL', last_dead, mid) end
+  return 'taken'
+end
+
+if call.refused then return {'closed'} end
+if call.kept then
+--@include _recorded
+  return kept_words(call.kept)
+end
+local take, words = place == 'dead' and take_dead or take_waiting, {}
+for i = 7, #ARGV, 2 do
+  local id = place == 'dead' and ARGV[i] .. '#' .. ARGV[i + 1] or ARGV[i]
+  local taken = life_ms and redis.call('HEXISTS', bin, LETTERS[place] .. id) == 1
+  words[#words + 1] = taken and 'in bin' or take(ARGV[i], ARGV[i + 1])
+end
+close_bin(life_ms)
+save_lines()
+record_call(call, table.concat(words, '\31') .. '\30')
+return words

@@ -1,0 +1,140 @@
+"""What operators do and undo: take messages out and put them back, let them run at another time."""
+
+from __future__ import annotations
+
+from tests.model.expect import call, events, need, word_of
+from tests.model.machine import Machine
+from tests.model.producing import revived
+from tests.model.world import START, World
+
+OPERATION, LIFE_MS = "op", 1_000_000
+#: When a message is put off to.
+LATER = START + 9
+
+
+def waits(w: World, mid: str, word: str) -> bool:
+    """Whether it is in ready or due, and nobody held it last."""
+    return word.startswith("queued") and not w.records[mid].token
+
+
+def take_out(m: Machine, w: World, mid: str, generation: str) -> None:
+    """One that waits, of whichever generation, or only before its first attempt ended."""
+    w.left["take"] -= 1
+    record, word = w.records[mid], word_of(m, w, mid)
+    (reply,) = call(
+        m,
+        w,
+        "take_out",
+        "P",
+        OPERATION,
+        LIFE_MS,
+        "waiting",
+        mid,
+        "*" if generation == "any" else "",
+    )
+    expected = "taken"
+    if mid in w.binned:
+        expected = "in bin"
+    elif word in ("nil", "dead"):
+        expected = "nil"
+    elif not waits(w, mid, word) or (generation == "first" and not record.fresh):
+        expected = "changed"
+    need(reply == expected, f"take_out of a {word} {mid}: {reply}, not {expected}")
+    if reply != "taken":
+        need(m.unchanged(), "I9 a refused take_out wrote something")
+        return
+    need(events(m) == [("cancelled", mid)], f"take_out wrote {events(m)}")
+    w.binned[mid] = record.copy()
+    record.settle()
+
+
+def put_back(m: Machine, w: World, mid: str) -> None:
+    w.left["put"] -= 1
+    record, word = w.records[mid], word_of(m, w, mid)
+    (reply,) = call(m, w, "put_back", "P", OPERATION, "waiting", mid)
+    expected = "restored" if word in ("nil", "dead") else "exists"
+    need(reply == expected, f"put_back of a {word} {mid}: {reply}, not {expected}")
+    if reply == "exists":
+        need(m.unchanged(), "I9 a refused put_back wrote something")
+        return
+    need(events(m) == [("revived", mid)], f"put_back wrote {events(m)}")
+    need(
+        not m.command(w.clock, "HEXISTS", "bin", f"w{mid}"), f"{mid} is in the bin and in the queue"
+    )
+    again = w.binned.pop(mid)
+    again.dead, again.died, again.turn, again.order = record.dead, record.died, 0, 0
+    w.records[mid] = again
+
+
+def take_dead(m: Machine, w: World, mid: str) -> None:
+    w.left["take"] -= 1
+    dead_id, content = w.records[mid].dead[-1]
+    generation = dead_id.rpartition("#")[2]
+    newest = m.command(w.clock, "HGET", "last_dead", mid) == dead_id
+    (reply,) = call(m, w, "take_out", "P", OPERATION, LIFE_MS, "dead", mid, generation)
+    need(reply == "taken", f"take_out of the dead {mid}: {reply}")
+    w.records[mid].dead = w.records[mid].dead[:-1]
+    w.binned_dead[dead_id] = ("dead", content, newest)
+
+
+def revive_undoably(m: Machine, w: World, mid: str) -> None:
+    """Not at once."""
+    w.left["take"] -= 1
+    record = w.records[mid]
+    dead_id, content = record.dead[-1]
+    word, newest = word_of(m, w, mid), m.command(w.clock, "HGET", "last_dead", mid) == dead_id
+    (reply,) = call(m, w, "revive", "P", OPERATION, LIFE_MS, dead_id, w.now + 2)
+    need(
+        reply == ("revived" if word in ("nil", "dead") else "exists"),
+        f"revive of a {word} {mid}: {reply}",
+    )
+    if reply == "revived":
+        content = revived(m, w, record, mid, content, w.now + 2)
+        w.binned_dead[dead_id] = ("revived", content, newest)
+
+
+def put_dead_back(m: Machine, w: World, dead_id: str) -> None:
+    w.left["put"] -= 1
+    place, content, newest = w.binned_dead[dead_id]
+    mid = dead_id.partition("#")[0]
+    record, word = w.records[mid], word_of(m, w, mid)
+    (reply,) = call(m, w, "put_back", "P", OPERATION, place, dead_id)
+    expected = "restored"
+    if place == "revived":
+        same = waits(w, mid, word) and record.fresh and record.content == content
+        expected = "restored" if same else "changed"
+    need(reply == expected, f"put_back of the {place} {dead_id}, {word} now: {reply}")
+    if reply == "changed":
+        need(m.unchanged(), "I9 a refused put_back wrote something")
+        return
+    kept = [m.command(w.clock, "HEXISTS", "bin", f"{letter}{dead_id}") for letter in "dr"]
+    need(not any(kept), f"{dead_id} is in the bin and among the dead")
+    known = m.command(w.clock, "HGET", "last_dead", mid)
+    need(known or not newest, f"nothing says that {mid} is dead")
+    del w.binned_dead[dead_id]
+    if place == "revived":
+        record.settle()
+    record.dead += ((dead_id, content),)
+
+
+def reschedule(m: Machine, w: World, mid: str, when: str) -> None:
+    """At once, or later."""
+    w.left["move"] -= 1
+    record, word = w.records[mid], word_of(m, w, mid)
+    waiting_for = max(0, record.not_before) if word == "queued-with-backoff" else 0
+    is_due = bool(m.command(w.clock, "HEXISTS", "backoffs", mid))
+    reply = call(m, w, "reschedule", "P", mid, "*", LATER if when == "later" else "")
+    if word in ("nil", "dead"):
+        expected: tuple[object, ...] = ("nil", "")
+    elif not waits(w, mid, word):
+        expected = ("changed", "")
+    elif when == "now" and not is_due:
+        expected = ("same", "")
+    else:
+        expected = ("moved", str(record.not_before) if is_due else "")
+    need(reply == expected, f"reschedule of a {word} {mid}: {reply}, not {expected}")
+    need(not waiting_for or is_due, f"{mid} waits for {waiting_for} outside due")
+    if reply[0] != "moved":
+        need(m.unchanged(), "I9 a refused reschedule wrote something")
+        return
+    record.not_before, record.turn, record.lined = (LATER if when == "later" else 0), 0, False
