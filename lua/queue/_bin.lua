@@ -1,4 +1,4 @@
--- bin: what an operation took out of the queue, for as long as it can be put back. A hash: a letter and a mid or a dead id
+-- bin: what an operation took out of the queue, until it can no longer be put back. A hash: a letter and a mid or a dead id
 -- -> its parts; `bytes` -> how many bytes it holds.
 -- needs: bin count_of
 local LETTERS = {waiting = 'w', dead = 'd', revived = 'r'}
