@@ -7,9 +7,11 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
 from jobq.client.connection import Client
@@ -50,31 +52,32 @@ def visit(client: Client) -> Iterator[Visit]:
         one.close()
 
 
-@pytest.fixture
-def served(client: Client) -> Iterator[Callable[..., str]]:
-    """`served(title="x")`: the address of a dashboard that a real HTTP server serves; its visitors are admins."""
-    import uvicorn
-
-    running: list[tuple[Any, uvicorn.Server, threading.Thread]] = []
-
-    def serving(role: UserRole | None = UserRole.ADMIN, **settings: Any) -> str:
-        if role is not None:
-            settings.setdefault("identify", lambda request: Identity("anna", role, True))
-        app = create_app(client, **settings)
-        listening = socket.socket()
-        listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        running.append((app, server, thread))
-        return f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-    yield serving
-    for app, server, thread in running:
+@contextmanager
+def serving_app(
+    client: Client, role: UserRole | None = UserRole.ADMIN, **settings: Any
+) -> Iterator[str]:
+    """The address of a dashboard that a real HTTP server serves; all visitors have `role`, unless it is None."""
+    if role is not None:
+        settings.setdefault("identify", lambda request: Identity("anna", role, True))
+    app = create_app(client, **settings)
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
         server.should_exit = True
         thread.join(60)
         app.state.site.close()
+
+
+@pytest.fixture
+def served(client: Client) -> Iterator[Callable[..., str]]:
+    """`served(title="x")`: the address of a dashboard, as `serving_app`."""
+    with ExitStack() as stack:
+        yield lambda *role, **settings: stack.enter_context(serving_app(client, *role, **settings))
 
 
 def chromium() -> str:
@@ -101,3 +104,20 @@ def browser() -> Iterator[Any]:
         launched = play.chromium.launch(executable_path=where, args=[*FLAGS, *sandbox])
         yield launched
         launched.close()
+
+
+@contextmanager
+def browsing(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """A tab. `said` is what its console said; it asks nobody but `address`."""
+    context = browser.new_context(timezone_id="Europe/Berlin", **options)
+    context.set_default_timeout(120_000)
+    page = context.new_page()
+    page.said = []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.on(
+        "request",
+        lambda one: None if one.url.startswith(address) else page.said.append(f"asked {one.url}"),
+    )
+    yield page
+    context.close()

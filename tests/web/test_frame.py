@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -15,6 +15,7 @@ from jobq.queue.queue import Queue
 from jobq.web import UserRole, create_app
 from jobq.web.assets import assets
 from jobq.web.names import encoded, untilded
+from tests.web.vendored import FOLDERS, listed
 
 pytestmark = pytest.mark.one_server
 WEB = Path(__file__).parents[2] / "jobq" / "web"
@@ -32,11 +33,11 @@ def test_page_links_files_that_are_served_for_ever_under_their_hash(visit):
     assert page.get("/static/app.css").status_code == 404
 
 
-def test_vendored_files_are_those_that_were_published():
-    folder = WEB / "static" / "vendor"
-    listed = tomllib.loads((folder / "vendor.toml").read_text())["file"]
-    assert {one["name"] for one in listed} == {path.name for path in folder.glob("*.js")}
-    for one in listed:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.parts[-4])
+def test_vendored_files_are_those_that_were_published(folder: Path):
+    files = listed(folder)
+    assert {one["name"] for one in files} == {path.name for path in folder.glob("*.js")}
+    for one in files:
         assert hashlib.sha256((folder / one["name"]).read_bytes()).hexdigest() == one["sha256"]
 
 
@@ -72,8 +73,6 @@ def test_choice_of_a_viewer_lasts_and_returns_to_the_page(visit):
     "name", ["low", "a/b", "..", ".", "", "~2F", "ä 100%", "a\\b;c?d#e", "%2F"]
 )
 def test_any_name_is_one_part_of_a_path(name):
-    from urllib.parse import unquote
-
     part = encoded(name)
     assert "/" not in part and part.strip(".")
     # A server decodes percent codes once.

@@ -1,0 +1,187 @@
+"""A shop's installation: queues in every state, a quarter of an hour of history, and one of every other feature.
+
+`python -m tests.web.shop URL` fills an empty server with it, for a look at the dashboard.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from datetime import UTC, datetime
+
+from jobq.client.connection import Client, connect
+from jobq.events import attempt_record
+from jobq.jobs.codec import encode
+from jobq.limits.limit import Limit
+from jobq.limits.slots import Slots
+from jobq.protocols.reliable.queue import ReliableQueue
+from jobq.protocols.rsmq.client import Rsmq
+from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
+from jobq.queue import presence
+from jobq.queue.presence import ChildEntry, RunningJob
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Message
+from jobq.schedules.definition import checked_schedule, encoded
+from jobq.topics.group import TopicGroup
+from jobq.topics.topic import Topic
+
+HISTORY_S = 14 * 60
+JOBS = {
+    "mails": ["shop.mail.send_receipt", "shop.mail.send_newsletter"],
+    "images": ["shop.images.resize"],
+    "payments": ["shop.pay.charge", "shop.pay.refund"],
+    "reports": ["shop.reports.monthly"],
+    "search": ["shop.search.index_product"],
+}
+CRON = (
+    ("nightly-digest", "30 2 * * *", "shop.reports.monthly"),
+    ("reindex", "*/5 * * * *", "shop.search.index_product"),
+)
+TIMEOUT = (
+    "Timeout: the provider did not answer within 30 s\n"
+    'Traceback (most recent call last):\n  File "shop/pay.py", line 88, in charge\n'
+    "    reply = gateway.pay(order, cents)\n"
+    "shop.gateway.Timeout: the provider did not answer within 30 s"
+)
+BOUNCED = "SMTPRecipientsRefused: 550 5.1.1 <nobody@b.example> unknown user"
+#: Example values for the names in paths.
+SAMPLES = {
+    "queue": "mails", "mid": "order-1042", "job": "shop.pay.charge", "error": "shop.gateway.Timeout",
+    "worker": "web-7:4711",
+    "schedule": "nightly-digest", "cron": "nightly-digest", "limit": "smtp", "topic": "orders",
+    "operation": "none", "fingerprint": "f1",
+}  # fmt: skip
+
+
+class Shop:
+    """Fills a server. Times are the server's, so it is the same at whatever hour."""
+
+    def __init__(self, client: Client, seed: int = 7) -> None:
+        self.client = client
+        self.now = client.clock_ms()
+        self.random = random.Random(seed)
+        self.queues = {name: Queue(name, client) for name in JOBS}
+
+    def fill(self, scale: int = 1) -> None:
+        """Make everything. `scale` multiplies the messages of the history."""
+        self.history(scale)
+        self.present()
+        self.workers()
+        self.others()
+
+    def call(self, job: str, at: int, number: int) -> bytes:
+        """Return the call of one order."""
+        order = {
+            "order": 990 + number,
+            "customer": {"mail": f"c{number}@b.example", "card": "4111 1111"},
+        }
+        return encode(job, [17 + number], order, enqueued_at=at)
+
+    def history(self, scale: int) -> None:
+        """Run messages from a quarter of an hour ago on; some fail, in the last minutes more."""
+        for step in range(0, HISTORY_S, 20):
+            at = self.now - (HISTORY_S - step) * 1000
+            for name, jobs in JOBS.items():
+                if name == "reports" and step % 120:
+                    continue
+                count = scale * max(1, int(self.random.gauss(6 if name == "mails" else 3, 1.5)))
+                queue = self.queues[name]
+                queue.enqueue_many(
+                    [(f"{name}-{step}-{n}", self.call(self.random.choice(jobs), at, n)) for n in range(count)], now=at
+                )  # fmt: skip
+                late = step > HISTORY_S - 300
+                taken = queue.dequeue(count, now=at + 400).messages
+                ended = [self.ending(name, message, at + 9_000, late) for message in taken]
+                if ended:
+                    queue.finish(ended, now=at + 9_000)
+
+    def ending(self, name: str, message: Message, at: int, late: bool) -> Ending:
+        """Return how one attempt ended."""
+        job = JOBS[name][0]
+        fails = self.random.random() < (0.45 if name == "payments" and late else 0.03)
+        outcome, error, reason = "done", "", ""
+        if fails:
+            outcome = "dead" if name in ("payments", "mails") else "retry"
+            reason = (TIMEOUT if name == "payments" else BOUNCED) if outcome == "dead" else ""
+            error = (
+                "shop.gateway.Timeout" if name == "payments" else "smtplib.SMTPRecipientsRefused"
+            )
+        run_us = int(self.random.lognormvariate(12, 0.8))
+        record = attempt_record(
+            job, 1, 9_000, run_us, run_us // 3, 90_000 + self.random.randrange(30_000), "web-7:4711", error,
+            "f1" if error else "", 240,
+        )  # fmt: skip
+        return Ending(
+            mid=message.mid, token=message.token, outcome=outcome, reason=reason, record=record,  # type: ignore[arg-type]
+            backoff=600.0 if outcome == "retry" else None,
+        )  # fmt: skip
+
+    def present(self) -> None:
+        """Make what waits and runs now."""
+        mails, now = self.queues["mails"], self.now
+        mails.enqueue(self.call("shop.mail.send_receipt", now, 52), mid="order-1042")
+        mails.enqueue_many(
+            [(f"mail-{n}", self.call(JOBS["mails"][n % 2], now, n)) for n in range(140)]
+        )
+        mails.enqueue_many(
+            [(f"later-{n}", self.call(JOBS["mails"][1], now, n)) for n in range(30)], delay=900
+        )
+        mails.dequeue(6, lease="1h")
+        self.queues["images"].enqueue_many(
+            [(f"image-{n}", self.call(JOBS["images"][0], now, n)) for n in range(9)]
+        )
+        self.queues["images"].dequeue(4, lease="1h")
+        reports = self.queues["reports"]
+        reports.enqueue_many(
+            [(f"report-{n}", self.call(JOBS["reports"][0], now, n)) for n in range(12)]
+        )
+        reports.admin.pause()
+
+    def workers(self) -> None:
+        """Announce three workers, one of them lost."""
+        names = sorted(name for jobs in JOBS.values() for name in jobs)
+        presence.put_jobs(self.client, names)
+        running = {
+            4712: tuple(RunningJob("mails", f"mail-{n}", self.now - 12_000 * n) for n in (1, 2)),
+            4713: (RunningJob("images", "image-0", self.now - 95_000),),
+        }
+        for name, ago_s, quiet in (
+            ("web-7:4711", 2, False),
+            ("web-8:5120", 3, True),
+            ("web-9:880", 900, False),
+        ):
+            facts = {
+                "host": name.partition(":")[0], "pid": int(name.partition(":")[2]), "version": "2.4.0",
+                "queues": ["mails", "images", "payments", "search"], "slots": 8, "quiet": quiet, "running": 3,
+                "jobs": presence.digest_of(names), "lease_ms": 15_000, "started_at": self.now - 7_200_000,
+                "seen_at": self.now - ago_s * 1000,
+            }  # fmt: skip
+            presence.put_worker(self.client, name, facts)
+            children = [
+                ChildEntry(pid, "working", 118 << 20, 412, jobs) for pid, jobs in running.items()
+            ]
+            presence.put_running(self.client, name, children)
+
+    def others(self) -> None:
+        """Make one of every other feature."""
+        client = self.client
+        for name, cron, job in CRON:
+            made = checked_schedule(name, job, cron, {"tz": "Europe/Berlin"})
+            self.queues["reports"].admin.schedule("add", name, encoded(made))
+        Limit("smtp", "20/m", client=client).take()
+        Slots("erp", 4, client=client)
+        orders = Topic("orders", client)
+        orders.append_many([f'{{"order": {n}}}'.encode() for n in range(40)])
+        TopicGroup(orders.name, "billing", client).subscribe()
+        rsmq = Rsmq(client=client)
+        rsmq.create_queue("sms")
+        rsmq.send_message("sms", "hello")
+        ReliableQueue(client).push("invoices", "one", "two")
+        SidekiqQueue("default", client).push("HardWorker", [1, "x"])
+        ResqueQueue("low", client).push("Archive", [7])
+
+
+if __name__ == "__main__":
+    began = datetime.now(UTC)
+    Shop(connect(sys.argv[1])).fill(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    print(f"filled in {(datetime.now(UTC) - began).total_seconds():.1f} s")

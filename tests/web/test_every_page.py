@@ -1,0 +1,92 @@
+"""Every page in a browser, light and dark, on a desk and on a phone: accessible, silent, no wider than the screen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq.web.names import encoded
+from jobq.web.routes import DeclaredRoute, load_pages
+from tests import conftest
+from tests.web.conftest import browsing, serving_app
+from tests.web.shop import SAMPLES, Shop
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
+#: Routes that show no page.
+NO_PAGES = {"static"}
+RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}}
+CONTRAST = {"runOnly": ["color-contrast"]}
+FOUND = """async (options) => {
+  const found = await axe.run(document, { ...options, resultTypes: ["violations"] });
+  return found.violations.map((one) => one.id + ": " + one.nodes.map((node) => node.html).slice(0, 3).join(" "));
+}"""
+#: What reaches out of the page, for the message of a failure.
+WIDE = """() => [...document.querySelectorAll("body *")]
+  .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll, .tabs, pre, .hidden"))
+  .map((one) => one.outerHTML.slice(0, 120)).slice(0, 3)"""
+
+
+def pages() -> list[DeclaredRoute]:
+    """The routes that show a page."""
+    return [
+        one for one in load_pages().declared.values()
+        if one.method == "GET" and one.name not in NO_PAGES and not one.path.startswith("/api/")
+    ]  # fmt: skip
+
+
+def path_of(route: DeclaredRoute) -> str:
+    """The path of a page of the shop."""
+    return re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: encoded(SAMPLES[name[1]]), route.path)
+
+
+@pytest.fixture(scope="module")
+def shop(servers: Any, short_folder: Path) -> Iterator[str]:
+    """The address of a dashboard of a filled server."""
+    server = conftest.serving("valkey", servers, short_folder)
+    with conftest.emptied(server), conftest.connected(server) as client:
+        Shop(client).fill()
+        with serving_app(client, title="Shop") as address:
+            yield address
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Any, shop: str) -> Iterator[Any]:
+    """A tab without live refresh, so that nothing changes while it is looked at."""
+    with browsing(browser, shop) as page:
+        page.context.add_cookies([{"name": "jobq_view", "value": "live=off", "url": shop}])
+        yield page
+
+
+@pytest.mark.parametrize("route", pages(), ids=lambda one: one.name)
+def test_page_is_accessible_silent_and_fits(tab: Any, shop: str, route: DeclaredRoute):
+    tab.said.clear()
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    reply = tab.goto(shop + path_of(route))
+    if "text/html" not in reply.headers.get("content-type", ""):
+        return
+    assert reply.status < 400, reply.status
+    tab.wait_for_selector("html[data-ready]")
+    tab.evaluate(AXE.read_text(encoding="utf-8"))
+    for width in (1440, 390):
+        tab.set_viewport_size({"width": width, "height": 844})
+        for scheme, rules in (("light", RULES), ("dark", CONTRAST)):
+            tab.emulate_media(color_scheme=scheme)
+            assert tab.evaluate(FOUND, rules) == [], (width, scheme)
+        if tab.evaluate("document.documentElement.scrollWidth") > width:
+            raise AssertionError((width, tab.evaluate(WIDE)))
+    assert tab.said == []
+
+
+def test_what_is_wrong_with_a_page_is_found(tab: Any, shop: str):
+    tab.goto(shop)
+    tab.evaluate(AXE.read_text(encoding="utf-8"))
+    tab.evaluate("document.body.append(new Image(10, 10), document.createElement('button'))")
+    assert {line.partition(":")[0] for line in tab.evaluate(FOUND, RULES)} >= {
+        "image-alt",
+        "button-name",
+    }
