@@ -13,7 +13,7 @@ KNOWN = frozenset(
         "URL", "NAMESPACE", "PATIENCE", "EMBEDDED", "EMBEDDED_IDLE", "DATA", "FUNCTIONS", "DURABILITY",
         "DURABLE_WITHIN", "OUTAGE_BUFFER", "MAX_CONTENT", "CODEC", "CODEC_KEYS", "CODEC_ACCEPT_PLAIN", "CODEC_VALID",
         "LAKE", "PYPROJECT",
-        "QUEUE", "QUEUES", "IMPORT", "JSON",
+        "QUEUE", "QUEUES", "IMPORT", "JSON", "BY",
     )
 )  # fmt: skip
 #: Switches of single parts, and of jobq's own tests.
@@ -29,8 +29,8 @@ INNER = frozenset(
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
     "worker", "enqueue", "queues", "workers", "order", "status", "why", "cancel", "pause", "resume", "queue", "key",
-    "dead", "limit", "events", "cron", "outbox", "metrics", "check", "topic", "reliable", "rsmq", "ruby", "lake",
-    "report", "spark", "server", "functions", "completion", "acl", "demo", "chaos",
+    "dead", "limit", "events", "cron", "outbox", "metrics", "audit-log", "check", "topic", "reliable", "rsmq", "ruby",
+    "lake", "report", "spark", "server", "functions", "completion", "acl", "demo", "chaos",
 )  # fmt: skip
 #: What commands were called before: their variables are still read.
 FORMER_COMMANDS = ("messages", "clear", "forget", "doctor", "fsck", "audit", "resque")
@@ -40,7 +40,8 @@ _said: set[str] = set()
 
 def warn(environ: Mapping[str, str]) -> None:
     """Log a warning for each name that nothing reads, once per process. Commands check their own options."""
-    prefixes = tuple(f"{PREFIX}{command.upper()}_" for command in (*COMMANDS, *FORMER_COMMANDS))
+    names_of_commands = (name.upper().replace("-", "_") for name in (*COMMANDS, *FORMER_COMMANDS))
+    prefixes = tuple(f"{PREFIX}{name}_" for name in names_of_commands)
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):
         logger.warning("%s", sentence)

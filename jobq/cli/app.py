@@ -52,6 +52,11 @@ SECTIONS = {
         "metrics": Verb(
             "metrics", "metrics", "Serve metrics of queues, topics and schedules until TERM or INT."
         ),
+        "audit-log": Verb(
+            "audit_log",
+            "audit_log",
+            "List who changed what by commands and in the dashboard, newest first.",
+        ),
         "check": Verb(
             "check", "check", "Check the server, the queues' structure, or that nothing was lost."
         ),

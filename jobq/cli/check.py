@@ -93,7 +93,15 @@ def show(session: Session, finding: Finding) -> None:
         click.echo(f"{'':19}→ {output.escaped(finding.remedy)}")
 
 
-@command("fsck", "", "--queues low,high --json", "--queues low --repair", group=check, changes=True)
+@command(
+    "fsck",
+    "",
+    "--queues low,high --json",
+    "--queues low --repair",
+    group=check,
+    changes=True,
+    operation="fsck-repair",
+)
 @queues_option
 @option("--repair", "repairs", "Repair the violations.")
 @yes_option
@@ -140,10 +148,12 @@ def _strange(
     if not names or forget is None:
         return len(names)
     session.confirmed(f"Remove {len(names)} from the list of {kind}s?", yes)
-    for name, text in zip(names, shown, strict=True):
-        forget(session.client, name)
-        record = {"queue": None, "rule": rule, "mid": text, "repair": "removed"}
-        session.say(record, f"{rule}: {text}: removed")
+    with session.operation("", f"list:{kind}s") as performed:
+        performed.set(number=len(names))
+        for name, text in zip(names, shown, strict=True):
+            forget(session.client, name)
+            record = {"queue": None, "rule": rule, "mid": text, "repair": "removed"}
+            session.say(record, f"{rule}: {text}: removed")
     return 0
 
 
@@ -163,7 +173,8 @@ def _limits(session: Session, repairs: bool, yes: bool) -> int:
         record = damage._asdict() | {"raw": None}
         text = f"limit {damage.limit}: {damage.rule}{': ' if damage.key else ''}{damage.key}"
         if repairs:
-            record["repair"] = mend_limit(session.client, damage)
+            with session.operation("", f"limit:{damage.limit}"):
+                record["repair"] = mend_limit(session.client, damage)
             text += f": {record['repair']}"
         session.say(record, text)
     return 0 if repairs else len(found)
@@ -179,7 +190,10 @@ def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> in
         session.say({"queue": queue.name, "rule": None, "mid": None}, f"{queue.name}: clean")
     elif repairs:
         session.confirmed(f"Repair {len(violations)} of queue {queue.name}?", yes)
-        return _repaired(session, queue, violations)
+        with session.operation(queue.name) as performed:
+            left = _repaired(session, queue, violations)
+            performed.set(number=len(violations), note=f"{left} violations are left")
+        return left
     return len(violations)
 
 

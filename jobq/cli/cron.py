@@ -161,6 +161,7 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
     'nightly app.jobs.digest --cron "0 3 * * *" --tz Europe/Berlin --queue reports',
     "poll app.jobs.poll https://example.com depth=2 --every 10m --overlap queue",
     group=cron,
+    operation="cron-add",
 )
 @click.argument("name")
 @click.argument("job")
@@ -196,17 +197,23 @@ def add(
         ) from error
     one = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
     home = session.queue(queue or target.queue)
-    word, other = home.admin.schedule("add", name, encoded(one))
+    with session.operation(home.name, f"cron:{name}"):
+        word, other = home.admin.schedule("add", name, encoded(one))
+        _refuse(home, name, word, other)
+    home.list_in_directory()
+    done = "added" if word == "added" else "unchanged"
+    session.say({"queue": home.name, "name": name, "done": done}, f"{home.name}: {name} {done}")
+    return True
+
+
+def _refuse(home: Queue, name: str, word: str, other: str) -> None:
+    """Raise what a refusal of the server means."""
     if word == "taken":
         raise ConfigError(
             f"{name} is declared in the code of {decoded(other).job}; pause it, or change it there"
         )
     if word == "full":
         raise ConfigError(f"queue {home.name} has 1,000 schedules, which is the most; remove some")
-    home.list_in_directory()
-    done = "added" if word == "added" else "unchanged"
-    session.say({"queue": home.name, "name": name, "done": done}, f"{home.name}: {name} {done}")
-    return True
 
 
 def _steering(verb: str, done: str) -> Any:
@@ -214,7 +221,8 @@ def _steering(verb: str, done: str) -> Any:
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)
-        word, _ = queue.admin.schedule(verb, name)
+        with session.operation(queue.name, f"cron:{name}"):
+            word, _ = queue.admin.schedule(verb, name)
         said = f"{done} already" if word == "same" else done
         session.say(
             {"queue": queue.name, "name": name, "done": said}, f"{queue.name}: {name} {said}"
@@ -239,7 +247,7 @@ def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Sched
     raise ConfigError(f"there is no schedule {name!r:.120}; jobq cron list shows them")
 
 
-@command("pause", "nightly", "app.jobs.digest --queues reports", group=cron)
+@command("pause", "nightly", "app.jobs.digest --queues reports", group=cron, operation="cron-pause")
 @click.argument("name")
 @queues_option
 def pause(session: Session, name: str, queues: str | None) -> bool:
@@ -247,7 +255,7 @@ def pause(session: Session, name: str, queues: str | None) -> bool:
     return bool(_steering("pause", "paused")(session, name, queues))
 
 
-@command("resume", "nightly", group=cron)
+@command("resume", "nightly", group=cron, operation="cron-resume")
 @click.argument("name")
 @queues_option
 def resume(session: Session, name: str, queues: str | None) -> bool:
@@ -255,7 +263,7 @@ def resume(session: Session, name: str, queues: str | None) -> bool:
     return bool(_steering("resume", "resumed")(session, name, queues))
 
 
-@command("remove", "nightly", "app.jobs.old --force", group=cron)
+@command("remove", "nightly", "app.jobs.old --force", group=cron, operation="cron-remove")
 @click.argument("name")
 @option("--force", "Also one that code declared; a worker that still declares it brings it back.")
 @queues_option
@@ -269,7 +277,9 @@ def remove(session: Session, name: str, force: bool, queues: str | None) -> bool
     return bool(_steering("remove", "removed")(session, name, queues))
 
 
-@command("run-now", "nightly", "app.jobs.digest --queues reports", group=cron)
+@command(
+    "run-now", "nightly", "app.jobs.digest --queues reports", group=cron, operation="cron-run-now"
+)
 @click.argument("name")
 @import_option
 @queues_option
@@ -282,7 +292,9 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
     one = decoded(text[1:])
     load(modules or module_of(one.job))
     job = find(one.job, known=bool(modules) or is_known(one.job))
-    done = enqueue_tick(queue, job, one, Owed(found.now_ms, 0, runs=True), 0, at_once=True)
+    with session.operation(queue.name, f"cron:{name}") as performed:
+        done = enqueue_tick(queue, job, one, Owed(found.now_ms, 0, runs=True), 0, at_once=True)
+        performed.set(note=f"mid {done.detail}")
     if done.outcome == "full":
         raise KeyFullError(f"the line of {name}'s key is full; nothing was enqueued")
     session.say({"queue": queue.name, "name": name, "mid": done.detail}, done.detail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError
 from jobq.observe.facts import job_name
+from jobq.queue.audit_log import Performed
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage
 
@@ -161,6 +163,13 @@ class Chosen:
             )
         those = f" where {' and '.join(conditions)}" if conditions else ""
         self.text = ", ".join(ids) or f"all the dead of {queues or 'all queues'}{those}"
+        self._filter = " ".join(
+            [f"dead:{one}" for one in ids] or [one.replace("=", ":", 1) for one in conditions] or ["place:dead"]
+        ) + (f" age:>{older_than:g}s" if older_than else "")  # fmt: skip
+
+    def operation(self) -> AbstractContextManager[Performed]:
+        """What the audit log says of a change of them."""
+        return self._session.operation(self._queues, self._filter)
 
     def each(self, label: str, act: Action) -> list[str]:
         """Do one thing to all of them; return the word for each."""
@@ -216,6 +225,7 @@ on_chosen = opens(
     "--where 'reason=no job *' --where 'job=app.mail.*'",
     group=dead,
     changes=True,
+    operation="revive",
 )
 @on_chosen
 def revive(session: Session, chosen: Chosen) -> bool:
@@ -223,12 +233,19 @@ def revive(session: Session, chosen: Chosen) -> bool:
 
     Exit code 1: there is no such dead message, or a newer message has its mid.
     """
-    words = chosen.each("reviving", lambda queue, ids: queue.admin.revive(*ids))
+    with chosen.operation() as performed:
+        words = chosen.each("reviving", lambda queue, ids: queue.admin.revive(*ids))
+        performed.set(number=words.count("revived"))
     return all(word == "revived" for word in words)
 
 
 @command(
-    "purge", "resize:a.jpg", "--all --queues low --older-than 7d --yes", group=dead, changes=True
+    "purge",
+    "resize:a.jpg",
+    "--all --queues low --older-than 7d --yes",
+    group=dead,
+    changes=True,
+    operation="purge",
 )
 @on_chosen
 @yes_option
@@ -238,10 +255,13 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
     Exit code 1: there is no such dead message.
     """
     session.confirmed(f"Delete {chosen.text}?", yes)
-    return all(word == "purged" for word in chosen.each("purging", _purged))
+    with chosen.operation() as performed:
+        words = chosen.each("purging", _purged)
+        performed.set(number=words.count("purged"))
+    return all(word == "purged" for word in words)
 
 
-@command("keep", "", "--max 1000 --for 30d --queues low", group=dead)
+@command("keep", "", "--max 1000 --for 30d --queues low", group=dead, operation="keep-dead")
 @option("--max N", "most", "Keep this many.", type=click.IntRange(1, 1_000_000_000))
 @option("--for DURATION", "age", "Keep each for this long.")
 @queues_option
@@ -251,7 +271,9 @@ def keep(session: Session, most: int | None, age: float | None, queues: str | No
     By default 10,000 for 180 days. Workers delete the oldest beyond either limit, a few at a time.
     """
     # Set all before printing, so that a reader that goes away leaves none unset.
-    found = list(session.from_each(queues, lambda q: [(q.name, q.admin.retention(most, age))]))
+    limits = f"max:{most or 'as-before'} age:{'as-before' if age is None else f'{age:g}s'}"
+    with session.operation(queues, limits, when=most is not None or age is not None):
+        found = list(session.from_each(queues, lambda q: [(q.name, q.admin.retention(most, age))]))
     for name, kept in found:
         days = f"{kept.age_s / 86400:,.10g} days" if kept.age_s >= 86400 else f"{kept.age_s:g} s"
         session.say(

@@ -26,25 +26,29 @@ def events() -> None:
     """
 
 
-@command("level", "", "all --queues low", group=events)
+@command("level", "", "all --queues low", group=events, operation="events-level")
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
     """Show or set how much queues record: off, attempts, or all (enqueues too)."""
     # Set all before printing, so that a reader that goes away leaves none unset.
-    levels = list(
-        session.from_each(queues, lambda q: [(q.name, q.admin.events_level(level or ""))])
-    )
+    with session.operation(queues, f"level:{level}", when=level is not None):
+        levels = list(
+            session.from_each(queues, lambda q: [(q.name, q.admin.events_level(level or ""))])
+        )
     for name, now in levels:
         session.say({"queue": name, "level": now}, f"{name}: {now}")
 
 
-@command("maxlen", "", "1000000 --queues low", group=events)
+@command("maxlen", "", "1000000 --queues low", group=events, operation="events-maxlen")
 @click.argument("length", type=click.IntRange(*MAXLENS), required=False)
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
     """Show or set about how many events queues keep; new events push out the oldest."""
-    lengths = list(session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))]))
+    with session.operation(queues, f"maxlen:{length}", when=length is not None):
+        lengths = list(
+            session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))])
+        )
     for name, now in lengths:
         session.say({"queue": name, "maxlen": now}, f"{name}: {now:,}")
 

@@ -76,6 +76,7 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
     "mail acme --max 20 --weight 3",
     "mail acme --max none --weight none",
     group=key,
+    operation="key-set",
 )
 @queue_argument
 @click.argument("one", metavar="[KEY]", required=False)
@@ -101,7 +102,10 @@ def set_(session: Session, name: str, one: str | None, **given: str | None) -> N
             raise ConfigError(f"--{_flag(wrong)} is for {'all keys' if one else 'one key'}; {fits}")
     queue = session.queue(name)
     known = name in queue_names(session.client)
-    held = queue.rule(one, **limits) if one else queue.rules(**limits)
+    asked = [f"key:{one}"] if one else []
+    asked += [f"{_flag(part)}:{text}" for part, text in given.items() if text is not None]
+    with session.operation(name, " ".join(asked), when=bool(limits)):
+        held = queue.rule(one, **limits) if one else queue.rules(**limits)
     facts = {field: _shown(value) for field, value in held._asdict().items()}
     record = {"queue": name, **({"key": one} if one else {}), **facts}
     words = [
@@ -134,7 +138,7 @@ def _shown(value: Any) -> Any:
     return value if value is None or isinstance(value, int) else str(value)
 
 
-@command("hold", "mail acme 30s", "mail acme 0", group=key)
+@command("hold", "mail acme 30s", "mail acme 0", group=key, operation="key-hold")
 @queue_argument
 @click.argument("one", metavar="KEY")
 @click.argument("duration", metavar="DURATION")
@@ -145,7 +149,8 @@ def hold(session: Session, name: str, one: str, duration: str) -> bool:
     """
     seconds = duration_s(duration)
     for known in used_names(session, (name,)):
-        until = session.queue(known).hold(one, seconds)
+        with session.operation(known, f"key:{one} for:{seconds:g}s"):
+            until = session.queue(known).hold(one, seconds)
         text = f"held for {seconds:g} s" if until else "no longer held"
         session.say({"queue": name, "key": one, "held_until": until}, f"{name} {one}: {text}")
         return True

@@ -346,6 +346,7 @@ NOTE_EVERY_S = 5.0
     "--topic orders --since 7d --to-queue low --dry-run",
     "--dead --queue low --since 2d",
     group=lake,
+    operation="lake-replay",
 )
 @on_lake
 @option("--topic NAME", "Replay messages of this topic.")
@@ -395,10 +396,14 @@ def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given:
     _check_options(topic, dead, given)
     asked = _asked_span(given["since"], given["until"])
     reading = _Reading(given["when"], given["master"])
+    target = given["queue"] or given["to_queue"] or ""
+    what = "place:dead" if dead else f"topic:{topic}"
+    what += f" to-topic:{given['to_topic']}" if given["to_topic"] else ""
     try:
-        if dead:
-            return _replay_dead(session, lake, asked, reading, given)
-        return _replay_topic(session, lake, str(topic), asked, reading, given)
+        with session.operation(target, f"{what} since:{given['since']}", when=not given["dry_run"]):
+            if dead:
+                return _replay_dead(session, lake, asked, reading, given)
+            return _replay_topic(session, lake, str(topic), asked, reading, given)
     finally:
         reading.close()
 

@@ -59,7 +59,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds else ""
 
 
-@command("set", "stripe 200/m", "erp 80", group=limit)
+@command("set", "stripe 200/m", "erp 80", group=limit, operation="limit-set")
 @name_argument
 @click.argument("rule")
 def set_rule(session: Session, name: str, rule: str) -> None:
@@ -67,25 +67,27 @@ def set_rule(session: Session, name: str, rule: str) -> None:
 
     It wins over what programs say, from their next call on. Their logs say so once.
     """
-    set_limit(session.client, name, rule)
+    with session.operation("", f"limit:{name} rule:{rule}"):
+        set_limit(session.client, name, rule)
     session.say({"limit": name, "rule": rule}, f"{name}: {rule}, whatever programs say")
 
 
-@command("unset", "stripe", group=limit)
+@command("unset", "stripe", group=limit, operation="limit-unset")
 @name_argument
 def unset(session: Session, name: str) -> bool:
     """Have programs decide again.
 
     Exit code 1: the server was not set.
     """
-    was_set = unset_limit(session.client, name)
+    with session.operation("", f"limit:{name}"):
+        was_set = unset_limit(session.client, name)
     session.say(
         {"limit": name, "was_set": was_set}, f"{name}: as programs say" + " already" * (not was_set)
     )
     return was_set
 
 
-@command("hold", "stripe 30s", "stripe 0", group=limit)
+@command("hold", "stripe 30s", "stripe 0", group=limit, operation="limit-hold")
 @name_argument
 @click.argument("duration", type=DURATION)
 def hold(session: Session, name: str, duration: float) -> None:
@@ -93,6 +95,7 @@ def hold(session: Session, name: str, duration: float) -> None:
 
     Slots in use stay in use. A longer hold stays as it is.
     """
-    hold_limit(session.client, name, duration)
+    with session.operation("", f"limit:{name} for:{duration:g}s"):
+        hold_limit(session.client, name, duration)
     text = f"held for {duration:g} s" if duration else "not held"
     session.say({"limit": name, "held_s": duration}, f"{name}: {text}")

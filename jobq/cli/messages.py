@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -108,7 +108,13 @@ def _attempt(event: Event) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@command("cancel", "resize:a.jpg", "resize:a.jpg resize:b.jpg --queues low --json", changes=True)
+@command(
+    "cancel",
+    "resize:a.jpg",
+    "resize:a.jpg resize:b.jpg --queues low --json",
+    changes=True,
+    operation="cancel",
+)
 @click.argument("mids", metavar="MID...", nargs=-1, required=True)
 @queues_option
 def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
@@ -117,8 +123,15 @@ def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
     The worker stops a running job when it next renews the job's lease, and the job's result is refused.
     Exit code 1: a message could not be cancelled, because no queue has it.
     """
-    words = [_cancelled(session, mid, queues) for mid in mids]
+    with session.operation(queues, of_mids(mids)) as performed:
+        words = [_cancelled(session, mid, queues) for mid in mids]
+        performed.set(number=words.count("cancelled"))
     return all(word == "cancelled" for word in words)
+
+
+def of_mids(mids: Iterable[str]) -> str:
+    """Messages as the audit log names them."""
+    return " ".join(f"mid:{mid}" for mid in mids)
 
 
 def _cancelled(session: Session, mid: str, names: str | None) -> str:

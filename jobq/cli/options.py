@@ -128,7 +128,9 @@ class WithExamples(click.Command):
 
 
 class Command(WithExamples):
-    """One command."""
+    """One command. operation: the verb under which the audit log has it; '' for one that changes nothing there."""
+
+    operation: str = ""
 
 
 class Group(WithExamples, click.Group):
@@ -292,6 +294,10 @@ server_options = (
     option("--url URL", "URL of the server.  [default: an embedded server]", shared=("JOBQ_URL", "REDIS_URL")),
     option("--namespace NAME", "First part of every key of jobq.  [default: jobq]", shared=("JOBQ_NAMESPACE",)),
     option("--json", "as_json", "Print JSON, one document a line.", shared=("JOBQ_JSON",)),
+)  # fmt: skip
+#: Of commands that the audit log names.
+by_option = option(
+    "--by NAME", "who", "Your name in the audit log.  [default: the system's user and host]", shared=("JOBQ_BY",)
 )  # fmt: skip
 
 

@@ -185,7 +185,7 @@ def _screen() -> Iterator[None]:
 names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 
 
-@command("pause", "low", "low high --json")
+@command("pause", "low", "low high --json", operation="pause")
 @names_argument
 def pause(session: Session, names: tuple[str, ...]) -> bool:
     """Hand out no message of a queue until it is resumed.
@@ -195,7 +195,7 @@ def pause(session: Session, names: tuple[str, ...]) -> bool:
     return _set(session, names, lambda queue: queue.admin.pause(), {"paused": True}, "paused")
 
 
-@command("resume", "low")
+@command("resume", "low", operation="resume")
 @names_argument
 def resume(session: Session, names: tuple[str, ...]) -> bool:
     """End a pause.
@@ -216,7 +216,9 @@ def _set(
         yield queue.name
 
     used = used_names(session, names)
-    for name in list(session.from_each(used, one)) if used else ():
+    with session.operation(used, when=bool(used)):
+        changed = list(session.from_each(used, one)) if used else []
+    for name in changed:
         session.say({"queue": name, **facts}, f"{name}: {word}")
     return len(used) == len(names)
 
@@ -304,7 +306,7 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
     return record
 
 
-@command("clear", "low", "low --yes --json", group=queue)
+@command("clear", "low", "low --yes --json", group=queue, operation="clear")
 @names_argument
 @yes_option
 def clear(session: Session, names: tuple[str, ...], yes: bool) -> bool:
@@ -318,17 +320,21 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> bool:
     shown = ", ".join(f"{count:,} of {name}" for name, count in live.items())
     if queues:
         session.confirmed(f"Delete all messages except the dead ({shown})?", yes)
-    with output.progress(len(queues), "clearing", quiet=session.as_json) as bar:
-        dropped = []
+    dropped = []
+    with (
+        session.operation(used, when=bool(queues)) as performed,
+        output.progress(len(queues), "clearing", quiet=session.as_json) as bar,
+    ):
         for queue in queues:
             dropped.append((queue.name, queue.admin.clear()))
+            performed.set(number=sum(number for _, number in dropped))
             bar.update(1)
     for name, number in dropped:
         session.say({"queue": name, "cleared": number}, f"{name}: {number:,} messages cleared")
     return len(used) == len(names)
 
 
-@command("forget", "low", "low --json", group=queue, changes=True)
+@command("forget", "low", "low --json", group=queue, changes=True, operation="forget")
 @names_argument
 def forget(session: Session, names: tuple[str, ...]) -> bool:
     """Take a queue that is no longer used off the list, and delete its events.
@@ -347,8 +353,9 @@ def forget(session: Session, names: tuple[str, ...]) -> bool:
         elif queue.name in workers:
             why = "a worker serves it and would list it again"
         else:
-            session.client.command("UNLINK", key(queue.prefix, "events"))
-            forget_queue(session.client, queue.name)
+            with session.operation(queue.name):
+                session.client.command("UNLINK", key(queue.prefix, "events"))
+                forget_queue(session.client, queue.name)
         left += bool(why)
         word = f"not forgotten: {why}" if why else "forgotten"
         session.say(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import wraps
 from typing import Any
 
@@ -18,6 +18,7 @@ from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError, EmptyKeyError
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.listing import find_queues, queue_record
+from jobq.queue.audit_log import Performed
 
 key_argument = click.argument("key")
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
@@ -46,7 +47,9 @@ def _queue(session: Session, ns: str) -> ReliableQueue:
     return ReliableQueue(session.client, ns)
 
 
-def verb(name: str, *examples: str, takes_negatives: bool = False) -> Callable[[Function], Command]:
+def verb(
+    name: str, *examples: str, takes_negatives: bool = False, operation: str = ""
+) -> Callable[[Function], Command]:
     """Declare a command that gets `queue`, and whose answer is printed as redis-cli would.
 
     Exit code 1: the queue doesn't exist and the module calls that an error.
@@ -65,10 +68,20 @@ def verb(name: str, *examples: str, takes_negatives: bool = False) -> Callable[[
             return True
 
         on_queue = opens("queue", _queue, ns_option)
-        declared = command(name, *examples, group=reliable, takes_negatives=takes_negatives)
+        declared = command(
+            name, *examples, group=reliable, takes_negatives=takes_negatives, operation=operation
+        )
         return declared(on_queue(call))
 
     return declare
+
+
+def _operation(
+    session: Session, key: str, ids: Sequence[str] = (), more: str = ""
+) -> AbstractContextManager[Performed]:
+    """What the audit log says of a change of a queue."""
+    messages = "".join(f" id:{one}" for one in ids)
+    return session.operation("", f"reliable:{key}{more}{messages}", when=bool(session.verb))
 
 
 def _plain(reply: Any) -> Any:
@@ -152,20 +165,23 @@ def _refuse_options(words: Sequence[str]) -> None:
 
 
 def _on_ids(
-    name: str, text: str, example: str, *options: Callable[[Function], Function]
-) -> Command:
+    name: str, text: str, example: str, *options: Callable[[Function], Function], operation: str = ""
+) -> Command:  # fmt: skip
     """Declare a verb that does one thing to the messages named."""
 
     def call(
         session: Session, queue: ReliableQueue, key: str, ids: tuple[str, ...], **how: Any
     ) -> object:
-        return getattr(queue, name)(key, *ids, **how)
+        with _operation(session, key, ids) as performed:
+            done: object = getattr(queue, name)(key, *ids, **how)
+            performed.set(number=len(done) if isinstance(done, list) else None)
+        return done
 
     call.__doc__ = text
     declared: list[Callable[[Any], object]] = [key_argument, ids_argument, *options]
     for declare in reversed(declared):
         declare(call)
-    return verb(name, example)(call)
+    return verb(name, example, operation=operation)(call)
 
 
 _on_ids(
@@ -260,7 +276,7 @@ def length(session: Session, queue: ReliableQueue, key: str) -> object:
     return queue.length(key)
 
 
-@command("configure", "mails --max-deliveries 5", group=reliable)
+@command("configure", "mails --max-deliveries 5", group=reliable, operation="reliable-configure")
 @opens("queue", _queue, ns_option)
 @key_argument
 @option(
@@ -269,33 +285,43 @@ def length(session: Session, queue: ReliableQueue, key: str) -> object:
 )  # fmt: skip
 def configure(session: Session, queue: ReliableQueue, key: str, max_deliveries: int) -> None:
     """Set how often a message of KEY may be delivered."""
-    queue.configure(key, max_deliveries=max_deliveries)
+    with _operation(session, key, more=f" max-deliveries:{max_deliveries}"):
+        queue.configure(key, max_deliveries=max_deliveries)
     session.say({"key": key, "max_deliveries": max_deliveries}, "OK")
 
 
 _on_ids(
     "revive", "Return dead messages to the queue, with no deliveries counted; print their ids.",
-    "mails 1601155608777-1",
+    "mails 1601155608777-1", operation="reliable-revive",
 )  # fmt: skip
-_on_ids("purge", "Delete dead messages; print their ids.", "mails 1601155608777-1")
+_on_ids(
+    "purge", "Delete dead messages; print their ids.", "mails 1601155608777-1",
+    operation="reliable-purge",
+)  # fmt: skip
 
 
-@verb("clear", "mails", "mails --yes")
+@verb("clear", "mails", "mails --yes", operation="reliable-clear")
 @key_argument
 @yes_option
 def clear(session: Session, queue: ReliableQueue, key: str, yes: bool) -> object:
     """Delete every message of KEY, the dead too; print how many there were. The queue's settings stay."""
     session.confirmed(f"Delete every message of {output.escaped(key)}?", yes)
-    return queue.clear(key)
+    with _operation(session, key) as performed:
+        gone = queue.clear(key)
+        performed.set(number=gone)
+    return gone
 
 
-@verb("delete", "mails", "mails --yes")
+@verb("delete", "mails", "mails --yes", operation="reliable-delete")
 @key_argument
 @yes_option
 def delete(session: Session, queue: ReliableQueue, key: str, yes: bool) -> object:
     """Delete the queue KEY: its messages, its last id and its settings; print how many messages there were."""
     session.confirmed(f"Delete the queue {output.escaped(key)} with every message?", yes)
-    return queue.delete(key)
+    with _operation(session, key) as performed:
+        gone = queue.delete(key)
+        performed.set(number=gone)
+    return gone
 
 
 Reply = str | bytes | int | None | tuple[Any, ...] | list[Any]

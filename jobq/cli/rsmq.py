@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -28,6 +29,7 @@ from jobq.protocols.rsmq import Rsmq, RsmqMessage
 from jobq.protocols.rsmq.bridge import Bridge
 from jobq.protocols.rsmq.checks import can_name
 from jobq.protocols.rsmq.errors import QueueExistsError, QueueNotFoundError, RsmqError
+from jobq.queue.audit_log import Performed
 
 REDIS_URL, VERBOSE = "jobq.rsmq.redis_url", "jobq.rsmq.verbose"
 
@@ -62,12 +64,20 @@ publishing = opens("rsmq", _publishing, realtime_option, ns_option)
 
 
 def verb(
-    name: str, *examples: str, group: Group, failed: str, on: Callable[[Function], Function] = on_server
+    name: str, *examples: str, group: Group, failed: str, on: Callable[[Function], Function] = on_server,
+    operation: str = "",
 ) -> Callable[[Function], Command]:  # fmt: skip
     """Declare a command on a queue, which gets `rsmq` and the queue's `name`. failed: see `reports`."""
-    return lambda function: command(name, *examples, group=group)(
+    return lambda function: command(name, *examples, group=group, operation=operation)(
         reports(failed)(name_option(on(function)))
     )
+
+
+def _operation(
+    session: Session, rsmq: Rsmq, name: str, more: str = ""
+) -> AbstractContextManager[Performed]:
+    """What the audit log says of a change of a queue."""
+    return session.operation("", f"rsmq:{name}{more}", client=rsmq.client)
 
 
 def reports(failed: str) -> Callable[[Function], Function]:
@@ -152,7 +162,13 @@ def list_(session: Session, rsmq: Rsmq) -> None:
             click.echo(output.escaped(f"{name!r} {remedy}"), err=True)
 
 
-@verb("create", "-n mails -t 60 -d 5 -m -1", group=queue, failed="Failed to create queue: {name}")
+@verb(
+    "create",
+    "-n mails -t 60 -d 5 -m -1",
+    group=queue,
+    failed="Failed to create queue: {name}",
+    operation="rsmq-create",
+)
 @visible_after("How long a received message is hidden.", default=30)
 @option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int, default=0)
 @option(
@@ -163,7 +179,8 @@ def create(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
 
     Exit code 1: the queue exists already.
     """
-    rsmq.create_queue(name, **settings)
+    with _operation(session, rsmq, name):
+        rsmq.create_queue(name, **settings)
     session.say({"queue": name, "action": "created"})
 
 
@@ -173,35 +190,66 @@ def describe(session: Session, rsmq: Rsmq, name: str) -> None:
     click.echo(output.json_line(rsmq.get_queue_attributes(name).as_dict()))
 
 
-@verb("set", "-n mails -t 120", group=queue, failed="Failed to set attributes of queue: {name}")
+@verb(
+    "set",
+    "-n mails -t 120",
+    group=queue,
+    failed="Failed to set attributes of queue: {name}",
+    operation="rsmq-set",
+)
 @visible_after("How long a received message is hidden.")
 @option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int)
 @option("-m, --maxsize BYTES", "Longest message, 1024 to 65536; -1 for any.", type=int)
 def set_(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
     """Change settings of a queue, and print what describe prints."""
-    click.echo(output.json_line(rsmq.set_queue_attributes(name, **settings).as_dict()))
+    said = "".join(f" {key}:{value}" for key, value in settings.items() if value is not None)
+    with _operation(session, rsmq, name, said):
+        now = rsmq.set_queue_attributes(name, **settings)
+    click.echo(output.json_line(now.as_dict()))
 
 
-@verb("delete", "-n mails", group=queue, failed="Failed to delete queue: {name}")
+@verb(
+    "delete",
+    "-n mails",
+    group=queue,
+    failed="Failed to delete queue: {name}",
+    operation="rsmq-delete",
+)
 def delete_queue(session: Session, rsmq: Rsmq, name: str) -> None:
     """Delete a queue with all its messages."""
-    rsmq.delete_queue(name)
+    with _operation(session, rsmq, name):
+        rsmq.delete_queue(name)
     session.say({"queue": name, "action": "deleted"})
 
 
-@verb("clear", "-n mails --yes", group=queue, failed="Failed to clear queue: {name}")
+@verb(
+    "clear",
+    "-n mails --yes",
+    group=queue,
+    failed="Failed to clear queue: {name}",
+    operation="rsmq-clear",
+)
 @yes_option
 def clear(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
     """Delete all messages of a queue, hidden ones too; the queue stays."""
     session.confirmed(f"Delete all messages of {name}?", yes)
-    gone = rsmq.purge(name)
+    with _operation(session, rsmq, name) as performed:
+        gone = rsmq.purge(name)
+        performed.set(number=gone)
     session.say({"queue": name, "purged": gone}, f"{name}: {gone:,} messages deleted")
 
 
-@verb("repair", "-n mails", group=queue, failed="Failed to repair queue: {name}")
+@verb(
+    "repair",
+    "-n mails",
+    group=queue,
+    failed="Failed to repair queue: {name}",
+    operation="rsmq-repair",
+)
 def repair(session: Session, rsmq: Rsmq, name: str) -> None:
     """Remove what crashed clients left: ids without a body, fields of deleted messages."""
-    removed = rsmq.repair(name)
+    with _operation(session, rsmq, name):
+        removed = rsmq.repair(name)
     text = f"{name}: {removed.phantoms:,} ids without a body, {removed.fields:,} fields without a message"
     session.say({"queue": name, **removed._asdict()}, text)
 
@@ -212,12 +260,15 @@ def repair(session: Session, rsmq: Rsmq, name: str) -> None:
     "-n mails-dead --to mails --limit 1",
     group=queue,
     failed="Failed to redrive from {name} to {target}",
+    operation="rsmq-redrive",
 )
 @option("--to QUEUE", "target", "Queue to move them to.", required=True)
 @option("--limit N", "Move at most N.  [default: all]", type=click.IntRange(1))
 def redrive(session: Session, rsmq: Rsmq, name: str, target: str, limit: int | None) -> None:
     """Move visible messages to another queue, for example from a dead-letter queue back."""
-    moved = rsmq.redrive(name, target, limit)
+    with _operation(session, rsmq, name, f" to:{target}") as performed:
+        moved = rsmq.redrive(name, target, limit)
+        performed.set(number=moved)
     record = {"queue": name, "to": target, "moved": moved}
     session.say(record, f"{name}: {moved:,} messages moved to {target}")
 

@@ -133,7 +133,13 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
         session.note(f"{place} has no waiting job")
 
 
-@command("claims", "--sidekiq default", "--sidekiq default --give-back --yes", group=ruby)
+@command(
+    "claims",
+    "--sidekiq default",
+    "--sidekiq default --give-back --yes",
+    group=ruby,
+    operation="ruby-give-back",
+)
 @on_queue
 @option("--give-back", "Return their jobs to the front of the Ruby queue.")
 @yes_option
@@ -147,8 +153,10 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
     waiting = found.waiting()
     if give_back and waiting:
         session.confirmed(f"Give back {sum(one.njobs for one in waiting)} jobs?", yes)
-        for one in waiting:
-            found.give_back(one.claim_id)
+        with session.operation("", f"{place.system}:{place.queue}") as performed:
+            performed.set(number=sum(one.njobs for one in waiting))
+            for one in waiting:
+                found.give_back(one.claim_id)
     records = [{**one._asdict(), "returned": give_back} for one in waiting]
     for record in records:
         record["lease_until"] = output.moment(record.pop("lease_at"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import pwd
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,13 +18,14 @@ import click
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import names_of
-from jobq.cli.options import Command, Function, Group, server_options
+from jobq.cli.options import Command, Function, Group, by_option, server_options
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import error_code
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, settings_from_env
 from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import Purpose, seal_for, shown_text
+from jobq.queue.audit_log import Act, AuditLog, Performed
 from jobq.queue.directory import queue_names, queue_names_by_keys, strange_queue_names
 from jobq.queue.queue import Queue
 
@@ -45,6 +49,9 @@ class Session:
     namespace: str | None
     as_json: bool
     changes: bool = False
+    #: The command's verb in the audit log, and who gave it; '' for the user of the system.
+    verb: str = ""
+    who: str = ""
     problems: dict[str, JobqError] = field(default_factory=dict, compare=False)
     #: The remarks for a person so far.
     notes: list[str] = field(default_factory=list, compare=False)
@@ -70,6 +77,32 @@ class Session:
     def client(self) -> Client:
         """The connection, made at first use."""
         return connect(settings=self.settings)
+
+    @contextmanager
+    def operation(
+        self, queue: str | Iterable[str] | None = None, filter: str = "", *, when: bool = True,
+        client: Client | None = None,
+    ) -> Iterator[Performed]:  # fmt: skip
+        """Write into the audit log that the block changes something, and how that ended.
+
+        queue: names of queues; None = all, '' = none. filter: what is changed, as `key:value`. when: False if nothing
+        is changed, so that nothing is written. client: of the command, if it has another one. An entry that can't
+        be written is a remark: it never stops a command.
+        """
+        names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)
+        act = Act(self.who or system_user(), "cli", self.verb, names, filter)
+        if not when:
+            yield Performed(act)
+            return
+        with AuditLog(client or self.client).performing(act, self._not_audited) as performed:
+            yield performed
+
+    def _not_audited(self, error: JobqError) -> None:
+        if isinstance(error, UnavailableError) and not self.client.is_cluster:
+            raise error
+        text = f"not written to the audit log: {error}"
+        if text not in self.notes:
+            self.note(text)
 
     def shown(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
         """Return a progress or a reason, decrypted if it is encrypted."""
@@ -205,31 +238,52 @@ class Session:
             click.confirm(output.escaped(question), abort=True, err=True)
 
 
+def system_user() -> str:
+    """Who runs this process, and where: `anna@web-7`."""
+    try:
+        name = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may have a user without a name
+        name = f"uid {os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
+
+
 def command(
     name: str, *examples: str, group: Group | None = None, takes_negatives: bool = False,
-    changes: bool = False,
+    changes: bool = False, operation: str = "",
 ) -> Callable[[Function], Command]:  # fmt: skip
     """Declare a verb with --url, --namespace and --json, which reach the function as its Session.
 
     examples: what follows `jobq GROUP NAME`. group: what the verb belongs to. takes_negatives: accept `-2` as an
     argument; the command itself refuses unknown options then. changes: the command changes several things one after
-    the other, so it goes on when nobody reads its output any more.
+    the other, so it goes on when nobody reads its output any more. operation: the verb under which the audit log
+    has it; such a command takes --by, and changes things within `session.operation()`.
     """
+    shared = (*server_options, by_option) if operation else server_options
 
     def declare(function: Function) -> Command:
         def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
-            session = Session(url=url, namespace=namespace, as_json=as_json, changes=changes)
+            who = given.pop("who") or "" if operation else ""
+            session = Session(
+                url=url,
+                namespace=namespace,
+                as_json=as_json,
+                changes=changes,
+                verb=operation,
+                who=who,
+            )
             return session.code(function(session, **given))
 
         call.__doc__ = function.__doc__
         call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        for decorate in reversed(server_options):
+        for decorate in reversed(shared):
             decorate(call)
         # click lists the last decorated first; the shared options belong at the end of the help.
-        call.__click_params__ = call.__click_params__[-3:] + call.__click_params__[:-3]  # type: ignore[attr-defined]
+        own = len(call.__click_params__) - len(shared)  # type: ignore[attr-defined]
+        call.__click_params__ = call.__click_params__[own:] + call.__click_params__[:own]  # type: ignore[attr-defined]
         settings = {"ignore_unknown_options": takes_negatives}
         made = click.command(name, cls=Command, context_settings=settings)(call)
         made.place_in(group, examples)
+        made.operation = operation
         return made
 
     return declare

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import islice
 from typing import IO, Any
@@ -18,6 +19,7 @@ from jobq.cli.session import Session, command, opens
 from jobq.client.names import is_name
 from jobq.config import parse_time
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
+from jobq.queue.audit_log import Performed
 from jobq.topics import Lag, Record, RedismqTopic, Retention, Topic, TopicBatch, TopicMessage
 from jobq.topics.calls import forget_topic, strange_topic_names, topic_names
 from jobq.topics.listing import description_record, group_record, lag_record, topic_record
@@ -307,6 +309,7 @@ def _lags(session: Session, topic: Topic, names: Iterable[str]) -> Iterator[tupl
     "orders --group billing",
     "orders --group billing --start 1h --out-of-range error",
     group=topic,
+    operation="topic-subscribe",
 )
 @on_topic
 @group_option
@@ -319,13 +322,14 @@ def subscribe(session: Session, topic: Topic, group: str, start: Any, out_of_ran
 
     Exit code 1: the group exists already; its position is unchanged.
     """
-    made = topic.group(group).subscribe(start, out_of_range=out_of_range)
+    with _operation(session, topic, group):
+        made = topic.group(group).subscribe(start, out_of_range=out_of_range)
     record = {"topic": topic.name, "group": group, "made": made}
     session.say(record, f"{group}: {'made' if made else 'exists already'}")
     return made
 
 
-@command("unsubscribe", "orders --group billing", group=topic)
+@command("unsubscribe", "orders --group billing", group=topic, operation="topic-unsubscribe")
 @on_any_topic
 @group_option
 def unsubscribe(session: Session, topic: Topic | RedismqTopic, group: str) -> bool:
@@ -334,12 +338,13 @@ def unsubscribe(session: Session, topic: Topic | RedismqTopic, group: str) -> bo
     Exit code 1: there is no such group.
     """
     gone = True
-    if isinstance(topic, RedismqTopic):
-        topic.reader(group).unsubscribe()
-    elif is_name("group", os.fsencode(group)):
-        gone = topic.group(group).unsubscribe()
-    else:
-        gone = topic.forget_group(os.fsencode(group))
+    with _operation(session, topic, group):
+        if isinstance(topic, RedismqTopic):
+            topic.reader(group).unsubscribe()
+        elif is_name("group", os.fsencode(group)):
+            gone = topic.group(group).unsubscribe()
+        else:
+            gone = topic.forget_group(os.fsencode(group))
     record = {"topic": topic.name, "group": group, "forgotten": gone}
     session.say(record, f"{group}: {'deleted' if gone else 'no such group'}")
     return gone
@@ -351,6 +356,7 @@ def unsubscribe(session: Session, topic: Topic | RedismqTopic, group: str) -> bo
     "orders --group billing --to 1000",
     "orders --group billing --to 2026-11-21T08:00",
     group=topic,
+    operation="topic-seek",
 )
 @on_any_topic
 @group_option
@@ -362,12 +368,15 @@ def seek(session: Session, topic: Topic | RedismqTopic, group: str, place: Any) 
 
     Its readers can no longer commit the messages that they have leased.
     """
-    if isinstance(topic, RedismqTopic):
-        if isinstance(place, datetime):
-            raise ConfigError("redismq's layout stores no times; give earliest, latest or an index")
-        following = topic.reader(group).seek(place)
-    else:
-        following = topic.group(group).seek(place)
+    with _operation(session, topic, group, f" to:{place}"):
+        if isinstance(topic, RedismqTopic):
+            if isinstance(place, datetime):
+                raise ConfigError(
+                    "redismq's layout stores no times; give earliest, latest or an index"
+                )
+            following = topic.reader(group).seek(place)
+        else:
+            following = topic.group(group).seek(place)
     record = {"topic": topic.name, "group": group, "next": following}
     session.say(record, f"{group}: next is {following}")
 
@@ -392,21 +401,23 @@ def peek(session: Session, topic: Topic | RedismqTopic, group: str, limit: int) 
     return bool(seen)
 
 
-@command("pause", "orders --group billing", group=topic)
+@command("pause", "orders --group billing", group=topic, operation="topic-pause")
 @on_topic
 @group_option
 def pause(session: Session, topic: Topic, group: str) -> None:
     """Hand a group no message until it is resumed. It can still commit what it has leased."""
-    topic.group(group).pause()
+    with _operation(session, topic, group):
+        topic.group(group).pause()
     session.say({"topic": topic.name, "group": group, "paused": True}, f"{group}: paused")
 
 
-@command("resume", "orders --group billing", group=topic)
+@command("resume", "orders --group billing", group=topic, operation="topic-resume")
 @on_topic
 @group_option
 def resume(session: Session, topic: Topic, group: str) -> None:
     """End a pause of a group."""
-    topic.group(group).resume()
+    with _operation(session, topic, group):
+        topic.group(group).resume()
     session.say({"topic": topic.name, "group": group, "paused": False}, f"{group}: resumed")
 
 
@@ -460,6 +471,7 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
     "orders --max-bytes 0 --apply",
     "orders --before 1000",
     group=topic,
+    operation="topic-retention",
 )
 @on_topic
 @option("--max-age DURATION", "Keep messages this long; 0 for ever.")
@@ -471,18 +483,31 @@ def retention(
     session: Session, topic: Topic, apply: bool, before: int | None, **limits: Any
 ) -> None:
     """Show or set what a topic keeps. Limits that are not given stay the same."""
-    changes = any(value is not None for value in limits.values())
-    now = topic.set_limits(**limits) if changes else topic.limits()
+    asked = {name: value for name, value in limits.items() if value is not None}
+    trims = apply or before is not None
+    said = "".join(f" {name.replace('_', '-')}:{value:g}" for name, value in asked.items())
+    said += " apply:yes" * apply + (f" before:{before}" if before is not None else "")
+    first: int | None = None
+    with _operation(session, topic, "", said, when=bool(asked) or trims):
+        now = topic.set_limits(**limits) if asked else topic.limits()
+        if trims:
+            first = topic.trim(before)
     record = {"topic": topic.name, **now._asdict()}
     text = f"{topic.name}: keeps {_kept(now)}"
-    if apply or before is not None:
-        record["first"] = topic.trim(before)
-        text += f"; begins at {record['first']}"
+    if first is not None:
+        record["first"] = first
+        text += f"; begins at {first}"
     session.say(record, text)
 
 
 @command(
-    "compaction", "prices", "prices on --tombstones 1d", "prices --run", "prices off", group=topic
+    "compaction",
+    "prices",
+    "prices on --tombstones 1d",
+    "prices --run",
+    "prices off",
+    group=topic,
+    operation="topic-compaction",
 )
 @on_topic
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
@@ -495,10 +520,13 @@ def compaction(
 
     Messages without a key are all kept.
     """
-    if switch or tombstones is not None:
-        topic.set_limits(compact=switch == "on" if switch else None, tombstones=tombstones)
-    if run:
-        topic.compact()
+    sets = bool(switch) or tombstones is not None
+    said = f" switch:{switch}" * bool(switch) + " run:yes" * run
+    with _operation(session, topic, "", said, when=sets or run):
+        if sets:
+            topic.set_limits(compact=switch == "on" if switch else None, tombstones=tombstones)
+        if run:
+            topic.compact()
     facts = topic.describe()
     record = {
         "topic": topic.name, "compact": facts.limits.compact, "tombstone_ms": facts.limits.tombstone_ms,
@@ -509,7 +537,7 @@ def compaction(
     session.say(record, f"{topic.name}: compaction {word}, {upto}")
 
 
-@command("delete", "orders", "orders --yes", group=topic)
+@command("delete", "orders", "orders --yes", group=topic, operation="topic-delete")
 @name_argument
 @yes_option
 @layout_option
@@ -519,15 +547,25 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> bool:
     if layout == "jobq" and not is_name("topic", written):
         session.confirmed(f"Remove {name} from the list of topics?", yes)
         listed = written in strange_topic_names(session.client)
-        forget_topic(session.client, written)
+        with session.operation("", f"topic:{name}"):
+            forget_topic(session.client, written)
     else:
         topic, listed = _laid_out(session, name, layout), True
         session.confirmed(f"Delete topic {name} with all its messages?", yes)
-        topic.delete()
+        with _operation(session, topic):
+            topic.delete()
     session.say(
         {"topic": name, "deleted": listed}, f"{name}: {'deleted' if listed else 'no such topic'}"
     )
     return listed
+
+
+def _operation(
+    session: Session, topic: Topic | RedismqTopic, group: str = "", more: str = "", *, when: bool = True
+) -> AbstractContextManager[Performed]:  # fmt: skip
+    """What the audit log says of a change of a topic."""
+    of_group = f" group:{group}" if group else ""
+    return session.operation("", f"topic:{topic.name}{of_group}{more}", when=when)
 
 
 def _kept(limits: Retention) -> str:

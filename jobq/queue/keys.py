@@ -128,3 +128,8 @@ def orders(namespace: str, worker: str) -> str:
 def order(namespace: str, order_id: str) -> str:
     """What a worker answered to an order, JSON; PX 5 min."""
     return f"{namespace}:order:{order_id}"
+
+
+def audit_log(namespace: str) -> str:
+    """Stream of what people did; see jobq/queue/audit_log.py."""
+    return f"{namespace}:audit"

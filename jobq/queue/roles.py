@@ -17,8 +17,8 @@ class Role(NamedTuple):
 
     scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the list of queues
     and to the three hashes about workers. orders, answers: and to the orders of workers and what these answered.
-    spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. verbs:
-    and without a key. reads: it writes nothing at all.
+    spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. audit:
+    and to the audit log. verbs: and without a key. reads: it writes nothing at all.
     """
 
     scripts: tuple[str, ...]
@@ -29,12 +29,14 @@ class Role(NamedTuple):
     answers: tuple[str, ...] = ()
     spent: tuple[str, ...] = ()
     django: tuple[str, ...] = ()
+    audit: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
 
 _PRODUCER = ("enqueue", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
+_READING_AUDIT = ("xlen", "xrevrange")
 _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",)),
@@ -49,13 +51,14 @@ ROLES = {
     ),
     "dashboard": Role(
         _LOOKING, ("exists", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
-        ("smembers",), ("hgetall", "hmget"), answers=("get",), reads=True,
+        ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT, reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
          "retention", "revive", "rule", "schedule", "take_out", "tick"),
         ("lpos", "llen", "pttl", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
+        audit=("fcall", "xadd", *_READING_AUDIT),
     ),
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
@@ -87,6 +90,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         *selector(" ".join(mark + literal(one(namespace)) for one in _ABOUT_WORKERS), asked.workers),
         *selector(f"{mark}{literal(keys.orders(namespace, ''))}*", asked.orders),
         *selector(f"{mark}{literal(keys.order(namespace, ''))}*", asked.answers),
+        *selector(mark + literal(keys.audit_log(namespace)), asked.audit),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
         *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
     ]  # fmt: skip

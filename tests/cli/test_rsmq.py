@@ -226,4 +226,4 @@ def test_queue_whose_key_has_another_type_is_told_and_deleted(ctl, rsmq, redis, 
         assert ended.code == 4 and len(ended.err.splitlines()) <= 2, ended
     assert ctl("queue", "list") == (0, '["q"]\n', "")
     assert ctl("queue", "delete", "-n", "q").code == 0
-    assert redis.keys() == []
+    assert redis.keys("rsmq*") == []

@@ -1,0 +1,184 @@
+"""The audit log: who changed what, from the command line or the dashboard, and what was refused.
+
+One stream outside the slots of queues. An operation writes an entry before it begins (`intent`) and one when it is
+over; both have the same `op`. An intent without an end means that the process or the server went away in between.
+Anyone who may write the stream may write anything into it, so readers take every field as text from strangers.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import ScriptCall
+from jobq.client.scripts import load
+from jobq.errors import ConfigError, JobqError, UnavailableError, masked_text
+from jobq.queue import keys
+from jobq.queue.types import text_of
+
+Phase = Literal["intent", "done", "failed", "refused", "undone"]
+#: The fields of an entry, and how many bytes of each are kept.
+LENGTHS = {
+    "who": 200, "role": 40, "verb": 40, "queue": 1000, "filter": 1000, "count": 16, "op": 64, "phase": 10, "note": 2000,
+}  # fmt: skip
+PAGE = 500
+_ENTRY_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
+
+
+class Act(NamedTuple):
+    """What someone does. role: in the dashboard, or `cli`. queue: names separated by commas, `*` for all.
+
+    filter: the messages or the other things that it is done to, as `key:value`. number: how many, None = unknown.
+    """
+
+    who: str
+    role: str
+    verb: str
+    queue: str = ""
+    filter: str = ""
+    number: int | None = None
+    op: str = ""
+    note: str = ""
+
+
+class AuditEntry(NamedTuple):
+    """One entry of the log. at_ms: by the server's clock. number: `count` in the stream. damaged: not jobq's form."""
+
+    entry_id: str
+    at_ms: int
+    who: str
+    role: str
+    verb: str
+    queue: str
+    filter: str
+    number: int | None
+    op: str
+    phase: str
+    note: str
+    damaged: bool = False
+
+
+class Performed:
+    """An operation under way. Its `act` at the end is what the last entry says."""
+
+    def __init__(self, act: Act) -> None:
+        self.act = act
+
+    def set(self, **facts: Any) -> None:
+        """Change fields of the act."""
+        self.act = self.act._replace(**facts)
+
+
+def new_op() -> str:
+    """An id for an operation."""
+    return secrets.token_hex(8)
+
+
+class AuditLog:
+    """The audit log of a namespace."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._key = keys.audit_log(client.namespace)
+
+    def append(self, act: Act, phase: Phase) -> str:
+        """Write one entry; its id. Works while the server's memory is full. Fields that are too long are cut."""
+        facts = {**act._asdict(), "count": "" if act.number is None else str(act.number)}
+        facts |= {"phase": phase, "note": masked_text(act.note)}
+        facts["who"] = facts["who"] or "unknown"
+        values = [_cut(facts[name], most) for name, most in LENGTHS.items()]
+        script = load("audit", "append")
+        return self._client.ask(ScriptCall(script, (self._key,), values, lambda r: text_of(r[0])))
+
+    @contextmanager
+    def performing(
+        self, act: Act, lost: Callable[[JobqError], object] | None = None
+    ) -> Iterator[Performed]:
+        """Write an intent, run the block, and write how it ended.
+
+        lost: called with the error of an entry that could not be written; None = such an error is raised, so
+        that nothing happens without an entry.
+        """
+        under_way = Performed(act._replace(op=act.op or new_op()))
+        self._noted(under_way, "intent", lost)
+        try:
+            yield under_way
+        except UnavailableError:
+            # It may have taken effect, and an entry would wait for the server once more.
+            raise
+        except BaseException as error:
+            under_way.set(note=str(error) or type(error).__name__)
+            self._noted(under_way, "refused" if isinstance(error, ConfigError) else "failed", lost)
+            raise
+        self._noted(under_way, "done", lost)
+
+    def _noted(
+        self, under_way: Performed, phase: Phase, lost: Callable[[JobqError], object] | None
+    ) -> None:
+        try:
+            self.append(under_way.act, phase)
+        except JobqError as error:
+            if lost is None:
+                raise
+            lost(error)
+
+    def page(self, before: str = "", limit: int = PAGE) -> list[AuditEntry]:
+        """At most `limit` entries, newest first; `before`: only those before the entry with this id."""
+        if not 1 <= limit <= 1000 or (before and not _ENTRY_ID.fullmatch(before)):
+            raise ConfigError(
+                f"before={before!r:.80}, limit={limit!r}: take the id of an entry, and 1 to 1,000"
+            )
+        reply = self._client.command(
+            "XREVRANGE", self._key, f"({before}" if before else "+", "-", "COUNT", limit
+        )
+        return [_entry(entry_id, fields) for entry_id, fields in reply]
+
+    def newest(self, most: int) -> Iterator[AuditEntry]:
+        """At most `most` entries, newest first, page by page."""
+        before = ""
+        while most > 0 and (found := self.page(before, min(PAGE, most))):
+            yield from found
+            before = found[-1].entry_id
+            most -= len(found)
+
+    def length(self) -> int:
+        """How many entries the log has."""
+        return int(self._client.command("XLEN", self._key))
+
+
+def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]:
+    """Leave out the intents whose end is among the entries, which are newest first."""
+    ended = set()
+    for entry in entries:
+        if entry.phase != "intent":
+            ended.add(entry.op)
+        elif entry.op and entry.op in ended:
+            continue
+        yield entry
+
+
+def _cut(text: str, most: int) -> bytes:
+    """Text as UTF-8 of at most so many bytes, without half a character."""
+    raw = text.encode("utf-8", "backslashreplace")
+    return raw if len(raw) <= most else raw[:most].decode("utf-8", "ignore").encode()
+
+
+def _entry(entry_id: bytes, fields: list[bytes] | None) -> AuditEntry:
+    words = [text_of(word) for word in fields or ()]
+    found = dict(zip(words[::2], words[1::2]))
+    count = found.pop("count", "")
+    damaged = (
+        bool(found.keys() - LENGTHS.keys())
+        or not {"who", "verb", "phase"} <= found.keys()
+        or (count != "" and not (count.isascii() and count.isdigit() and len(count) <= 16))
+        or any(len(text.encode()) > LENGTHS[name] for name, text in found.items() if name in LENGTHS)
+    )  # fmt: skip
+    facts = {name: found.get(name, "")[: LENGTHS[name]] for name in LENGTHS if name != "count"}
+    return AuditEntry(
+        text_of(entry_id), int(entry_id.partition(b"-")[0]),
+        number=int(count) if count and not damaged else None, damaged=damaged, **facts,
+    )  # fmt: skip

@@ -1,0 +1,187 @@
+"""What commands write into the audit log, and `jobq audit-log`."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from jobq.cli import app
+from jobq.cli.options import Command
+from jobq.cli.session import system_user
+from jobq.queue.queue import Queue
+from jobq.topics import Topic
+
+#: Commands that are no operations: they only read, or they are how programs and workers use jobq.
+OTHERS = set("""
+    worker enqueue queues workers status why|queue peek|key list|dead list|dead show|limit list|events tail
+    cron list|cron next|cron lint|cron history|metrics|audit-log|check doctor|check audit
+    topic append|topic poll|topic read|topic list|topic groups|topic peek|topic describe|topic lag
+    reliable push|reliable pop|reliable ack|reliable nack|reliable release|reliable extend|reliable recover
+    reliable list|reliable inspect|reliable info|reliable length
+    rsmq bridge|rsmq queue list|rsmq queue describe|rsmq message send|rsmq message receive|rsmq message pop
+    rsmq message delete|rsmq message visibility|rsmq message peek
+    ruby push|ruby queues|ruby peek|ruby workers
+    spark doctor|spark shell|spark env|server status|functions check|completion|acl|demo|chaos|report
+""".replace("worker enqueue queues workers status why", "worker|enqueue|queues|workers|status|why")
+    .strip().replace("\n    ", "|").split("|"))  # fmt: skip
+#: They change a lake, another database or the program of the server; or they load the function that appends.
+ELSEWHERE = {
+    "functions load",
+    "server stop",
+    "outbox schema",
+    "outbox relay",
+    "outbox status",
+    "outbox retry",
+    "outbox prune",
+}
+
+
+def leaves(group: click.Group, path: tuple[str, ...] = ()):
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        if isinstance(found, click.Group):
+            yield from leaves(found, (*path, name))
+        else:
+            yield " ".join((*path, name)), found
+
+
+def test_every_command_that_changes_a_server_is_an_operation():
+    found = dict(leaves(app.app))
+    verbs = {
+        path: command.operation for path, command in found.items() if isinstance(command, Command)
+    }
+    lakes = {path for path in verbs if path.startswith(("lake ", "web"))} - {"lake replay"}
+    assert {path for path, verb in verbs.items() if not verb} - lakes == (
+        OTHERS | ELSEWHERE
+    ) & verbs.keys()
+    assert all(
+        "--by" in {o for p in found[path].params for o in p.opts}
+        for path, verb in verbs.items()
+        if verb
+    )
+    words = [verb for verb in verbs.values() if verb]
+    assert len(set(words)) == len(words)
+
+
+@pytest.fixture
+def entries(cli):
+    """entries(): (verb, queue, filter, count, phase) of each entry, oldest first."""
+
+    def read(*args):
+        records = cli("audit-log", "--json", "--intents", *args).records
+        return [
+            tuple(one[name] for name in ("verb", "queue", "filter", "count", "phase"))
+            for one in records[::-1]
+        ]
+
+    return read
+
+
+#: Command line -> verb, queue, filter, count. The queue low has a message `m`, a dead one, and a schedule `nightly`.
+LINES = [
+    ("pause low", "pause", "low", "", None),
+    ("resume low high", "resume", "low,high", "", None),
+    ("cancel m --queues low", "cancel", "low", "mid:m", 1),
+    ("queue clear low --yes", "clear", "low", "", 1),
+    ("queue forget high", "forget", "high", "", None),
+    ("key set low acme --max 2", "key-set", "low", "key:acme max:2", None),
+    ("key hold low acme 30s", "key-hold", "low", "key:acme for:30s", None),
+    ("dead revive --all -q low", "revive", "low", "place:dead", 1),
+    ("dead revive --where reason=bro*", "revive", "*", "reason:bro*", 1),
+    ("dead purge d --yes", "purge", "*", "dead:d", 1),
+    ("dead keep --max 5 -q low", "keep-dead", "low", "max:5 age:as-before", None),
+    ("limit set stripe 2/m", "limit-set", "", "limit:stripe rule:2/m", None),
+    ("limit unset stripe", "limit-unset", "", "limit:stripe", None),
+    ("limit hold stripe 30s", "limit-hold", "", "limit:stripe for:30s", None),
+    ("events level all -q low", "events-level", "low", "level:all", None),
+    ("events maxlen 1000", "events-maxlen", "*", "maxlen:1000", None),
+    ("cron pause nightly", "cron-pause", "low", "cron:nightly", None),
+    ("cron resume nightly", "cron-resume", "low", "cron:nightly", None),
+    ("cron remove nightly", "cron-remove", "low", "cron:nightly", None),
+    ("topic subscribe orders -g c", "topic-subscribe", "", "topic:orders group:c", None),
+    ("topic pause orders -g b", "topic-pause", "", "topic:orders group:b", None),
+    ("topic resume orders -g b", "topic-resume", "", "topic:orders group:b", None),
+    ("topic retention orders --max-count 5", "topic-retention", "", "topic:orders max-count:5", None),
+    ("topic compaction orders on", "topic-compaction", "", "topic:orders switch:on", None),
+    ("topic delete orders --yes", "topic-delete", "", "topic:orders", None),
+    ("rsmq queue create -n mails", "rsmq-create", "", "rsmq:mails", None),
+    ("reliable configure mails --max-deliveries 5", "reliable-configure", "", "reliable:mails max-deliveries:5", None),
+    ("reliable clear mails --yes", "reliable-clear", "", "reliable:mails", None),
+]  # fmt: skip
+
+
+@pytest.fixture
+def filled(client, kill_message):
+    for name in ("low", "high"):
+        Queue(name, client).list_in_directory()
+    queue = Queue("low", client)
+    kill_message(queue, "d")
+    queue.enqueue(b"x", mid="m")
+    Topic("orders", client).group("b").subscribe()
+    queue.admin.schedule("add", "nightly", '{"job":"a.b","cron":"0 3 * * *"}')
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("words", "verb", "queue", "what", "count"), LINES, ids=lambda value: str(value)[:40]
+)
+def test_command_is_in_the_log_before_and_after(
+    cli, filled, entries, words, verb, queue, what, count
+):
+    ended = cli(*words.split())
+    assert (ended.code, "audit" in ended.err) in ((0, False), (1, False)), ended
+    first, last = entries()
+    assert (*first[:3], first[4]) == (verb, queue, what, "intent")
+    assert last == (verb, queue, what, count, "done")
+
+
+@pytest.mark.one_server
+def test_command_that_only_shows_or_is_not_confirmed_leaves_no_entry(cli, filled, entries):
+    for line in ("dead keep", "events level", "events maxlen", "key set low", "topic retention t", "check fsck",
+                 "topic compaction t", "ruby claims --sidekiq x", "status m", "queue forget low"):  # fmt: skip
+        cli(*line.split())
+    assert cli("queue", "clear", "low", given="n\n").code == 1
+    assert entries() == []
+
+
+@pytest.mark.one_server
+def test_log_says_who_and_how_it_failed(cli, filled, redis):
+    assert cli("pause", "low", "--by", "anna").code == 0
+    assert cli("pause", "low", env={"JOBQ_BY": "bert"}).code == 0
+    redis.delete("jobq:{low}:meta")
+    redis.set("jobq:{low}:meta", "x")
+    assert cli("key", "set", "low", "acme", "--max", "2").code == 4
+    assert cli("limit", "set", "stripe", "often").code == 2
+    found = cli("audit-log", "--json").records
+    assert [(one["who"], one["phase"]) for one in found] == [
+        (system_user(), "refused"), (system_user(), "failed"), ("bert", "done"), ("anna", "done"),
+    ]  # fmt: skip
+    assert "'often'" in found[0]["note"] and "WRONGTYPE" in found[1]["note"]
+
+
+@pytest.mark.one_server
+def test_listing_asks_for_a_person_a_verb_a_queue_and_a_time(cli, filled, redis):
+    assert "no entries" in cli("audit-log").err
+    cli("pause", "low", "high", "--by", "anna")
+    cli("resume", "low", "--by", "bert")
+    cli("events", "maxlen", "1000", "--by", "bert")
+    redis.xadd("jobq:audit", {"who": "\x1b[31mred", "verb": "x"})
+
+    def verbs(*words):
+        return [one["verb"] for one in cli("audit-log", "--json", *words).records]
+
+    assert verbs("--who", "anna") == ["pause"]
+    assert verbs("--verb", "resume") == ["resume"]
+    assert verbs("-q", "high") == ["events-maxlen", "pause"]
+    assert verbs("-n", "2") == ["x", "events-maxlen"]
+    assert verbs("--since", "0s") == []
+    text = cli("audit-log").out
+    assert "\x1b" not in text and "damaged" in text and "low,high" in text
+
+
+@pytest.mark.one_server
+def test_log_that_cannot_be_written_stops_no_command(cli, filled, redis):
+    redis.set("jobq:audit", "x")
+    ended = cli("pause", "low")
+    assert (ended.code, ended.out) == (0, "low: paused\n")
+    assert ended.err.count("not written to the audit log") == 1
