@@ -26,7 +26,7 @@ ENTRIES = Listing(
     "audit-log",
     "",
     "--queues mails --since 1d",
-    "--who anna@web-7 --verb revive --json",
+    "--who anna --verb revive --json",
     "-n 1000 --intents",
 )
 @limit_option(50, 100_000)

@@ -9,7 +9,6 @@ import click
 
 from jobq.cli.options import option
 from jobq.cli.session import Session, command
-from jobq.client.connection import Client
 from jobq.errors import ConfigError
 from jobq.queue import orders, presence
 from jobq.queue.orders import OrderAnswer
@@ -21,6 +20,7 @@ from jobq.queue.orders import OrderAnswer
     "dump web-7:4711 --child 4712",
     "drain web-7:4711 web-8:3022 --wait 30s",
     changes=True,
+    operation="order",
 )
 @click.argument("verb", type=click.Choice(list(orders.VERBS)))
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
@@ -39,7 +39,9 @@ def order(
     """
     if child and verb != "dump":
         raise ConfigError(f"--child is for dump; {verb} applies to the whole worker")
-    sent = _send(session.client, list(dict.fromkeys(workers)), verb, child or 0)
+    names = list(dict.fromkeys(workers))
+    with session.operation("", " ".join([f"order:{verb}", *(f"worker:{name}" for name in names)])):
+        sent = _send(session, names, verb, child or 0)
     if not wait:
         for worker, order_id in sent.items():
             session.say({"worker": worker, "verb": verb, "order": order_id}, f"{worker}: sent")
@@ -54,14 +56,15 @@ def order(
     return all_done
 
 
-def _send(client: Client, names: list[str], verb: str, child: int) -> dict[str, str]:
+def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str, str]:
     """Send the order to each; to none if one of them would not read it."""
+    client = session.client
     known = presence.some_workers(client, names)
     for name in names:
         if name not in known:
             raise ConfigError(f"there is no worker {name!r:.120}; jobq workers lists them")
         orders.check(client, known[name])
-    by = orders.this_user()
+    by = session.who or orders.this_user()
     return {name: orders.send(client, known[name], verb, by=by, child=child) for name in names}
 
 

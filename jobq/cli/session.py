@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import pwd
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +24,7 @@ from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import Purpose, seal_for, shown_text
 from jobq.queue.audit_log import Act, AuditLog, Performed
 from jobq.queue.directory import queue_names, queue_names_by_keys, strange_queue_names
+from jobq.queue.orders import this_user
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
@@ -90,7 +88,7 @@ class Session:
         be written is a remark: it never stops a command.
         """
         names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)
-        act = Act(self.who or system_user(), "cli", self.verb, names, filter)
+        act = Act(self.who or this_user(), "cli", self.verb, names, filter)
         if not when:
             yield Performed(act)
             return
@@ -236,15 +234,6 @@ class Session:
         """Continue only with --yes or after a person confirms."""
         if not yes:
             click.confirm(output.escaped(question), abort=True, err=True)
-
-
-def system_user() -> str:
-    """Who runs this process, and where: `anna@web-7`."""
-    try:
-        name = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may have a user without a name
-        name = f"uid {os.getuid()}"
-    return f"{name}@{socket.gethostname()}"
 
 
 def command(

@@ -7,7 +7,7 @@ import pytest
 
 from jobq.cli import app
 from jobq.cli.options import Command
-from jobq.cli.session import system_user
+from jobq.queue.orders import this_user
 from jobq.queue.queue import Queue
 from jobq.topics import Topic
 
@@ -154,7 +154,7 @@ def test_log_says_who_and_how_it_failed(cli, filled, redis):
     assert cli("limit", "set", "stripe", "often").code == 2
     found = cli("audit-log", "--json").records
     assert [(one["who"], one["phase"]) for one in found] == [
-        (system_user(), "refused"), (system_user(), "failed"), ("bert", "done"), ("anna", "done"),
+        (this_user(), "refused"), (this_user(), "failed"), ("bert", "done"), ("anna", "done"),
     ]  # fmt: skip
     assert "'often'" in found[0]["note"] and "WRONGTYPE" in found[1]["note"]
 
