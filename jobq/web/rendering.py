@@ -16,6 +16,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobq.errors import masked
 from jobq.observe.escape import escaped
 from jobq.web import formats
 from jobq.web.access.identity import NOBODY, UserRole
@@ -114,8 +115,15 @@ def _frame(request: Request, live: float) -> dict[str, Any]:
         "url": url, "has": ROUTES.declared.__contains__, "asset": asset, "ago": times.ago,
         "moment": times.moment, "machine": times.machine, "zone": times.zone.key, "now": times.now,
         "me": me, "view": view, "site": site.settings, "live": live, "here": _here(request),
-        "route": _route_name(request), "rail": rail(site) if me.may(UserRole.READ) else [],
+        "exports": _exports(site), "route": _route_name(request), "rail": rail(site) if me.may(UserRole.READ) else [],
     }  # fmt: skip
+
+
+def _exports(site: Site) -> list[str]:
+    """Return the variables with which commands reach the server of this dashboard; none for an embedded one."""
+    client = site.client
+    lines = [f"JOBQ_URL={masked(client.url)}"] if client.settings.url else []
+    return lines + ([f"JOBQ_NAMESPACE={client.namespace}"] if client.namespace != "jobq" else [])
 
 
 def rail(site: Site) -> list[tuple[str, list[NavEntry]]]:

@@ -15,7 +15,7 @@ from tests import conftest
 from tests.web.conftest import browsing, serving_app
 from tests.web.shop import SAMPLES, Shop
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
 #: Routes that show no page.
 NO_PAGES = {"static"}
@@ -90,3 +90,25 @@ def test_what_is_wrong_with_a_page_is_found(tab: Any, shop: str):
         "image-alt",
         "button-name",
     }
+
+
+def test_keys_lead_to_pages_but_not_while_typing(tab: Any, shop: str):
+    tab.goto(f"{shop}/login")
+    tab.wait_for_selector("html[data-ready]")
+    tab.keyboard.press("?")
+    tab.locator("#keys").get_by_text("Refresh now").wait_for()
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("g")
+    tab.keyboard.press("o")
+    tab.wait_for_url(f"{shop}/")
+
+
+def test_pages_need_no_javascript(browser: Any, shop: str):
+    with browsing(browser, shop, java_script_enabled=False) as page:
+        page.goto(shop)
+        page.get_by_role("button", name="View").click()
+        page.get_by_label("Theme").select_option("dark")
+        page.get_by_role("button", name="Save").click()
+        page.wait_for_selector('html[data-theme="dark"]')
+        page.get_by_role("button", name="Live").click()
+        page.wait_for_selector('main[data-live="0"]')

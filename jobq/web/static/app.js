@@ -3,29 +3,43 @@ const policy = window.trustedTypes
   ? trustedTypes.createPolicy("jobq", { createHTML: (text) => text })
   : { createHTML: (text) => text };
 const main = () => document.getElementById("main");
-const reducedPause = 2000;
 
 // --- Live refresh: ask for the changing part of this page, and morph it into place.
-let tag = "", timer = 0, failures = 0;
+let tag = "", timer = 0, failures = 0, since = "";
 
 async function refresh() {
   clearTimeout(timer);
   const wanted = location.href;
   try {
-    const reply = await fetch(wanted, { headers: { "X-Jobq-Live": "1", ...(tag ? { "If-None-Match": tag } : {}) }, redirect: "error" });
+    const reply = await fetch(wanted, { headers: { "X-Jobq-Live": "1", ...(tag ? { "If-None-Match": tag } : {}) }, redirect: "manual" });
+    // The session ended: the login is next.
+    if (reply.type === "opaqueredirect" || reply.status === 403) return location.reload();
+    if (reply.status >= 500) throw new Error(String(reply.status));
     if (reply.status !== 304) {
       const text = await reply.text();
       if (wanted === location.href) apply(text);
       tag = reply.headers.get("ETag") || "";
     }
-    failures = 0;
-    document.documentElement.removeAttribute("data-stale");
+    answered(true);
   } catch {
-    failures += 1;
-    document.documentElement.setAttribute("data-stale", "");
+    answered(false);
   }
   schedule();
 }
+
+// Without an answer the page keeps what it shows, grey, and takes no action.
+function answered(yes) {
+  const note = document.getElementById("stale");
+  failures = yes ? 0 : failures + 1;
+  if (failures === 1) since = new Date().toLocaleTimeString();
+  document.documentElement.toggleAttribute("data-stale", !yes);
+  note.hidden = yes;
+  const text = yes ? "" : `No answer since ${since}. The page shows what was known then, and takes no actions.`;
+  if (note.textContent !== text) note.textContent = text;
+}
+document.addEventListener("submit", (event) => {
+  if (failures > 0 && event.target.method === "post") event.preventDefault();
+});
 
 function apply(text) {
   const fresh = new DOMParser().parseFromString(policy.createHTML(text), "text/html");
@@ -37,7 +51,7 @@ function apply(text) {
     callbacks: {
       // What a viewer opened, ticked or typed stays.
       beforeAttributeUpdated: (name, node) =>
-        !((name === "open" && node.tagName === "DETAILS") || (name === "checked" && node.tagName === "INPUT")),
+        !((name === "open" && node.tagName === "DETAILS") || (name === "checked" && node.tagName === "INPUT") || name === "data-at"),
     },
   });
   document.dispatchEvent(new CustomEvent("jobq:refreshed"));
@@ -83,7 +97,7 @@ document.addEventListener("keydown", (event) => {
   }
   const key = first ? `${first} ${event.key}` : event.key;
   first = "";
-  if (key === "g") { first = "g"; setTimeout(() => (first = ""), reducedPause); return; }
+  if (key === "g") { first = "g"; setTimeout(() => (first = ""), 2000); return; }
   if (key === "j" || key === "k") { move(key === "j" ? 1 : -1); return; }
   if (key === "x") { document.activeElement.closest("tr")?.querySelector("input[type=checkbox]")?.click(); return; }
   if (key === "r") { refresh(); return; }
