@@ -18,6 +18,7 @@ from jobq.client.connection import Client, default_client
 from jobq.errors import JobqError, UnavailableError
 from jobq.web.access.headers import SecurityHeaders
 from jobq.web.access.identity import NOBODY
+from jobq.web.api.problems import problem
 from jobq.web.rendering import render
 from jobq.web.routes import load_pages, routes_of
 from jobq.web.settings import WebSettings
@@ -69,8 +70,16 @@ def error_page(request: Request, status: int, title: str, text: str, **facts: An
     )
 
 
+def _is_api(request: Request) -> bool:
+    """Whether a program asked, which reads JSON."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return path.removeprefix(site_of(request).settings.prefix).startswith("/api/")
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if _is_api(request):
+        return problem(error.status_code, error.detail)
     title, text = SAYS.get(error.status_code, ("Not done", "The request was refused."))
     own = error.detail if error.detail and not _is_stock(error) else ""
     text = own[:1].upper() + own[1:] + "." if own else text
@@ -84,6 +93,8 @@ def _is_stock(error: HTTPException) -> bool:
 
 
 async def _away(request: Request, error: Exception) -> Response:
+    if _is_api(request):
+        return problem(503, str(error))
     text = "The dashboard goes on by itself when the server answers."
     return await run_in_threadpool(
         error_page, request, 503, "The server doesn't answer", text, hint=str(error), away=True
@@ -91,6 +102,8 @@ async def _away(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    if _is_api(request):
+        return problem(500, str(error))
     return await run_in_threadpool(
         error_page, request, 500, "This page can't be shown", str(error), live=0
     )
@@ -98,6 +111,8 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, error: Exception) -> Response:
     log.exception("the dashboard failed at %s", request.url.path, exc_info=error)
+    if _is_api(request):
+        return problem(500, "a mistake in jobq; the log of the dashboard has the traceback")
     return await run_in_threadpool(
         error_page, request, 500, "This page failed",
         "It is a mistake in jobq. The log of the dashboard has the traceback.", live=0,

@@ -36,13 +36,14 @@ _BARE = re.compile(r"\{([a-z_]+)\}")
 
 @dataclass(frozen=True)
 class DeclaredRoute:
-    """One route. role: who may use it; NONE: no login is needed."""
+    """One route. role: who may use it; NONE: no login is needed. program: its callers have a token, not a session."""
 
     name: str
     path: str
     method: str
     role: UserRole
     handler: Handler = field(repr=False)
+    program: bool = False
 
     @property
     def parameters(self) -> list[str]:
@@ -69,11 +70,13 @@ class Routes:
         self.declared: dict[str, DeclaredRoute] = {}
         self.entries: list[NavEntry] = []
 
-    def add(self, path: str, method: str, role: UserRole, name: str, handler: Handler) -> None:
+    def add(
+        self, path: str, method: str, role: UserRole, name: str, handler: Handler, program: bool = False
+    ) -> None:  # fmt: skip
         """Declare a route. A name is declared once."""
         assert name not in self.declared, f"two routes are named {name}"
         path = _BARE.sub(r"{\1:name}", path)
-        self.declared[name] = DeclaredRoute(name, path, method, role, handler)
+        self.declared[name] = DeclaredRoute(name, path, method, role, handler, program)
 
 
 ROUTES = Routes()
@@ -156,7 +159,9 @@ def _endpoint(declared: DeclaredRoute) -> Callable[[Request], Any]:
         refused = await run_in_threadpool(_refusal, request, declared)
         if refused is not None:
             return refused
-        if declared.method != "GET":
+        if declared.program:
+            request.state.content = await request.body()
+        elif declared.method != "GET":
             async with request.form(max_files=0, max_fields=1000) as form:
                 request.state.form = form
                 return await run_in_threadpool(declared.handler, request)
@@ -168,9 +173,12 @@ def _endpoint(declared: DeclaredRoute) -> Callable[[Request], Any]:
 def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
     """Return what to answer instead of calling the handler; None if the caller may use it."""
     site = site_of(request)
-    identity = site.guard.identify(request)
+    guard = site.guard
+    identity = guard.identify_program(request) if declared.program else guard.identify(request)
     request.state.identity = identity
     if not identity.may(declared.role):
+        if declared.program and identity.role == UserRole.NONE:
+            raise HTTPException(401, "send Authorization: Bearer TOKEN with a token that is valid")
         if (
             identity.role == UserRole.NONE
             and declared.method == "GET"

@@ -41,6 +41,11 @@ def test_page_of_metrics_is_the_table_of_the_code():
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python docs/make_metrics.py"
 
 
+def test_page_of_the_http_api_lists_what_is_declared():
+    made = loaded(ROOT / "docs" / "make_http_api.py")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python docs/make_http_api.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_pages_compiles(page):
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):

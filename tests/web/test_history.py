@@ -13,13 +13,12 @@ from jobq.client.connection import Client
 from jobq.errors import LakeError
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
-from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.queue import directory
 from jobq.queue.directory import queue_names
 from jobq.web.history import ENDS, FAILED, Span, StreamHistory, Wanted
 from jobq.web.lake import LakeHistory, literal
+from tests import tools
 
 #: 2026-11-21 00:00 UTC, epoch ms.
 DAY = 1_795_219_200_000
@@ -49,6 +48,10 @@ def lake_history(tmp_path: Path) -> Iterator[Callable[[Client], LakeHistory]]:
 
     def make(client: Client) -> LakeHistory:
         lake = Lake.create(str(tmp_path / "lake"))
+        tools.library("pyarrow")
+        from jobq.pipeline.lake.ingest import Ingest
+        from jobq.pipeline.lake.partitions import PartitionRunner
+
         Ingest(lake, client, PartitionRunner("never")).events()
         opened.append(LakeHistory(lake.store.uri, most_s=120))
         return opened[-1]

@@ -31,6 +31,13 @@ class Guard:
         with self._lock:
             return self._sessions.get(request.cookies.get(COOKIE, ""), NOBODY)
 
+    def identify_program(self, request: Request) -> Identity:
+        """Return who calls the JSON API, by its bearer token; NOBODY without one. Cookies don't count."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if self.settings.identify is None or scheme.lower() != "bearer" or not token:
+            return NOBODY
+        return self.settings.identify(request) or NOBODY
+
     def log_in(self, response: Response, identity: Identity) -> None:
         """Begin a session of `identity`, whose cookie `response` sets."""
         number = secrets.token_urlsafe(32)

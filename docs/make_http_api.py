@@ -1,0 +1,37 @@
+"""Writes the table of resources into `docs/reference/http-api.md`: `python docs/make_http_api.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobq.web.api.resource import RESOURCES, ROOT
+from jobq.web.routes import load_pages
+
+PAGE = Path(__file__).with_name("reference") / "http-api.md"
+_MADE = re.compile(
+    r"(<!-- made by docs/make_http_api.py -->\n).*?(<!-- end of what was made -->)", re.DOTALL
+)
+
+
+def rows() -> Iterator[str]:
+    """Yield the lines of the table."""
+    load_pages()
+    yield "| request | role | what it does | parameters |"
+    yield "|---|---|---|---|"
+    for one in sorted(RESOURCES.declared, key=lambda one: (one.path, one.method)):
+        names = " ".join(
+            f"`{parameter.name}`" for parameter in one.parameters if parameter.place == "query"
+        )
+        yield f"| `{one.method} {ROOT}{one.path}` | {one.role.word} | {one.summary}. | {names} |"
+
+
+def page() -> str:
+    """Return the page with the table of now."""
+    text = PAGE.read_text(encoding="utf-8")
+    return _MADE.sub(lambda found: f"{found[1]}\n" + "\n".join(rows()) + f"\n\n{found[2]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The JSON API: `/api/v1`, the same figures as the pages, for programs with a token."""

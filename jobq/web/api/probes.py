@@ -1,0 +1,81 @@
+"""What probes and Prometheus ask: /healthz, /readyz, /metrics, and the description of the API."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from jobq.errors import JobqError
+from jobq.metrics.exposition import metrics_page
+from jobq.metrics.of_queues import QueueExporter
+from jobq.metrics.serving import PageRequest
+from jobq.web.access.identity import UserRole
+from jobq.web.api.document import document
+from jobq.web.api.resource import RESOURCES, ROOT
+from jobq.web.routes import ROUTES, page
+from jobq.web.site import Site, site_of
+
+#: How long an answer of the server counts, and how often it is asked at most.
+FRESH_S, ASKED_S = 10.0, 2.0
+
+
+class Readiness:
+    """Whether the server answered lately. Threads may share it."""
+
+    def __init__(self, site: Site) -> None:
+        self._client = site.client
+        self._lock = threading.Lock()
+        self._asked = self._answered = float("-inf")
+
+    def is_ready(self) -> bool:
+        """Ask the server, at most every two seconds."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._asked >= ASKED_S:
+                self._asked = now
+                try:
+                    self._client.clock_ms()
+                    self._answered = time.monotonic()
+                except JobqError:
+                    pass
+            return time.monotonic() - self._answered < FRESH_S
+
+
+class WebExporter:
+    """The metrics of queues, topics and schedules."""
+
+    def __init__(self, site: Site) -> None:
+        self.page = metrics_page(QueueExporter(site.client).families)
+
+
+@page("/healthz", role=UserRole.NONE)
+def healthz(request: Request) -> Response:
+    """Say that the process answers."""
+    return PlainTextResponse("ok\n")
+
+
+@page("/readyz", role=UserRole.NONE)
+def readyz(request: Request) -> Response:
+    """Say whether the server answered in the last ten seconds."""
+    if site_of(request).part(Readiness, Readiness).is_ready():
+        return PlainTextResponse("ready\n")
+    return PlainTextResponse("the server does not answer\n", 503)
+
+
+def metrics(request: Request) -> Response:
+    """Answer a scrape of Prometheus."""
+    exporter = site_of(request).part(WebExporter, WebExporter)
+    found = exporter.page(PageRequest(request.headers.get("accept", "")))
+    return Response(found.body, found.status, {"content-type": found.kind})
+
+
+def openapi(request: Request) -> Response:
+    """Describe the API."""
+    return JSONResponse(document(RESOURCES.declared, f"{request.scope.get('root_path', '')}{ROOT}"))
+
+
+ROUTES.add("/metrics", "GET", UserRole.READ, "metrics", metrics, program=True)
+ROUTES.add(f"{ROOT}/openapi.json", "GET", UserRole.READ, "openapi", openapi, program=True)

@@ -1,0 +1,46 @@
+"""Where a dashboard's history comes from: the events on the server, or a lake for what they no longer have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobq.errors import ConfigError
+from jobq.queue.directory import queue_names
+from jobq.web.history import Span, StreamHistory
+from jobq.web.lake import LakeHistory
+from jobq.web.site import Site
+
+#: Beyond this a lake is asked, if there is one: it has every event, and the server only the newest.
+LONG_MS = 3_600_000
+SOURCES = ("auto", "events", "lake")
+
+
+class HistorySources:
+    """Both sources of one dashboard. lake: None if it has none."""
+
+    def __init__(self, site: Site) -> None:
+        client, settings = site.client, site.settings
+        self.events = StreamHistory(client, lambda: queue_names(client))
+        self.lake = LakeHistory(settings.lake, settings.storage) if settings.lake else None
+
+    def choose(self, span: Span, wanted: str = "auto") -> StreamHistory | LakeHistory:
+        """Return the source for a range of time. ConfigError for a lake that isn't there."""
+        if wanted == "lake" and self.lake is None:
+            raise ConfigError("this dashboard has no lake; start 'jobq web' with --lake PATH")
+        if wanted == "events" or self.lake is None:
+            return self.events
+        return self.lake if wanted == "lake" or span.until - span.since > LONG_MS else self.events
+
+    def is_complete(self, span: Span, queues: Sequence[str] = ()) -> bool:
+        """Whether the events on the server cover a range of time."""
+        return self.events.since(span, queues) <= span.since
+
+    def close(self) -> None:
+        """End the lake's process."""
+        if self.lake is not None:
+            self.lake.close()
+
+
+def sources_of(site: Site) -> HistorySources:
+    """Return the sources of this dashboard."""
+    return site.part(HistorySources, HistorySources)
