@@ -14,8 +14,9 @@ from jobq.cli.session import Session, command
 from jobq.durations import lasting
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
+from jobq.observe.workers import worker_record, workers_of
 from jobq.queue import presence
-from jobq.queue.presence import ChildEntry, WorkerEntry
+from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
 
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
@@ -43,39 +44,17 @@ def workers(session: Session, queues: str | None) -> None:
     worker is removed after an hour.
     """
     client = session.client
-    wanted = set(names_of(queues)) if queues else set()
-    shown = [one for one in presence.workers(client) if not wanted or wanted & set(one.queues)]
+    shown = workers_of(client, names_of(queues) if queues else ())
     children: dict[str, tuple[ChildEntry, ...] | None] = {}
     with session.tolerating("running jobs", "list of"):
         children = presence.running(client, [one.name for one in shown])
     now_ms = client.clock_ms()
-    records = [_record(one, children.get(one.name, ()), now_ms) for one in shown]
+    records = [worker_record(one, children.get(one.name, ()), now_ms) for one in shown]
     session.say_all(records if session.as_json else map(_for_people, records), WORKERS)
     if not session.as_json:
         found = list(_jobs(records, now_ms))
         for line in ["", *session.lines(found, JOBS)] if found else ():
             click.echo(line)
-
-
-def _record(
-    worker: WorkerEntry, children: tuple[ChildEntry, ...] | None, now_ms: int
-) -> dict[str, Any]:
-    facts = {
-        key: value for key, value in worker._asdict().items() if key not in ("name", "damaged")
-    }
-    state = "leaving" if worker.leaving else "quiet" if worker.quiet else "working"
-    if worker.damaged or children is None:
-        state = "damaged"
-    elif not worker.is_live(now_ms):
-        state = "lost"
-    return {
-        "worker": worker.name, "state": state, **facts,
-        "seen_ms": max(0, now_ms - worker.seen_at), "rss": sum(child.rss for child in children or ()),
-        "children": [
-            {**child._asdict(), "running": [job._asdict() for job in child.running]}
-            for child in children or ()
-        ],
-    }  # fmt: skip
 
 
 def _for_people(record: dict[str, Any]) -> dict[str, Any]:

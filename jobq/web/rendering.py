@@ -48,12 +48,18 @@ def environment() -> jinja2.Environment:
     )
     made.globals.update(FORMATS)
     made.filters["printable"] = _printable
+    made.filters["lines"] = _lines
     return made
 
 
 def _printable(value: object) -> str:
     """Format text from anywhere on one line."""
     return escaped(str(value))
+
+
+def _lines(value: object) -> str:
+    """Format text from anywhere, and keep its lines."""
+    return "\n".join(map(escaped, str(value).expandtabs(4).split("\n")))
 
 
 class Times:

@@ -75,7 +75,7 @@ def test_page_is_accessible_silent_and_fits(tab: Any, shop: str, route: Declared
     for width in (1440, 390):
         tab.set_viewport_size({"width": width, "height": 844})
         for scheme, rules in (("light", RULES), ("dark", CONTRAST)):
-            tab.emulate_media(color_scheme=scheme)
+            tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             assert tab.evaluate(FOUND, rules) == [], (width, scheme)
         if tab.evaluate("document.documentElement.scrollWidth") > width:
             raise AssertionError((width, tab.evaluate(WIDE)))

@@ -1,0 +1,177 @@
+"""Workers: which there are, what they run, and orders to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from jobq.errors import ConfigError
+from jobq.observe.workers import STATES, state_of, worker_record, worker_records, workers_of
+from jobq.queue import orders, presence
+from jobq.queue.presence import WorkerEntry
+from jobq.web.access.identity import UserRole
+from jobq.web.acting import performing
+from jobq.web.paging import PER_PAGE, page_number
+from jobq.web.rendering import render
+from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
+from jobq.web.site import site_of
+
+nav("workers", "Workers", section="Now", order=50, key="w")
+
+#: How states show: the name of a colour and glyph.
+LOOKS = {"working": "running", "quiet": "paused", "leaving": "retry", "lost": "dead", "damaged": "dead"}  # fmt: skip
+UNDOABLE = ("quiet", "resume", "dump")
+FINAL = {
+    "drain": "It finishes what it runs, gives the rest back, and leaves. Its process manager may start it again.",
+    "restart": "It replaces its children one by one, each when its jobs have ended. New code needs a new worker.",
+}
+LONGEST_SEARCH = 200
+
+
+@page("/workers")
+def workers(request: Request) -> Response:
+    """List the workers, those that need a look first."""
+    client, query = site_of(request).client, request.query_params
+    wanted, state = query.get("q", "")[:LONGEST_SEARCH].strip(), query.get("state", "")
+    now_ms = client.clock_ms()
+    everyone = workers_of(client)
+    states = {one.name: state_of(one, now_ms) for one in everyone}
+    found = [
+        one for one in everyone if _matches(one, wanted) and state in ("", states[one.name])
+    ]  # fmt: skip
+    by = query.get("sort", "trouble")
+    found.sort(key=lambda one: _order(one, by, states[one.name]))
+    number = page_number(query.get("page", ""), len(found))
+    shown = found[(number - 1) * PER_PAGE : number * PER_PAGE]
+    live = [one for one in everyone if states[one.name] in ("working", "quiet", "leaving")]
+    versions = Counter(one.version or "earlier" for one in live)
+    return render(
+        request, "workers.html", rows=worker_records(client, shown, now_ms), looks=LOOKS, sort=by, q=wanted,
+        state=state, states=Counter(states.values()), all_states=STATES, found=len(found), total=len(everyone),
+        live_count=len(live), number_of_page=number, pages=-(-len(found) // PER_PAGE), versions=versions.most_common(4),
+        busy=sum(one.running for one in live), slots=sum(one.slots for one in live), ordered=_ordered(request),
+    )  # fmt: skip
+
+
+def _matches(worker: WorkerEntry, wanted: str) -> bool:
+    texts = (worker.name, worker.host, worker.version, *worker.queues)
+    return not wanted or any(wanted.lower() in text.lower() for text in texts)
+
+
+def _order(worker: WorkerEntry, by: str, state: str) -> tuple[Any, ...]:
+    if by == "busy":
+        return (-worker.running, worker.name)
+    if by == "seen":
+        return (worker.seen_at, worker.name)
+    if by == "started":
+        return (-worker.started_at, worker.name)
+    if by == "name":
+        return (worker.name,)
+    return (STATES.index(state), worker.name)
+
+
+def _ordered(request: Request) -> dict[str, Any]:
+    """What the address says about orders that were sent just now."""
+    query = request.query_params
+    if query.get("ordered") not in UNDOABLE:
+        return {}
+    return {
+        "verb": query["ordered"],
+        **{key: int(query.get(key, "0")[:6]) if query.get(key, "").isdecimal() else 0 for key in ("sent", "refused")},
+    }  # fmt: skip
+
+
+@page("/workers/{worker}")
+def worker(request: Request) -> Response:
+    """Show one worker: its children, what they run, what it knows, the answer to an order."""
+    client, name = site_of(request).client, request.path_params["worker"]
+    entry = presence.some_workers(client, [name]).get(name)
+    order_id = request.query_params.get("order", "")
+    answer = orders.answer(client, order_id) if order_id else None
+    if entry is None and answer is None:
+        raise HTTPException(
+            404, f"there is no worker {name!r:.120}; it left, or it was lost more than an hour ago"
+        )
+    now_ms = client.clock_ms()
+    entry = entry or WorkerEntry(name)
+    children = presence.running(client, [name]).get(name, ())
+    known = presence.job_names(client, [entry.jobs]).get(entry.jobs)
+    record = worker_record(entry, children, now_ms)
+    running = [
+        {"pid": child["pid"], **job} for child in record["children"] for job in child["running"]
+    ]
+    return render(
+        request, "worker.html", one=record, looks=LOOKS, gone=not entry.seen_at and not entry.damaged, name=name,
+        running=sorted(running, key=lambda job: int(job["started_at"])), now_ms=now_ms,
+        known=sorted(known) if known else None, order_id=order_id, answer=answer,
+        may_order=entry.orders and entry.is_live(now_ms), final=FINAL,
+    )  # fmt: skip
+
+
+@action("/workers/orders", role=UserRole.OPERATE)
+def order_workers(request: Request) -> Response:
+    """Have the ticked workers go quiet, or resume."""
+    form = form_of(request)
+    names = [str(value) for key, value in form.multi_items() if key == "worker"][:PER_PAGE]
+    verb = _verb(str(form.get("verb", "")), UNDOABLE)
+    sent = 0
+    with performing(request, "order", filter=_filter(verb, names), number=len(names)) as client:
+        for one in presence.some_workers(client, names).values():
+            with suppress(ConfigError):  # counted as refused; its page says why
+                orders.send(client, one, verb, by=identity_of(request).name)
+                sent += 1
+    path = path_to(request, "workers", ordered=verb, sent=sent, refused=len(names) - sent)
+    return RedirectResponse(path, 303)
+
+
+@action("/workers/{worker}/orders", role=UserRole.OPERATE)
+def order_worker(request: Request) -> Response:
+    """Have one worker go quiet, resume, or report stacks."""
+    return _send(request, UNDOABLE)
+
+
+@page("/workers/{worker}/end", role=UserRole.ADMIN)
+def confirm_end(request: Request) -> Response:
+    """Ask for the worker's name before it drains or restarts."""
+    verb = _verb(request.query_params.get("verb", "drain"), tuple(FINAL))
+    return render(
+        request, "worker-end.html", live=0, name=request.path_params["worker"], verb=verb, says=FINAL[verb]
+    )  # fmt: skip
+
+
+@action("/workers/{worker}/end", role=UserRole.ADMIN)
+def end_worker(request: Request) -> Response:
+    """Have one worker drain or restart, if its name was typed."""
+    if str(form_of(request).get("typed", "")).strip() != request.path_params["worker"]:
+        raise HTTPException(409, "the name that was typed is another one; nothing was done")
+    return _send(request, tuple(FINAL))
+
+
+def _send(request: Request, allowed: Sequence[str]) -> Response:
+    client, form, name = site_of(request).client, form_of(request), request.path_params["worker"]
+    verb, child = _verb(str(form.get("verb", "")), allowed), str(form.get("child", "0"))
+    entry = presence.some_workers(client, [name]).get(name)
+    if entry is None:
+        raise HTTPException(404, f"there is no worker {name!r:.120}")
+    if not child.isdecimal() or len(child) > 9:
+        raise HTTPException(400, f"{child!r:.40} is not a process id")
+    by = identity_of(request).name
+    with performing(request, "order", filter=_filter(verb, [name]), number=1) as operating:
+        order_id = orders.send(operating, entry, verb, by=by, child=int(child))
+    return RedirectResponse(path_to(request, "worker", worker=name, order=order_id), 303)
+
+
+def _filter(verb: str, names: Sequence[str]) -> str:
+    return " ".join([f"order:{verb}", *(f"worker:{name}" for name in names)])
+
+
+def _verb(verb: str, allowed: Sequence[str]) -> str:
+    if verb not in allowed:
+        raise HTTPException(400, f"unknown order {verb!r:.40}; use one of {', '.join(allowed)}")
+    return verb

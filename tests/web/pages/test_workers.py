@@ -1,0 +1,145 @@
+"""Pages of workers: the figures of `jobq workers --json`, and orders that reach the worker."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from jobq.queue import orders, presence
+from jobq.queue.audit_log import AuditLog
+from jobq.queue.orders import ChildStack, OrderAnswer
+from jobq.queue.presence import ChildEntry, RunningJob
+from jobq.web import UserRole
+from jobq.web.names import encoded
+from tests.hostile import HOSTILE
+
+pytestmark = pytest.mark.one_server
+W = encoded("web-7:4711")
+
+
+def announce(client: Any, name: str = "web-7:4711", ago_ms: int = 0, **more: Any) -> None:
+    presence.put_worker(client, name, {
+        "host": "web-7", "seen_at": client.clock_ms() - ago_ms, "lease_ms": 15_000, "queues": ["low", "high"],
+        "slots": 4, "running": 1, "version": "1.2", "pid": 7, "started_at": 5, "orders": True, **more,
+    })  # fmt: skip
+
+
+def taken(client: Any, name: str = "web-7:4711") -> list[tuple[str, str, int]]:
+    return [(one.verb, one.by, one.child) for one in orders.waiting_for(client, name, 7, 5)]
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def test_list_shows_those_that_need_a_look_first(visit: Any, client: Any) -> None:
+    page = visit()
+    assert "No worker runs" in page.get("/workers").text
+    announce(client, running=3)
+    announce(client, "gone", 600_000)
+    announce(client, "resting", quiet=True, version="1.1")
+    jobs = (RunningJob("low", "a/b", client.clock_ms() - 600_000),)
+    presence.put_running(client, "web-7:4711", [ChildEntry(4712, "working", 120 << 20, 7, jobs)])
+    shown = page.get("/workers").text
+    names = re.findall(r'<th scope="row"[^>]*><a [^>]*>([^<]+)', shown)
+    assert names == ["gone", "resting", "web-7:4711"]
+    words = text_of(shown)
+    assert "120 MiB" in words and "4 / 8" in words and "Lost 1" in words and "3 / 4" in words
+    only = re.findall(r'<th scope="row"[^>]*><a [^>]*>([^<]+)', page.get("/workers?q=1.1").text)
+    assert only == ["resting"]
+    assert "No worker matches" in page.get("/workers?q=none&state=quiet&page=9&sort=busy").text
+
+
+def test_worker_shows_what_runs_and_where(visit: Any, client: Any) -> None:
+    announce(client, jobs=presence.digest_of(["a.b"]))
+    presence.put_jobs(client, ["a.b"])
+    jobs = (RunningJob("low", "a/b", client.clock_ms() - 600_000),)
+    presence.put_running(client, "web-7:4711", [ChildEntry(4712, "working", 120 << 20, 7, jobs)])
+    words = text_of(visit().get(f"/workers/{W}").text)
+    for one in ("a/b", "10 m ago", "4712", "120 MiB", "web-7", "a.b", "1.2"):
+        assert one in words, one
+    assert visit().get("/workers/none").status_code == 404
+
+
+def test_order_reaches_the_worker_and_its_answer_is_shown(visit: Any, client: Any) -> None:
+    announce(client)
+    page = visit(UserRole.OPERATE)
+    reply = page.post(
+        f"/workers/{W}/orders", data={"verb": "dump", "child": "4712"}, follow_redirects=False
+    )
+    assert reply.status_code == 303
+    assert "The order was sent" in page.get(reply.headers["location"]).text
+    [order] = orders.waiting_for(client, "web-7:4711", 7, 5)
+    assert (order.verb, order.by, order.child) == ("dump", "anna", 4712)
+    stack = ChildStack(4712, (("low", "m"),), "Thread 0x1\n  in <b>gated</b>\x1b")
+    answer = OrderAnswer("web-7:4711", "dump", "done", "stacks of 1 child", 5, (stack,))
+    orders.put_answer(client, order.order_id, answer)
+    shown = page.get(reply.headers["location"]).text
+    assert "Thread 0x1\n  in &lt;b&gt;gated&lt;/b&gt;\\x1b" in shown
+    announce(client, "other")
+    names = ["web-7:4711", "other", "none"]
+    reply = page.post("/workers/orders", data={"verb": "quiet", "worker": names})
+    assert "sent to 2 workers; 1 would not read it" in reply.text
+    assert taken(client) == taken(client, "other") == [("quiet", "anna", 0)]
+
+
+def test_worker_ends_only_by_an_admin_who_types_its_name(visit: Any, client: Any) -> None:
+    announce(client)
+    page = visit(UserRole.ADMIN)
+    assert "can't be undone" in page.get(f"/workers/{W}/end?verb=drain").text
+    for data in ({"verb": "drain"}, {"verb": "drain", "typed": "web"}):
+        assert page.post(f"/workers/{W}/end", data=data).status_code == 409
+    typed = {"typed": "web-7:4711"}
+    assert page.post(f"/workers/{W}/end", data={"verb": "quiet", **typed}).status_code == 400
+    assert page.post(f"/workers/{W}/orders", data={"verb": "drain", **typed}).status_code == 400
+    operator = visit(UserRole.OPERATE)
+    assert operator.post(f"/workers/{W}/end", data={"verb": "drain", **typed}).status_code == 403
+    assert taken(client) == []
+    assert page.post(f"/workers/{W}/end", data={"verb": "drain", **typed}).status_code == 200
+    assert taken(client) == [("drain", "anna", 0)]
+    newest = AuditLog(client).page(limit=2)
+    assert [(one.who, one.role, one.verb, one.phase) for one in newest] == [
+        ("anna", "admin", "order", "done"),
+        ("anna", "admin", "order", "intent"),
+    ]
+    assert newest[0].filter == "order:drain worker:web-7:4711"
+
+
+def test_orders_that_no_worker_would_read_are_refused_in_words(visit: Any, client: Any) -> None:
+    announce(client, ago_ms=600_000)
+    announce(client, "old", orders=None)
+    page = visit()
+    shown = page.get(f"/workers/{W}").text
+    assert "Last seen 10 m" in shown and "/orders" not in shown
+    assert "reads no orders" in page.get("/workers/old").text
+    for name, words in ((W, "is lost"), ("old", "reads no orders")):
+        reply = page.post(f"/workers/{name}/orders", data={"verb": "quiet"})
+        assert reply.status_code == 409 and words in reply.text
+    readers = visit(UserRole.READ)
+    assert "Drain" not in readers.get("/workers/old").text
+    assert readers.post("/workers/orders", data={"verb": "quiet"}).status_code == 403
+
+
+def test_hostile_entries_spoil_their_rows_alone(visit: Any, client: Any, redis: Any) -> None:
+    page = visit()
+    for raw in HOSTILE:
+        redis.delete("jobq:workers", "jobq:running", "jobq:jobs")
+        announce(client, "good", jobs="d")
+        redis.hset("jobq:workers", mapping={"<b>bad\x1b": raw, b"\xff": raw})
+        redis.hset("jobq:running", mapping={"good": raw})
+        redis.hset("jobq:jobs", "d", raw)
+        for path in ("/workers", "/workers/good", f"/workers/{encoded('<b>bad' + chr(27))}"):
+            reply = page.get(path)
+            assert reply.status_code == 200, (raw, path)
+            assert "<b>bad" not in reply.text and "\x1b" not in reply.text
+    facts = dict.fromkeys(("host", "version", "jobs"), "<i>'\"")
+    announce(client, "<i>'\"", queues=["<i>'\""], **facts)
+    assert (
+        "<i>" not in page.get("/workers").text + page.get(f"/workers/{encoded(facts['host'])}").text
+    )
+    redis.delete("jobq:workers")
+    redis.set("jobq:workers", json.dumps("another type"))
+    assert page.get("/workers").status_code == 500
