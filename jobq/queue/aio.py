@@ -24,13 +24,12 @@ from jobq.queue.queue import (
     Queue,
     Values,
     batches_of,
-    checked_content,
     enqueue_values,
     given_mid,
     keys_of,
     suited,
 )
-from jobq.queue.types import Enqueued, EnqueuedMany
+from jobq.queue.types import Enqueued, EnqueuedMany, checked_content
 
 
 def aenqueue(

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Literal
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import BoundScripts, Caller, moment
+from jobq.client.numbered_calls import BYTES_PER_CALL, BoundScripts, Caller, moment
 from jobq.client.scripts import Argument
 from jobq.config import duration_s
 from jobq.durations import DAY_MS, Duration
 from jobq.errors import ConfigError
 from jobq.queue import keys
 from jobq.queue.mids import checked_mid
-from jobq.queue.types import PER_CALL, text_of
+from jobq.queue.types import PER_CALL, checked_content, text_of
 
 HOUR_S = 3_600.0
 #: Of a message that may be in any generation.
@@ -23,7 +23,7 @@ ANY = "*"
 #: What the bin of one operation holds in one queue.
 MOST_MESSAGES, MOST_BYTES = 10_000, 16 * 1024 * 1024
 #: Where messages were, or what was done to them.
-Taken = Literal["waiting", "dead", "revived"]
+Taken = Literal["waiting", "dead", "revived", "edited"]
 _OPERATION = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -83,6 +83,23 @@ class Bin:
         rows: list[tuple[Argument, ...]] = [(one, "" if at is None else at) for one, at in dead]
         return self._each("revive", rows, {"life_ms": self.life_ms}, caller, now)
 
+    def edit(
+        self,
+        *messages: tuple[str, str, bytes],
+        caller: Caller | None = None,
+        now: int | None = None,
+    ) -> list[str]:
+        """Replace the content of waiting messages, each a mid, a generation as in `take_out`, and the new content.
+
+        A checkpoint of the former content is dropped. Per message 'edited', 'same' (that is its content), 'in bin'
+        (edited before), 'nil', 'changed' or 'full'.
+        """
+        for mid, _, content in messages:
+            checked_content(checked_mid(mid), content)
+        longest = max((len(content) for _, _, content in messages), default=0)
+        per_call = min(PER_CALL, BYTES_PER_CALL // max(1, longest))
+        return self._each("edit", messages, {"life_ms": self.life_ms}, caller, now, per_call)
+
     def put_back(
         self, taken: Taken, *ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
@@ -90,8 +107,8 @@ class Bin:
 
         ids: mids, or for `dead` and `revived` dead ids, in the order in which they were taken. A message whose
         turn came in the meantime is first now. Per message 'restored', 'nil' (not in the bin, or no
-        longer), 'exists' (its mid lives again), 'changed' (a revived one that has been started, changed or cancelled
-        since) or 'damaged'.
+        longer), 'exists' (its mid lives again), 'changed' (a revived or edited one that has been started,
+        changed or cancelled since) or 'damaged'.
         """
         words: list[str] = []
         # The last first: messages whose turn came go before those that are there.
@@ -122,11 +139,12 @@ class Bin:
         values: dict[str, Argument],
         caller: Caller | None,
         now: int | None,
+        per_call: int = PER_CALL,
     ) -> list[str]:
         words: list[str] = []
         given = {"now": moment(now), "op": self.operation, **values}
-        for first in range(0, len(rows), PER_CALL):
-            rest = [part for row in rows[first : first + PER_CALL] for part in row]
+        for first in range(0, len(rows), per_call):
+            rest = [part for row in rows[first : first + per_call] for part in row]
             words += map(text_of, self._scripts[verb].call(caller or self._caller, given, rest))
         return words
 

@@ -32,7 +32,7 @@ from jobq.client.pipelining import OverlappingCalls
 from jobq.client.scripts import Argument, wire
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration, Rate
-from jobq.errors import CodecError, ConfigError, KeyFullError, ScriptError, UnavailableError
+from jobq.errors import ConfigError, KeyFullError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.admin import Admin
 from jobq.queue.directory import register_queue
@@ -70,6 +70,7 @@ from jobq.queue.types import (
     Lease,
     Message,
     Status,
+    checked_content,
     checked_key,
     text_of,
 )
@@ -754,15 +755,6 @@ def _rows(batch: Sequence[Content], values: Values, key: str | None = None) -> B
     if found:
         rows[2::width] = found
     return rows, mids
-
-
-def checked_content(mid: str, content: bytes) -> None:
-    """Raise CodecError for a content that is too long."""
-    if len(content) > HARD_MAX_CONTENT:
-        raise CodecError(
-            f"content of {len(content)} bytes for {mid!r} is over {HARD_MAX_CONTENT}; "
-            "store it elsewhere and enqueue a reference"
-        )
 
 
 def batches_of(

@@ -54,7 +54,7 @@ ROLES = {
         ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT, reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "cancel", "clear", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
+        (*_LOOKING, "cancel", "clear", "edit", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
          "retention", "revive", "rule", "schedule", "take_out", "tick"),
         ("lpos", "llen", "pttl", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),

@@ -9,7 +9,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from jobq.errors import ConfigError
+from jobq.config import HARD_MAX_CONTENT
+from jobq.errors import CodecError, ConfigError
 
 #: `written` is said of a call in an outbox: it isn't at the server yet.
 Action = Literal["added", "updated", "requeued", "exists", "buffered", "written"]
@@ -38,6 +39,15 @@ def checked_key(key: str) -> str:
             f"key={key!r:.200} can't be used; take 1-{LONGEST_KEY} printable characters"
         )
     return key
+
+
+def checked_content(mid: str, content: bytes) -> None:
+    """Raise CodecError for a content that is too long."""
+    if len(content) > HARD_MAX_CONTENT:
+        raise CodecError(
+            f"content of {len(content)} bytes for {mid!r} is over {HARD_MAX_CONTENT}; "
+            "store it elsewhere and enqueue a reference"
+        )
 
 
 def text_of(value: bytes) -> str:

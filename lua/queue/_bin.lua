@@ -1,8 +1,8 @@
 -- bin: what an operation took out of the queue, until it can no longer be put back. A hash: a letter and a mid or a dead id
 -- -> its parts; `bytes` -> how many bytes it holds.
 -- needs: bin count_of
-local LETTERS = {waiting = 'w', dead = 'd', revived = 'r'}
-local PARTS = {waiting = 8, dead = 3, revived = 3}
+local LETTERS = {waiting = 'w', dead = 'd', revived = 'r', edited = 'e'}
+local PARTS = {waiting = 8, dead = 3, revived = 3, edited = 5}
 
 local function operation(op)
   if not op or #op > 64 or not string.find(op, '^[%w_.-]+$') then

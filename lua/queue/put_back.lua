@@ -13,10 +13,12 @@ ARGV
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
   op      the operation's id, which the events name
-  place   'waiting' | 'dead': where the messages were; 'revived': they were dead, and are to be dead again
+  place   'waiting' | 'dead': where the messages were; 'revived': they were dead, and are to be dead again; 'edited': they
+          had another content
   then one per message: mid or dead id, 1-250 of them, in the order of their places
 RETURNS  {per message: 'restored' | 'nil': the bin has none, or no longer | 'exists': its mid lives again, or it is among
-         the dead | 'changed': it was revived, and has been started, changed or cancelled since | 'damaged': what the bin holds is
+         the dead | 'changed': it was revived or edited, and has been started, changed or cancelled
+         since | 'damaged': what the bin holds is
          no message} | {'closed'}
 COST     O(messages)
 WRITES   nothing for one that isn't restored; nothing at all when the call is refused. One whose place in ready or in
@@ -35,7 +37,7 @@ arguments_are(5, 1, 250)
 --@include shared/_caller
 --@include shared/_call
 number = checked_number(caller, number)
-one_of('place', place, 'waiting', 'dead', 'revived')
+one_of('place', place, 'waiting', 'dead', 'revived', 'edited')
 local call = open_call(last_call, number)
 --@include shared/_clock
 --@include _clock
@@ -133,12 +135,26 @@ local function put_revived(id, parts)
   return put_dead(id, parts)
 end
 
+local function put_content(mid, parts)
+  local generation, attempts, reported, former, edited = unpack(parts)
+  if not (generation and former and edited) or #former > 1048576 then return 'damaged' end
+  local same = not not_waiting(mid, generation) and redis.call('HGET', nattempts, mid) == attempts
+  -- What it reported since is of the newer content.
+  if not same or redis.call('HEXISTS', progress, mid) == 1 or redis.call('HGET', messages, mid) ~= edited then return 'changed' end
+  tick()
+  redis.call('HSET', messages, mid, former)
+  if level == 'all' then emit('enqueued', mid, now_ms, '\31\31\31\31\31\31\31updated\31\31' .. #former) end
+  if reported then redis.call('HSET', progress, mid, reported) end
+  return 'restored'
+end
+
 if call.refused then return {'closed'} end
 if call.kept then
 --@include _recorded
   return kept_words(call.kept)
 end
-local put, words, changed = ({waiting = put_waiting, dead = put_dead, revived = put_revived})[place], {}, false
+local by_place = {waiting = put_waiting, dead = put_dead, revived = put_revived, edited = put_content}
+local put, words, changed = by_place[place], {}, false
 for i = 6, #ARGV do
   local id = ARGV[i]
   local kept = found[id]

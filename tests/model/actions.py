@@ -16,7 +16,8 @@ ACTIONS: dict[str, Callable[..., None]] = {
         producing.enqueue, producing.cancel, producing.revive, producing.pause, producing.clear,
         working.dequeue, working.finish, working.release, working.extend, working.checkpoint, working.forget,
         undoing.take_out, undoing.put_back, undoing.take_dead, undoing.revive_undoably, undoing.put_dead_back,
-        undoing.reschedule, working.close, working.collect, working.tick, ticking.schedule, working.step_back,
+        undoing.edit, undoing.edit_back, undoing.reschedule,
+        working.close, working.collect, working.tick, ticking.schedule, working.step_back,
         working.again,
     )
 }  # fmt: skip
@@ -65,6 +66,10 @@ def undoings(w: World) -> Iterator[Action]:
                 yield "revive_undoably", mid
         if left.get("put") and mid in w.binned:
             yield "put_back", mid
+        if left.get("edit"):
+            yield "edit", mid
+        if mid in w.edited:
+            yield "edit_back", mid
         if left.get("move"):
             yield "reschedule", mid, "now"
             yield "reschedule", mid, "later"

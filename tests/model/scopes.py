@@ -194,6 +194,14 @@ SCOPES = (  # those that take long first
         rule=(1, "", "", "", ""),
     ),
     Scope(
+        "edited, and edited back",
+        {"plain": PLAIN, "update": UPDATE},
+        {"enqueue": 2, "fail": 2, "forget": 0, "checkpoint": 1, "edit": 1},
+        workers="A",
+        endings=("done", "retry"),
+        actions=("release",),
+    ),
+    Scope(
         "run now, or later",
         {"later": LATER, "plain": PLAIN, "keyed": KEYED},
         {"enqueue": 2, "fail": 1, "forget": 1, "move": 2},

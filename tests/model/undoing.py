@@ -117,6 +117,42 @@ def put_dead_back(m: Machine, w: World, dead_id: str) -> None:
     record.dead += ((dead_id, content),)
 
 
+def edit(m: Machine, w: World, mid: str) -> None:
+    """Other content, and while nothing has happened to it the former again."""
+    w.left["edit"] -= 1
+    record, word = w.records[mid], word_of(m, w, mid)
+    w.ncontents += 1
+    content = f"c{w.ncontents}"
+    (reply,) = call(m, w, "edit", "P", OPERATION, LIFE_MS, mid, "*", content)
+    expected = "edited" if waits(w, mid, word) else "changed"
+    if mid in w.edited:
+        expected = "in bin"
+    elif word in ("nil", "dead"):
+        expected = "nil"
+    need(reply == expected, f"edit of a {word} {mid}: {reply}, not {expected}")
+    if reply != "edited":
+        need(m.unchanged(), "I9 a refused edit wrote something")
+        return
+    w.edited[mid] = (record.copy(), content)
+    record.content, record.checkpoint = content, ""
+
+
+def edit_back(m: Machine, w: World, mid: str) -> None:
+    before, content = w.edited[mid]
+    record, word = w.records[mid], word_of(m, w, mid)
+    reported = m.command(w.clock, "HEXISTS", "progress", mid)
+    (reply,) = call(m, w, "put_back", "P", OPERATION, "edited", mid)
+    same = not reported and waits(w, mid, word) and record.content == content
+    same = same and (record.fresh, record.attempts) == (before.fresh, before.attempts)
+    expected = "restored" if same else "changed"
+    need(reply == expected, f"put_back of the edited {mid}, {word} now: {reply}, not {expected}")
+    if reply == "changed":
+        need(m.unchanged(), "I9 a refused put_back wrote something")
+        return
+    del w.edited[mid]
+    record.content, record.checkpoint = before.content, before.checkpoint
+
+
 def reschedule(m: Machine, w: World, mid: str, when: str) -> None:
     """At once, or later."""
     w.left["move"] -= 1

@@ -184,6 +184,8 @@ class World:
     """What an operation took out of those that wait."""
     binned_dead: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
     """Of the dead that it took out or revived: which of the two, the content, whether it was the newest of its mid."""
+    edited: dict[str, tuple[Record, str]] = field(default_factory=dict)
+    """What it edited: as it was, and the new content."""
     behind: int = 0
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
 
@@ -197,7 +199,7 @@ class World:
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
             self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked,
             dict(self.held_keys), {key: dict(others) for key, others in self.passed.items()},
-            dict(self.binned), dict(self.binned_dead), self.behind,
+            dict(self.binned), dict(self.binned_dead), dict(self.edited), self.behind,
         )  # fmt: skip
 
     def text(self) -> str:
@@ -206,6 +208,9 @@ class World:
         parts += sorted(map(self.situation, self.holds))
         parts.append(f"{self.paused} {self.behind}")
         parts += [f"{mid} out: {one.text(self.now)}" for mid, one in sorted(self.binned.items())]
+        parts += [
+            f"{mid} was: {r.text(self.now)} {c}" for mid, (r, c) in sorted(self.edited.items())
+        ]
         parts += [f"{one} out: {what}" for one, what in sorted(self.binned_dead.items())]
         if self.scope.ticks:
             coming = [max(0, tick_ms - self.now) for tick_ms in self.tick_times()]

@@ -163,6 +163,7 @@ VERBS: dict[str, Callable[[Held], str]] = {
     "revive": _of_dead("revive"),
     "purge": _of_dead("purge"),
     "take_out, put_back": _taken_out,
+    "edit": lambda held: held.queue.admin.bin("op").edit(("m", "*", b"9"), now=NOW)[0],
     "run_now": lambda held: held.queue.admin.run_now("m", now=NOW)[0].word,
     "reschedule, later": lambda held: (
         held.queue.admin.reschedule([("m", "*", NOW + HOUR_MS)], now=NOW)[0].word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.errors import ConfigError, ServerFullError
+from jobq.errors import CodecError, ConfigError, ServerFullError
 from jobq.queue.bin import ANY, Bin
 from jobq.queue.types import Ending
 
@@ -169,6 +169,40 @@ def test_revived_messages_are_dead_again_unless_they_started(queue, redis, bin_,
     assert queue.status("a", now=at(14)).word == queue.status("c", now=at(14)).word == "dead"
 
 
+def test_content_is_edited_and_edited_back_until_it_ran(queue, redis, bin_, at, end):
+    queue.enqueue_many([("m", b"old"), ("later", b"old")], delay=1, lease=70, now=at(0))
+    queue.enqueue(b"old", mid="runs", now=at(0))
+    [held] = queue.dequeue(now=at(1)).messages
+    before = stored(redis, queue)
+
+    wanted = [
+        ("m", "", b"n" * 9_999),
+        ("later", "", b"old"),
+        ("runs", "*", b"x"),
+        ("none", "", b"x"),
+    ]
+    assert bin_.edit(*wanted, now=at(2)) == ["edited", "same", "changed", "nil"]
+    assert bin_.edit(*wanted[:1], now=at(2)) == ["in bin"], "the former content is kept"
+    assert queue.content("m") == b"n" * 9_999
+    assert bin_.put_back("edited", "m", "later", now=at(3)) == ["restored", "nil"]
+    assert stored(redis, queue) == before
+
+    end(queue, held, "retry", backoff=5, now=at(4))
+    bin_.edit(("runs", held.token, b"new"), now=at(5))
+    held = queue.dequeue(9, now=at(5_005)).messages[-1]
+    assert (held.mid, held.content) == ("runs", b"new")
+    assert bin_.put_back("edited", "runs", now=at(5_006)) == ["changed"]
+    assert queue.admin.fsck() == []
+
+
+def test_long_contents_are_edited_in_calls_of_a_few(queue, bin_, at):
+    queue.enqueue_many([(f"m{i}", b"x") for i in range(9)], now=at(0))
+    long = [(f"m{i}", "", b"y" * 1_000_000) for i in range(9)]
+    assert bin_.edit(*long, now=at(1)) == ["edited"] * 9
+    with pytest.raises(CodecError, match="over"):
+        bin_.edit(("m1", "", b"x" * 2**21))
+
+
 def test_events_name_the_operation(queue, redis, at):
     [dead_id] = died(queue, at, "a")
     queue.enqueue(b"v", mid="m", now=at(2))
@@ -255,9 +289,9 @@ def test_full_server_takes_out_and_puts_back_and_revives_nothing(queue, redis, b
         b"1:x" * 7 + b"-",
     ],
 )
-@pytest.mark.parametrize("place", ["waiting", "dead", "revived"])
+@pytest.mark.parametrize("place", ["waiting", "dead", "revived", "edited"])
 def test_what_another_program_wrote_into_the_bin_is_damaged(queue, redis, bin_, at, place, text):
-    for letter in "wdr":
+    for letter in "wdre":
         redis.hset(bin_.key, f"{letter}m#1", text)
 
     assert bin_.put_back(place, "m#1", now=at(0)) == ["damaged"]

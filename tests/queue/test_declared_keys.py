@@ -95,6 +95,8 @@ def undone(queue: Queue, dead_ids: list[str], now: int) -> None:
     for _ in range(2):
         bin_.take_out(*((mid, "*") for mid in mids), now=now)
         bin_.put_back("waiting", *mids, now=now)
+    bin_.edit(*((mid, "*", b"new") for mid in mids), now=now)
+    bin_.put_back("edited", *mids, now=now)
     bin_.take_out_dead(*dead_ids, now=now)
     bin_.put_back("dead", *dead_ids, now=now)
     bin_.revive(*((one, now + 5) for one in dead_ids), now=now)

@@ -55,6 +55,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
             ),
             tuple(map(queue.result_key, ("new", "held", "due1"))),
         ),
+        "edit": Call(_numbered("op-1", 60_000, "ready1", "", "new", "due1", "*", "newer")),
         "extend": Call((NOW + 5_000, 1_000, "held", held.token)),
         "finish": Call(
             _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)

@@ -69,6 +69,9 @@ VERBS: dict[str, Callable[[Stage, Caller, int], Any]] = {
     "release": lambda s, c, now: s.queue.release(s.holds(), caller=c, now=now),
     "cancel": lambda s, c, now: s.queue.cancel("a", "c", "none", caller=c, now=now),
     "revive": lambda s, c, now: s.queue.admin.revive(s.dead_id, "x#none", caller=c, now=now),
+    "edit": lambda s, c, now: s.queue.admin.bin("op").edit(
+        ("c", "", b"new"), ("none", "", b""), caller=c, now=now
+    ),
     "take_out": lambda s, c, now: s.queue.admin.bin("op").take_out(
         ("c", ""), ("none", ""), caller=c, now=now
     ),
