@@ -37,6 +37,7 @@ INSEPARABLE = {
     },
     "worker": {
         "content",
+        "edit",
         "hold",
         "level",
         "lines",
