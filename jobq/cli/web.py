@@ -12,7 +12,6 @@ from jobq.errors import ConfigError
 from jobq.extras import install
 from jobq.metrics.serving import Endpoint, listen, parse_endpoint
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: How long to let requests end.
 GRACE_S = 3
 
@@ -31,6 +30,7 @@ def web(session: Session, bind: str, title: str, accent: str, prefix: str, read_
     try:
         import uvicorn
 
+        from jobq.web.access.settings import AccessSettings
         from jobq.web.app import create_app
         from jobq.web.settings import WebSettings
     except ModuleNotFoundError as error:
@@ -38,11 +38,9 @@ def web(session: Session, bind: str, title: str, accent: str, prefix: str, read_
             raise
         raise ConfigError(f"the dashboard needs {error.name}; {install('web')}") from error
     endpoint = parse_endpoint(bind)
-    if not endpoint.path and endpoint.host not in LOOPBACK:
-        raise ConfigError(
-            f"{bind} is not on this machine, and there is no login yet; use 127.0.0.1"
-        )
-    settings = WebSettings(title=title, accent=accent, prefix=prefix, read_only=read_only)
+    settings = WebSettings(
+        title=title, accent=accent, prefix=prefix, read_only=read_only, access=AccessSettings(bind=endpoint)
+    )  # fmt: skip
     app = create_app(session.client, settings=settings)
     listening = listen(endpoint)
     link = f"{address(endpoint, listening)}{prefix}/login?token={app.state.site.guard.links.make()}"

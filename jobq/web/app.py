@@ -16,7 +16,8 @@ from starlette.routing import Mount
 
 from jobq.client.connection import Client, default_client
 from jobq.errors import JobqError, UnavailableError
-from jobq.web.access.headers import SecurityHeaders
+from jobq.web.access.gate import Gate
+from jobq.web.access.headers import SecurityHeaders, with_headers
 from jobq.web.access.identity import NOBODY
 from jobq.web.api.problems import problem
 from jobq.web.rendering import render
@@ -41,14 +42,18 @@ def create_app(
     """Make the dashboard as an ASGI application.
 
     client: of the server to show, by default the one that jobs use. operate: the same server by a user that may
-    change more; actions use it. changes: fields of `settings`, as `title=` or `identify=`.
+    change more; actions use it. changes: fields of `settings`, as `title=` or `identify=`. ConfigError without
+    `identify=` or `access=`: a dashboard that lets everybody in isn't made by accident.
     """
-    chosen = replace(settings or WebSettings(), **changes)
+    chosen = replace(settings, **changes) if settings else WebSettings(**changes)
     site = Site(client or default_client(), chosen, operate)
     routes = routes_of(load_pages())
     app = Starlette(
         routes=[Mount(chosen.prefix, routes=routes)] if chosen.prefix else routes,
-        middleware=[Middleware(SecurityHeaders)],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(Gate, settings=site.guard.settings, prefix=chosen.prefix),
+        ],
         exception_handlers={
             HTTPException: _refused, UnavailableError: _away, JobqError: _failed, Exception: _broken,
         },
@@ -111,9 +116,12 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, error: Exception) -> Response:
     log.exception("the dashboard failed at %s", request.url.path, exc_info=error)
+    # Starlette sends this reply from outside of all middleware.
     if _is_api(request):
-        return problem(500, "a mistake in jobq; the log of the dashboard has the traceback")
-    return await run_in_threadpool(
+        return with_headers(
+            problem(500, "a mistake in jobq; the log of the dashboard has the traceback")
+        )
+    return with_headers(await run_in_threadpool(
         error_page, request, 500, "This page failed",
         "It is a mistake in jobq. The log of the dashboard has the traceback.", live=0,
-    )  # fmt: skip
+    ))  # fmt: skip

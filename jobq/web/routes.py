@@ -25,7 +25,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from jobq.web.access.identity import Identity, UserRole
+from jobq.web.access.guard import address_of
+from jobq.web.access.identity import NOBODY, Identity, UserRole
 from jobq.web.names import encoded
 from jobq.web.site import Site, site_of
 
@@ -174,16 +175,18 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
     """Return what to answer instead of calling the handler; None if the caller may use it."""
     site = site_of(request)
     guard = site.guard
-    identity = guard.identify_program(request) if declared.program else guard.identify(request)
+    # What everybody may use needs no question to the server: a page's files come also while it is away.
+    identify = guard.identify_program if declared.program else guard.identify
+    identity = identify(request) if declared.role else NOBODY
     request.state.identity = identity
+    if not guard.rate.take(identity.name or address_of(request)):
+        raise HTTPException(429, "more than 30 requests a second", {"retry-after": "1"})
     if not identity.may(declared.role):
-        if declared.program and identity.role == UserRole.NONE:
+        if declared.program and not identity.role:
             raise HTTPException(401, "send Authorization: Bearer TOKEN with a token that is valid")
-        if (
-            identity.role == UserRole.NONE
-            and declared.method == "GET"
-            and "login" in ROUTES.declared
-        ):
+        if not identity.role and not guard.settings.has_login:
+            raise HTTPException(403, "log in to the program that serves this dashboard")
+        if not identity.role and declared.method == "GET":
             wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(path_to(request, "login", next=wanted), 303)
         raise HTTPException(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobq.errors import ConfigError
+from jobq.web.access.identity import Identity
+from jobq.web.access.settings import AccessSettings
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
@@ -17,17 +19,17 @@ class WebSettings:
     """Settings of one dashboard.
 
     title: the name of the cluster, in the header. accent: its colour, `#rrggbb`. prefix: the first part of every
-    path, as `/ops/jobq`, if a proxy passes it on. hosts: further names by which browsers may reach it.
+    path, as `/ops/jobq`, if a proxy passes it on.
     read_only: refuse every action. lake, storage: where history is kept. redact: further patterns of names of
     arguments whose values are hidden. hide_errors: show the types of errors, not their texts. trace_url: link to a
-    trace, with {trace_id}. modules: modules of jobs that this process imported. identify: who sends a request,
-    None: nobody; it replaces the dashboard's own login.
+    trace, with {trace_id}. modules: modules of jobs that this process imported. identify: for a program that serves the
+    dashboard: who sends a request, None = nobody. hosts: the names under which that program serves it; none = the
+    program checks the Host header. access: who may use what `jobq web` serves, in place of these two.
     """
 
     title: str = "jobq"
     accent: str = ""
     prefix: str = ""
-    hosts: tuple[str, ...] = ()
     read_only: bool = False
     lake: str = ""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -35,7 +37,14 @@ class WebSettings:
     hide_errors: bool = False
     trace_url: str = ""
     modules: tuple[str, ...] = ()
-    identify: Callable[[Any], Any] | None = None
+    identify: Callable[[Any], Identity | None] | None = None
+    hosts: tuple[str, ...] = ()
+    access: AccessSettings | None = None
+
+    @property
+    def who_may(self) -> AccessSettings:
+        """Who may use the dashboard. ConfigError if nothing says it."""
+        return self.access or AccessSettings(identify=self.identify, hosts=self.hosts)
 
     def __post_init__(self) -> None:
         if self.accent and not _COLOUR.fullmatch(self.accent):

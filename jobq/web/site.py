@@ -28,7 +28,7 @@ class Site:
         self.client = client
         self.operate = operate or client
         self.settings = settings
-        self.guard = Guard(settings)
+        self.guard = Guard(client, settings.who_may)
         self._lock = RLock()
         self._parts: dict[Any, Any] = {}
         self._uses: dict[str, tuple[float, bool]] = {}

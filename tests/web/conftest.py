@@ -15,7 +15,9 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from jobq.client.connection import Client
+from jobq.metrics.serving import Endpoint
 from jobq.web import Identity, UserRole, create_app
+from jobq.web.access.settings import AccessSettings
 from tests import tools
 
 #: Chromium asks nobody: what it would fetch for itself is switched off.
@@ -37,7 +39,9 @@ def visit(client: Client) -> Iterator[Visit]:
     def visiting(
         role: UserRole | None = UserRole.ADMIN, *, arguments: bool = True, **settings: Any
     ) -> TestClient:
-        if role is not None:
+        if role is None:
+            settings.setdefault("access", AccessSettings(bind=Endpoint("127.0.0.1", 80)))
+        else:
             who = Identity("anna", role, arguments)
             settings.setdefault("identify", lambda request: who)
         app = create_app(client, **settings)
@@ -57,7 +61,9 @@ def serving_app(
     client: Client, role: UserRole | None = UserRole.ADMIN, **settings: Any
 ) -> Iterator[str]:
     """The address of a dashboard that a real HTTP server serves; all visitors have `role`, unless it is None."""
-    if role is not None:
+    if role is None:
+        settings.setdefault("access", AccessSettings(bind=Endpoint("127.0.0.1", 80)))
+    else:
         settings.setdefault("identify", lambda request: Identity("anna", role, True))
     app = create_app(client, **settings)
     listening = socket.socket()

@@ -35,7 +35,7 @@ def pages() -> list[DeclaredRoute]:
     """The routes that show a page."""
     return [
         one for one in load_pages().declared.values()
-        if one.method == "GET" and one.name not in NO_PAGES and not one.path.startswith("/api/")
+        if one.method == "GET" and one.name not in NO_PAGES and not one.program
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
-from jobq.web import UserRole, create_app
+from jobq.web import UserRole
 from jobq.web.assets import assets
 from jobq.web.names import encoded, untilded
 from tests.web.vendored import FOLDERS, listed
@@ -92,11 +92,9 @@ def test_page_that_is_not_there_and_server_that_is_away_have_pages(visit, tmp_pa
     away.close()
 
 
-def test_login_link_works_once(client, visit, queue: Queue):
-    app = create_app(client)
-    token = app.state.site.guard.links.make()
+def test_login_link_works_once(visit, queue: Queue):
     page = visit(None)
-    page.app.state.site.guard.links = app.state.site.guard.links
+    token = page.app.state.site.guard.links.make()
     reply = page.get("/?x=1", follow_redirects=False)
     assert reply.headers["location"] == "/login?next=%2F%3Fx%3D1"
     assert "Log in" in page.get(f"/login?token={token}").text

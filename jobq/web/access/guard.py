@@ -1,52 +1,244 @@
-"""Who a request is from. Sessions are kept in this process."""
+"""Finds out who sends a request, and logs people in and out."""
 
 from __future__ import annotations
 
-import secrets
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from threading import Lock
+from typing import NamedTuple
 
+from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jobq.web.access.identity import NOBODY, Identity
+from jobq.client.connection import Client
+from jobq.errors import ConfigError, JobqError, UnavailableError
+from jobq.web.access.bounds import RequestRate
+from jobq.web.access.gate import host_name
+from jobq.web.access.identity import ADMIN, NOBODY, READ, Identity, checked_user_name
 from jobq.web.access.links import LoginLinks
-from jobq.web.settings import WebSettings
+from jobq.web.access.login_limits import LoginLimits
+from jobq.web.access.sessions import LONGEST_S, Sessions, WebSession
+from jobq.web.access.settings import AccessSettings, is_loopback
+from jobq.web.access.users import UsersFile
 
-COOKIE = "jobq_session"
+logger = logging.getLogger("jobq.web")
+#: While the server is away, a session that was valid so short a time ago may read.
+AWAY_S = 600.0
+MOST_REMEMBERED = 1_000
+LOCAL = "local"
+
+
+class LoginRefusedError(JobqError):
+    """The login is refused."""
+
+    def __init__(self, message: str, status: int = 403, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class _Remembered(NamedTuple):
+    identity: Identity
+    at: float
 
 
 class Guard:
-    """Tells who sends a request, logs people in and out."""
+    """One dashboard's logins. Threads may share it."""
 
-    def __init__(self, settings: WebSettings) -> None:
+    def __init__(
+        self, client: Client, settings: AccessSettings, clock: Callable[[], float] = time.time
+    ) -> None:
+        """ConfigError if the users file can't be used. `clock`: epoch seconds."""
         self.settings = settings
         self.links = LoginLinks()
+        self.rate = RequestRate()
+        self.users = UsersFile(settings.users) if settings.users is not None else None
+        self.sessions = Sessions(client, clock)
+        self._limits = LoginLimits(client)
+        self._clock = clock
         self._lock = Lock()
-        self._sessions: dict[str, Identity] = {}
+        self._recent: OrderedDict[str, _Remembered] = OrderedDict()
 
     def identify(self, request: Request) -> Identity:
-        """Return who sends the request; NOBODY if that isn't known."""
-        if self.settings.identify is not None:
-            return self.settings.identify(request) or NOBODY
-        with self._lock:
-            return self._sessions.get(request.cookies.get(COOKIE, ""), NOBODY)
+        """Who asks for a page or an action; NOBODY where that isn't known. Tokens don't count here."""
+        settings = self.settings
+        if settings.identify is not None:
+            return settings.identify(request) or NOBODY
+        if settings.no_auth:
+            return Identity(LOCAL, ADMIN, arguments=True, via="open")
+        named = self._named_by_proxy(request)
+        return named if named is not None else self._by_session(request)
 
     def identify_program(self, request: Request) -> Identity:
-        """Return who calls the JSON API, by its bearer token; NOBODY without one. Cookies don't count."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if self.settings.identify is None or scheme.lower() != "bearer" or not token:
-            return NOBODY
-        return self.settings.identify(request) or NOBODY
+        """Who calls the JSON API or scrapes metrics, by its bearer token; NOBODY without one. Cookies don't count.
 
-    def log_in(self, response: Response, identity: Identity) -> None:
-        """Begin a session of `identity`, whose cookie `response` sets."""
-        number = secrets.token_urlsafe(32)
-        with self._lock:
-            self._sessions[number] = identity
-        response.set_cookie(COOKIE, number, httponly=True, samesite="strict")
+        A program that serves the dashboard checks the token itself.
+        """
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return NOBODY
+        if self.users is not None:
+            return self.users.check_token(token.strip(), self._clock()) or NOBODY
+        if self.settings.identify is not None:
+            return self.settings.identify(request) or NOBODY
+        return NOBODY
+
+    def log_in_by_link(self, request: Request, response: Response, token: str) -> Identity:
+        """Begin a session by the link that `jobq web` printed. Raises LoginRefusedError or UnavailableError."""
+        self._check_scheme(request)
+        if not self.settings.by_link or not self.links.take(token):
+            raise LoginRefusedError(
+                "this link was used, or is older than ten minutes; start jobq web again for a new one"
+            )
+        self._start(request, response, LOCAL, "link", "")
+        return self._local()
+
+    def log_in_by_password(
+        self, request: Request, response: Response, name: str, password: str
+    ) -> Identity:
+        """Begin a session by a password. Raises LoginRefusedError, UnavailableError or ConfigError."""
+        self._check_scheme(request)
+        if self.users is None:
+            raise LoginRefusedError("this dashboard has no passwords")
+        address = address_of(request)
+        wait_s = self._limits.refused_for_s(address, name)
+        if wait_s:
+            raise LoginRefusedError(
+                f"too many failed logins; try again in {max(1, round(wait_s / 60))} min",
+                429,
+                wait_s,
+            )
+        known = self.users.check_password(name, password)
+        if known is None:
+            raise LoginRefusedError("the name or the password is wrong")
+        self._limits.succeeded(address, name)
+        self._start(request, response, known.identity.name, "password", known.mark)
+        return known.identity
 
     def log_out(self, request: Request, response: Response) -> None:
-        """End the session of this request."""
+        """End the session of a request. Raises UnavailableError: then it hasn't ended."""
+        cookie = cookie_of(request)
+        session_id = request.cookies.get(cookie.name, "")
         with self._lock:
-            self._sessions.pop(request.cookies.get(COOKIE, ""), None)
-        response.delete_cookie(COOKIE)
+            self._recent.pop(session_id, None)
+        self.sessions.end(session_id)
+        cookie.delete_from(response)
+
+    def _local(self) -> Identity:
+        return Identity(LOCAL, ADMIN, arguments=True, via="link")
+
+    def _start(self, request: Request, response: Response, name: str, via: str, mark: str) -> None:
+        cookie = cookie_of(request)
+        former = request.cookies.get(cookie.name, "")
+        session_id = self.sessions.start(name, via, mark)
+        if former:
+            self.sessions.end(former)
+        cookie.set_on(response, session_id)
+
+    def _check_scheme(self, request: Request) -> None:
+        if request.url.scheme != "https" and not _is_local(request):
+            raise LoginRefusedError(
+                "this connection is not encrypted; open the dashboard by https://, and start it with --trusted-proxy "
+                "if a proxy serves HTTPS"
+            )
+
+    def _by_session(self, request: Request) -> Identity:
+        session_id = request.cookies.get(cookie_of(request).name, "")
+        if not session_id:
+            return NOBODY
+        try:
+            session = self.sessions.find(session_id)
+        except UnavailableError:
+            return self._while_away(session_id)
+        identity = self._of(session) if session is not None else NOBODY
+        with self._lock:
+            self._recent.pop(session_id, None)
+            if identity is not NOBODY:
+                self._recent[session_id] = _Remembered(identity, self._clock())
+                if len(self._recent) > MOST_REMEMBERED:
+                    self._recent.popitem(last=False)
+        if session is not None and identity is NOBODY:
+            self.sessions.end(session_id)
+        return identity
+
+    def _of(self, session: WebSession) -> Identity:
+        """Who began a session, if the users file still says the same of the user."""
+        if session.via == "link":
+            return self._local() if self.settings.by_link else NOBODY
+        known = self.users.user(session.name) if self.users is not None else None
+        return known.identity if known is not None and known.mark == session.mark else NOBODY
+
+    def _while_away(self, session_id: str) -> Identity:
+        """Let those read on who could a moment ago: they need the page that says what is wrong."""
+        with self._lock:
+            found = self._recent.get(session_id)
+        if found is None or not 0 <= self._clock() - found.at <= AWAY_S:
+            raise UnavailableError(
+                "the server can't be reached, so nobody can be logged in; try again in a moment"
+            )
+        was = found.identity
+        return Identity(was.name, READ, was.arguments, was.via)
+
+    def _named_by_proxy(self, request: Request) -> Identity | None:
+        """The user whom a trusted proxy names; None if it names none."""
+        settings = self.settings
+        if not settings.auth_header or not request.scope.get("jobq.proxied"):
+            return None
+        names = request.headers.getlist(settings.auth_header)
+        if len(names) != 1 or not names[0]:
+            return None
+        try:
+            name = checked_user_name(
+                names[0].encode("latin-1", "replace").decode("utf-8", "replace")
+            )
+        except ConfigError as error:
+            logger.warning("the proxy gives a name that can't be used: %s", error)
+            return None
+        known = self.users.user(name, "header") if self.users is not None else None
+        if known is not None:
+            return known.identity
+        return Identity(name, settings.auth_role, via="header") if settings.auth_role else NOBODY
+
+
+class Cookie(NamedTuple):
+    """The session's cookie: its name, its path, and whether only HTTPS carries it."""
+
+    name: str
+    path: str
+    secure: bool
+
+    def set_on(self, response: Response, value: str) -> None:
+        """Set it, for a day at most."""
+        response.set_cookie(
+            self.name, value, max_age=int(LONGEST_S), path=self.path, secure=self.secure, httponly=True,
+            samesite="strict",
+        )  # fmt: skip
+
+    def delete_from(self, response: Response) -> None:
+        """Delete it."""
+        response.delete_cookie(
+            self.name, path=self.path, secure=self.secure, httponly=True, samesite="strict"
+        )
+
+
+def cookie_of(request: Request) -> Cookie:
+    """The session's cookie for this request. Prefixes have browsers refuse one that another site or path set.
+
+    On loopback HTTP browsers accept no Secure cookie, and all ports share cookies: the port is in the name.
+    """
+    prefix = request.scope.get("root_path", "").rstrip("/")
+    if request.url.scheme == "https":
+        return Cookie("__Secure-jobq" if prefix else "__Host-jobq", f"{prefix}/", True)
+    return Cookie(f"jobq-{URL(str(request.base_url)).port or 80}", f"{prefix}/", False)
+
+
+def address_of(request: Request) -> str:
+    """The address of the browser, which trusted proxies may give; `unix` for a socket."""
+    return (request.client.host if request.client else "") or "unix"
+
+
+def _is_local(request: Request) -> bool:
+    return is_loopback(host_name(request.headers.get("host", "")))

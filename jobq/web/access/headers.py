@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CSP = (
@@ -30,10 +31,19 @@ class SecurityHeaders:
 
         async def completed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("cache-control", "no-store")
+                _complete(MutableHeaders(scope=message))
             await send(message)
 
         await self.app(scope, receive, completed if scope["type"] == "http" else send)
+
+
+def with_headers(response: Response) -> Response:
+    """Return a reply that is sent past the middleware, with the headers."""
+    _complete(response.headers)
+    return response
+
+
+def _complete(headers: MutableHeaders) -> None:
+    for name, value in HEADERS.items():
+        headers.setdefault(name, value)
+    headers.setdefault("cache-control", "no-store")

@@ -1,12 +1,14 @@
-"""Log in by a one-time link, log out."""
+"""Log in with a password or by the link that `jobq web` printed, and log out."""
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from jobq.web.access.identity import Identity, UserRole
+from jobq.web.access.guard import LoginRefusedError
+from jobq.web.access.identity import UserRole
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, page, path_to
 from jobq.web.site import site_of
@@ -14,23 +16,33 @@ from jobq.web.site import site_of
 
 @page("/login", role=UserRole.NONE)
 def login(request: Request) -> Response:
-    """Show the button that uses up a link."""
-    token = request.query_params.get("token", "")
-    return render(
-        request, "login.html", live=0, token=token, next=request.query_params.get("next", "")
-    )
+    """Ask for a password, or show the button that uses up a link."""
+    wanted = request.query_params.get("next", "")
+    if site_of(request).guard.identify(request).may(UserRole.READ):
+        return RedirectResponse(local_path(request, wanted), 303)
+    return _login_page(request, token=request.query_params.get("token", ""), next=wanted)
 
 
 @action("/login", role=UserRole.NONE, name="log_in")
 def log_in(request: Request) -> Response:
-    """Use up a link and begin a session."""
-    form, site = form_of(request), site_of(request)
-    if not site.guard.links.take(str(form.get("token", ""))):
-        raise HTTPException(
-            403, "this link was used or is older than ten minutes; start 'jobq web' again"
+    """Begin a session."""
+    given = {
+        name: str(form_of(request).get(name, "")) for name in ("token", "name", "password", "next")
+    }
+    guard = site_of(request).guard
+    made = RedirectResponse(local_path(request, given["next"]), 303)
+    try:
+        if given["token"]:
+            guard.log_in_by_link(request, made, given["token"])
+        else:
+            guard.log_in_by_password(request, made, given["name"], given["password"])
+    except LoginRefusedError as error:
+        page = _login_page(
+            request, status=error.status, next=given["next"], name=given["name"], refused=str(error)
         )
-    made = RedirectResponse(local_path(request, str(form.get("next", ""))), 303)
-    site.guard.log_in(made, Identity("link", UserRole.ADMIN, arguments=True))
+        if error.retry_after_s:
+            page.headers["retry-after"] = str(int(error.retry_after_s))
+        return page
     return made
 
 
@@ -40,6 +52,15 @@ def log_out(request: Request) -> Response:
     made = RedirectResponse(path_to(request, "login"), 303)
     site_of(request).guard.log_out(request, made)
     return made
+
+
+def _login_page(request: Request, *, status: int = 200, **facts: Any) -> Response:
+    access = site_of(request).guard.settings
+    way = "password" if access.users else "link" if access.by_link else ""
+    if access.identify is not None:
+        way = ""
+    facts = {"token": "", "name": "", "refused": "", **facts}
+    return render(request, "login.html", status=status, live=0, way=way, **facts)
 
 
 def local_path(request: Request, wanted: str) -> str:

@@ -1,0 +1,239 @@
+"""What every request must satisfy before anything else looks at it: size, host, and where a form came from.
+
+It also finds out the address and the scheme of the browser behind trusted proxies.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jobq.errors import JobqError
+from jobq.web.access.settings import UNIX, AccessSettings, is_loopback
+
+MOST_BODY, MOST_URL, MOST_QUERY_KEYS = 1 << 20, 8 * 1024, 50
+#: Methods that must not change anything, and need no proof of where they came from.
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+#: Probes call these by the address of a pod. They show nothing.
+PROBES = frozenset(("/healthz", "/readyz"))
+#: Proxies in a row whose addresses are read.
+MOST_PROXIES = 20
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\\\s]+))(?::(\d{1,5}))?")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+class RefusedRequest(NamedTuple):
+    """Why a request is answered here."""
+
+    status: int
+    text: str
+
+
+class BodyTooLargeError(JobqError):
+    """The body has more bytes than the limit."""
+
+
+class Gate:
+    """Refuses requests, and passes the others on with the browser's address and scheme."""
+
+    def __init__(self, app: ASGIApp, settings: AccessSettings, prefix: str = "") -> None:
+        self._app = app
+        self._prefix = prefix
+        self._settings = settings
+        self._networks = settings.networks
+        self._hosts = _known_hosts(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer or pass on one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        scope = {**scope, **self._behind_proxies(scope, headers)}
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _answer(refusal, scope, receive, send)
+            return
+        await self._bounded(scope, receive, send)
+
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on until its body has too many bytes."""
+        received, started, too_large = 0, False, False
+
+        async def counted() -> Message:
+            nonlocal received, too_large
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MOST_BODY:
+                too_large = True
+                raise BodyTooLargeError
+            return message
+
+        async def passed_on(message: Message) -> None:
+            nonlocal started
+            if started or not too_large:
+                started = True
+                await send(message)
+
+        try:
+            await self._app(scope, counted, passed_on)
+        except Exception:
+            # The application's middleware may have answered with an error of its own, and raised another.
+            if not too_large:
+                raise
+        if too_large and not started:
+            await _answer(_TOO_LARGE, scope, receive, send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
+        return (
+            _size_refusal(scope, headers)
+            or self._host_refusal(scope, headers)
+            or _origin_refusal(scope, headers)
+        )
+
+    def _host_refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
+        """Refuse names that aren't ours: another site may have its name point here (DNS rebinding)."""
+        if self._hosts is None or _path_within(scope).removeprefix(self._prefix) in PROBES:
+            return None
+        given = headers.getlist("host")
+        host = host_name(given[0]) if len(given) == 1 else ""
+        if host in self._hosts or is_loopback(host):
+            return None
+        return RefusedRequest(
+            421,
+            f"This dashboard is not served under the name {host!r:.100}. "
+            "Start it with --host and that name to allow it.",
+        )
+
+    def _behind_proxies(self, scope: Scope, headers: Headers) -> Scope:
+        """The address and the scheme of the browser, as trusted proxies give them."""
+        client = scope.get("client")
+        peer = client[0] if client else ""
+        trusted = self.trusts(peer)
+        found: Scope = {"client": (peer, client[1] if client else 0), "jobq.proxied": trusted}
+        if not trusted:
+            return found
+        lines = headers.getlist("x-forwarded-for")
+        chain = [one.strip() for line in lines for one in line.split(",")][-MOST_PROXIES:]
+        found["client"] = (self._browser(peer, chain), 0)
+        scheme = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
+        if scheme in _DEFAULT_PORTS:
+            found["scheme"] = scheme
+        return found
+
+    def _browser(self, peer: str, chain: list[str]) -> str:
+        """The last address that no trusted proxy has; what it says of others before it proves nothing."""
+        last = peer
+        for text in reversed(chain):
+            if _address(text) is None:
+                return last
+            last = text
+            if not self.trusts(text):
+                break
+        return last
+
+    def trusts(self, peer: str) -> bool:
+        """Whether what the peer says of a browser counts."""
+        address = _address(peer)
+        if address is None:
+            return UNIX in self._settings.trusted_proxies and not peer
+        return any(address in network for network in self._networks)
+
+
+def host_name(header: str) -> str:
+    """The name in a Host header, in lower case and without the port; empty if it can't be read."""
+    found = _HOST.fullmatch(header)
+    return (found[1] or found[2]).lower() if found else ""
+
+
+def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:
+    """The names by which browsers reach the dashboard; None where the program that mounts it checks them."""
+    if settings.bind is None and not settings.hosts:
+        return None
+    bound = [settings.bind.host] if settings.bind is not None and settings.bind.host else []
+    return frozenset(name.lower() for name in (*bound, *settings.hosts))
+
+
+_TOO_LARGE = RefusedRequest(413, f"The body is larger than {MOST_BODY} bytes.")
+
+
+def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
+    query: bytes = scope.get("query_string", b"")
+    if (
+        len(scope.get("raw_path") or scope["path"].encode("utf-8", "replace")) + len(query)
+        > MOST_URL
+    ):
+        return RefusedRequest(414, f"The address is longer than {MOST_URL} bytes.")
+    if query.count(b"&") >= MOST_QUERY_KEYS:
+        return RefusedRequest(400, f"The address has more than {MOST_QUERY_KEYS} parameters.")
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit():
+        return RefusedRequest(400, "The header Content-Length is not a number.")
+    return _TOO_LARGE if int(length[:20]) > MOST_BODY else None
+
+
+def _origin_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
+    """Refuse a form or a script of another site. Browsers say where a request came from; pages can't change it.
+
+    A bearer token needs no such proof: browsers don't send one by themselves, and pages accept none.
+    """
+    if scope["method"] in SAFE or headers.get("authorization", "")[:7].lower() == "bearer ":
+        return None
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        if site == "same-origin":
+            return None
+        return RefusedRequest(
+            403,
+            f"This request comes from another page (Sec-Fetch-Site: {site!r:.30}). Open the dashboard, and use the "
+            "button there.",
+        )
+    origin = headers.get("origin")
+    if origin is None:
+        return RefusedRequest(
+            403,
+            "This request does not say which page it comes from: it has neither Sec-Fetch-Site nor Origin. Programs "
+            "use /api/v1 with a token.",
+        )
+    if _same_origin(origin, scope["scheme"], headers.get("host", "")):
+        return None
+    return RefusedRequest(
+        403,
+        f"This request comes from {origin!r:.200}, and the dashboard is at {scope['scheme']}://"
+        f"{headers.get('host', '')!r:.100}. Behind a proxy that serves HTTPS, start it with --trusted-proxy.",
+    )
+
+
+def _same_origin(origin: str, scheme: str, host: str) -> bool:
+    theirs, _, place = origin.partition("://")
+    port = f":{_DEFAULT_PORTS.get(scheme, '')}"
+    ours = host.lower().removesuffix(port)
+    return theirs == scheme and bool(ours) and place.lower().removesuffix(port) == ours
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address, with IPv4 written as such."""
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found
+
+
+def _path_within(scope: Scope) -> str:
+    """The path without the prefix under which the dashboard is mounted."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
+
+
+async def _answer(refusal: RefusedRequest, scope: Scope, receive: Receive, send: Send) -> None:
+    headers = {"connection": "close"} if refusal.status == 413 else None
+    response = PlainTextResponse(refusal.text + "\n", refusal.status, headers)
+    await response(scope, receive, send)

@@ -1,0 +1,90 @@
+"""Failed logins: 5 from an address and 10 under a name in 15 minutes, counted in Redis for all processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
+from threading import Lock
+
+from jobq.client.connection import Client
+from jobq.errors import ServerFullError
+from jobq.web.access import keys
+from jobq.web.access.passwords import token_digest
+
+PER_ADDRESS, PER_NAME = 5, 10
+WINDOW_MS = 15 * 60 * 1000
+#: Counts that this process keeps at most.
+MOST_HERE = 10_000
+
+
+class LoginLimits:
+    """Counts logins before the password is checked, so that simultaneous ones can't exceed the limit."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._lock = Lock()
+        #: Counts while the server takes no writes: key -> (failures, until when).
+        self._here: dict[str, tuple[int, float]] = {}
+
+    def refused_for_s(self, address: str, name: str) -> float:
+        """Count a login; 0 if it may be checked, else seconds until the next may. Raises UnavailableError."""
+        of_address, of_name = self._keys(address, name)
+        # An address over its limit must not use up the limit of a name.
+        return self._count(of_address, PER_ADDRESS) or self._count(of_name, PER_NAME)
+
+    def succeeded(self, address: str, name: str) -> None:
+        """Take back what `refused_for_s` counted: only failures count."""
+        for key in self._keys(address, name):
+            with suppress(ServerFullError):
+                if int(self._client.command("DECR", key)) <= 0:
+                    self._client.command("DEL", key)
+
+    def _keys(self, address: str, name: str) -> tuple[str, str]:
+        namespace = self._client.namespace
+        return (
+            keys.failures(namespace, "a", token_digest(block_of(address))),
+            keys.failures(namespace, "n", token_digest(name)),
+        )
+
+    def _count(self, key: str, most: int) -> float:
+        try:
+            # The key has its end before it counts, so no count is left without one.
+            self._client.command("SET", key, 0, "PX", WINDOW_MS, "NX")
+            count = int(self._client.command("INCR", key))
+        except ServerFullError:
+            return self._count_here(key, most)
+        if count <= most:
+            return 0.0
+        left_ms = int(self._client.command("PTTL", key))
+        if left_ms < 0:
+            # It ended between the two commands above.
+            self._client.command("PEXPIRE", key, WINDOW_MS)
+            left_ms = WINDOW_MS
+        return max(1.0, left_ms / 1000)
+
+    def _count_here(self, key: str, most: int) -> float:
+        now = self._clock()
+        with self._lock:
+            count, until = self._here.get(key, (0, 0.0))
+            if now >= until:
+                count, until = 0, now + WINDOW_MS / 1000
+            if len(self._here) >= MOST_HERE:
+                self._here.clear()
+            self._here[key] = (count + 1, until)
+        return max(1.0, until - now) if count >= most else 0.0
+
+
+def block_of(address: str) -> str:
+    """What counts as one address: an IPv4 address, or the 64 bits of IPv6 that one subscriber has."""
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return ip.exploded[:19]
+    return str(ip)

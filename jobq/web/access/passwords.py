@@ -1,0 +1,87 @@
+"""Password hashes (scrypt) and random tokens, as the users file stores them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import threading
+
+from jobq.errors import ConfigError
+
+#: Cost of a hash: 32 MiB and about 0.2 s of a processor.
+LOG2_N, BLOCK, PARALLEL = 15, 8, 1
+#: OpenSSL refuses the parameters above with less.
+MOST_MEMORY = 64 * 1024 * 1024
+SHORTEST, LONGEST = 10, 1024
+TOKEN_PREFIX = "jobq_"  # noqa: S105 # nosec B105
+#: Hashes computed at the same time at most, so that a flood of logins takes no more than twice the memory.
+_slots = threading.BoundedSemaphore(2)
+
+
+def hash_password(password: str, salt: bytes | None = None) -> str:
+    """`scrypt:15:8:1:SALT:HASH`. ConfigError for a password that is too short or too long."""
+    if not SHORTEST <= len(password) <= LONGEST:
+        raise ConfigError(
+            f"the password has {len(password)} characters; take {SHORTEST} to {LONGEST}"
+        )
+    salt = secrets.token_bytes(16) if salt is None else salt
+    digest = _scrypt(password, salt, LOG2_N)
+    return f"scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:{_text(salt)}:{_text(digest)}"
+
+
+def password_matches(password: str, stored: str | None) -> bool:
+    """Whether the password has this hash. Without one it takes as long, and the answer is no."""
+    salt, expected = _read(stored or _NOBODY)
+    found = _scrypt(password[:LONGEST], salt, LOG2_N)
+    return hmac.compare_digest(found, expected) and stored is not None and len(password) <= LONGEST
+
+
+def is_hash(stored: str) -> bool:
+    """Whether this is a hash that `password_matches` can check."""
+    try:
+        return bool(_read(stored))
+    except ConfigError:
+        return False
+
+
+def new_token() -> str:
+    """A token of 256 random bits."""
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def token_digest(token: str) -> str:
+    """What is stored of a token, a session id or the like: its SHA-256 in hex. They are too long to be guessed."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _scrypt(password: str, salt: bytes, log2_n: int) -> bytes:
+    with _slots:
+        return hashlib.scrypt(
+            password.encode("utf-8", "surrogatepass"), salt=salt, n=1 << log2_n, r=BLOCK, p=PARALLEL,
+            maxmem=MOST_MEMORY, dklen=32,
+        )  # fmt: skip
+
+
+def _read(stored: str) -> tuple[bytes, bytes]:
+    try:
+        name, log2_n, block, parallel, salt, digest = stored.split(":")
+        same = (name, log2_n, block, parallel) == ("scrypt", str(LOG2_N), str(BLOCK), str(PARALLEL))
+        read = base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
+    except (ValueError, binascii.Error):
+        same, read = False, (b"", b"")
+    if not same or len(read[1]) != 32:
+        raise ConfigError(
+            f"a password hash of the users file can't be read; it begins with scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:"
+        )
+    return read
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+#: What the password of an unknown name is compared with: no password has this hash.
+_NOBODY = f"scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:{_text(bytes(16))}:{_text(bytes(32))}"

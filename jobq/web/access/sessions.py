@@ -1,0 +1,114 @@
+"""Sessions: a random id in the browser's cookie, and in Redis who logged in, under the id's SHA-256."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from threading import Lock
+
+import msgspec
+
+from jobq.client.connection import Client
+from jobq.errors import ServerFullError
+from jobq.web.access import keys
+from jobq.web.access.passwords import token_digest
+
+#: A session ends after this time without a request, and at most so long after the login.
+IDLE_S, LONGEST_S = 8 * 3600.0, 24 * 3600.0
+#: How often the end of a session in use is moved.
+MOVED_EVERY_S = 60.0
+#: Sessions whose last move is remembered.
+MOST_MOVED = 10_000
+#: Sessions that this process alone keeps, since the server took no writes.
+MOST_HERE = 100
+#: Characters of an id: 256 bits in base64.
+ID_LENGTH = 43
+
+
+class WebSession(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session keeps. mark: of the user's entry; a session whose mark is no longer the user's has ended.
+
+    started_at: epoch seconds.
+    """
+
+    name: str
+    via: str
+    mark: str
+    started_at: float
+
+
+class Sessions:
+    """The sessions of a namespace. Every process that serves the dashboard shares them."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._clock = clock
+        self._lock = Lock()
+        self._moved: dict[str, float] = {}
+        self._here: dict[str, tuple[float, bytes]] = {}
+
+    def start(self, name: str, via: str, mark: str) -> str:
+        """Begin a session; its id. If the server takes no writes, this process keeps it. Raises UnavailableError."""
+        session_id = secrets.token_urlsafe(32)
+        kept = WebSession(name=name, via=via, mark=mark, started_at=self._clock())
+        key, raw = self._key(session_id), msgspec.json.encode(kept)
+        try:
+            self._client.command("SET", key, raw, "PX", int(IDLE_S * 1000))
+        except ServerFullError:
+            # Its memory is full, so this is when people need to look.
+            self._keep_here(key, raw)
+        return session_id
+
+    def find(self, session_id: str) -> WebSession | None:
+        """The session of an id, None where there is none or it has ended. Raises UnavailableError."""
+        if len(session_id) != ID_LENGTH:
+            return None
+        key = self._key(session_id)
+        raw = self._kept_here(key) or self._client.command("GET", key)
+        try:
+            found = msgspec.json.decode(raw or b"", type=WebSession)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        now = self._clock()
+        left_s = found.started_at + LONGEST_S - now
+        if not 0 < left_s <= LONGEST_S:
+            return None
+        if self._is_due(key, now):
+            # PEXPIRE never brings back a session that ended in the meantime.
+            self._client.command("PEXPIRE", key, int(min(IDLE_S, left_s) * 1000))
+        return found
+
+    def end(self, session_id: str) -> None:
+        """End a session, in every process at once."""
+        if len(session_id) == ID_LENGTH:
+            key = self._key(session_id)
+            with self._lock:
+                self._here.pop(key, None)
+            self._client.command("DEL", key)
+
+    def _key(self, session_id: str) -> str:
+        return keys.session(self._client.namespace, token_digest(session_id))
+
+    def _is_due(self, key: str, now: float) -> bool:
+        with self._lock:
+            if now < self._moved.get(key, 0.0) + MOVED_EVERY_S:
+                return False
+            if len(self._moved) >= MOST_MOVED:
+                self._moved.clear()
+            self._moved[key] = now
+            return True
+
+    def _keep_here(self, key: str, raw: bytes) -> None:
+        with self._lock:
+            if len(self._here) >= MOST_HERE:
+                del self._here[next(iter(self._here))]
+            self._here[key] = (self._clock() + IDLE_S, raw)
+
+    def _kept_here(self, key: str) -> bytes:
+        with self._lock:
+            until, raw = self._here.get(key, (0.0, b""))
+            if raw and self._clock() >= until:
+                del self._here[key]
+                return b""
+            return raw

@@ -1,0 +1,148 @@
+"""Where the dashboard listens, who may use it, and which combinations are refused before it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+from jobq.errors import ConfigError
+from jobq.metrics.serving import Endpoint
+from jobq.web.access.identity import Identity, UserRole
+
+#: A proxy that connects through the Unix socket.
+UNIX = "unix"
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?")
+Network = IPv4Network | IPv6Network
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by a literal name: `localhost`, `127.0.0.1` or `::1`. Names aren't looked up."""
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessSettings:
+    """Who may use a dashboard. ConfigError for a combination that would leave it open.
+
+    bind: where `jobq web` listens; None: a program serves the dashboard, and `identify` says who sends a request.
+    hosts: names under which browsers reach it, beside the bound one and the loopback. A program that gives none
+    checks the Host header itself. users: the users file. auth_header: a header in which a trusted proxy gives the
+    user's name. auth_role: the role of users that the header names and the users file doesn't; NONE = they may
+    nothing. trusted_proxies: networks, or `unix`, whose X-Forwarded headers count. no_auth: everybody who reaches
+    it may do everything. tls: this process itself serves HTTPS.
+    """
+
+    bind: Endpoint | None = None
+    hosts: tuple[str, ...] = ()
+    users: Path | None = None
+    auth_header: str = ""
+    auth_role: UserRole = UserRole.NONE
+    trusted_proxies: tuple[str, ...] = ()
+    no_auth: bool = False
+    tls: bool = False
+    identify: Callable[[Any], Identity | None] | None = None
+
+    def __post_init__(self) -> None:
+        for host in self.hosts:
+            if not (_HOST.fullmatch(host) or _is_address(host)):
+                raise ConfigError(f"{host!r:.100} is not a host's name; write dash.example.com")
+        _ = self.networks
+        self._check_ways()
+        if self.bind is not None and not self.is_local:
+            self._check_remote(self.bind)
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The networks of trusted proxies. ConfigError for text that isn't one."""
+        found = []
+        for text in self.trusted_proxies:
+            if text == UNIX:
+                continue
+            try:
+                found.append(ip_network(text))
+            except ValueError as error:
+                raise ConfigError(
+                    f"{text!r:.100} is not a network of proxies; write 10.0.0.0/8, 127.0.0.1 or unix"
+                ) from error
+        return tuple(found)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the address where `jobq web` listens."""
+        return self.bind is not None and (bool(self.bind.path) or is_loopback(self.bind.host))
+
+    @property
+    def by_link(self) -> bool:
+        """Whether the login is a link that `jobq web` prints."""
+        return self.is_local and not self._ways()
+
+    @property
+    def has_login(self) -> bool:
+        """Whether people log in at the dashboard itself: by the link or with a password."""
+        return self.by_link or (self.users is not None and self.identify is None)
+
+    def _ways(self) -> list[str]:
+        """What proves an identity, as the command line names it."""
+        given = {
+            "--users": self.users, "--auth-header": self.auth_header, "--no-auth": self.no_auth,
+            "identify": self.identify,
+        }  # fmt: skip
+        return [name for name, value in given.items() if value]
+
+    def _check_ways(self) -> None:
+        if self.bind is None and self.identify is None:
+            raise ConfigError(
+                "a mounted dashboard needs identify=, a function from the request to an Identity, or None for nobody"
+            )
+        ways = self._ways()
+        if self.no_auth and len(ways) > 1:
+            raise ConfigError(f"--no-auth contradicts {', '.join(set(ways) - {'--no-auth'})}")
+        if not self.auth_header:
+            return
+        if not _HEADER.fullmatch(self.auth_header):
+            raise ConfigError(
+                f"{self.auth_header!r:.100} is not a header's name; write X-Remote-User"
+            )
+        if not self.trusted_proxies:
+            raise ConfigError(
+                "--auth-header needs --trusted-proxy: anybody could send the header otherwise"
+            )
+        if self.users is None and not self.auth_role:
+            raise ConfigError(
+                "--auth-header gives names without roles; add --users FILE, or --auth-role for all of them"
+            )
+
+    def _check_remote(self, bind: Endpoint) -> None:
+        if self.no_auth:
+            raise ConfigError(
+                f"--no-auth at {bind.shown} would be open to every host that reaches it; bind 127.0.0.1 or unix:PATH"
+            )
+        if not self._ways():
+            raise ConfigError(
+                f"{bind.shown} is reached by other hosts, so give --users FILE, or --auth-header with "
+                "--trusted-proxy; or bind 127.0.0.1, where a link logs you in"
+            )
+        if not (self.tls or self.trusted_proxies):
+            raise ConfigError(
+                f"logins at {bind.shown} would cross the network unencrypted; give --tls-cert and --tls-key, "
+                "or --trusted-proxy for a proxy that serves HTTPS"
+            )
+        if bind.host in ("0.0.0.0", "::") and not self.hosts:  # noqa: S104 # nosec B104
+            raise ConfigError(
+                f"give --host NAME beside {bind.shown}: the name by which browsers reach the dashboard"
+            )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return False
