@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -69,6 +70,19 @@ class Demo:
             if cursor == b"0":
                 break
 
+    def show(self) -> None:
+        """Serve the dashboard of this run until INT; it prints a link that logs in once."""
+        click.echo("\nlook at this run; Ctrl-C ends the dashboard and removes what the run left")
+        command = [sys.executable, "-m", "jobq", "web", "--bind", "127.0.0.1:0", "--title", "demo"]
+        serving = subprocess.Popen([*command, "--namespace", self.client.namespace])
+        try:
+            serving.wait()
+        except KeyboardInterrupt:
+            click.echo()
+        finally:
+            serving.terminate()
+            serving.wait()
+
     def _introduce(self) -> None:
         click.echo(f"{len(self.files):,} files, one job each, on {masked(self.client.url)}")
         click.echo(f"a worker with {self.processes} children; its log is {self.log}")
@@ -124,11 +138,13 @@ class Demo:
         return 1 if wrong else 0
 
 
-def attended(demo: Demo, keep: bool) -> int:
+def attended(demo: Demo, keep: bool, web: bool = False) -> int:
     """Run it; afterwards its keys and its folder are gone. The folder of one that failed stays for a look."""
     code = 0
     try:
         code = demo.run()
+        if web and not code:
+            demo.show()
     finally:
         if not keep:
             # What went wrong before is what should be told.
@@ -155,11 +171,14 @@ def leave(number: int, frame: object) -> None:
 )
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Children.")
 @click.option("--keep", is_flag=True, help="Leave the folder and the keys for a look.")
-def main(files: int | None, processes: int, keep: bool) -> None:
+@click.option(
+    "--web", is_flag=True, help="At the end, serve the dashboard of the run until Ctrl-C."
+)
+def main(files: int | None, processes: int, keep: bool, web: bool) -> None:
     """Count what is in every Python file of this interpreter, one job each."""
     signal.signal(signal.SIGTERM, leave)
     try:
-        sys.exit(attended(Demo(files, processes), keep))
+        sys.exit(attended(Demo(files, processes), keep, web))
     except JobqError as error:
         raise click.ClickException(str(error)) from error
 

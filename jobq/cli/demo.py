@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -23,26 +24,40 @@ SCRIPT, PIPELINE = FOLDER / "demo.py", FOLDER / "pipeline.py"
 )
 @option("--processes", "Number of worker processes.", type=click.IntRange(1), default=2)
 @option("--keep", "Keep the folder and the keys.")
+@option(
+    "--web yes|no",
+    "Serve the dashboard of the run at the end, until Ctrl-C.  [default: in a terminal]",
+)
 @option("--pipeline", "Also use a lake, DataFrames and reports; needs jobq[spark].")
 @option("--rows", "With --pipeline: rows to enqueue.  [default: 100000]", type=click.IntRange(1))
 @option("--page FILE", "With --pipeline: file of the report.  [default: jobq-demo.html]")
 def demo(
-    session: Session, files: int | None, processes: int, keep: bool, pipeline: bool,
-    rows: int | None, page: str | None,
+    session: Session, files: int | None, processes: int, keep: bool, web: str | None,
+    pipeline: bool, **with_pipeline: Any,
 ) -> NoReturn:  # fmt: skip
     """Run an example with thousands of files and a killed process.
 
-    Some of the files are bad. With --pipeline the history goes into a lake, 100,000 rows of a DataFrame become
-    jobs, and a page with every report is written. Exit code 1: a figure differs from what it must be.
+    Some of the files are bad. In a terminal it ends with the dashboard of the run. With --pipeline the history goes
+    into a lake, 100,000 rows of a DataFrame become jobs, and a page with every report is written. Exit code 1: a figure
+    differs from what it must be.
     """
-    if not pipeline and (rows is not None or page is not None):
+    if pipeline and web == "yes":
+        raise ConfigError("--web shows the run without --pipeline; leave one out")
+    if not pipeline and any(value is not None for value in with_pipeline.values()):
         raise ConfigError("--rows and --page need --pipeline")
     arguments = ["--processes", str(processes), *(["--keep"] if keep else [])]
-    for name, given in (("--files", files), ("--rows", rows), ("--page", page)):
-        arguments += [name, str(given)] if given is not None else []
+    if web == "yes" or (web is None and not pipeline and _is_looked_at()):
+        arguments.append("--web")
+    for name, given in {"files": files, **with_pipeline}.items():
+        arguments += [f"--{name}", str(given)] if given is not None else []
     path = str(script(PIPELINE if pipeline else SCRIPT))
     # Replace this process, so that a signal to it ends the demo, which ends its worker.
     os.execve(sys.executable, [sys.executable, path, *arguments], environment(session))
+
+
+def _is_looked_at() -> bool:
+    """Whether a person at a terminal can open the dashboard, and its packages are here."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and find_spec("uvicorn") is not None
 
 
 def script(path: Path = SCRIPT) -> Path:

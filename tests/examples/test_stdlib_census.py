@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -151,17 +152,26 @@ def test_differences_name_the_figure(parts):
     assert list(summary.differences(here, here)) == []
 
 
-def test_demo_counts_kills_and_agrees_with_the_plain_loop(run, redis):
-    ran = run("-m", "jobq", "demo", "--files", "400")
-    said, _ = ran.communicate(timeout=300)
-    assert ran.returncode == 0, said
+def test_demo_counts_kills_agrees_with_the_plain_loop_and_shows_its_run(run, redis):
+    ran = run("-m", "jobq", "demo", "--files", "400", "--web", "yes")
+    said = ""
+    while "dashboard at" not in said:
+        line = ran.stdout.readline()
+        assert line, said
+        said += line
     assert re.search(r"ran again after +\d+ ms", said)
     assert re.search(r"dead +\d", said)
     assert "every figure equals that of a plain loop" in said
     assert said.count("SyntaxError") >= 2
-    assert redis.keys("census-*") == []
     figures = dict(re.findall(r"^  (jobs done|dead|duplicates) +([\d,]+)$", said, re.MULTILINE))
     assert int(figures["jobs done"]) + int(figures["dead"]) == 403, json.dumps(figures)
+    link = re.findall(r"dashboard at (http://127[.]0[.]0[.]1:\d+/login[?]token=\S+)", said)[0]
+    with urlopen(link, timeout=60) as reply:
+        assert "Log in to demo" in reply.read().decode()
+    ran.send_signal(signal.SIGINT)
+    rest, _ = ran.communicate(timeout=300)
+    assert ran.returncode == 0, rest
+    assert redis.keys("census-*") == []
 
 
 def test_demo_leaves_no_process_key_or_file_when_it_is_told_to_end(run, redis, until, tmp_path):
