@@ -25,6 +25,7 @@ class WebSettings:
     trace, with {trace_id}. modules: modules of jobs that this process imported. identify: for a program that serves the
     dashboard: who sends a request, None = nobody. hosts: the names under which that program serves it; none = the
     program checks the Host header. access: who may use what `jobq web` serves, in place of these two.
+    always: read the queues every 30 s while no page is open, so that charts have no gaps.
     """
 
     title: str = "jobq"
@@ -40,6 +41,7 @@ class WebSettings:
     identify: Callable[[Any], Identity | None] | None = None
     hosts: tuple[str, ...] = ()
     access: AccessSettings | None = None
+    always: bool = False
 
     @property
     def who_may(self) -> AccessSettings:

@@ -1,19 +1,45 @@
-"""The first page."""
+"""The first page: does work move, and what needs a look."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jobq.queue.directory import queue_names
+from jobq.web import charts
+from jobq.web.findings import findings
+from jobq.web.live import sampler_of, snapshot_of
+from jobq.web.preferences import preferences, zone_of
 from jobq.web.rendering import render
 from jobq.web.routes import nav, page
+from jobq.web.sampler import DEAD, HANDOUTS, RUNNING
 from jobq.web.site import site_of
+from jobq.web.words import headline
 
 nav("overview", "Overview", section="Now", order=10, key="o")
+
+#: Rows of the list of newest dead messages.
+NEWEST_DEAD = 6
 
 
 @page("/")
 def overview(request: Request) -> Response:
     """Show what needs a look."""
-    return render(request, "overview.html", names=queue_names(site_of(request).client))
+    site = site_of(request)
+    sampler, snapshot = sampler_of(site), snapshot_of(request)
+    zone = zone_of(preferences(request.cookies).zone, request.cookies)
+    span = charts.span_of(request.query_params.get("range", ""), snapshot, zone)
+    known_ms = [
+        since for name in snapshot.queues if (since := sampler.tail.since_ms(name)) is not None
+    ]
+    return render(
+        request, "overview.html",
+        snapshot=snapshot,
+        headline=headline(snapshot),
+        findings=findings(site, snapshot),
+        spark=lambda figure: charts.spark(sampler, snapshot, figure=figure),
+        DEAD=DEAD, HANDOUTS=HANDOUTS, RUNNING=RUNNING,
+        span=span, ranges=charts.RANGES,
+        charts=[charts.backlog(sampler, span), charts.outcomes(sampler, span)],
+        newest_dead=sampler.outcomes.newest_dead(NEWEST_DEAD),
+        known_ms=max(known_ms, default=None),
+    )  # fmt: skip

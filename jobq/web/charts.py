@@ -1,0 +1,173 @@
+"""The charts of the first page and of a queue: which figures, over which time, with a table that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
+
+from jobq.observe.chart import (
+    ChartFrame,
+    ChartLine,
+    Drawing,
+    Mark,
+    TimeAxis,
+    key,
+    line_chart,
+    sparkline,
+    spread,
+)
+from jobq.queue.presence import WorkerEntry
+from jobq.web import formats
+from jobq.web.outcomes import DEAD, DONE, FAILED
+from jobq.web.sampler import ALL, DELAYED, HANDOUTS, READY, RUNNING, Sampling, Snapshot
+
+#: How much a chart shows, in seconds.
+RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
+#: Points of a line; rows of its table; points of a sparkline, and the time that one shows.
+POINTS, ROWS = 150, 12
+SPARK_POINTS, SPARK_S = 60, 900
+#: Most moments at which workers started that a chart marks.
+MOST_MARKS = 20
+Points = Sequence[tuple[float, float | None]]
+
+
+class ChartView(NamedTuple):
+    """One chart with its legend and its table. drawing: '' while there is nothing to draw."""
+
+    name: str
+    title: str
+    drawing: Drawing
+    key: Drawing
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class ChartRange(NamedTuple):
+    """What the charts of one page show. word: one of RANGES. since, until: epoch seconds."""
+
+    word: str
+    since: float
+    until: float
+    zone: tzinfo = UTC
+    marks: Sequence[Mark] = ()
+
+
+def span_of(word: str, snapshot: Snapshot, zone: tzinfo) -> ChartRange:
+    """Return the range that a page was asked for; the first of RANGES for an unknown one."""
+    word = word if word in RANGES else next(iter(RANGES))
+    until = snapshot.at_ms / 1000
+    since = until - RANGES[word]
+    return ChartRange(word, since, until, zone, starts(snapshot.workers, since))
+
+
+def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
+    """Return the minutes in which workers started that still run: a deploy, mostly."""
+    found: dict[int, int] = {}
+    for worker in workers:
+        if worker.started_at / 1000 >= since_s and not worker.damaged:
+            minute = worker.started_at // 60_000
+            found[minute] = found.get(minute, 0) + 1
+    newest = sorted(found.items())[-MOST_MARKS:]
+    return [
+        Mark(minute * 60, f"{count} worker{'s'[: count != 1]} started") for minute, count in newest
+    ]
+
+
+def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
+    """How many messages are ready, delayed and running."""
+    lines = [
+        (name, name, sampling.points(queue, figure, span.since, span.until))
+        for name, figure in (("ready", READY), ("delayed", DELAYED), ("running", RUNNING))
+    ]
+    return _chart("backlog", "Messages", lines, span, formats.number)
+
+
+def handouts(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
+    """How many messages were handed out per second."""
+    points = sampling.points(queue, HANDOUTS, span.since, span.until)
+    return _chart(
+        "handouts", "Hand-outs per second", [("hand-outs", "running", points)], span, _rate
+    )
+
+
+def outcomes(sampling: Sampling, span: ChartRange, queue: str | None = None) -> ChartView:
+    """How many attempts were done, failed and died in each minute."""
+    known = sampling.outcomes
+    lines = [
+        (name, style, known.counted(queue, column, span.since, span.until))
+        for name, style, column in (
+            ("done", "done", DONE), ("retry", "retry", FAILED), ("dead", "dead", DEAD),
+        )
+    ]  # fmt: skip
+    if not any(value for _, _, points in lines for _, value in points):
+        lines = []
+    return _chart("outcomes", "Attempts per minute", lines, span, formats.number)
+
+
+def times(sampling: Sampling, span: ChartRange, queue: str) -> ChartView:
+    """By what time 95 % of the attempts of each minute had started, and had run."""
+    waits, runs = sampling.outcomes.quantiles(queue, span.since, span.until)
+    lines = [("wait", "delayed", _seconds(waits)), ("run", "running", _seconds(runs))]
+    return _chart("times", "Wait and run, 95th percentile", lines, span, formats.duration)
+
+
+def spark(sampling: Sampling, snapshot: Snapshot, queue: str = ALL, figure: int = READY) -> Drawing:
+    """Return the sparkline of the last 15 minutes."""
+    until = snapshot.at_ms / 1000
+    points = sampling.points(queue, figure, until - SPARK_S, until)
+    return sparkline(spread(points, until - SPARK_S, until, SPARK_POINTS))
+
+
+def _chart(
+    name: str, title: str, lines: Sequence[tuple[str, str, Points]], span: ChartRange,
+    label: Callable[[float], str],
+) -> ChartView:  # fmt: skip
+    width = (span.until - span.since) / POINTS
+    drawn = [
+        ChartLine(word, style, _thinned(points, span, POINTS, width))
+        for word, style, points in lines
+    ]
+    says = f"{title} over the last {span.word}: {', '.join(one.name for one in drawn)}."
+    axis = TimeAxis(
+        zone=span.zone, since=span.since, until=span.until, marks=span.marks, height=180
+    )
+    drawing = line_chart(ChartFrame(name, title, says), drawn, axis, label)
+    return ChartView(
+        name, title, drawing, key(drawn) if len(drawn) > 1 else Drawing(),
+        ("Until", *(one.name for one in drawn)), _rows(lines, span, label),
+    )  # fmt: skip
+
+
+def _thinned(
+    points: Points, span: ChartRange, count: int, width: float
+) -> list[tuple[float, float | None]]:
+    """Return at most `count` points; where there are fewer, as they are."""
+    if len(points) <= count:
+        return list(points)
+    values = spread(points, span.since, span.until, count)
+    return [(span.since + (i + 0.5) * width, value) for i, value in enumerate(values)]
+
+
+def _rows(
+    lines: Sequence[tuple[str, str, Points]], span: ChartRange, label: Callable[[float], str]
+) -> list[list[str]]:
+    """Return the greatest value of each part of the time, the newest part first; parts without any are left out."""
+    columns = [spread(points, span.since, span.until, ROWS) for _, _, points in lines]
+    step = (span.until - span.since) / ROWS
+    found = []
+    for i in reversed(range(ROWS)):
+        values = [column[i] for column in columns]
+        if any(value is not None for value in values):
+            at = datetime.fromtimestamp(span.since + (i + 1) * step, span.zone)
+            shown = [formats.UNKNOWN if value is None else label(value) for value in values]
+            found.append([f"{at:%H:%M}", *shown])
+    return found
+
+
+def _seconds(points: Points) -> list[tuple[float, float | None]]:
+    return [(at, None if ms is None else ms / 1000) for at, ms in points]
+
+
+def _rate(value: float) -> str:
+    return formats.number(value) if value >= 10 or value == int(value) else f"{value:.1f}"

@@ -1,0 +1,18 @@
+"""What pages need of the sampler: this dashboard's one, and the newest reading."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from jobq.web.sampler import Sampler, Snapshot
+from jobq.web.site import Site, site_of
+
+
+def sampler_of(site: Site) -> Sampler:
+    """Return the one sampler of a dashboard."""
+    return site.part(Sampler, lambda site: Sampler(site.client, always=site.settings.always))
+
+
+def snapshot_of(request: Request) -> Snapshot:
+    """Return the newest reading of the server that a request is about."""
+    return sampler_of(site_of(request)).look()

@@ -1,0 +1,94 @@
+"""The list of queues, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobq.web import charts
+from jobq.web.live import sampler_of, snapshot_of
+from jobq.web.preferences import preferences, zone_of
+from jobq.web.rendering import render
+from jobq.web.routes import nav, page
+from jobq.web.site import site_of
+from jobq.web.tabs import TABS, queue_tab
+from jobq.web.trouble import QueueFigures
+from jobq.web.words import emptied, emptying, remedy, sentence, word_of
+
+nav("queues", "Queues", section="Now", order=20, key="q")
+queue_tab("queue", "Overview", 0)
+
+#: How rows are ordered, by the word in the URL. The first is the default.
+_ORDERS: dict[str, Callable[[QueueFigures], Any]] = {
+    "trouble": lambda one: one.trouble,
+    "name": lambda one: one.queue,
+    "ready": lambda one: (-one.ready, one.queue),
+    "oldest": lambda one: (-(one.oldest_ms or 0), one.queue),
+    "running": lambda one: (-one.running, one.queue),
+    "delayed": lambda one: (-one.delayed, one.queue),
+    "dead": lambda one: (-one.dead, one.queue),
+    "handouts": lambda one: (-(one.handouts_per_s or 0), one.queue),
+    "p95": lambda one: (-(one.recent.run_p95_ms or 0), one.queue),
+}
+#: Rows of a page: all of most installations.
+MOST_ROWS = 1_000
+
+
+@page("/queues")
+def queues(request: Request) -> Response:
+    """List all queues, those in trouble first."""
+    snapshot, sampler = snapshot_of(request), sampler_of(site_of(request))
+    sort = request.query_params.get("sort", "")
+    sort = sort if sort in _ORDERS else "trouble"
+    part = request.query_params.get("f", "")[:200]
+    found = [one for one in snapshot.queues.values() if part.lower() in one.queue.lower()]
+    found.sort(key=_ORDERS[sort])
+    return render(
+        request, "queues.html", snapshot=snapshot, found=found[:MOST_ROWS], left_out=len(found[MOST_ROWS:]),
+        part=part, sort=sort, word_of=word_of, emptied=emptied,
+        spark=lambda queue: charts.spark(sampler, snapshot, queue),
+    )  # fmt: skip
+
+
+@page("/queues/{queue}")
+def queue(request: Request) -> Response:
+    """Show one queue: what is wrong, figures, charts."""
+    name = request.path_params["queue"]
+    site = site_of(request)
+    sampler = sampler_of(site)
+    facts = queue_facts(request, name)
+    zone = zone_of(preferences(request.cookies).zone, request.cookies)
+    span = charts.span_of(request.query_params.get("range", ""), facts["snapshot"], zone)
+    shown = [
+        charts.backlog(sampler, span, name),
+        charts.handouts(sampler, span, name),
+        charts.outcomes(sampler, span, name),
+        charts.times(sampler, span, name),
+    ]
+    known_ms = sampler.tail.since_ms(name)
+    return render(
+        request, "queue.html", **facts, charts=shown, span=span, ranges=charts.RANGES,
+        unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(facts["figures"]),
+    )  # fmt: skip
+
+
+def queue_facts(request: Request, name: str) -> dict[str, Any]:
+    """Return what `parts/queue.html` needs to draw the head and the tabs of a queue. 404 for an unknown queue."""
+    snapshot = snapshot_of(request)
+    figures = snapshot.queues.get(name)
+    if figures is None:
+        raise HTTPException(
+            404, f"no queue is named {name}; a queue is listed after its first message"
+        )
+    return {
+        "snapshot": snapshot, "queue": name, "figures": figures, "tabs": TABS, "word": word_of(figures),
+        "why": sentence(figures), "remedy": remedy(figures),
+    }  # fmt: skip
+
+
+def _empty_in(one: QueueFigures) -> str:
+    return emptying(one) if one.ready else ""

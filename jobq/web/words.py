@@ -1,0 +1,111 @@
+"""What pages say about a queue, a worker or the whole: a word, a sentence with figures, a remedy."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import NamedTuple
+
+from jobq.web import formats
+from jobq.web.sampler import Snapshot
+from jobq.web.trouble import QueueFigures
+
+#: State -> the style of its glyph, and its word.
+_WORDS = {
+    "damaged": ("dead", "damaged"),
+    "paused": ("paused", "paused"),
+    "no_worker": ("dead", "no worker"),
+    "falling_behind": ("retry", "falls behind"),
+    "late": ("retry", "late"),
+    "failing": ("dead", "failing"),
+    "working": ("running", "works"),
+    "idle": ("done", "idle"),
+}
+
+
+class StateWord(NamedTuple):
+    """A state for `ui.state`."""
+
+    style: str
+    word: str
+
+
+class Headline(NamedTuple):
+    """The first line of the first page. bad: whether a person should act. parts: what follows, by route."""
+
+    text: str
+    bad: bool
+
+
+def word_of(figures: QueueFigures) -> StateWord:
+    """Return the word for a queue's state."""
+    return StateWord(*_WORDS[figures.state])
+
+
+def sentence(one: QueueFigures) -> str:
+    """Return what is wrong with a queue, with figures; '' if nothing is."""
+    waited = "" if one.oldest_ms is None else formats.duration(one.oldest_ms / 1000)
+    oldest = f"the next message has waited {'at least ' * one.at_least}{waited}" if waited else ""
+    ready = f"{formats.number(one.ready)} ready"
+    if one.state == "damaged":
+        return f"It can't be read: {one.broken}"
+    if one.state == "paused":
+        return f"Paused: no message is handed out. {ready}{', ' * bool(oldest)}{oldest}."
+    if one.state == "no_worker":
+        return f"No worker serves it. {ready}, {oldest or 'nothing runs'}."
+    if one.state == "falling_behind":
+        return f"More comes in than is handed out. {ready}, {oldest}; {emptying(one)}."
+    if one.state == "late":
+        return f"{oldest[:1].upper()}{oldest[1:]}; {ready}, {emptying(one)}."
+    if one.state == "failing":
+        recent = one.recent
+        failed, total = recent.failed + recent.dead, recent.done + recent.failed + recent.dead
+        return f"{formats.number(failed)} of {formats.number(total)} attempts failed in the last 15 minutes."
+    return ""
+
+
+def emptying(one: QueueFigures) -> str:
+    """Return when a queue is empty at this rate."""
+    in_s = one.empty_in_s
+    if in_s is None:
+        return "too early to say when it is empty"
+    return (
+        "never empty at this rate"
+        if math.isinf(in_s)
+        else f"empty in about {formats.duration(in_s)}"
+    )
+
+
+def emptied(one: QueueFigures) -> str:
+    """Return the same for a cell of a table."""
+    in_s = one.empty_in_s
+    if not one.ready:
+        return ""
+    return (
+        formats.UNKNOWN if in_s is None else "never" if math.isinf(in_s) else formats.duration(in_s)
+    )
+
+
+def remedy(one: QueueFigures) -> str:
+    """Return the command that helps; '' if none does."""
+    name = shlex.quote(one.queue)
+    return {
+        "damaged": "jobq check fsck",
+        "paused": f"jobq resume {name}",
+        "no_worker": f"jobq worker --queues {name}",
+        "falling_behind": f"jobq worker --queues {name}",
+    }.get(one.state, "")
+
+
+def headline(snapshot: Snapshot) -> Headline:
+    """Return what the first page says first."""
+    count, bad = len(snapshot.queues), snapshot.in_trouble
+    words = f"{count:,} queue{'s'[: count != 1]}"
+    if not bad:
+        return Headline("The queue keeps up" if count == 1 else f"All {words} keep up", False)
+    behind = [one for one in bad if one.state in ("falling_behind", "no_worker", "late")]
+    if behind:
+        falls = "falls" if len(behind) == 1 else "fall"
+        return Headline(f"{len(behind):,} of {words} {falls} behind", True)
+    need = "needs" if len(bad) == 1 else "need"
+    return Headline(f"{len(bad):,} of {words} {need} a look", True)

@@ -1,0 +1,113 @@
+"""The first page, the list of queues and a queue's page: figures, order, charts, empty and broken servers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jobq.errors import UnavailableError
+from jobq.jobs.codec import encode
+from jobq.queue import presence
+from jobq.queue.queue import Queue
+from tests.lifecycle.conftest import until
+from tests.web.test_sampler import run, worker
+
+pytestmark = pytest.mark.one_server
+AWAY = "The server doesn't answer. These figures"
+
+
+def names(text: str) -> list[str]:
+    """The names in the first column of a table, in its order."""
+    return re.findall(r'<th scope="row"><a href="[^"]*">([^<]*)<', text)
+
+
+@pytest.fixture
+def filled(client, redis):
+    """Queues in each state, and workers, one of them lost."""
+    worker(client, queues=["low", "mails"])
+    worker(client, "web-7:4711", queues=["mails"], seen_at=client.clock_ms() - 120_000)
+    run(Queue("low", client), "done", 3)
+    run(Queue("low", client), "dead", 1)
+    old = encode("mail.send", enqueued_at=client.clock_ms() - 600_000)
+    Queue("mails", client).enqueue(old, mid="m1")
+    Queue("orphans", client).enqueue(encode("resize"))
+    paused = Queue("halted", client)
+    paused.enqueue(encode("resize"))
+    paused.admin.pause()
+    redis.set("jobq:{broken}:messages", "x")
+    redis.sadd("jobq:queues", "broken")
+
+
+def test_first_page_says_what_needs_a_look(visit, filled):
+    text = visit().get("/").text
+    assert "2 of 5 queues fall behind" in text and "1 worker lost" in text
+    found = re.findall(r'<div><strong>(?:<a href="([^"]*)">)?([^<]*)', text)
+    assert [name for _, name in found] == ["broken", "halted", "orphans", "mails", "web-7:4711"]
+    assert found[3][0] == "/queues/mails"
+    assert "waited 10 m 00 s" in text and "No worker serves it" in text
+
+
+def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled):
+    page = visit()
+    assert names(page.get("/queues").text) == ["broken", "halted", "orphans", "mails", "low"]
+    assert names(page.get("/queues?sort=name").text) == [
+        "broken",
+        "halted",
+        "low",
+        "mails",
+        "orphans",
+    ]
+    assert names(page.get("/queues?f=AI").text) == ["mails"]
+    assert "No queue has this in its name" in page.get("/queues?f=nowhere").text
+    assert names(page.get("/queues?sort=zzz").text) == names(page.get("/queues").text)
+    assert "jobq worker --queues orphans" in page.get("/queues/orphans").text
+    assert page.get("/queues/nowhere").status_code == 404
+
+
+def test_page_of_a_queue_counts_its_attempts_and_draws_them(visit, filled):
+    page = visit()
+
+    def shown() -> str:
+        return page.get("/queues/low").text
+
+    until(lambda: "+1 in 15 m" in shown())
+    text = shown()
+    assert "25 % of attempts" in text
+    assert text.count('role="img"') >= 3 and '<svg viewBox="0 0 400 180"' in text
+    assert 'aria-current="true">15m</a>' in text
+    assert 'aria-current="true">6h</a>' in page.get("/queues/low?range=6h").text
+    assert "Newest dead" in page.get("/").text and "Timeout: no" in page.get("/").text
+    assert "Timeout: no" not in visit(hide_errors=True).get("/").text
+
+
+def test_empty_server_leads_to_the_first_message(visit):
+    page = visit()
+    for path in ("/", "/queues"):
+        assert "jobq demo" in page.get(path).text
+
+
+def test_server_away_leaves_the_last_figures_and_says_so(visit, filled, client, monkeypatch):
+    page = visit()
+    assert "fall behind" in page.get("/").text
+
+    def away():
+        raise UnavailableError("connection refused")
+
+    monkeypatch.setattr(client, "clock_ms", away)
+    until(lambda: AWAY in page.get("/").text)
+    assert "fall behind" in page.get("/").text
+    assert visit().get("/").status_code == 503
+    monkeypatch.undo()
+    until(lambda: AWAY not in page.get("/").text)
+
+
+def test_names_of_workers_and_errors_from_anyone_are_escaped(visit, client):
+    hostile = "<img src=x onerror=alert(1)>\x1b[2J"
+    Queue("low", client).enqueue(encode("resize"))
+    presence.put_worker(
+        client, hostile, {"queues": [hostile], "lease_ms": 1, "seen_at": 1, "started_at": 1}
+    )
+    for path in ("/", "/queues", "/queues/low"):
+        text = visit().get(path).text
+        assert "<img" not in text and "\x1b" not in text
