@@ -65,7 +65,24 @@ class Collector:
 
     def job(self, mid: str) -> str:
         """The job of a message, '' if that isn't known."""
-        return self._try("content", lambda: _job_of(self.queue, mid), "")
+        content = self.content(mid)
+        try:
+            return job_name(opened(seal_of(self.queue.client), self.queue.name, mid, content))
+        except CodecError:
+            return job_name(content)
+
+    def content(self, mid: str) -> bytes:
+        """The content of a live message, b'' if there is none."""
+        return self._try("content", lambda: self.queue.content(mid) or b"", b"")
+
+    def result(self, mid: str) -> tuple[bytes, int] | None:
+        """What its job returned, and for how many seconds it is kept (-1: without end); None if nothing is stored."""
+        return self._try("result", lambda: self._result(mid), None)
+
+    def _result(self, mid: str) -> tuple[bytes, int] | None:
+        key, client = self.queue.result_key(mid), self.queue.client
+        found = client.command("LINDEX", key, 0)
+        return None if found is None else (found, int(client.command("TTL", key)))
 
     def line(self, mid: str) -> KeyFacts | None:
         """The key of a message and what holds that up; None if the queue has no keys."""
@@ -155,14 +172,6 @@ def _unsaved(queue: Queue, info: dict[str, str]) -> str:
     found = dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
     stops = bool(found.get("save")) and found.get("stop-writes-on-bgsave-error") == "yes"
     return "it can't write its snapshot" if stops else ""
-
-
-def _job_of(queue: Queue, mid: str) -> str:
-    content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), mid) or b""
-    try:
-        return job_name(opened(seal_of(queue.client), queue.name, mid, content))
-    except CodecError:
-        return job_name(content)
 
 
 def job_name(content: bytes) -> str:

@@ -50,13 +50,16 @@ ROLES = {
         ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
-        _LOOKING, ("exists", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
+        _LOOKING,
+        ("exists", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange",
+         "xrevrange"),
         ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT, reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "edit", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
          "retention", "revive", "rule", "schedule", "take_out", "tick"),
-        ("lpos", "llen", "pttl", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
+        ("hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "unlink", "xlen", "xrevrange"),
+        ("smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
         audit=("fcall", "xadd", *_READING_AUDIT),
     ),

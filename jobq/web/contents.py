@@ -59,10 +59,17 @@ class ShownResult(NamedTuple):
 
 
 class Contents:
-    """Reads contents for one user. arguments: whether this user may see arguments, results and what is encrypted."""
+    """Reads contents for one user.
 
-    def __init__(self, client: Client, redactor: Redactor, *, arguments: bool) -> None:
+    arguments: whether this user may see arguments, results and what is encrypted. hide_errors: show the types of
+    errors, not their texts.
+    """
+
+    def __init__(
+        self, client: Client, redactor: Redactor, *, arguments: bool, hide_errors: bool = False
+    ) -> None:
         self._seal, self._redactor, self.may_see = seal_of(client), redactor, arguments
+        self._hides_errors = hide_errors
 
     def job(self, queue: str, mid: str, content: bytes) -> tuple[str, int]:
         """Return a call's job, and when it was enqueued, epoch ms; '' and 0 if that can't be read."""
@@ -95,7 +102,14 @@ class Contents:
         if text.startswith(MARK.decode()) and not self.may_see:
             key = text_of(key_id_of(text.encode("utf-8", "replace")))
             return f"(sealed, key {key})"
-        return self.plain(shown_text(self._seal, purpose, queue, mid, text))
+        shown = shown_text(self._seal, purpose, queue, mid, text)
+        return self.error(shown) if purpose == "reason" else self.plain(shown)
+
+    def error(self, text: str) -> str:
+        """Return the text of an error as this user may see it: `Timeout: no route`, or `Timeout` alone."""
+        return (
+            text.partition("\n")[0].partition(": ")[0] if self._hides_errors else self.plain(text)
+        )
 
     def plain(self, text: str) -> str:
         """Return a text that was never sealed, with secrets hidden."""
@@ -122,7 +136,7 @@ class Contents:
             value = decode_result(opened(seal, queue, mid, content), job, mid)
             return ShownResult(self._redactor.tree(value))
         except JobFailedError as error:
-            return ShownResult(self.plain(str(error)), failed=True)
+            return ShownResult(self.error(str(error)), failed=True)
         except CodecError as error:
             return ShownResult(note=str(error))
 

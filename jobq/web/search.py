@@ -320,7 +320,7 @@ def events(
 def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> ListedRow:
     people = event.kind in _BY_PEOPLE
     row = Row(
-        queue, event.mid, "", event.job, contents.plain(event.error), event.fingerprint, event.attempt,
+        queue, event.mid, "", event.job, contents.error(event.error), event.fingerprint, event.attempt,
         age_ms=max(0, now_ms - event.finished_at), worker="" if people else event.worker, kind=event.kind,
         trace=event.trace_id, by=event.worker if people else "",
     )  # fmt: skip

@@ -1,0 +1,238 @@
+"""What the page of one message shows: where it is and why, its attempts, its content and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import PipelinedCalls
+from jobq.errors import JobqError, UnavailableError
+from jobq.events import ATTEMPTS, Event
+from jobq.observe.facts import Collector
+from jobq.observe.why import MessageFacts, Reason, why
+from jobq.queue.mids import checked_mid
+from jobq.queue.queue import Queue
+from jobq.queue.types import Status
+from jobq.web.contents import Contents, ShownCall, ShownResult
+
+#: Stored words, and how pages name the state: the name of its glyph and colour, and the word.
+_STATES = {
+    "queued": ("ready", "ready"), "queued-with-backoff": ("delayed", "delayed"), "locked": ("running", "running"),
+    "locked-with-requeue": ("running", "running, enqueued again"), "done-with-requeue": ("ready",
+    "ready, enqueued again"),
+    "done-with-backoff": ("done", "done, mid refused"), "done-awaiting-gc": ("done", "done"), "dead": ("dead", "dead"),
+}  # fmt: skip
+#: Kinds of events, and the states that they show.
+_KINDS = {
+    "done": "done", "retry": "retry", "dead": "dead", "crashed": "retry", "recovered": "retry", "snoozed": "delayed",
+    "enqueued": "ready", "revived": "ready", "tick": "ready",
+}  # fmt: skip
+_NOWHERE = ("nil", "")
+
+
+class StateShown(NamedTuple):
+    """name: of the glyph and colour."""
+
+    name: str
+    word: str
+
+
+class AttemptShown(NamedTuple):
+    """One attempt, ended or running. Times are epoch ms; ended_at 0: it runs. None: unknown.
+
+    wait_ms: since the enqueue, or since the end of the attempt before.
+    """
+
+    number: int
+    state: StateShown
+    worker: str = ""
+    child: int = 0
+    started_at: int = 0
+    ended_at: int = 0
+    wait_ms: int | None = None
+    run_ms: int | None = None
+    cpu_ms: int | None = None
+    rss_kib: int = 0
+    error: str = ""
+    fingerprint: str = ""
+    trace: str = ""
+
+
+class TimelinePoint(NamedTuple):
+    """One point of a timeline. after_ms: since the one before; None if that isn't known. lasts_ms: of an attempt."""
+
+    at_ms: int
+    state: StateShown
+    text: str
+    after_ms: int | None = None
+    lasts_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class MessageShown:
+    """One message as one user may see it. unread: what can't be read -> why."""
+
+    facts: MessageFacts
+    reasons: list[Reason]
+    call: ShownCall
+    state: StateShown
+    attempts: list[AttemptShown]
+    timeline: list[TimelinePoint]
+    reason: str = ""
+    result: ShownResult | None = None
+    result_ttl_s: int = 0
+    progress: str = ""
+    checkpoint: Any = None
+    unread: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the queue, its dead or its newest events have it."""
+        return self.facts.status.word not in _NOWHERE or bool(self.facts.history)
+
+
+def read_message(client: Client, contents: Contents, queue_name: str, mid: str) -> MessageShown:
+    """Read everything about one message. ConfigError for a name that no queue or message can have."""
+    queue, mid = Queue(queue_name, client), checked_mid(mid)
+    collector = Collector(queue)
+    facts = _seen(collector.collect(mid), contents)
+    content = collector.content(mid) or (facts.dead.content if facts.dead else b"")
+    call = contents.call(queue.name, mid, content) if content else ShownCall()
+    stored = collector.result(mid)
+    status = facts.status
+    attempts = list(attempts_of(facts))
+    return MessageShown(
+        facts,
+        why(facts),
+        call,
+        state_of(status, facts.history),
+        attempts,
+        list(timeline(facts, call.enqueued_at, attempts)),
+        facts.dead.reason if facts.dead else "",
+        contents.result(queue.name, facts.job, mid, stored[0]) if stored else None,
+        stored[1] if stored else 0,
+        contents.text("progress", queue.name, mid, status.progress) if status.progress else "",
+        contents.value("checkpoint", queue.name, mid, status.checkpoint) if status.checkpoint else None,
+        collector.unread,
+    )  # fmt: skip
+
+
+def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
+    """The facts with the errors as this user may see them; the sentences of reasons quote errors."""
+    dead = facts.dead
+    if dead is not None:
+        dead = dead._replace(reason=contents.text("reason", facts.queue, facts.mid, dead.reason))
+    history = tuple(
+        structs.replace(event, error=contents.error(event.error)) for event in facts.history
+    )
+    return replace(facts, dead=dead, history=history)
+
+
+def state_of(status: Status, history: Sequence[Event] = ()) -> StateShown:
+    """Return how a page shows where a message is."""
+    word = status.word
+    if word == "queued" and status.lock_at:
+        return StateShown("retry", "lease ended")
+    if word == "queued-with-backoff" and status.attempts:
+        return StateShown("retry", "waits for a retry")
+    if word in _STATES:
+        return StateShown(*_STATES[word])
+    last = history[-1].kind if history else ""
+    return (
+        StateShown("done", "done") if last == "done" else StateShown("unknown", last or "not here")
+    )
+
+
+def state_of_kind(kind: str) -> StateShown:
+    """Return how a page shows the kind of an event."""
+    return StateShown(_KINDS.get(kind, "unknown"), kind)
+
+
+def attempts_of(facts: MessageFacts) -> Iterator[AttemptShown]:
+    """The attempts among the events of a message, oldest first, then the one that runs."""
+    before = 0
+    for event in facts.history:
+        if event.kind not in ATTEMPTS:
+            before = event.finished_at if event.kind in ("enqueued", "revived") else before
+            continue
+        ran = bool(event.worker or event.run_us)
+        since = before or event.enqueued_at
+        yield AttemptShown(
+            event.attempt, state_of_kind(event.kind), event.worker, 0, event.started_at, event.finished_at,
+            max(0, event.started_at - since) if since and ran else None, event.run_us // 1000 if ran else None,
+            event.cpu_us // 1000 if event.cpu_us else None, event.rss_kib, event.error,
+            event.fingerprint, event.trace_id,
+        )  # fmt: skip
+        before = event.finished_at
+    if facts.status.word.startswith("locked"):
+        run, number = facts.run, facts.status.attempts
+        started = run.started_at if run else 0
+        yield AttemptShown(
+            number, StateShown("running", "running"), run.worker if run else "", run.pid if run else 0, started,
+            wait_ms=max(0, started - before) if started and before else None,
+            run_ms=max(0, facts.now_ms - started) if started else None,
+        )  # fmt: skip
+
+
+def timeline(
+    facts: MessageFacts, enqueued_at: int, attempts: Sequence[AttemptShown]
+) -> Iterator[TimelinePoint]:
+    """From the enqueue to now: attempts, and what people did; then how long it waits, or when it is due."""
+    known = [
+        TimelinePoint(
+            one.started_at or facts.now_ms, one.state, f"attempt {one.number}" if one.number else "attempt",
+            lasts_ms=one.run_ms,
+        )
+        for one in attempts
+    ]  # fmt: skip
+    known += [
+        TimelinePoint(event.finished_at, state_of_kind(event.kind), event.kind)
+        for event in facts.history
+        if event.kind not in ATTEMPTS
+    ]
+    born = enqueued_at or next((one.enqueued_at for one in facts.history if one.enqueued_at), 0)
+    if born and not any(one.text == "enqueued" for one in known):
+        known.append(TimelinePoint(born, StateShown("ready", "enqueued"), "enqueued"))
+    end = None
+    for one in sorted(known, key=lambda moment: moment.at_ms):
+        yield one._replace(after_ms=None if end is None else max(0, one.at_ms - end))
+        end = one.at_ms + (one.lasts_ms or 0)
+    status = facts.status
+    if status.word.startswith("queued") and end is not None:
+        if status.not_before > facts.now_ms:
+            yield TimelinePoint(
+                status.not_before, StateShown("delayed", "due"), "due", status.not_before - end
+            )
+        else:
+            yield TimelinePoint(facts.now_ms, state_of(status), "waits", max(0, facts.now_ms - end))
+
+
+class FoundMessage(NamedTuple):
+    """A queue that knows a mid."""
+
+    queue: str
+    status: Status
+
+
+def find_mid(client: Client, names: Sequence[str], mid: str) -> list[FoundMessage]:
+    """Return the queues that have this mid, alive or dead. One round trip; in a Cluster one a queue."""
+    calls = [Queue(name, client).status_call(mid) for name in names]
+    groups = [[call] for call in calls] if client.is_cluster else [calls]
+    found: list[Status | JobqError] = []
+    for group in groups if calls else ():
+        try:
+            found += PipelinedCalls(client).run(group)
+        except UnavailableError as error:
+            found += [error] * len(group)
+    for one in found:
+        if isinstance(one, UnavailableError) and not client.is_cluster:
+            raise one
+    return [
+        FoundMessage(name, one)
+        for name, one in zip(names, found, strict=True)
+        if isinstance(one, Status) and one.word not in _NOWHERE
+    ]

@@ -1,0 +1,241 @@
+"""Lists of messages and events, one message, and the find box."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from jobq.errors import ConfigError
+from jobq.observe.why import Reason
+from jobq.queue import presence
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.types import Status
+from jobq.web import search, values
+from jobq.web.filters import PLACES, FilterError, parse, quoted
+from jobq.web.messages import (
+    MessageShown,
+    StateShown,
+    find_mid,
+    read_message,
+    state_of,
+    state_of_kind,
+)
+from jobq.web.rendering import render
+from jobq.web.routes import ROUTES, identity_of, page, path_to
+from jobq.web.search import FoundRows, ListedRow
+from jobq.web.site import site_of
+from jobq.web.viewer import AskedFilter, contents_of, filter_of
+
+#: Hits of the find box that are listed.
+MOST_HITS = 100
+_PLACE_WORDS = {
+    "ready": "Ready",
+    "due": "Due",
+    "running": "Running",
+    "done": "Done",
+    "dead": "Dead",
+}
+_NOTHING = {
+    "ready": ("Nothing waits", "Messages are here from the moment they may run until a worker takes them."),
+    "due": ("Nothing is due later", "Messages with a delay, and those that wait for a retry, are here until then."),
+    "running": ("Nothing runs", "Messages that a worker has taken are here until their attempt ends."),
+    "done": ("Nothing is kept", "A finished message is removed by the next dequeues; its mid stays if it was "
+             "enqueued with dedupe."),
+    "dead": ("No dead messages", "Messages land here after their last attempt."),
+}  # fmt: skip
+
+
+class ReasonShown(NamedTuple):
+    """A reason with a page that helps. route: '' if there is none."""
+
+    code: str
+    sentence: str
+    remedy: str
+    label: str = ""
+    href: str = ""
+
+
+@page("/queues/{queue}/messages", name="queue_messages")
+def queue_messages(request: Request) -> Response:
+    """List the messages of a queue in one place, or wherever they are."""
+    queue, place = known_queue(request), request.query_params.get("place", "")
+    if place not in (*PLACES, ""):
+        raise HTTPException(404, f"there is no place {place!r}; use one of {', '.join(PLACES)}")
+    keys = search.DEAD_KEYS if place == "dead" else search.LIVE_KEYS
+    asked = filter_of(request, keys if place else LISTED_KEYS)
+    found = _messages(request, asked, [queue], [place] if place else PLACES)
+    if found and place == "running":
+        found = found._replace(rows=search.running(site_of(request).client, queue, found.rows))
+    title, text = _NOTHING[place] if place else ("No messages", "This queue is empty.")
+    return render(
+        request, "messages.html", title=queue, queue=queue, place=place, asked=asked, found=found, keys=keys,
+        nothing_title=title, nothing_text=text, words=_PLACE_WORDS, state=state_of_row, more=_more(request, found),
+    )  # fmt: skip
+
+
+#: What a filter may ask of messages wherever they are.
+LISTED_KEYS = tuple(dict.fromkeys((*search.LIVE_KEYS, *search.DEAD_KEYS)))
+
+
+@page("/messages", name="messages")
+def messages(request: Request) -> Response:
+    """Search the messages of all queues."""
+    asked = filter_of(request, LISTED_KEYS)
+    names = queue_names(site_of(request).client)
+    found = _messages(request, asked, names, PLACES) if asked.filter else None
+    return render(
+        request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=found,
+        keys=LISTED_KEYS, nothing_title="No message matches", nothing_text="", words=_PLACE_WORDS, state=state_of_row,
+        more=_more(request, found),
+    )  # fmt: skip
+
+
+@page("/queues/{queue}/events", name="queue_events")
+def queue_events(request: Request) -> Response:
+    """List what happened in a queue, newest first."""
+    name = known_queue(request)
+    queue, asked = Queue(name, site_of(request).client), filter_of(request, search.EVENT_KEYS)
+    cursor = request.query_params.get("cursor", "")
+    found = None
+    if not asked.error:
+        found = search.events(queue, contents_of(request), asked.filter, cursor)
+    return render(
+        request, "events.html", queue=name, asked=asked, found=found, more=_more(request, found),
+        keys=search.EVENT_KEYS, state=state_of_kind,
+    )  # fmt: skip
+
+
+@page("/queues/{queue}/messages/{mid}")
+def message(request: Request) -> Response:
+    """Show one message: where it is and why, its attempts, content and result."""
+    site, contents = site_of(request), contents_of(request)
+    try:
+        shown = read_message(
+            site.client, contents, request.path_params["queue"], request.path_params["mid"]
+        )
+    except ConfigError as error:
+        raise HTTPException(404, str(error)) from error
+    call = shown.call
+    parts = values.arguments(*call.arguments[:2], call.arguments.names) if call.arguments else []
+    result = shown.result
+    return render(
+        request, "message.html", status=200 if shown.is_known else 404, shown=shown, facts=shown.facts, call=call,
+        reasons=[_linked(request, shown, reason) for reason in shown.reasons], parts=parts,
+        headers=values.tree("", dict(call.headers)).parts, may_see=identity_of(request).arguments,
+        result=values.tree("", result.value) if result and not result.note else None,
+        checkpoint=None if shown.checkpoint is None else values.tree("", shown.checkpoint),
+    )  # fmt: skip
+
+
+@page("/find")
+def find(request: Request) -> Response:
+    """Find a message by its mid, a queue, a job, or messages by a filter."""
+    text = request.query_params.get("q", "").strip()
+    client = site_of(request).client
+    names = queue_names(client)
+    try:
+        hits = find_mid(client, names, text) if text else []
+    except ConfigError:
+        hits = []
+    if len(hits) == 1:
+        return _see(request, "message", queue=hits[0].queue, mid=text)
+    if not hits and text:
+        elsewhere = _named(request, text, names)
+        if elsewhere is not None:
+            return elsewhere
+    return render(
+        request, "find.html", live=0, text=text, hits=hits[:MOST_HITS], more=len(hits) - MOST_HITS,
+        state=state_of, example=f"job:{quoted(text)}" if text else "job:shop.*",
+    )  # fmt: skip
+
+
+def known_queue(request: Request) -> str:
+    """Return the queue of a path; 404 for one that was never used."""
+    name: str = request.path_params["queue"]
+    if name not in queue_names(site_of(request).client):
+        raise HTTPException(404, f"no queue is named {name!r}")
+    return name
+
+
+def state_of_row(listed: ListedRow) -> StateShown:
+    """Return how a list shows where a message is."""
+    row = listed.row
+    if row.place == "dead":
+        return state_of(Status("dead"))
+    return state_of(Status(listed.status, max(0, row.attempt), lock_at=listed.lock_at))
+
+
+def _messages(
+    request: Request, asked: AskedFilter, queues: Sequence[str], places: Sequence[str]
+) -> FoundRows | None:
+    if asked.error:
+        return None
+    cursor = request.query_params.get("cursor", "")
+    try:
+        return search.messages(
+            site_of(request).client, contents_of(request), asked.filter, queues, places, cursor
+        )
+    except ConfigError as error:
+        raise HTTPException(400, str(error)) from error
+
+
+def _more(request: Request, found: FoundRows | None) -> str:
+    """The address of the next page, '' at the end."""
+    if found is None or not found.cursor:
+        return ""
+    query = urlencode({**request.query_params, "cursor": found.cursor})
+    return f"{request.url.path}?{query}"
+
+
+def _named(request: Request, text: str, names: Sequence[str]) -> Response | None:
+    """What else a text may name: a queue, a job that workers know, a filter."""
+    if text in names and "queue" in ROUTES.declared:
+        return _see(request, "queue", queue=text)
+    if text in names:
+        return _see(request, "queue_messages", queue=text)
+    if "job" in ROUTES.declared and text in _jobs(request):
+        return _see(request, "job", job=text)
+    try:
+        parse(text, may_see_arguments=identity_of(request).arguments, keys=LISTED_KEYS)
+    except FilterError:
+        return None
+    return _see(request, "messages", f=text)
+
+
+def _jobs(request: Request) -> set[str]:
+    client = site_of(request).client
+    known = presence.job_names(client, (worker.jobs for worker in presence.workers(client)))
+    return {name for names in known.values() for name in names or ()}
+
+
+def _see(request: Request, route: str, **parts: str) -> Response:
+    return RedirectResponse(path_to(request, route, **parts), 303)
+
+
+def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShown:
+    """A reason with the page where something can be done about it, if that is there."""
+    facts = shown.facts
+    queue = facts.queue
+    pages: dict[str, tuple[str, str, dict[str, str]]] = {
+        "paused": ("Open the queue", "queue", {"queue": queue}),
+        "no_worker": ("See the workers", "workers", {}), "all_quiet": ("See the workers", "workers", {}),
+        "unknown_job": ("Who knows this job", "job", {"job": facts.job}),
+        "unknown_job_partly": ("Who knows this job", "job", {"job": facts.job}),
+        "unknown_backoff": ("Who knows this job", "job", {"job": facts.job}),
+        "limited": ("See the limits", "limits", {}), "busy": ("See the workers", "workers", {}),
+        "server_full": ("See the server", "settings", {}), "server_read_only": ("See the server", "settings", {}),
+        "gone": ("Search the history", "history", {"f": f"mid:{quoted(facts.mid)}"}),
+        "running": ("See the worker", "worker", {"worker": facts.run.worker if facts.run else ""}),
+    } | dict.fromkeys(
+        ("key_held", "key_rate", "key_max", "line", "turns", "queue_max"), ("See the keys", "keys", {})
+    )  # fmt: skip
+    label, route, parts = pages.get(reason.code, ("", "", {}))
+    if route not in ROUTES.declared or "" in parts.values():
+        return ReasonShown(*reason)
+    return ReasonShown(*reason, label, path_to(request, route, **parts))

@@ -1,0 +1,47 @@
+"""What the sender of a request may see, and asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from jobq.jobs.registry import default_registry
+from jobq.web.contents import Contents
+from jobq.web.filters import Filter, FilterError, parse
+from jobq.web.redaction import Redactor
+from jobq.web.routes import identity_of
+from jobq.web.site import Site, site_of
+
+
+class AskedFilter(NamedTuple):
+    """The filter of a page. error: why its text can't be read; nothing is listed then."""
+
+    text: str
+    filter: Filter
+    error: str = ""
+
+
+def contents_of(request: Request) -> Contents:
+    """Return the reader of contents for the sender of a request."""
+    site = site_of(request)
+    return Contents(
+        site.client, site.part(Redactor, _redactor), arguments=identity_of(request).arguments,
+        hide_errors=site.settings.hide_errors,
+    )  # fmt: skip
+
+
+def filter_of(request: Request, keys: Sequence[str]) -> AskedFilter:
+    """Read `?f=`."""
+    text = request.query_params.get("f", "")
+    try:
+        return AskedFilter(
+            text, parse(text, may_see_arguments=identity_of(request).arguments, keys=keys)
+        )
+    except FilterError as error:
+        return AskedFilter(text, Filter(), str(error))
+
+
+def _redactor(site: Site) -> Redactor:
+    return Redactor(site.settings.redact, default_registry)
