@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -10,11 +12,19 @@ from jobq.errors import UnavailableError
 from jobq.jobs.codec import encode
 from jobq.queue import presence
 from jobq.queue.queue import Queue
-from tests.lifecycle.conftest import until
+from tests.lifecycle.conftest import DEADLINE_S
 from tests.web.test_sampler import run, worker
 
 pytestmark = pytest.mark.one_server
 AWAY = "The server doesn't answer. These figures"
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Ask ten times a second until it holds: a user may send 30 requests a second."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def names(text: str) -> list[str]:
