@@ -49,7 +49,8 @@ SAMPLES = {
     "queue": "mails", "mid": "order-1042", "job": "shop.pay.charge", "error": "shop.gateway.Timeout",
     "worker": "web-7:4711",
     "schedule": "nightly-digest", "cron": "nightly-digest", "limit": "smtp", "topic": "orders",
-    "operation": "none", "fingerprint": "f1",
+    "operation": "none", "fingerprint": "f1", "group": "billing", "rsmq": "sms", "reliable": "invoices",
+    "ruby": "default", "system": "sidekiq",
 }  # fmt: skip
 
 

@@ -1,0 +1,242 @@
+"""What pages and the API show of topics, and of the queues of RSMQ, RELIABLEQ, Sidekiq and Resque.
+
+What can't be read is named, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError, OutOfRangeError, UnavailableError
+from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.reliable.listing import FoundQueues, find_queues
+from jobq.protocols.reliable.listing import queue_record as reliable_record
+from jobq.protocols.rsmq import Rsmq
+from jobq.protocols.ruby.claims import Claims
+from jobq.protocols.ruby.dashboard_entries import resque_workers, sidekiq_processes
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.queue_records import queue_record as ruby_record
+from jobq.protocols.ruby.queue_records import queues_of
+from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
+from jobq.queue.types import text_of
+from jobq.topics.calls import topic_names
+from jobq.topics.listing import description_record, group_record, lag_record, topic_record
+from jobq.topics.messages import TopicMessage
+from jobq.topics.topic import Topic
+from jobq.web.redaction import Redactor
+
+#: Rows of a page, groups whose lag a list of topics asks for, and characters of a content.
+MOST_ROWS, MOST_GROUPS, MOST_SHOWN = 100, 200, 2_000
+#: Where Sidekiq and Resque keep their keys.
+SYSTEMS = (RubyQueueName("sidekiq", "", ""), RubyQueueName("resque", "resque", ""))
+RELIABLE_PLACES = ("waiting", "pending", "dead")
+
+
+class Readable(NamedTuple):
+    """Rows, and what can't be read -> why. more: whether there are more names than rows."""
+
+    rows: list[dict[str, Any]]
+    unread: dict[str, str]
+    more: bool = False
+
+
+def read_each(
+    client: Client, names: Iterable[Any], read: Callable[[Any], dict[str, Any]]
+) -> Readable:
+    """Read a row for each name. One that the server refuses is named, and the others go on."""
+    rows, unread = [], dict[str, str]()
+    for name in names:
+        try:
+            rows.append(read(name))
+        except JobqError as error:
+            if isinstance(error, UnavailableError) and not client.is_cluster:
+                raise
+            unread[str(name)] = str(error)
+    return Readable(rows, unread)
+
+
+class ShownBytes:
+    """Shows contents to one user: with secrets hidden, or not at all. may_see: the right `arguments`."""
+
+    def __init__(self, redactor: Redactor, may_see: bool) -> None:
+        self._redactor, self.may_see = redactor, may_see
+
+    def __call__(self, content: bytes | None) -> str | None:
+        """Return a content as text; None for one that this user may not see, or that isn't there."""
+        if content is None or not self.may_see:
+            return None
+        try:
+            tree = self._redactor.tree(msgspec.json.decode(content))
+            text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            text = self._redactor.text(text_of(content[: 2 * MOST_SHOWN]))
+        return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+
+
+# Topics.
+
+
+def topics(client: Client, offset: int = 0) -> Readable:
+    """Rows of topics, with the greatest lag of their groups; None where too many groups would be asked."""
+    names, asked = topic_names(client), 0
+
+    def row(name: str) -> dict[str, Any]:
+        nonlocal asked
+        topic = Topic(name, client)
+        facts = topic.describe()
+        asked += len(facts.groups)
+        lags = [topic.group(one).lag() for one in facts.groups] if asked <= MOST_GROUPS else []
+        lag = max((one.messages for one in lags), default=None if facts.groups else 0)
+        return topic_record(name, facts) | {
+            "newest_at": facts.newest_at, "lag": lag, "paused": sum(one.paused for one in lags),
+        }  # fmt: skip
+
+    found = read_each(client, names[offset : offset + MOST_ROWS], row)
+    return found._replace(more=len(names) > offset + MOST_ROWS)
+
+
+def topic(client: Client, name: str) -> dict[str, Any]:
+    """Everything of a topic, its groups with where they are."""
+    opened = Topic(name, client)
+    facts = opened.describe()
+
+    def row(group: str) -> dict[str, Any]:
+        lag = opened.group(group).lag()
+        return group_record(group, lag) | lag_record(group, lag)
+
+    groups = read_each(client, facts.groups[:MOST_GROUPS], row)
+    return description_record(name, facts) | {"groups": groups.rows, "unread": groups.unread}
+
+
+def topic_messages(
+    client: Client, name: str, shown: ShownBytes, start: int | None = None, most: int = 20
+) -> list[dict[str, Any]]:
+    """Messages from an index on; without one the newest, the last one first."""
+    opened = Topic(name, client)
+    facts = opened.describe()
+    first = max(facts.first, facts.last - most + 1) if start is None else start
+    if not facts.messages or first > facts.last:
+        return []
+    try:
+        found = list(islice(opened.read(max(first, 1), out_of_range="earliest"), most))
+    except OutOfRangeError:
+        return []
+    rows = [_message(one, shown) for one in found]
+    return rows[::-1] if start is None else rows
+
+
+def _message(one: TopicMessage, shown: ShownBytes) -> dict[str, Any]:
+    return {
+        "index": one.index, "at": one.at, "key": one.key if shown.may_see else None, "content": shown(one.content),
+        "deleted": one.content is None, "bytes": len(one.content or b""),
+    }  # fmt: skip
+
+
+# RSMQ.
+
+
+def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable:
+    """Rows of RSMQ's queues: what `jobq rsmq queue describe` says of each."""
+    names = rsmq.list_queues()
+
+    def row(name: str) -> dict[str, Any]:
+        facts = rsmq.get_queue_attributes(name).as_dict()
+        return {"queue": name, "visible": facts["msgs"] - facts["hiddenmsgs"], **facts}
+
+    found = read_each(rsmq.client, names[offset : offset + MOST_ROWS], row)
+    return found._replace(more=len(names) > offset + MOST_ROWS)
+
+
+def rsmq_messages(
+    rsmq: Rsmq, name: str, place: str, offset: int, shown: ShownBytes, most: int = MOST_ROWS
+) -> list[dict[str, Any]]:
+    """Messages of a queue, the next one first."""
+    return [
+        {
+            "id": one.id, "content": shown(one.body), "bytes": len(one.body), "received": one.rc,
+            "sent_at": one.sent, "visible_at": one.visible_at,
+        }
+        for one in rsmq.peek(name, place, offset, most)
+    ]  # fmt: skip
+
+
+# RELIABLEQ.
+
+
+class ReliableQueues(NamedTuple):
+    """Rows of queues, and how far they were looked for."""
+
+    found: FoundQueues
+    readable: Readable
+
+
+def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
+    """Rows of RELIABLEQ's queues: what `jobq reliable list` says of each."""
+    found = find_queues(queue.client, queue.ns)
+    names = found.names[offset : offset + MOST_ROWS]
+    readable = read_each(queue.client, names, lambda key: reliable_record(queue, key))
+    more = len(found.names) > offset + MOST_ROWS
+    return ReliableQueues(found, readable._replace(more=more))
+
+
+def reliable_messages(
+    queue: ReliableQueue, key: str, place: str, offset: int, shown: ShownBytes
+) -> list[dict[str, Any]]:
+    """Messages of a queue that wait, are delivered and not acknowledged, or are dead."""
+    reads: dict[str, Callable[[str, int, int], Sequence[Any]]] = {
+        "waiting": queue.inspect, "pending": queue.pending, "dead": queue.dead,
+    }  # fmt: skip
+    return [
+        {
+            "id": one.id, "content": shown(one.content), "bytes": len(one.content),
+            "at": getattr(one, "delivered_at", None) or getattr(one, "died_at", None),
+            "elapsed_ms": getattr(one, "elapsed_ms", None), "deliveries": getattr(one, "deliveries", 0),
+        }
+        for one in reads[place](key, offset, MOST_ROWS)
+    ]  # fmt: skip
+
+
+# Sidekiq and Resque.
+
+
+def ruby_queues(client: Client) -> Readable:
+    """Rows of Ruby's queues: what `jobq ruby queues` says of each."""
+    rows, unread, more = [], dict[str, str](), False
+    for system in SYSTEMS:
+        listed = read_each(client, [system], lambda one: {"queues": queues_of(client, one)})
+        names = listed.rows[0]["queues"] if listed.rows else []
+        found = read_each(client, names[:MOST_ROWS], lambda one: ruby_record(client, one))
+        rows += found.rows
+        unread |= {system.key("queues"): why for why in listed.unread.values()} | found.unread
+        more = more or len(names) > MOST_ROWS
+    return Readable(rows, unread, more)
+
+
+def ruby_workers(client: Client) -> Readable:
+    """Rows of Ruby's workers, jobq's that serve Ruby's queues among them."""
+    reads = {"sidekiq": lambda: sidekiq_processes(client), "resque": lambda: resque_workers(client)}
+    found = read_each(
+        client,
+        reads,
+        lambda name: {"rows": [one._asdict() for one in islice(reads[name](), MOST_ROWS)]},
+    )
+    return Readable([row for part in found.rows for row in part["rows"]], found.unread)
+
+
+def ruby_queue(
+    client: Client, system: str, name: str, shown: ShownBytes, offset: int = 0
+) -> dict[str, Any]:
+    """One queue: its counts, its next jobs as Ruby wrote them, and what workers of jobq have taken."""
+    of = next(one for one in SYSTEMS if one.system == system)._replace(queue=name)
+    kind = SidekiqQueue if system == "sidekiq" else ResqueQueue
+    jobs = kind(name, client, namespace=of.namespace).peek(offset, MOST_ROWS)
+    return ruby_record(client, of) | {
+        "jobs": [{"content": shown(raw), "bytes": len(raw)} for raw in jobs],
+        "claims": [one._asdict() for one in Claims(client, of).waiting()],
+    }  # fmt: skip
