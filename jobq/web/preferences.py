@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 from zoneinfo import ZoneInfo
 
 COOKIE = "jobq_view"
@@ -48,7 +48,7 @@ def zone_of(choice: str, cookies: Mapping[str, str]) -> ZoneInfo:
     """Return the zone in which to write times."""
     try:
         if choice == "browser":
-            return ZoneInfo(cookies.get(ZONE_COOKIE, "UTC")[:64] or "UTC")
+            return ZoneInfo(unquote(cookies.get(ZONE_COOKIE, ""))[:64] or "UTC")
         if choice == "server":
             return ZoneInfo("localtime")
     except (ValueError, OSError, KeyError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -17,6 +18,7 @@ from starlette.testclient import TestClient
 from jobq.client.connection import Client
 from jobq.metrics.serving import Endpoint
 from jobq.web import Identity, UserRole, create_app
+from jobq.web.access.bounds import RequestRate
 from jobq.web.access.settings import AccessSettings
 from tests import tools
 
@@ -26,6 +28,13 @@ FLAGS = [
     "--no-first-run", "--disable-gpu",
 ]  # fmt: skip
 Visit = Callable[..., TestClient]
+
+
+def app_of(client: Client, settings: dict[str, Any]) -> Any:
+    """A dashboard whose visitors may ask as often as tests do."""
+    app = create_app(client, **settings)
+    app.state.site.guard.rate = RequestRate(itertools.count(0, 60).__next__)
+    return app
 
 
 @pytest.fixture
@@ -44,7 +53,7 @@ def visit(client: Client) -> Iterator[Visit]:
         else:
             who = Identity("anna", role, arguments)
             settings.setdefault("identify", lambda request: who)
-        app = create_app(client, **settings)
+        app = app_of(client, settings)
         made.append(
             TestClient(app, base_url="http://127.0.0.1", headers={"Sec-Fetch-Site": "same-origin"})
         )
@@ -65,7 +74,7 @@ def serving_app(
         settings.setdefault("access", AccessSettings(bind=Endpoint("127.0.0.1", 80)))
     else:
         settings.setdefault("identify", lambda request: Identity("anna", role, True))
-    app = create_app(client, **settings)
+    app = app_of(client, settings)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))

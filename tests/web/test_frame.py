@@ -115,3 +115,15 @@ def test_prefix_is_in_every_path(visit):
 def test_role_decides(visit):
     assert visit(UserRole.READ).get("/").status_code == 200
     assert visit(None).get("/", follow_redirects=False).status_code == 303
+
+
+def test_times_are_in_the_zone_of_the_browser(visit):
+    page = visit()
+    page.cookies.set("jobq_zone", "Europe%2FBerlin")
+    assert "Times are in Europe/Berlin" in page.get("/").text
+    for hostile in ("../../etc/passwd", "x" * 9000, "%00", ""):
+        page.cookies.set("jobq_zone", hostile)
+        assert "Times are in UTC" in page.get("/").text
+    page.post("/view", data={"zone": "utc"})
+    page.cookies.set("jobq_zone", "Europe%2FBerlin")
+    assert "Times are in UTC" in page.get("/").text
