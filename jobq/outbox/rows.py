@@ -19,8 +19,8 @@ from jobq.jobs.middleware import around_enqueue
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt
 from jobq.queue.mids import new_mid
-from jobq.queue.queue import checked_content, enqueue_values, given_mid
-from jobq.queue.types import PER_CALL, checked_key
+from jobq.queue.queue import enqueue_values, given_mid
+from jobq.queue.types import PER_CALL, checked_content, checked_key
 
 #: Names the row that a message came from. The inbox tells by it a message that was relayed twice from a newer call.
 HEADER = "jobq-outbox"
