@@ -55,7 +55,7 @@ def test_first_page_says_what_needs_a_look(visit, filled):
     found = re.findall(r'<div><strong>(?:<a href="([^"]*)">)?([^<]*)', text)
     assert [name for _, name in found] == ["broken", "halted", "orphans", "mails", "web-7:4711"]
     assert found[3][0] == "/queues/mails"
-    assert "waited 10 m 00 s" in text and "No worker serves it" in text
+    assert re.search(r"waited 1\d m \d\d s", text) and "No worker serves it" in text
 
 
 def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled):
