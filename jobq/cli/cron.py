@@ -23,16 +23,17 @@ from jobq.cli.options import (
 )
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.errors import ConfigError, KeyFullError
+from jobq.errors import ConfigError
 from jobq.events import in_utc
 from jobq.jobs.registry import default_registry
 from jobq.jobs.ticks import moment
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules
+from jobq.schedules import listing
 from jobq.schedules.declared import schedules_of
-from jobq.schedules.definition import Owed, Schedule, checked_schedule, decoded, encoded
+from jobq.schedules.definition import Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
-from jobq.schedules.scheduler import enqueue_tick
+from jobq.schedules.listing import ScheduleRow, rows_of
 
 LISTED = Listing(
     ("queue", "name", "job", "rule", "tz", "next", "last", "state", "from"),
@@ -44,7 +45,6 @@ HISTORY = Listing(
     drops=("missed", "mid"),
     empty="no tick yet",
 )
-_FROM = {"c": "code", "a": "added"}
 _RULE_OPTIONS = (
     option("--every DURATION", "When: at whole multiples of this time, instead of an expression."),
     option("--tz ZONE", "Time zone of the expression, such as Europe/Berlin.  [default: UTC]"),
@@ -78,29 +78,21 @@ def list_schedules(session: Session, queues: str | None) -> None:
 
 
 def _rows(queue: Queue) -> Iterator[dict[str, Any]]:
-    found = queue.admin.schedules()
-    for name in sorted(found.definitions.keys() | found.ticks.keys()):
-        state, text = found.ticks.get(name), found.definitions.get(name, "")
-        row: dict[str, Any] = {
-            "queue": queue.name, "name": name, "job": "", "rule": "", "tz": "", "next": "",
-            "last": in_utc(state.last_ms) if state and state.mid else "",
-            "state": "paused" if state and state.paused else "", "from": _FROM.get(text[:1], ""),
-        }  # fmt: skip
-        yield row | _facts(queue, text, found)
+    for row in rows_of(queue.name, queue.admin.schedules()):
+        yield _record(row)
 
 
-def _facts(queue: Queue, text: str, found: Schedules) -> dict[str, Any]:
-    if not text:
-        return {"state": "no definition"}
-    try:
-        one = decoded(text[1:])
-    except ConfigError:
-        return {"state": "unreadable"}
-    shift_ms = one.shift_ms(queue.name)
-    coming = next(one.ticks.after(found.now_ms - shift_ms), None)
-    return {
+def _record(row: ScheduleRow) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "queue": row.queue, "name": row.name, "job": "", "rule": "", "tz": "", "next": "",
+        "last": "" if row.last_ms is None else in_utc(row.last_ms), "state": row.state, "from": row.origin,
+    }  # fmt: skip
+    one = row.schedule
+    if one is None:
+        return facts
+    return facts | {
         "job": one.job, "rule": one.rule, "tz": one.zone, "missed": one.missed, "overlap": one.overlap,
-        "next": in_utc(coming + shift_ms) if coming is not None else "",
+        "next": "" if row.next_ms is None else in_utc(row.next_ms),
     }  # fmt: skip
 
 
@@ -293,10 +285,8 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
     load(modules or module_of(one.job))
     job = find(one.job, known=bool(modules) or is_known(one.job))
     with session.operation(queue.name, f"cron:{name}") as performed:
-        done = enqueue_tick(queue, job, one, Owed(found.now_ms, 0, runs=True), 0, at_once=True)
+        done = listing.run_now(queue, name, found, job)
         performed.set(note=f"mid {done.detail}")
-    if done.outcome == "full":
-        raise KeyFullError(f"the line of {name}'s key is full; nothing was enqueued")
     session.say({"queue": queue.name, "name": name, "mid": done.detail}, done.detail)
     return True
 

@@ -18,7 +18,7 @@ from jobq.cli.options import Function, import_option, option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, JobqError
 from jobq.jobs.job import Job
-from jobq.jobs.registry import Registry, default_registry, job
+from jobq.jobs.registry import default_registry, stand_in
 from jobq.jobs.results import Receipt
 from jobq.queue.types import PER_CALL
 
@@ -187,7 +187,7 @@ def _name(file: IO[bytes]) -> str:
 
 def find(name: str, *, known: bool) -> Job[..., Any]:
     """Return the registered job, or if it is not `known` a job of this name that takes any arguments."""
-    return default_registry.get(name) if known else job(name=name, registry=Registry())(_anything)
+    return default_registry.get(name) if known else stand_in(name)
 
 
 def is_known(name: str) -> bool:
@@ -224,7 +224,3 @@ def _batches(calls: Iterable[Given]) -> Iterator[Sequence[Given]]:
             batch.append(call)
     if batch:
         yield batch
-
-
-def _anything(*args: Any, **kwargs: Any) -> None:
-    """Stand in for a job whose code the producer does not have."""

@@ -19,6 +19,7 @@ from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Schedules
 from jobq.schedules.definition import decoded
+from jobq.schedules.listing import late_by
 from jobq.topics.calls import topic_names
 from jobq.topics.topic import Topic
 from jobq.worker.counters import MOST_QUEUES, OTHER
@@ -202,8 +203,6 @@ def put_schedules(sheet: Sheet, queue: str, found: Schedules) -> None:
             schedule = decoded(text[1:])
         except ConfigError:
             continue
-        shift_ms = schedule.shift_ms(queue)
-        due = next(schedule.ticks.after(state.last_ms), None)
-        late_ms = 0 if due is None else max(0, found.now_ms - due - shift_ms)
+        late_ms = late_by(schedule, queue, state.last_ms, found.now_ms)
         sheet.put("jobq_cron_last_tick_timestamp_seconds", state.last_ms / 1000, name)
         sheet.put("jobq_cron_late_seconds", late_ms / 1000, name)

@@ -274,10 +274,10 @@ class Admin:
         """All schedules of the queue, and the newest `log` ticks, 1,000 at most."""
         return _schedules(self.scripts["schedules"].run({"now": moment(now), "limit": log}))
 
-    def schedules_call(self) -> ScriptCall[Schedules]:
-        """`schedules` without ticks as a value, to be sent together with others."""
+    def schedules_call(self, log: int = 0) -> ScriptCall[Schedules]:
+        """`schedules` as a value, to be sent together with others."""
         script = self.scripts["schedules"]
-        args = script.script.order({"now": moment(None), "limit": 0})
+        args = script.script.order({"now": moment(None), "limit": log})
         return ScriptCall(script.script, script.keys, args, _schedules)
 
     def schedule(

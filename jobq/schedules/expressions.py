@@ -79,7 +79,7 @@ class Cron:
     def __init__(self, expression: str, zone: str = "UTC") -> None:
         self.expression, self.zone = expression, zone
         self._zone = zone_of(zone)
-        self._spec = _parsed(expression)
+        self._spec = parsed(expression)
         fields = self._spec.parts
         self._times = [
             time(hour, minute)
@@ -171,7 +171,8 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 @lru_cache(maxsize=1_000)
-def _parsed(expression: str) -> CronSim:
+def parsed(expression: str) -> CronSim:
+    """Return an expression as cronsim reads it, or raise ConfigError."""
     text = NAMES.get(expression.strip().lower(), expression)
     if text.startswith("@"):
         raise ConfigError(f"{expression!r:.100} is unknown; take one of {', '.join(NAMES)}")

@@ -125,16 +125,16 @@ def test_orders_that_no_worker_would_read_are_refused_in_words(visit: Any, clien
 
 def test_hostile_entries_spoil_their_rows_alone(visit: Any, client: Any, redis: Any) -> None:
     page = visit()
-    for raw in HOSTILE:
-        redis.delete("jobq:workers", "jobq:running", "jobq:jobs")
-        announce(client, "good", jobs="d")
-        redis.hset("jobq:workers", mapping={"<b>bad\x1b": raw, b"\xff": raw})
-        redis.hset("jobq:running", mapping={"good": raw})
-        redis.hset("jobq:jobs", "d", raw)
-        for path in ("/workers", "/workers/good", f"/workers/{encoded('<b>bad' + chr(27))}"):
-            reply = page.get(path)
-            assert reply.status_code == 200, (raw, path)
-            assert "<b>bad" not in reply.text and "\x1b" not in reply.text
+    for number, raw in enumerate(HOSTILE):
+        announce(client, f"good{number}", jobs=f"d{number}")
+        redis.hset("jobq:workers", mapping={f"<b>bad{number}\x1b": raw, b"\xff%d" % number: raw})
+        redis.hset("jobq:running", mapping={f"good{number}": raw})
+        redis.hset("jobq:jobs", f"d{number}", raw)
+    one = f"/workers/{encoded('<b>bad2' + chr(27))}"
+    for path in ("/workers", one, *(f"/workers/good{number}" for number in range(len(HOSTILE)))):
+        reply = page.get(path)
+        assert reply.status_code == 200, path
+        assert "<b>bad" not in reply.text and "\x1b" not in reply.text
     facts = dict.fromkeys(("host", "version", "jobs"), "<i>'\"")
     announce(client, "<i>'\"", queues=["<i>'\""], **facts)
     assert (

@@ -1,0 +1,140 @@
+"""What a person sees of schedules: the facts of `jobq cron list` and of the dashboard, from one function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
+from jobq.errors import ConfigError, JobqError, KeyFullError
+from jobq.jobs.job import Job
+from jobq.jobs.registry import stand_in
+from jobq.queue.keys import key
+from jobq.queue.queue import Queue
+from jobq.queue.types import Schedules, Ticked, TickState
+from jobq.schedules.definition import Owed, Schedule, decoded
+from jobq.schedules.scheduler import enqueue_tick
+
+#: Keys of one EXISTS.
+PER_CALL = 250
+_FROM = {"c": "code", "a": "added"}
+
+
+class ScheduleRow(NamedTuple):
+    """One schedule of a queue. Times are epoch ms.
+
+    schedule: its definition; None if there is none, or one that can't be read. problem: '' or "no definition" or
+    "unreadable". origin: "code", "added" or ''. next_ms: None if it never comes again. last_ms: of the last tick that
+    was enqueued; None if there was none. late_ms: how long the next tick has been due.
+    """
+
+    queue: str
+    name: str
+    schedule: Schedule | None
+    problem: str
+    origin: str
+    paused: bool
+    next_ms: int | None
+    last_ms: int | None
+    last_mid: str
+    late_ms: int
+
+    @property
+    def state(self) -> str:
+        """The problem, else "paused" or ''."""
+        return self.problem or ("paused" if self.paused else "")
+
+
+def late_by(schedule: Schedule, queue: str, last_ms: int, now_ms: int) -> int:
+    """Return for how many ms the tick after the last one has been due, 0 if it isn't."""
+    due = next(schedule.ticks.after(last_ms), None)
+    return 0 if due is None else max(0, now_ms - due - schedule.shift_ms(queue))
+
+
+def schedule_row(queue: str, name: str, found: Schedules) -> ScheduleRow:
+    """Return the facts of one schedule of a queue."""
+    state, text = found.ticks.get(name), found.definitions.get(name, "")
+    base = ScheduleRow(
+        queue, name, None, "unreadable" if text else "no definition", _FROM.get(text[:1], ""),
+        state is not None and state.paused, None,
+        state.last_ms if state is not None and state.mid else None,
+        state.mid if state is not None else "", 0,
+    )  # fmt: skip
+    try:
+        one = decoded(text[1:]) if text else None
+    except ConfigError:
+        one = None
+    return base if one is None else _with_times(base, one, state, found.now_ms)
+
+
+def _with_times(
+    base: ScheduleRow, one: Schedule, state: TickState | None, now_ms: int
+) -> ScheduleRow:
+    shift_ms = one.shift_ms(base.queue)
+    coming = next(one.ticks.after(now_ms - shift_ms), None)
+    runs = state is not None and not state.paused
+    late_ms = late_by(one, base.queue, state.last_ms, now_ms) if state is not None and runs else 0
+    return base._replace(
+        schedule=one, problem="", late_ms=late_ms,
+        next_ms=None if coming is None else coming + shift_ms,
+    )  # fmt: skip
+
+
+def names_of(found: Schedules) -> list[str]:
+    """Return the names of the schedules of a queue, also of those that have only ticks, sorted."""
+    return sorted(found.definitions.keys() | found.ticks.keys())
+
+
+def rows_of(queue: str, found: Schedules) -> Iterator[ScheduleRow]:
+    """Yield the facts of all schedules of a queue, by name."""
+    for name in names_of(found):
+        yield schedule_row(queue, name, found)
+
+
+def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]:
+    """Return those of these queues that have one of these keys. One command covers many queues, except on a Cluster."""
+    size = 1 if client.is_cluster else PER_CALL
+    found: list[str] = []
+    for first in range(0, len(names), size):
+        found += _with_keys(client, names[first : first + size], places)
+    return found
+
+
+def _with_keys(client: Client, names: Sequence[str], places: Sequence[str]) -> list[str]:
+    prefixes = [Queue(name, client).prefix for name in names]
+    wanted = [key(prefix, place) for prefix in prefixes for place in places]
+    if not client.command("EXISTS", *wanted):
+        return []
+    if len(names) == 1:
+        return list(names)
+    half = len(names) // 2
+    return [
+        *_with_keys(client, names[:half], places),
+        *_with_keys(client, names[half:], places),
+    ]
+
+
+def schedules_of_queues(
+    client: Client, names: Sequence[str], log: int = 0
+) -> dict[str, Schedules | JobqError]:
+    """Return the schedules of those queues that have some, or why they can't be read, and the newest `log` ticks."""
+    some = queues_with(client, names, "schedules", "ticks")
+    calls = [Queue(name, client).admin.schedules_call(log) for name in some]
+    return dict(zip(some, run_each(client, calls), strict=True))
+
+
+def run_now(queue: Queue, name: str, found: Schedules, job: Job[..., Any] | None = None) -> Ticked:
+    """Enqueue a schedule's call, whatever its ticks are; detail: the mid. job: its job, if the caller has it.
+
+    Raises ConfigError if the server has no definition that can be read, and KeyFullError if its key's line is full.
+    """
+    text = found.definitions.get(name, "")
+    if not text:
+        raise ConfigError(f"schedule {name} has no definition at the server; enqueue its job")
+    one = decoded(text[1:])
+    owed = Owed(found.now_ms, 0, runs=True)
+    done = enqueue_tick(queue, job or stand_in(one.job), one, owed, 0, at_once=True)
+    if done.outcome == "full":
+        raise KeyFullError(f"the line of {name}'s key is full; nothing was enqueued")
+    return done

@@ -1,0 +1,232 @@
+"""Schedules: when each one comes, what became of its ticks; pause, resume, run now."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
+from jobq.errors import ConfigError, JobqError
+from jobq.jobs.registry import default_registry
+from jobq.jobs.ticks import moment
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.types import LoggedTick, Schedules
+from jobq.schedules import listing
+from jobq.schedules.definition import Schedule
+from jobq.schedules.listing import ScheduleRow, names_of, schedule_row, schedules_of_queues
+from jobq.schedules.words import in_words
+from jobq.web.access.identity import UserRole
+from jobq.web.acting import performing
+from jobq.web.paging import PER_PAGE, page_number
+from jobq.web.redaction import Redactor
+from jobq.web.rendering import render
+from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
+from jobq.web.site import Site, site_of
+
+#: A tick that is due for longer than this shows as late.
+LATE_MS = 60_000
+#: Of more schedules than this, only those of one page are looked at, by name.
+MOST_SORTED = 2_000
+#: Ticks of the strip and of the table; times that come.
+STRIP, NEWEST, COMING = 50, 10, 5
+#: Entries of the logs of ticks that a list reads of each queue.
+LOG = 200
+STATES = ("late", "unreadable", "no definition", "paused")
+LONGEST_SEARCH = 200
+LONGEST_VALUE = 300
+#: Outcome of a tick -> the state whose look it has, and a word.
+OUTCOMES = {
+    "enqueued": ("done", "enqueued"), "waits": ("ready", "waits for the run before"),
+    "replaced": ("retry", "replaced the run before"), "skipped": ("paused", "skipped: the run before was not over"),
+    "missed": ("dead", "missed"), "full": ("dead", "not enqueued: the line of its key was full"),
+    "clock": ("retry", "the server's clock was set back"),
+}  # fmt: skip
+#: What a status shows as: state, word.
+STATUS = {
+    "queued": ("ready", "ready"), "queued-with-backoff": ("delayed", "due"), "locked": ("running", "running"),
+    "dead": ("dead", "dead"),
+}  # fmt: skip
+
+
+def _has_schedules(client: Client) -> bool:
+    return bool(listing.queues_with(client, queue_names(client), "schedules", "ticks"))
+
+
+nav(
+    "schedules", "Schedules", section="Control", order=10, key="s",
+    shown=lambda site: site.uses("schedules", _has_schedules),
+)  # fmt: skip
+
+
+class ListedSchedule(NamedTuple):
+    """A row of the list. state: one of STATES, or ''. outcome: of the newest tick that the log has."""
+
+    row: ScheduleRow
+    words: str
+    state: str
+    outcome: LoggedTick | None
+
+
+@page("/cron")
+def schedules(request: Request) -> Response:
+    """List the schedules of all queues, those that need a look first, then by their next tick."""
+    client, query = site_of(request).client, request.query_params
+    found = schedules_of_queues(client, queue_names(client), LOG)
+    unread = {name: str(one) for name, one in found.items() if isinstance(one, JobqError)}
+    read = {name: one for name, one in found.items() if isinstance(one, Schedules)}
+    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    named = [(queue, name) for queue, one in read.items() for name in names_of(one)]
+    total, state = len(named), query.get("state", "")
+    if total > MOST_SORTED:
+        named = [one for one in named if wanted.lower() in f"{one[1]} {one[0]}".lower()]
+        number, shown, matching = _part(
+            sorted(named, key=lambda one: one[1]), query.get("page", "")
+        )
+        rows: Sequence[ListedSchedule] = [
+            _listed(queue, name, read[queue]) for queue, name in shown
+        ]
+    else:
+        every = [_listed(queue, name, read[queue]) for queue, name in named]
+        chosen = [one for one in every if _matches(one, wanted) and state in ("", one.state)]
+        chosen.sort(key=_trouble)
+        number, rows, matching = _part(chosen, query.get("page", ""))
+    return render(
+        request, "schedules.html", rows=rows, total=total, found=matching, number_of_page=number,
+        pages=-(-matching // PER_PAGE), q=wanted, state=state, all_states=STATES, unread=unread,
+        outcomes=OUTCOMES, sorted_whole=total <= MOST_SORTED,
+    )  # fmt: skip
+
+
+def _part(found: Sequence[Any], text: str) -> tuple[int, Sequence[Any], int]:
+    number = page_number(text, len(found))
+    return number, found[(number - 1) * PER_PAGE : number * PER_PAGE], len(found)
+
+
+def _listed(queue: str, name: str, found: Schedules) -> ListedSchedule:
+    row = schedule_row(queue, name, found)
+    state = row.state or ("late" if row.late_ms > LATE_MS else "")
+    newest = next((one for one in found.log if one.name == name), None)
+    return ListedSchedule(row, in_words(row.schedule) if row.schedule else "", state, newest)
+
+
+def _matches(one: ListedSchedule, wanted: str) -> bool:
+    job = one.row.schedule.job if one.row.schedule else ""
+    texts = (one.row.name, one.row.queue, job)
+    return not wanted or any(wanted.lower() in text.lower() for text in texts)
+
+
+def _trouble(one: ListedSchedule) -> tuple[Any, ...]:
+    rank = {"late": 0, "unreadable": 1, "no definition": 2, "": 3, "paused": 4}[one.state]
+    coming = one.row.next_ms
+    return (rank, coming is None, coming or 0, one.row.name, one.row.queue)
+
+
+@page("/cron/{schedule}")
+def schedule(request: Request) -> Response:
+    """Show one schedule. `?queue=` chooses one of several queues that have a schedule of this name."""
+    site, name = site_of(request), request.path_params["schedule"]
+    queue, found, others = _home(request, name)
+    row = schedule_row(queue.name, name, found)
+    ticks = [one for one in found.log if one.name == name]
+    one = row.schedule
+    return render(
+        request, "schedule.html", row=row, one=one, words=in_words(one) if one else "", others=others,
+        late=row.late_ms > LATE_MS, coming=_coming(one, queue.name, found.now_ms) if one else [],
+        strip=ticks[:STRIP][::-1], counts=Counter(one.outcome for one in ticks[:STRIP]), ticks=ticks[:NEWEST],
+        outcomes=OUTCOMES, statuses=STATUS, late_median=_median(ticks[:STRIP]), runs=_runs(queue, ticks[:NEWEST]),
+        arguments=_arguments(site, one) if one else [], ran=request.query_params.get("ran", ""),
+        may_see=identity_of(request).arguments,
+    )  # fmt: skip
+
+
+def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
+    """Return the queue of a schedule, what the queue has, and the other queues that have this name."""
+    client, wanted = site_of(request).client, request.query_params.get("queue", "")
+    names = queue_names(client)
+    names = [one for one in names if one == wanted] if wanted else names
+    found = schedules_of_queues(client, names)
+    homes = [
+        queue for queue, one in found.items()
+        if isinstance(one, Schedules) and (name in one.definitions or name in one.ticks)
+    ]  # fmt: skip
+    if not homes:
+        broken = [str(one) for one in found.values() if isinstance(one, JobqError)]
+        why = f"; {len(broken)} queues can't be read" if broken else ""
+        raise HTTPException(404, f"there is no schedule {name!r:.120}{why}")
+    queue = Queue(homes[0], client)
+    return queue, queue.admin.schedules(1_000), homes[1:]
+
+
+def _coming(one: Schedule, queue: str, now_ms: int) -> list[tuple[int, str]]:
+    """Return the next times, each also as the clocks of the schedule's zone show it."""
+    shift_ms = one.shift_ms(queue)
+    found = islice(one.ticks.after(now_ms - shift_ms), COMING)
+    return [
+        (tick + shift_ms, f"{moment(tick + shift_ms, one.zone):%a %d %b %Y %H:%M:%S %Z}")
+        for tick in found
+    ]
+
+
+def _median(ticks: Sequence[LoggedTick]) -> float | None:
+    late = sorted(one.late_ms for one in ticks if one.outcome in ("enqueued", "replaced", "waits"))
+    return late[len(late) // 2] / 1000 if late else None
+
+
+def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, str]:
+    """Return the stored status of the runs, by mid; what ended well is not stored."""
+    calls = {}
+    for mid in {one.mid for one in ticks if one.mid}:
+        with suppress(ConfigError):  # another program wrote that entry
+            calls[mid] = queue.status_call(mid)
+    replies = run_each(queue.client, list(calls.values()))
+    return {
+        mid: reply.word
+        for mid, reply in zip(calls, replies, strict=True)
+        if not isinstance(reply, JobqError)
+    }
+
+
+def _arguments(site: Site, one: Schedule) -> list[tuple[str, str]]:
+    """Return names and values of what the job is called with, secrets hidden."""
+    redactor = site.part(Redactor, lambda site: Redactor(site.settings.redact, default_registry))
+    shown = redactor.call(one.job, one.args, one.kwargs)
+    named = [
+        (name or str(at), value)
+        for at, (name, value) in enumerate(zip(shown.names, shown.args, strict=True))
+    ]
+    return [(name, _short(value)) for name, value in (*named, *shown.kwargs.items())]
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+@action("/cron/{schedule}/steer", role=UserRole.OPERATE)
+def steer_schedule(request: Request) -> Response:
+    """Pause a schedule, resume it, or enqueue its call now."""
+    form, name = form_of(request), request.path_params["schedule"]
+    verb, home = str(form.get("verb", "")), str(form.get("queue", ""))
+    if verb not in ("pause", "resume", "run-now"):
+        raise HTTPException(400, f"unknown verb {verb!r:.40}; use pause, resume or run-now")
+    if home not in queue_names(site_of(request).client):
+        raise HTTPException(404, f"there is no queue {home!r:.120}")
+    ran = ""
+    with performing(request, f"cron-{verb}", queue=home, filter=f"cron:{name}") as client:
+        queue = Queue(home, client)
+        if verb == "run-now":
+            ran = listing.run_now(queue, name, queue.admin.schedules()).detail
+        elif queue.admin.schedule(verb, name)[0] == "unknown":
+            raise HTTPException(404, f"there is no schedule {name!r:.120}")
+    where = path_to(request, "schedule", schedule=name, queue=home, ran=ran or None)
+    return RedirectResponse(where, 303)

@@ -1,0 +1,122 @@
+"""Pages of schedules: the figures of `jobq cron list --json`, the ticks, and what buttons do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from jobq.queue.audit_log import AuditLog
+from jobq.queue.queue import Queue
+from jobq.schedules.definition import checked_schedule, encoded
+from jobq.web import UserRole
+from jobq.web.names import encoded as part
+from tests.hostile import HOSTILE
+
+pytestmark = pytest.mark.one_server
+DAY = 86_400_000
+
+
+def add(
+    client: Any, name: str, cron: str = "30 2 * * *", queue: str = "low", now: int | None = None
+) -> Queue:
+    made = checked_schedule(
+        name, "shop.digest", cron, {"tz": "Europe/Berlin"}, (17,), {"token": "t-1"}
+    )
+    home = Queue(queue, client)
+    home.admin.schedule("add", name, encoded(made), now=now)
+    home.list_in_directory()
+    return home
+
+
+def names(page: str) -> list[str]:
+    return re.findall(r'<th scope="row" class="long"><a [^>]*>([^<]+)', page)
+
+
+def test_list_shows_late_ones_first_and_paused_ones_last(visit: Any, client: Any) -> None:
+    page = visit()
+    assert "No schedules" in page.get("/cron").text and ">Schedules<" not in page.get("/").text
+    add(client, "nightly")
+    add(client, "resting").admin.schedule("pause", "resting")
+    late = checked_schedule("late", "shop.digest", "*/5 * * * *", {})
+    now = client.clock_ms()
+    home = Queue("high", client)
+    home.admin.schedule("add", "late", encoded(late), now=now - 3_600_000)
+    home.list_in_directory()
+    shown = visit().get("/cron").text
+    assert names(shown) == ["late", "nightly", "resting"]
+    assert "late by" in shown and "at 02:30" in shown and "Europe/Berlin" in shown
+    assert ">Schedules<" in shown
+    assert names(page.get("/cron?q=night").text) == ["nightly"]
+    assert names(page.get("/cron?state=paused").text) == ["resting"]
+    assert "No schedule matches" in page.get("/cron?q=none&page=7").text
+
+
+def test_schedule_shows_its_ticks_and_when_it_comes(visit: Any, client: Any) -> None:
+    now = client.clock_ms()
+    home = add(client, "nightly", now=now - 4 * DAY)
+    for days, overlap, missed in ((3, "allow", 0), (2, "miss", 0), (1, "allow", 4)):
+        at = now - days * DAY
+        home.admin.tick("nightly", at, home.admin.schedules().ticks["nightly"].last_ms, f"m{days}", b"{}",
+                        due_ms=at - 1500, overlap=overlap, missed=missed, now=at)  # fmt: skip
+    shown = visit().get("/cron/nightly").text
+    assert shown.count('<li class="done"') == 2 and shown.count('<li class="dead off"') == 1
+    assert "1.5 s" in shown and "m1" in shown and "30 2 * * *" in shown
+    assert len(re.findall(r"02:30:00 CES?T", shown)) == 5
+    assert "t-1" not in shown and "17" in shown
+    hidden = visit(arguments=False).get("/cron/nightly").text
+    assert "may not see arguments" in hidden and "0: 17" not in hidden
+    assert visit().get("/cron/none").status_code == 404
+
+
+def test_buttons_pause_resume_and_run_now(visit: Any, client: Any) -> None:
+    home, path = add(client, "nightly"), "/cron/nightly/steer"
+    page = visit(UserRole.OPERATE)
+    assert "Resume" in page.post(path, data={"verb": "pause", "queue": "low"}).text
+    assert home.admin.schedules().ticks["nightly"].paused
+    assert "Paused:" not in page.post(path, data={"verb": "resume", "queue": "low"}).text
+    reply = page.post(path, data={"verb": "run-now", "queue": "low"})
+    assert "Enqueued:" in reply.text and home.admin.counts().ready == 1
+    newest = AuditLog(client).page(limit=1)[0]
+    assert (newest.who, newest.verb, newest.queue, newest.filter) == (
+        "anna", "cron-run-now", "low", "cron:nightly",
+    )  # fmt: skip
+    for data, code in (
+        ({"verb": "remove", "queue": "low"}, 400), ({"verb": "pause", "queue": "none"}, 404),
+        ({"verb": "pause"}, 404),
+    ):  # fmt: skip
+        assert page.post(path, data=data).status_code == code
+    missing = page.post("/cron/none/steer", data={"verb": "pause", "queue": "low"})
+    assert missing.status_code == 404
+    missing = page.post("/cron/none/steer", data={"verb": "run-now", "queue": "low"})
+    assert missing.status_code == 409 and "no definition" in missing.text
+    assert visit(UserRole.READ).post(path, data={"verb": "pause"}).status_code == 403
+
+
+def test_name_in_two_queues_leads_to_both(visit: Any, client: Any) -> None:
+    add(client, "a/b")
+    add(client, "a/b", queue="other")
+    shown = visit().get(f"/cron/{part('a/b')}").text
+    assert "Queue other has a schedule of this name" in shown
+    assert "Queue low has" not in visit().get(f"/cron/{part('a/b')}?queue=other").text
+
+
+def test_damage_spoils_one_row_alone(visit: Any, client: Any, redis: Any) -> None:
+    home, page = add(client, "good"), visit()
+    base = home.prefix
+    values = [one if isinstance(one, bytes) else one.encode() for one in HOSTILE]
+    for number, raw in enumerate(values):
+        names_of_it = {f"<b>bad{number}": raw, b"\xff\x1b%d" % number: b"a" + raw}
+        redis.hset(f"{base}schedules", mapping=names_of_it)
+        redis.hset(f"{base}ticks", mapping={f"<b>bad{number}": raw})
+        redis.lpush(f"{base}tick-log", raw, b"good\x1f" + raw, b"\x1f".join([b"good", *[raw] * 5]))
+    for path in ("/cron", "/cron/good", f"/cron/{part('<b>bad3')}", f"/cron/{part('<b>bad20')}"):
+        reply = page.get(path)
+        assert reply.status_code == 200, path
+        assert "<b>bad" not in reply.text and "\x1b" not in reply.text
+    redis.delete(f"{base}ticks")
+    redis.set(f"{base}ticks", "another type")
+    add(client, "fine", queue="other")
+    shown = page.get("/cron").text
+    assert "Schedules of queue low can't be read" in shown and names(shown) == ["fine"]
