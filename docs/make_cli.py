@@ -11,7 +11,7 @@ import click
 
 from jobq.cli import exits
 from jobq.cli.app import COMMANDS, app
-from jobq.cli.options import Option
+from jobq.cli.options import Command, Option
 
 PAGE = Path(__file__).with_name("reference") / "cli.md"
 OPENING = """# Command line
@@ -68,12 +68,17 @@ def _described(command: click.Command, name: str, parent: click.Context) -> Iter
     context = click.Context(command, info_name=name, parent=parent)
     yield f"\n## jobq {name}\n" if parent.parent is None else f"\n### {parent.info_name} {name}\n"
     yield inspect.cleandoc(command.help or "") + "\n"
+    if not isinstance(command, click.Group) or isinstance(command, Command):
+        yield from _called(command, context)
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):
             found = command.get_command(context, inner)
             assert found is not None
             yield from _described(found, inner, context)
-        return
+
+
+def _called(command: click.Command, context: click.Context) -> Iterator[str]:
+    """How a command is called."""
     pieces = " ".join(command.collect_usage_pieces(context))
     yield f"`{context.command_path} {pieces}`\n"
     options = [one for one in command.params if isinstance(one, Option)]

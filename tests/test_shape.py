@@ -50,7 +50,6 @@ LATE = {
     ("pipeline/source.py", "pyspark_jobq"): "the module imports this one",
     ("testing/plugin.py", "jobq.testing.harness"): "pytest loads the plugin in every project where jobq is installed",
     ("testing/plugin.py", "jobq.testing.servers"): "as jobq.testing.harness",
-    ("cli/web.py", "jobq.web.access.settings"): "as jobq.web.app",
     ("cli/web.py", "jobq.web.app"): "it needs Starlette, which the extra web brings",
     ("cli/web.py", "jobq.web.settings"): "as jobq.web.app",
     ("variables.py", "difflib"): "only the error for a misspelt variable needs it",

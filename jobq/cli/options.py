@@ -153,6 +153,13 @@ class Group(WithExamples, click.Group):
         return found
 
 
+class CommandGroup(Group, Command):
+    """A command that also has verbs: `jobq web` beside `jobq web user add`."""
+
+    def __init__(self, *args: Any, **attrs: Any) -> None:
+        super().__init__(*args, **{"invoke_without_command": True, **attrs})
+
+
 class Verb(NamedTuple):
     """A command that is loaded when it is called: its module in jobq.cli, its name there, its line in the help."""
 

@@ -238,19 +238,22 @@ class Session:
 
 def command(
     name: str, *examples: str, group: Group | None = None, takes_negatives: bool = False,
-    changes: bool = False, operation: str = "",
+    changes: bool = False, operation: str = "", cls: type[Command] = Command,
 ) -> Callable[[Function], Command]:  # fmt: skip
     """Declare a verb with --url, --namespace and --json, which reach the function as its Session.
 
     examples: what follows `jobq GROUP NAME`. group: what the verb belongs to. takes_negatives: accept `-2` as an
     argument; the command itself refuses unknown options then. changes: the command changes several things one after
     the other, so it goes on when nobody reads its output any more. operation: the verb under which the audit log
-    has it; such a command takes --by, and changes things within `session.operation()`.
+    has it; such a command takes --by, and changes things within `session.operation()`. cls: CommandGroup for a
+    command that has verbs, too.
     """
     shared = (*server_options, by_option) if operation else server_options
 
     def declare(function: Function) -> Command:
         def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
+            if click.get_current_context().invoked_subcommand:
+                return None  # a verb of the command runs instead
             who = given.pop("who") or "" if operation else ""
             session = Session(
                 url=url,
@@ -270,7 +273,7 @@ def command(
         own = len(call.__click_params__) - len(shared)  # type: ignore[attr-defined]
         call.__click_params__ = call.__click_params__[own:] + call.__click_params__[:own]  # type: ignore[attr-defined]
         settings = {"ignore_unknown_options": takes_negatives}
-        made = click.command(name, cls=Command, context_settings=settings)(call)
+        made = click.command(name, cls=cls, context_settings=settings)(call)
         made.place_in(group, examples)
         made.operation = operation
         return made

@@ -1,70 +1,315 @@
-"""`jobq web`: the dashboard."""
+"""`jobq web`: serve the dashboard, and keep the file of its users."""
 
 from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from jobq.cli.options import option
-from jobq.cli.session import Session, command
+import click
+
+from jobq.cli.arguments import pairs_of
+from jobq.cli.lake import lake_option, storage_option
+from jobq.cli.modules import load
+from jobq.cli.options import CommandGroup, group, import_option, option
+from jobq.cli.output import Listing
+from jobq.cli.session import Session, command, opens
+from jobq.client.connection import Client, connect
 from jobq.errors import ConfigError
 from jobq.extras import install
 from jobq.metrics.serving import Endpoint, listen, parse_endpoint
+from jobq.web.access import users
+from jobq.web.access.identity import ROLE_WORDS, UserRole, role_of
+from jobq.web.access.settings import AccessSettings
 
 #: How long to let requests end.
 GRACE_S = 3
+USERS = Listing(
+    ("kind", "name", "role", "arguments", ":login", ":expires"),
+    empty="the users file is empty; add a user with 'jobq web user add NAME'",
+)
+ROLES = "|".join(ROLE_WORDS)
 
 
-@command("web", "", "--bind 127.0.0.1:8701 --title production --accent '#b3261e'")
-@option("--bind ADDRESS", "Listen at this host:port or unix:PATH.", default="127.0.0.1:8700")
-@option("--title NAME", "Name of this cluster, in the header.", default="jobq")
-@option("--accent COLOUR", "Colour of this cluster, as #1f5fa5.  [default: blue]", default="")
-@option("--prefix PATH", "First part of every path, as /ops/jobq.  [default: none]", default="")
-@option("--read-only", "Refuse every action.")
-def web(session: Session, bind: str, title: str, accent: str, prefix: str, read_only: bool) -> None:
+class Listening(NamedTuple):
+    """Where to listen, and the certificate for HTTPS."""
+
+    endpoint: Endpoint
+    hosts: tuple[str, ...]
+    certificate: str | None
+    key: str | None
+
+
+def _listening(
+    session: Session, bind: str, hosts: tuple[str, ...], tls_cert: str | None, tls_key: str | None
+) -> Listening:
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("HTTPS needs both --tls-cert and --tls-key")
+    return Listening(parse_endpoint(bind), hosts, tls_cert, tls_key)
+
+
+def _allowing(
+    session: Session, users_file: Path | None, auth_header: str | None, auth_role: str | None,
+    proxies: tuple[str, ...], no_auth: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """The fields of AccessSettings about who may use the dashboard."""
+    return {
+        "users": users_file, "auth_header": auth_header or "", "trusted_proxies": proxies, "no_auth": no_auth,
+        "auth_role": role_of(auth_role) if auth_role else UserRole.NONE,
+    }  # fmt: skip
+
+
+def _looking(
+    session: Session, title: str, accent: str, prefix: str, read_only: bool
+) -> dict[str, Any]:
+    return {"title": title, "accent": accent, "prefix": prefix, "read_only": read_only}
+
+
+def _showing(
+    session: Session, redact: tuple[str, ...], hide_errors: bool, trace_url: str | None,
+    path: str | None, storage: tuple[str, ...], modules: tuple[str, ...],
+) -> dict[str, Any]:  # fmt: skip
+    load(modules)
+    return {
+        "redact": redact, "hide_errors": hide_errors, "trace_url": trace_url or "", "lake": path or "",
+        "storage": pairs_of("--storage-option", storage), "modules": modules,
+    }  # fmt: skip
+
+
+def _operating(session: Session, url_operate: str | None) -> Client | None:
+    """Connect as the server's user who may change things; None for the user who reads."""
+    return connect(url_operate, settings=session.settings) if url_operate else None
+
+
+users_option = option(
+    "--users FILE", "users_file", "File of users and tokens, for which only you have rights.",
+    type=click.Path(path_type=Path, dir_okay=False),
+)  # fmt: skip
+
+
+@command(
+    "web",
+    "",
+    "--bind 127.0.0.1:8701 --title production --accent '#b3261e'",
+    "--bind 0.0.0.0:8700 --host jobs.example.com --users users.json --trusted-proxy 10.0.0.0/8",
+    "--auth-header X-Remote-User --auth-role read --trusted-proxy unix --bind unix:/run/jobq/web.sock",
+    cls=CommandGroup,
+)
+@opens(
+    "listening", _listening,
+    option("--bind ADDRESS", "Listen at this host:port or unix:PATH.", default="127.0.0.1:8700"),
+    option("--host NAME", "hosts", "A name by which browsers reach it; repeatable.", multiple=True),
+    option("--tls-cert FILE", "Certificate, to serve HTTPS.", type=click.Path(exists=True)),
+    option("--tls-key FILE", "Key of the certificate.", type=click.Path(exists=True)),
+)  # fmt: skip
+@opens(
+    "allowing", _allowing,
+    users_option,
+    option("--auth-header NAME", "Take the user's name from this header of a trusted proxy."),
+    option(f"--auth-role {ROLES}", "Role of users that the header names and the users file doesn't.  [default: none]"),
+    option("--trusted-proxy CIDR", "proxies", "Network of proxies, or unix for the socket; repeatable.", multiple=True),
+    option("--no-auth", "Let every process of this machine do everything, without a login."),
+)  # fmt: skip
+@opens(
+    "looking", _looking,
+    option("--title NAME", "Name of this cluster, in the header.", default="jobq"),
+    option("--accent COLOUR", "Colour of this cluster, as #1f5fa5.  [default: blue]", default=""),
+    option("--prefix PATH", "First part of every path, as /ops/jobq.  [default: none]", default=""),
+    option("--read-only", "Refuse every action."),
+)  # fmt: skip
+@opens(
+    "showing", _showing,
+    option("--redact NAME", "Hide the values of arguments of this name, too; repeatable.", multiple=True),
+    option("--hide-errors", "Show the types of errors without their texts."),
+    option("--trace-url URL", "Link to a trace, with {trace_id} in it."),
+    lake_option("for history beyond the server"),
+    storage_option,
+    import_option,
+)  # fmt: skip
+@opens(
+    "operate", _operating,
+    option("--url-operate URL", "URL of the server for actions, as a user who may change more.  [default: --url]"),
+)  # fmt: skip
+def web(
+    session: Session, listening: Listening, allowing: dict[str, Any], looking: dict[str, Any],
+    showing: dict[str, Any], operate: Client | None,
+) -> None:  # fmt: skip
     """Serve the dashboard until TERM or INT.
 
-    It listens on this machine alone, and prints a link that logs you in: it works once, for ten minutes.
+    On this machine's own address it prints a link that logs you in: it works once, for ten minutes. At any other
+    address it needs --users, or --auth-header with --trusted-proxy, and an encrypted connection.
     """
+    endpoint, hosts, certificate, key = listening
+    access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)
     try:
         import uvicorn
 
-        from jobq.web.access.settings import AccessSettings
         from jobq.web.app import create_app
         from jobq.web.settings import WebSettings
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("jobq"):
             raise
         raise ConfigError(f"the dashboard needs {error.name}; {install('web')}") from error
-    endpoint = parse_endpoint(bind)
-    settings = WebSettings(
-        title=title, accent=accent, prefix=prefix, read_only=read_only, access=AccessSettings(bind=endpoint)
-    )  # fmt: skip
-    app = create_app(session.client, settings=settings)
-    listening = listen(endpoint)
-    link = f"{address(endpoint, listening)}{prefix}/login?token={app.state.site.guard.links.make()}"
-    session.say({"address": link}, f"dashboard at {link}")
+    settings = WebSettings(**looking, **showing, access=access)
+    app = create_app(session.client, operate=operate, settings=settings)
+    listens = listen(endpoint)
+    _announce(session, address(endpoint, listens, certificate), settings, app.state.site.guard)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = uvicorn.Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=GRACE_S, ssl_certfile=certificate, ssl_keyfile=key,
         )
     )  # fmt: skip
     try:
-        server.run(sockets=[listening])
+        server.run(sockets=[listens])
     except KeyboardInterrupt:
         pass
     finally:
         app.state.site.close()
         session.client.close()
+        if operate is not None:
+            operate.close()
 
 
-def address(endpoint: Endpoint, listening: socket.socket) -> str:
+def _announce(session: Session, at: str, settings: Any, guard: Any) -> None:
+    link = f"{at}{settings.prefix}/"
+    if guard.settings.by_link:
+        link += f"login?token={guard.links.make()}"
+    session.say({"address": link}, f"dashboard at {link}")
+    if guard.settings.no_auth:
+        session.note("every process of this machine may do everything there; --no-auth was given")
+
+
+def address(endpoint: Endpoint, listening: socket.socket, certificate: str | None = None) -> str:
     """Return the URL of a socket that listens."""
     if endpoint.path:
         return f"http+unix://{endpoint.path}"
     name: Any = listening.getsockname()
     host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{'https' if certificate else 'http'}://{host}:{name[1]}"
+
+
+assert isinstance(web, CommandGroup)
+
+
+@group("user", "add anna --role operate", "list", "remove anna", parent=web)
+def user() -> None:
+    """Add, list and remove users of the dashboard."""
+
+
+@group("token", "add grafana --expires 90d", "remove grafana", parent=web)
+def token() -> None:
+    """Add and remove tokens of programs, for the JSON API and /metrics."""
+
+
+role_option = option(f"--role {ROLES}", "What the user may do.", default="read")
+arguments_option = option("--arguments", "Allow to see the arguments and results of jobs.")
+file_option = option(
+    "--users FILE", "users_file", "File of users and tokens.",
+    type=click.Path(path_type=Path, dir_okay=False), shared=("JOBQ_WEB_USERS",), required=True,
+)  # fmt: skip
+
+
+@command(
+    "add",
+    "anna --role operate --users users.json",
+    "ben --no-password --users users.json",
+    group=user,
+)
+@click.argument("name")
+@role_option
+@arguments_option
+@option("--no-password", "Only a trusted proxy can name this user: --auth-header.")
+@option("--replace", "Change a user who is there.")
+@file_option
+def add_user(
+    session: Session, name: str, role: str, arguments: bool, no_password: bool, replace: bool, users_file: Path,
+) -> None:  # fmt: skip
+    """Add a user; the command asks for a password, or reads it from a pipe.
+
+    The file is created with mode 0600. A running dashboard sees the change at once, and ends the user's sessions.
+    """
+    password = None if no_password else _password(name)
+    users.add_user(users_file, name, users.new_user(role, arguments, password), replace=replace)
+    session.say({"user": name, "role": role}, f"{name} may {role}")
+
+
+@command("list", "--users users.json", group=user)
+@file_option
+def list_users(session: Session, users_file: Path) -> None:
+    """List users and tokens, with their roles."""
+    entries = users.UsersFile(users_file).entries()
+    rows = [
+        {"kind": "user", "name": name, "role": one.role, "arguments": one.arguments,
+         "login": "password" if one.password else "proxy", "expires": ""}
+        for name, one in entries.users.items()
+    ]  # fmt: skip
+    rows += [
+        {"kind": "token", "name": name, "role": one.role, "arguments": one.arguments, "login": "token",
+         "expires": users.expiry_text(one.expires)}
+        for name, one in entries.tokens.items()
+    ]  # fmt: skip
+    session.say_all(rows, USERS)
+
+
+@command("remove", "anna --users users.json", group=user)
+@click.argument("name")
+@file_option
+def remove_user(session: Session, name: str, users_file: Path) -> bool:
+    """Remove a user and end the user's sessions.
+
+    Exit code 1: there was none.
+    """
+    found = users.remove_user(users_file, name)
+    session.say({"user": name, "removed": found}, f"{name}: {'removed' if found else 'unknown'}")
+    return found
+
+
+@command(
+    "add",
+    "grafana --expires 90d --users users.json",
+    "ci --role operate --users users.json",
+    group=token,
+)
+@click.argument("name")
+@role_option
+@arguments_option
+@option("--expires DURATION", "How long the token is valid.  [default: forever]", default=None)
+@file_option
+def add_token(
+    session: Session, name: str, role: str, arguments: bool, expires: float | None, users_file: Path
+) -> None:
+    """Print a new token for a program. The file holds its SHA-256 only, so it is shown once."""
+    until = None if expires is None else int(time.time() + expires)
+    made = users.add_token(users_file, name, role, arguments, until)
+    record = {"token": made, "name": name, "role": role, "expires": users.expiry_text(until)}
+    session.say(record, made)
+    session.note(f"send it as: Authorization: Bearer TOKEN; it expires: {record['expires']}")
+
+
+@command("remove", "grafana --users users.json", group=token)
+@click.argument("name")
+@file_option
+def remove_token(session: Session, name: str, users_file: Path) -> bool:
+    """Remove a token.
+
+    Exit code 1: there was none.
+    """
+    found = users.remove_token(users_file, name)
+    session.say({"token": name, "removed": found}, f"{name}: {'removed' if found else 'unknown'}")
+    return found
+
+
+def _password(name: str) -> str:
+    if sys.stdin is not None and sys.stdin.isatty():
+        return str(
+            click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+        )
+    given = (sys.stdin.readline() if sys.stdin is not None else "").rstrip("\r\n")
+    if not given:
+        raise ConfigError("no password was given; type it at the prompt, or pipe one line")
+    return given

@@ -11,6 +11,7 @@ from jobq.errors import ConfigError
 from jobq.web.access.identity import Identity
 from jobq.web.access.settings import AccessSettings
 
+_TRACE = re.compile(r"https?://[^\s{}]*\{trace_id\}[^\s{}]*")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -53,3 +54,7 @@ class WebSettings:
             raise ConfigError(f"{self.accent!r:.50} is not a colour; write it as #1f5fa5")
         if self.prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.prefix):
             raise ConfigError(f"{self.prefix!r:.200} is not a prefix; write it as /ops/jobq")
+        if self.trace_url and not _TRACE.fullmatch(self.trace_url):
+            raise ConfigError(
+                f"{self.trace_url!r:.200} is not a link; write https://traces.example.com/trace/{{trace_id}}"
+            )
