@@ -96,12 +96,12 @@ class AuditLog:
 
     @contextmanager
     def performing(
-        self, act: Act, lost: Callable[[JobqError], object] | None = None
+        self, act: Act, lost: Callable[[JobqError], object] | None = None, ending: Phase = "done"
     ) -> Iterator[Performed]:
         """Write an intent, run the block, and write how it ended.
 
         lost: called with the error of an entry that could not be written; None = such an error is raised, so
-        that nothing happens without an entry.
+        that nothing happens without an entry. ending: the phase of an operation that went well.
         """
         under_way = Performed(act._replace(op=act.op or new_op()))
         self._noted(under_way, "intent", lost)
@@ -114,7 +114,7 @@ class AuditLog:
             under_way.set(note=str(error) or type(error).__name__)
             self._noted(under_way, "refused" if isinstance(error, ConfigError) else "failed", lost)
             raise
-        self._noted(under_way, "done", lost)
+        self._noted(under_way, ending, lost)
 
     def _noted(
         self, under_way: Performed, phase: Phase, lost: Callable[[JobqError], object] | None

@@ -117,6 +117,11 @@ class Bin:
             words = self._each("put_back", rows, {"place": taken}, caller, now) + words
         return words
 
+    def holds(self, taken: Taken, *ids: str) -> list[bool]:
+        """Whether it has each of these: mids, or for `dead` and `revived` dead ids."""
+        found = self.client.command("HMGET", self.key, *(f"{taken[0]}{one}" for one in ids))
+        return [one is not None for one in found]
+
     def left_s(self) -> float | None:
         """How long what is in it can still be put back; None for an empty bin."""
         left_ms: int = self.client.command("PTTL", self.key)

@@ -133,3 +133,13 @@ def order(namespace: str, order_id: str) -> str:
 def audit_log(namespace: str) -> str:
     """Stream of what people did; see jobq/queue/audit_log.py."""
     return f"{namespace}:audit"
+
+
+def web_operation(namespace: str, operation: str) -> str:
+    """Hash of one operation of the dashboard; see jobq/web/operations/store.py."""
+    return f"{namespace}:web:op:{operation}"
+
+
+def web_operations(namespace: str) -> str:
+    """Sorted set of the newest operations of the dashboard by time."""
+    return f"{namespace}:web:operations"

@@ -18,7 +18,8 @@ class Role(NamedTuple):
     scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the list of queues
     and to the three hashes about workers. orders, answers: and to the orders of workers and what these answered.
     spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. audit:
-    and to the audit log. verbs: and without a key. reads: it writes nothing at all.
+    and to the audit log. operations: and to operations of the dashboard. verbs: and without a key. reads: it writes
+    nothing at all.
     """
 
     scripts: tuple[str, ...]
@@ -30,6 +31,7 @@ class Role(NamedTuple):
     spent: tuple[str, ...] = ()
     django: tuple[str, ...] = ()
     audit: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
@@ -37,6 +39,7 @@ class Role(NamedTuple):
 _PRODUCER = ("enqueue", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _READING_AUDIT = ("xlen", "xrevrange")
+_READING_OPERATIONS = ("exists", "hget", "pttl", "zrevrange")
 _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",)),
@@ -47,13 +50,14 @@ ROLES = {
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
         ("hset", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
-        ("function|list", "client|unblock"),
+        verbs=("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING,
         ("exists", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange",
          "xrevrange"),
-        ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT, reads=True,
+        ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT,
+        operations=_READING_OPERATIONS, reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "edit", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
@@ -62,6 +66,8 @@ ROLES = {
         ("smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
         audit=("fcall", "xadd", *_READING_AUDIT),
+        operations=(*_READING_OPERATIONS, "hset", "hmget", "hdel", "pexpire", "set", "get", "del", "zadd",
+                    "zremrangebyrank"),
     ),
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
@@ -94,6 +100,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         *selector(f"{mark}{literal(keys.orders(namespace, ''))}*", asked.orders),
         *selector(f"{mark}{literal(keys.order(namespace, ''))}*", asked.answers),
         *selector(mark + literal(keys.audit_log(namespace)), asked.audit),
+        *selector(" ".join(mark + one for one in _operations(namespace)), asked.operations),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
         *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
     ]  # fmt: skip
@@ -103,6 +110,12 @@ def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
     if queues:
         return [f"{literal(keys.prefix(namespace, queue))}*" for queue in queues]
     return [f"{literal(checked_name('namespace', namespace))}:{{*"]
+
+
+def _operations(namespace: str) -> list[str]:
+    """Patterns of the operations of the dashboard, and their list."""
+    each, listed = keys.web_operation(namespace, ""), keys.web_operations(namespace)
+    return [f"{literal(each)}*", literal(listed)]
 
 
 def _spent(namespace: str, queues: Sequence[str]) -> list[str]:

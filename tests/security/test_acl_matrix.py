@@ -138,6 +138,12 @@ def test_workers_write_the_records_of_django_tasks_and_producers_read_them(allow
         assert not allowed("producer", "HGETALL", other)
 
 
+def test_worker_ends_its_waits_and_lists_functions_and_nobody_else_does(allowed):
+    for role in rights.ROLES:
+        for command in (("CLIENT", "UNBLOCK", "1"), ("FUNCTION", "LIST")):
+            assert allowed(role, *command) == (role == "worker"), role
+
+
 @pytest.mark.parametrize("role", rights.ROLES)
 def test_no_role_reaches_a_script_of_another_namespace(allowed, role):
     for name in SCRIPTS:

@@ -1,0 +1,223 @@
+"""Find the messages of an operation and freeze them: the list that is previewed and acted on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import takewhile
+
+from jobq.client.connection import Client
+from jobq.client.scripts import Argument
+from jobq.queue import keys
+from jobq.queue.bin import MOST_BYTES
+from jobq.queue.bin import MOST_MESSAGES as MOST_IN_BIN
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.web import search
+from jobq.web.contents import Contents
+from jobq.web.filters import Filter, Row
+from jobq.web.operations.store import (
+    CHUNK,
+    MOST_MESSAGES,
+    FrozenChunk,
+    OperationState,
+    OperationStore,
+    SampleMessage,
+)
+from jobq.web.operations.verbs import verb_of
+from jobq.web.search import ListedRow, SearchLimits, dead_row
+
+#: Bytes of contents that one call reads.
+BYTES_AT_ONCE = 1 << 20
+#: Kinds of jobs, errors and queues that a preview names, and its samples.
+MOST_NAMED, SAMPLES = 20, 5
+#: Of the bin, beside a content: options, numbers, the reason of a dead message.
+ROOM = 2_000
+_PLACES = {
+    "queued": "ready", "queued-with-backoff": "due", "locked": "running", "locked-with-requeue": "running",
+}  # fmt: skip
+
+
+class Freezer:
+    """Freezes the messages of one operation. reads: lists queues. ended: whether to stop."""
+
+    def __init__(
+        self, store: OperationStore, reads: Client, contents: Contents, state: OperationState,
+        ended: Callable[[], bool] = bool,
+    ) -> None:  # fmt: skip
+        self.store, self.reads, self.contents, self.state = store, reads, contents, state
+        self.ended = ended
+        self.verb = verb_of(state.verb)
+        self._counters = {name: Counter[str]() for name in ("queues", "jobs", "errors")}
+        self._known: set[tuple[str, str]] = set()
+        self._sizes = Counter[str]()
+
+    def matching(self, asked: Filter) -> None:
+        """Freeze all messages that match, up to 100,000."""
+        names, cursor = queue_names(self.reads), ""
+        limits = SearchLimits(rows=1000)
+        while not self.ended():
+            found = search.messages(
+                self.reads, self.contents, asked, names, self.verb.places, cursor, limits
+            )
+            self.state.problems |= found.problems
+            self._take(found.rows)
+            self.state.looked_at, self.state.total = found.looked_at, found.total
+            self.state.capped = self.state.number >= MOST_MESSAGES and bool(found.cursor)
+            cursor = found.cursor
+            if not cursor or self.state.number >= MOST_MESSAGES:
+                return self._finish()
+            self._save()
+            self.store.renew(self.state.id)
+        raise InterruptedError
+
+    def chosen(self, ids: Sequence[tuple[str, str]]) -> None:
+        """Freeze these messages: of each the queue, and its mid or dead id."""
+        self.state.total = len(ids)
+        for first in range(0, len(ids), CHUNK):
+            if self.ended():
+                raise InterruptedError
+            rows = [
+                row for queue, one in ids[first : first + CHUNK] for row in self._row(queue, one)
+            ]  # fmt: skip
+            self._take(rows)
+            self.state.looked_at = min(len(ids), first + CHUNK)
+            self._save()
+            self.store.renew(self.state.id)
+        self._finish()
+
+    def _row(self, name: str, one: str) -> Iterator[ListedRow]:
+        queue = Queue(name, self.reads)
+        if self.verb.is_dead:
+            for message in queue.admin.dead(mid=one)[:1]:
+                if message.dead_id == one:
+                    yield dead_row(self.contents, name, message, message.died_at)
+            return
+        status = queue.status(one)
+        place = _PLACES.get(status.word)
+        if place in self.verb.places:
+            key = keys.key(queue.prefix, "messages")
+            content = self.store.client.command("HGET", key, one) or b""
+            job, at_ms = self.contents.job(name, one, content)
+            row = Row(name, one, place, job, attempt=status.attempts, crashes=status.ncrashes)
+            yield ListedRow(
+                row, status.word, at_ms, status.not_before, status.lock_at, size=len(content)
+            )
+
+    def _take(self, rows: Sequence[ListedRow]) -> None:
+        """Keep rows as chunks of one queue each."""
+        room = MOST_MESSAGES - self.state.number
+        fresh = [row for row in rows if self._is_new(row)][:room]
+        while fresh:
+            queue = fresh[0].row.queue
+            some = list(takewhile(lambda row: row.row.queue == queue, fresh[:CHUNK]))  # noqa: B023
+            fresh = fresh[len(some) :]
+            if kept := self._kept(queue, some):
+                chunk = FrozenChunk(queue, [row.dead_id or row.row.mid for row, *_ in kept])
+                if not self.verb.is_dead:
+                    chunk.generations = [generation for _, generation, _ in kept]
+                    chunk.digests = [digest for *_, digest in kept]
+                    chunk.sizes = [row.size for row, *_ in kept]
+                    chunk.formers = [row.not_before for row, *_ in kept]
+                self.store.put_chunk(self.state.id, self.state.nchunks, chunk)
+                self.state.nchunks += 1
+                self._count([row for row, *_ in kept])
+
+    def _is_new(self, row: ListedRow) -> bool:
+        one = (row.row.queue, row.dead_id or row.row.mid)
+        if one in self._known or row.row.place not in self.verb.places:
+            return False
+        self._known.add(one)
+        return True
+
+    def _kept(self, queue: str, rows: Sequence[ListedRow]) -> list[tuple[ListedRow, str, str]]:
+        """The rows that are still there, with their generations and digests of their contents."""
+        if self.verb.is_dead:
+            return [(row, "", "") for row in rows]
+        mids = [row.row.mid for row in rows]
+        now = present(self.store.client, queue, mids, [row.size for row in rows])
+        return [
+            (row, generation, digest)
+            for row, (generation, digest) in zip(rows, now, strict=True)
+            if digest
+        ]
+
+    def _count(self, rows: Sequence[ListedRow]) -> None:
+        state = self.state
+        state.number += len(rows)
+        for listed in rows:
+            row = listed.row
+            self._counters["queues"][row.queue] += 1
+            self._counters["jobs"][row.job] += 1
+            self._counters["errors"][error_label(row.error)] += 1
+            self._sizes[row.queue] += listed.size + len(row.error) + ROOM
+            if listed.at_ms:
+                state.oldest_ms = min(state.oldest_ms or listed.at_ms, listed.at_ms)
+                state.newest_ms = max(state.newest_ms, listed.at_ms)
+            if len(state.samples) < SAMPLES:
+                error = error_label(row.error)
+                state.samples.append(
+                    SampleMessage(row.queue, row.mid, row.job, error, listed.at_ms)
+                )
+
+    def _save(self) -> None:
+        for name, counter in self._counters.items():
+            setattr(self.state, name, counter.most_common(MOST_NAMED))
+        self.store.save(self.state)
+
+    def _finish(self) -> None:
+        self.state.why_no_undo = self._why_no_undo()
+        self.state.phase = "previewed"
+        self._save()
+
+    def _why_no_undo(self) -> str:
+        if not self.verb.undone:
+            return "What a worker was stopped in can't be continued."
+        if self.verb.undone == "time":
+            return ""
+        for queue, number in self._counters["queues"].most_common(1):
+            if number > MOST_IN_BIN:
+                return f"{number:,} messages of {queue} are more than the {MOST_IN_BIN:,} that are kept for an undo."
+        for queue, size in self._sizes.most_common(1):
+            if size > MOST_BYTES:
+                return (
+                    f"The messages of {queue} are larger than the 16 MiB that are kept for an undo."
+                )
+        return ""
+
+
+def error_label(error: str) -> str:
+    """What errors are grouped by: the first line, up to its first colon."""
+    return error.partition("\n")[0].partition(":")[0][:120]
+
+
+def present(
+    client: Client, queue: str, mids: Sequence[str], sizes: Sequence[int]
+) -> list[tuple[str, str]]:
+    """Of each message that lives its generation and a digest of its content; '' and '' for one that doesn't.
+
+    sizes: about how large the contents are, so that no call reads much at once.
+    """
+    prefix = keys.prefix(client.namespace, queue)
+    found: list[tuple[str, str]] = []
+    for some in _portions(mids, sizes):
+        contents = client.command("HMGET", keys.key(prefix, "messages"), *some)
+        generations = client.command("HMGET", keys.key(prefix, "generations"), *some)
+        for content, generation in zip(contents, generations, strict=True):
+            digest = "" if content is None else blake2b(content, digest_size=8).hexdigest()
+            found.append(((generation or b"").decode("utf-8", "replace"), digest))
+    return found
+
+
+def _portions(mids: Sequence[str], sizes: Sequence[int]) -> Iterator[list[Argument]]:
+    some: list[Argument] = []
+    nbytes = 0
+    for mid, size in zip(mids, sizes, strict=True):
+        some.append(mid)
+        nbytes += size
+        if nbytes >= BYTES_AT_ONCE:
+            yield some
+            some, nbytes = [], 0
+    if some:
+        yield some

@@ -1,0 +1,294 @@
+"""The operations of one dashboard: what its pages and its API call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from jobq.client.connection import Client
+from jobq.client.names import checked_name
+from jobq.errors import ConfigError, JobqError
+from jobq.queue.audit_log import Act, AuditLog, Performed, Phase, new_op
+from jobq.web.access.identity import Identity
+from jobq.web.contents import Contents
+from jobq.web.filters import parse
+from jobq.web.operations.applying import Applier
+from jobq.web.operations.freezing import Freezer
+from jobq.web.operations.store import OperationState, OperationStore
+from jobq.web.operations.verbs import BulkVerb, verb_of
+
+log = logging.getLogger("jobq.web")
+#: Operations that one process works on at the same time, and ids that one can be made of.
+MOST_AT_ONCE, MOST_IDS = 4, 1_000
+LONGEST_SPREAD_S = 86_400
+#: Phases in which some process works on the operation.
+_BUSY = ("freezing", "applying", "undoing")
+
+
+class NotAllowedError(JobqError):
+    """The user may not do this."""
+
+
+@dataclass(frozen=True)
+class OperationView:
+    """An operation as a page shows it. is_live: a process works on it. left_ms: until it is forgotten."""
+
+    state: OperationState
+    is_live: bool
+    left_ms: int
+
+    @property
+    def verb(self) -> BulkVerb:
+        """What it does."""
+        return verb_of(self.state.verb)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process that worked on it went away."""
+        return self.state.phase in _BUSY and not self.is_live
+
+    @property
+    def worked_on(self) -> int:
+        """How many messages it was tried on."""
+        return sum(self.state.results.values())
+
+    @property
+    def may_apply(self) -> bool:
+        """Whether it can be applied, or go on."""
+        again = self.state.phase in ("stopped", "failed") and not self.state.undone
+        lost = self.is_lost and self.state.phase == "applying"
+        frozen = self.state.nchunks > 0 and self.worked_on < self.state.number
+        return frozen and (self.state.phase == "previewed" or again or lost)
+
+    @property
+    def may_undo(self) -> bool:
+        """Whether what it did can be undone now."""
+        if self.state.why_no_undo or not self.state.results.get("applied"):
+            return False
+        return not self.is_live and self.state.phase not in ("undone", "freezing", "previewed")
+
+    @property
+    def confirmation(self) -> str:
+        """What a user types to apply it; '' if it can be undone."""
+        if not self.state.why_no_undo:
+            return ""
+        names = [name for name, _ in self.state.queues]
+        return names[0] if len(names) == 1 else str(self.state.number)
+
+
+class Operations:
+    """Makes, applies and undoes operations in threads. reads: lists messages. operate: changes them."""
+
+    def __init__(
+        self, reads: Client, operate: Client, pause: Callable[[float], object] = time.sleep
+    ) -> None:
+        self.reads, self.operate, self.pause = reads, operate, pause
+        self.store, self.shown = OperationStore(operate), OperationStore(reads)
+        self.log = AuditLog(operate)
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+
+    def create(
+        self, who: Identity, verb: str, contents: Contents, *, filter: str = "",
+        ids: Sequence[tuple[str, str]] | None = None,
+    ) -> str:  # fmt: skip
+        """Begin to freeze what matches, or the messages of these queues and ids; the operation's id.
+
+        ids: mids, or dead ids for verbs of the dead.
+        """
+        chosen = self.allowed(who, verb, filter)
+        asked = parse(filter, may_see_arguments=who.arguments, keys=chosen.keys)
+        if ids is not None:
+            if not 0 < len(ids) <= MOST_IDS:
+                raise ConfigError(f"{len(ids):,} messages were chosen; choose 1 to {MOST_IDS:,}")
+            ids = sorted({(checked_name("queue", queue), one) for queue, one in ids})
+        state = OperationState(
+            id=new_op(), verb=verb, by=who.name, role=who.role.word, filter=asked.text if ids is None else "",
+            created_at=self.operate.clock_ms(),
+        )  # fmt: skip
+
+        def work() -> None:
+            freezer = Freezer(self.store, self.reads, contents, state, self._closing.is_set)
+            if ids is None:
+                freezer.matching(asked)
+            else:
+                freezer.chosen(ids)
+
+        self._start(state, work, lambda: self.store.add(state))
+        return state.id
+
+    def view(self, op: str) -> OperationView | None:
+        """One operation; None if there is none of this id, or no longer."""
+        state = self.shown.load(op)
+        if state is None:
+            return None
+        return OperationView(state, self.shown.is_locked(op), self.shown.left_ms(op))
+
+    def listed(self) -> list[OperationState]:
+        """The newest operations."""
+        return self.shown.listed()
+
+    def apply(
+        self, op: str, who: Identity, *, spread_s: float = 0, confirmed: str = ""
+    ) -> OperationView:
+        """Apply an operation, or go on with it."""
+        view = self._known(op)
+        self.allowed(who, view.state.verb, f"op:{op}")
+        if not view.may_apply:
+            raise ConfigError(
+                "there is nothing left to apply; this operation is over, or is being worked on"
+            )
+        if view.confirmation and confirmed.strip() != view.confirmation:
+            raise ConfigError(f"this can't be undone; type {view.confirmation} to confirm it")
+        if not 0 <= spread_s <= LONGEST_SPREAD_S:
+            raise ConfigError(f"spread={spread_s!r} is out of range; take 0 s to a day")
+        state = view.state
+        if not state.began_at:
+            state.began_at = self.operate.clock_ms()
+            state.spread_ms = round(spread_s * 1000) if state.verb == "revive" else 0
+        state.phase, state.applied_by, state.error, state.stopped_by = "applying", who.name, "", ""
+
+        def work() -> None:
+            with self._audited(state, who) as performed:
+                Applier(self.store, state, self._closing.is_set, self.pause).apply()
+                performed.set(number=state.results.get("applied", 0), note=_note(state))
+
+        self._start(state, work, lambda: self._begin(state))
+        return OperationView(state, True, view.left_ms)
+
+    def undo(self, op: str, who: Identity) -> OperationView:
+        """Undo what an operation did."""
+        view = self._known(op)
+        self.allowed(who, view.state.verb, f"op:{op}")
+        if not view.may_undo:
+            raise ConfigError(
+                f"this operation can't be undone now. {view.state.why_no_undo}".rstrip()
+            )
+        state = view.state
+        state.phase, state.error, state.stopped_by = "undoing", "", ""
+
+        def work() -> None:
+            with self._audited(state, who, "undone") as performed:
+                Applier(self.store, state, self._closing.is_set, self.pause).undo()
+                performed.set(number=state.undone.get("restored", 0), note=_note(state))
+
+        self._start(state, work, lambda: self._begin(state))
+        return OperationView(state, True, view.left_ms)
+
+    def stop(self, op: str, who: Identity) -> None:
+        """Have an operation stop behind the messages that it works on now."""
+        view = self._known(op)
+        self.allowed(who, view.state.verb, f"op:{op}")
+        if view.is_live and view.state.phase in ("applying", "undoing"):
+            self.operate.command("HSET", self.store.key(op), "stop", who.name)
+
+    def allowed(self, who: Identity, verb: str, what: str) -> BulkVerb:
+        """The verb, if this user may use it. NotAllowedError, which is in the audit log, if not."""
+        chosen = verb_of(verb)
+        if not who.may(chosen.role):
+            why = (
+                f"{chosen.label} needs the role {chosen.role.word}; {who.name} has {who.role.word}"
+            )
+            self.refused(who, verb, what, why)
+            raise NotAllowedError(why)
+        return chosen
+
+    def refused(self, who: Identity, verb: str, what: str, why: str) -> None:
+        """Write into the audit log what a user was refused; without an entry if it can't be written."""
+        act = Act(who.name, who.role.word, verb, "", what, note=why, op=new_op())
+        try:
+            self.log.append(act, "refused")
+        except JobqError as error:
+            log.warning("not written to the audit log: %s", error)
+
+    def wait(self, seconds: float = 120.0) -> None:
+        """Wait until this process works on no operation."""
+        for thread in list(self._threads):
+            thread.join(seconds)
+
+    def close(self) -> None:
+        """Stop behind the messages that are worked on now; another process can go on."""
+        self._closing.set()
+        self.wait(10.0)
+
+    def _known(self, op: str) -> OperationView:
+        view = self.view(op)
+        if view is None:
+            raise ConfigError(
+                "this operation is no longer known; it was made more than an hour ago"
+            )
+        return view
+
+    def _begin(self, state: OperationState) -> None:
+        self.operate.command("HDEL", self.store.key(state.id), "stop")
+        self.store.save(state)
+
+    def _audited(
+        self, state: OperationState, who: Identity, ending: Phase = "done"
+    ) -> AbstractContextManager[Performed]:
+        queues = ",".join(name for name, _ in state.queues)
+        what = state.filter or f"{state.number} chosen messages"
+        act = Act(who.name, who.role.word, state.verb, queues, what, state.number, state.id)
+        return self.log.performing(act, ending=ending)
+
+    def _start(
+        self, state: OperationState, work: Callable[[], None], begin: Callable[[], object]
+    ) -> None:
+        with self._starting:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            if len(self._threads) >= MOST_AT_ONCE:
+                raise ConfigError(
+                    f"{MOST_AT_ONCE} operations are under way here; wait until one is over"
+                )
+            token = self.store.lock(state.id)
+            if not token:
+                raise ConfigError("another process works on this operation already")
+            try:
+                begin()
+                thread = threading.Thread(
+                    target=self._work,
+                    args=(state, work, token),
+                    name=f"jobq-{state.id}",
+                    daemon=True,
+                )
+                thread.start()
+            except BaseException:
+                self.store.unlock(state.id, token)
+                raise
+            self._threads.append(thread)
+
+    def _work(self, state: OperationState, work: Callable[[], None], token: str) -> None:
+        try:
+            work()
+        except InterruptedError:
+            log.info("operation %s is left for another process", state.id)
+        except Exception as error:
+            if not isinstance(error, JobqError):
+                log.exception("operation %s failed", state.id)
+            self._failed(state, str(error) or type(error).__name__)
+        finally:
+            try:
+                self.store.unlock(state.id, token)
+            except JobqError as error:
+                log.warning("operation %s stays locked for a while: %s", state.id, error)
+
+    def _failed(self, state: OperationState, why: str) -> None:
+        try:
+            state.phase, state.error = "failed", why[:2000]
+            self.store.save(state)
+        except JobqError as error:
+            log.warning("operation %s failed: %s; then: %s", state.id, why, error)
+
+
+def _note(state: OperationState) -> str:
+    """What the last entry of the audit log says beside the number."""
+    found = state.undone if state.phase == "undone" or state.undone else state.results
+    parts = [f"{number:,} {word}" for word, number in found.items()]
+    stopped = [f"stopped by {state.stopped_by}"] if state.stopped_by else []
+    spread = [f"spread over {state.spread_ms // 1000:,} s"] if state.spread_ms else []
+    return ", ".join([*stopped, *parts, *spread])

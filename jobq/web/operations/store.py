@@ -1,0 +1,203 @@
+"""Where operations are kept: a hash each, for an hour after its last change.
+
+`jobq:web:op:<id>`: state -> an OperationState as JSON; c<n> -> the n-th chunk of frozen messages, JSON; r<n> -> what
+was done to them, a letter each; b<n> -> that the chunk was begun; t<n> -> their former times, JSON; u<n>, v<n> -> as r
+and b, of the undo; stop -> who asked to stop. `jobq:web:op:<id>:lock`: which process works on it.
+`jobq:web:operations`: the newest ids by time.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import commands
+from jobq.client.scripts import Argument
+from jobq.errors import ConfigError
+from jobq.queue import keys
+from jobq.web.operations.verbs import VERBS
+
+KEPT_MS = 3_600_000
+#: How long a process that works on an operation is believed to live without a sign.
+LOCK_MS = 30_000
+#: Messages of a chunk, and of an operation.
+CHUNK, MOST_MESSAGES = 250, 100_000
+MOST_LISTED = 200
+_ID = re.compile(r"[0-9a-f]{16}")
+OperationPhase = Literal[
+    "freezing", "previewed", "applying", "stopped", "done", "undoing", "undone", "failed"
+]
+#: The letters of results.
+APPLIED, CHANGED, GONE, NO_ROOM, DAMAGED = "acgfd"
+
+
+class SampleMessage(msgspec.Struct, frozen=True):
+    """One message of a preview. at_ms: when it was enqueued or died."""
+
+    queue: str
+    mid: str
+    job: str
+    error: str
+    at_ms: int
+
+
+class OperationState(msgspec.Struct, kw_only=True):
+    """What is known of one operation. Times are epoch ms by the server's clock.
+
+    by: who made it. filter: which messages; '' for chosen ones. number: how many were frozen. capped: more match than
+    an operation may have. queues, jobs, errors: how many messages of each, the most frequent ones. why_no_undo: ''
+    if it can be undone. spread_ms: over which time revived messages begin. results, undone: word -> number of
+    messages.
+    """
+
+    id: str
+    verb: str
+    by: str
+    role: str = ""
+    filter: str = ""
+    phase: OperationPhase = "freezing"
+    created_at: int = 0
+    began_at: int = 0
+    ended_at: int = 0
+    looked_at: int = 0
+    total: int = 0
+    number: int = 0
+    nchunks: int = 0
+    capped: bool = False
+    queues: list[tuple[str, int]] = []
+    jobs: list[tuple[str, int]] = []
+    errors: list[tuple[str, int]] = []
+    oldest_ms: int = 0
+    newest_ms: int = 0
+    samples: list[SampleMessage] = []
+    problems: dict[str, str] = {}
+    why_no_undo: str = ""
+    spread_ms: int = 0
+    applied_by: str = ""
+    stopped_by: str = ""
+    results: dict[str, int] = {}
+    undone: dict[str, int] = {}
+    error: str = ""
+
+
+class FrozenChunk(msgspec.Struct):
+    """Some frozen messages of one queue. ids: mids, or dead ids. The other lists have one entry for each id.
+
+    generations, digests, sizes: of a message that lives and its content, to notice that it is another one now.
+    formers: until when it waits.
+    """
+
+    queue: str
+    ids: list[str]
+    generations: list[str] = []
+    digests: list[str] = []
+    sizes: list[int] = []
+    formers: list[int] = []
+
+
+class OperationStore:
+    """The operations of a namespace. client: of a user who may change."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def key(self, op: str) -> str:
+        """The hash of an operation. ConfigError for what can't be an id."""
+        if not _ID.fullmatch(op):
+            raise ConfigError(f"{op!r:.80} is not the id of an operation")
+        return keys.web_operation(self.client.namespace, op)
+
+    def add(self, state: OperationState) -> None:
+        """Keep a new operation and list it."""
+        listed = keys.web_operations(self.client.namespace)
+        self.save(state)
+        self.client.command("ZADD", listed, state.created_at, state.id)
+        self.client.command("ZREMRANGEBYRANK", listed, 0, -MOST_LISTED - 1)
+        self.client.command("PEXPIRE", listed, KEPT_MS)
+
+    def save(self, state: OperationState, **fields: Argument) -> None:
+        """Keep the state, with other fields of the hash."""
+        key = self.key(state.id)
+        words: list[Argument] = [word for pair in fields.items() for word in pair]
+        written = ("HSET", key, "state", msgspec.json.encode(state), *words)
+        self.many(state.id, [written, ("PEXPIRE", key, KEPT_MS)])
+
+    def many(self, op: str, words: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send commands on the key of an operation together."""
+        return commands(self.client, self.key(op), words)
+
+    def load(self, op: str) -> OperationState | None:
+        """The state of an operation; None if there is none, or what is there is damaged."""
+        return _state(self.client.command("HGET", self.key(op), "state"))
+
+    def listed(self) -> list[OperationState]:
+        """The newest operations, newest first."""
+        names = keys.web_operations(self.client.namespace)
+        ids = self.client.command("ZREVRANGE", names, 0, MOST_LISTED - 1)
+        found = [one.decode() for one in ids if _ID.fullmatch(one.decode("utf-8", "replace"))]
+        states = [_state(self.client.command("HGET", self.key(op), "state")) for op in found[:50]]
+        return [state for state in states if state is not None]
+
+    def put_chunk(self, op: str, number: int, chunk: FrozenChunk) -> None:
+        """Keep the frozen messages of a chunk."""
+        self.client.command("HSET", self.key(op), f"c{number}", msgspec.json.encode(chunk))
+
+    def chunk(self, op: str, number: int) -> FrozenChunk | None:
+        """One chunk; None if it is gone."""
+        found = self.client.command("HGET", self.key(op), f"c{number}")
+        return None if found is None else _decoded(found, FrozenChunk)
+
+    def field(self, op: str, name: str) -> str | None:
+        """Another field of the hash."""
+        found = self.client.command("HGET", self.key(op), name)
+        return None if found is None else found.decode("utf-8", "replace")
+
+    def letters(self, op: str, kind: str, nchunks: int) -> list[str]:
+        """What was done to the messages of each chunk: `r`, or `u` by the undo; '' for one that was not worked on."""
+        found: list[str] = []
+        for first in range(0, nchunks, 100):
+            names = [f"{kind}{number}" for number in range(first, min(nchunks, first + 100))]
+            reply = self.client.command("HMGET", self.key(op), *names)
+            found += [(one or b"").decode("utf-8", "replace") for one in reply]
+        return found
+
+    def left_ms(self, op: str) -> int:
+        """How long an operation is still kept."""
+        return max(0, int(self.client.command("PTTL", self.key(op))))
+
+    def lock(self, op: str) -> str:
+        """Become the only process that works on an operation; its token, '' if another does."""
+        token = secrets.token_hex(8)
+        words = ("SET", f"{self.key(op)}:lock", token, "NX", "PX", LOCK_MS)
+        return token if self.client.command(*words) else ""
+
+    def renew(self, op: str) -> None:
+        """Say that this process still works on it."""
+        self.client.command("PEXPIRE", f"{self.key(op)}:lock", LOCK_MS)
+
+    def unlock(self, op: str, token: str) -> None:
+        """Let others work on it."""
+        key = f"{self.key(op)}:lock"
+        if self.client.command("GET", key) == token.encode():
+            self.client.command("DEL", key)
+
+    def is_locked(self, op: str) -> bool:
+        """Whether some process works on it."""
+        return bool(self.client.command("EXISTS", f"{self.key(op)}:lock"))
+
+
+def _state(found: bytes | None) -> OperationState | None:
+    state = None if found is None else _decoded(found, OperationState)
+    return state if state is not None and state.verb in VERBS and _ID.fullmatch(state.id) else None
+
+
+def _decoded(found: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(found, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        return None
