@@ -224,7 +224,7 @@ def rebound() -> Iterator[tuple[str, str]]:
 
 
 #: What a new owner has to read. It grows with features, not with a change of form.
-MOST_FILES = 400
+MOST_FILES = 430
 
 
 def test_package_has_few_enough_files_to_be_read():

@@ -64,5 +64,5 @@ VERBS = {
 def verb_of(name: str) -> BulkVerb:
     """The verb of this name. ConfigError for another."""
     if name not in VERBS:
-        raise ConfigError(f"{name!r:.50} is no operation; use one of {', '.join(VERBS)}")
+        raise ConfigError(f"{name!r:.50} is not an operation; use one of {', '.join(VERBS)}")
     return VERBS[name]
