@@ -93,9 +93,9 @@ def handouts(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartVie
 
 def outcomes(sampling: Sampling, span: ChartRange, queue: str | None = None) -> ChartView:
     """How many attempts were done, failed and died in each minute."""
-    known = sampling.outcomes
+    known, since_s = sampling.outcomes, _known_since_s(sampling, queue)
     lines = [
-        (name, style, known.counted(queue, column, span.since, span.until))
+        (name, style, _from(since_s, known.counted(queue, column, span.since, span.until)))
         for name, style, column in (
             ("done", "done", DONE), ("retry", "retry", FAILED), ("dead", "dead", DEAD),
         )
@@ -103,6 +103,17 @@ def outcomes(sampling: Sampling, span: ChartRange, queue: str | None = None) -> 
     if not any(value for _, _, points in lines for _, value in points):
         lines = []
     return _chart("outcomes", "Attempts per minute", lines, span, formats.number)
+
+
+def _known_since_s(sampling: Sampling, queue: str | None) -> float:
+    """Return from when on events are known: of all queues, or of one."""
+    names = sampling.snapshot.queues if sampling.snapshot and queue is None else [queue or ""]
+    found = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
+    return max(found, default=0) / 1000
+
+
+def _from(since_s: float, points: Points) -> Points:
+    return [point if point[0] + 60 > since_s else (point[0], None) for point in points]
 
 
 def times(sampling: Sampling, span: ChartRange, queue: str) -> ChartView:

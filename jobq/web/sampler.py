@@ -267,11 +267,11 @@ class Sampler(Sampling):
         self._looked = time.monotonic()
         self._failed: JobqError | None = None
 
-    def look(self, wait_s: float = FIRST_S) -> Snapshot:
+    def look(self, wait_s: float = FIRST_S, *, after: int = 0) -> Snapshot:
         """Return the newest snapshot, and keep the thread reading.
 
-        Waits for the first one, and for a new one where the last is older than WATCHED_S. Raises what the reading
-        raised if there is none.
+        Waits for the first one, for a new one where the last is older than WATCHED_S, and for one with a number
+        beyond `after`. Raises what the reading raised if there is none.
         """
         if self._pid != os.getpid():  # forked: the thread is the parent's
             self._begin()
@@ -281,18 +281,18 @@ class Sampler(Sampling):
                 self._thread = Thread(target=self._run, name="jobq-web-sampler", daemon=True)
                 self._thread.start()
             self._wake.set()
-            if not self._is_fresh():
+            if not self._is_fresh(after):
                 self._failed = None
-                self._changed.wait_for(lambda: self._is_fresh() or self._failed, wait_s)
+                self._changed.wait_for(lambda: self._is_fresh(after) or self._failed, wait_s)
         if self.snapshot is None:
             raise self._failed or UnavailableError(f"the server didn't answer within {wait_s:g} s")
         return self.snapshot
 
-    def _is_fresh(self) -> bool:
+    def _is_fresh(self, after: int) -> bool:
         found = self.snapshot
-        return found is not None and (
-            found.age_s < WATCHED_S + found.interval_s or bool(found.broken)
-        )
+        if found is None or found.broken:
+            return found is not None
+        return found.number > after and found.age_s < WATCHED_S + found.interval_s
 
     def close(self) -> None:
         """End the thread."""

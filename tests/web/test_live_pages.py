@@ -58,7 +58,7 @@ def test_first_page_says_what_needs_a_look(visit, filled):
     assert re.search(r"waited 1\d m \d\d s", text) and "No worker serves it" in text
 
 
-def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled):
+def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled, client):
     page = visit()
     assert names(page.get("/queues").text) == ["broken", "halted", "orphans", "mails", "low"]
     assert names(page.get("/queues?sort=name").text) == [
@@ -73,6 +73,8 @@ def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled):
     assert names(page.get("/queues?sort=zzz").text) == names(page.get("/queues").text)
     assert "jobq worker --queues orphans" in page.get("/queues/orphans").text
     assert page.get("/queues/nowhere").status_code == 404
+    Queue("new", client).enqueue(encode("resize"))
+    assert page.get("/queues/new").status_code == 200
 
 
 def test_page_of_a_queue_counts_its_attempts_and_draws_them(visit, filled):

@@ -9,18 +9,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobq.queue.directory import queue_names
 from jobq.web import charts
 from jobq.web.live import sampler_of, snapshot_of
 from jobq.web.preferences import preferences, zone_of
 from jobq.web.rendering import render
 from jobq.web.routes import nav, page
 from jobq.web.site import site_of
-from jobq.web.tabs import TABS, queue_tab
 from jobq.web.trouble import QueueFigures
 from jobq.web.words import emptied, emptying, remedy, sentence, word_of
 
 nav("queues", "Queues", section="Now", order=20, key="q")
-queue_tab("queue", "Overview", 0)
 
 #: How rows are ordered, by the word in the URL. The first is the default.
 _ORDERS: dict[str, Callable[[QueueFigures], Any]] = {
@@ -60,9 +59,16 @@ def queue(request: Request) -> Response:
     name = request.path_params["queue"]
     site = site_of(request)
     sampler = sampler_of(site)
-    facts = queue_facts(request, name)
+    snapshot = sampler.look()
+    if name not in snapshot.queues and name in queue_names(site.client):
+        snapshot = sampler.look(after=snapshot.number)  # it is new
+    figures = snapshot.queues.get(name)
+    if figures is None:
+        raise HTTPException(
+            404, f"no queue is named {name}; a queue is listed after its first message"
+        )
     zone = zone_of(preferences(request.cookies).zone, request.cookies)
-    span = charts.span_of(request.query_params.get("range", ""), facts["snapshot"], zone)
+    span = charts.span_of(request.query_params.get("range", ""), snapshot, zone)
     shown = [
         charts.backlog(sampler, span, name),
         charts.handouts(sampler, span, name),
@@ -71,23 +77,10 @@ def queue(request: Request) -> Response:
     ]
     known_ms = sampler.tail.since_ms(name)
     return render(
-        request, "queue.html", **facts, charts=shown, span=span, ranges=charts.RANGES,
-        unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(facts["figures"]),
+        request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=word_of(figures),
+        why=sentence(figures), remedy=remedy(figures), charts=shown, span=span, ranges=charts.RANGES,
+        unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(figures),
     )  # fmt: skip
-
-
-def queue_facts(request: Request, name: str) -> dict[str, Any]:
-    """Return what `parts/queue.html` needs to draw the head and the tabs of a queue. 404 for an unknown queue."""
-    snapshot = snapshot_of(request)
-    figures = snapshot.queues.get(name)
-    if figures is None:
-        raise HTTPException(
-            404, f"no queue is named {name}; a queue is listed after its first message"
-        )
-    return {
-        "snapshot": snapshot, "queue": name, "figures": figures, "tabs": TABS, "word": word_of(figures),
-        "why": sentence(figures), "remedy": remedy(figures),
-    }  # fmt: skip
 
 
 def _empty_in(one: QueueFigures) -> str:
