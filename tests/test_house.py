@@ -64,6 +64,11 @@ def test_no_path_of_a_machine_is_in_a_file():
     assert not found, "\n".join(found)
 
 
+def test_no_file_holds_both_sides_of_a_conflict():
+    sides = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [path for path in tracked() if path.is_file() and sides.search(path.read_bytes())] == []
+
+
 def test_public_functions_have_docstrings():
     bare = []
     for path in tracked("jobq/*.py"):

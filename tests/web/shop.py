@@ -67,6 +67,8 @@ class Shop:
     def fill(self, scale: int = 1) -> None:
         """Make everything. `scale` multiplies the messages of the history."""
         self.history(scale)
+        for name in self.queues:
+            self.date_events(name)
         self.present()
         self.workers()
         self.others()
@@ -117,6 +119,15 @@ class Shop:
             mid=message.mid, token=message.token, outcome=outcome, reason=reason, record=record,  # type: ignore[arg-type]
             backoff=600.0 if outcome == "retry" else None,
         )  # fmt: skip
+
+    def date_events(self, queue: str) -> None:
+        """Write the events of a queue as of when they happened; scripts wrote them as of now."""
+        stream = f"{self.client.namespace}:{{{queue}}}:events"
+        entries = [fields[1] for _, fields in self.client.command("XRANGE", stream, "-", "+")]
+        self.client.command("DEL", stream)
+        for text in sorted(entries, key=lambda text: int(text.split(b"\x1f")[2])):
+            at = int(text.split(b"\x1f")[2])
+            self.client.command("XADD", stream, f"{min(at, self.now)}-*", "1", text)
 
     def present(self) -> None:
         """Make what waits and runs now."""
