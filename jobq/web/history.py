@@ -189,6 +189,11 @@ def group_of(event: Event) -> str:
     return event.fingerprint or event.error or event.kind
 
 
+def shown_error(text: str, hidden: bool) -> str:
+    """Return the error, or its type alone where texts are hidden."""
+    return text.partition(":")[0] if hidden else text
+
+
 def percentiles(values: list[float]) -> Percentiles:
     """Return the nearest ranks; sorts `values`."""
     if not values:

@@ -41,11 +41,11 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
 _MOST_JSON = 65_536
 _SCHEME = re.compile(r"\b(Bearer|Basic|Digest)\s+[A-Za-z0-9._~+/=-]{6,}")
 _ERRORS = ("Error", "Exception", "Warning", "Timeout")
-#: `password=x`, `token: 'x'`, `"secret": "x"`.
-_ASSIGNED = re.compile(
+#: `password=x`, `token: 'x'`, `"secret": "x"`: the name with its sign, and the value.
+_NAMED = re.compile(
     r"""(?<![\w-])(?P<name>["']?[A-Za-z][\w.-]{0,60}["']?)(?P<sign>\s{0,3}[=:]\s{0,3})"""
-    r"""(?P<value>"[^"\n]{0,2000}"?|'[^'\n]{0,2000}'?|[^\s"'&;,)\]}]{1,2000})"""
 )
+_VALUE = re.compile(r""""[^"\n]{0,2000}"?|'[^'\n]{0,2000}'?|[^\s"'&;,)\]}]{1,2000}""")
 
 
 class ShownArguments(NamedTuple):
@@ -82,7 +82,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return `text` without the secrets that it shows."""
         shown = _SCHEME.sub(lambda found: f"{found[1]} {HIDDEN}", masked_text(text))
-        return _ASSIGNED.sub(self._assigned, shown) if "=" in shown or ":" in shown else shown
+        return self._without_values(shown) if "=" in shown or ":" in shown else shown
 
     def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShownArguments:
         """Return the arguments of a call with secrets hidden; positions are named if the job is imported here."""
@@ -134,12 +134,20 @@ class Redactor:
                 pass
         return self.text(text)
 
-    def _assigned(self, found: re.Match[str]) -> str:
-        name = found["name"].strip("\"'")
-        # `TokenError: expired` names an error, and what follows is its message.
-        if name.endswith(_ERRORS) or found["value"].startswith("//") or not self.hides(name):
-            return found[0]
-        return f"{found['name']}{found['sign']}{HIDDEN}"
+    def _without_values(self, text: str) -> str:
+        """Return `text` without the values of names that are hidden."""
+        parts, at, known = [], 0, dict[str, bool]()
+        for found in _NAMED.finditer(text):
+            name = found["name"].strip("\"'")
+            if name not in known:
+                # `TokenError: expired` names an error, and what follows is its message.
+                known[name] = not name.endswith(_ERRORS) and self.hides(name)
+            if not known[name] or found.start() < at or text.startswith("//", found.end()):
+                continue
+            if value := _VALUE.match(text, found.end()):
+                parts += [text[at : found.end()], HIDDEN]
+                at = value.end()
+        return "".join([*parts, text[at:]])
 
 
 def checked_pattern(name: str) -> str:

@@ -113,7 +113,7 @@ class Shop:
         run_us = int(self.random.lognormvariate(12, 0.8))
         record = attempt_record(
             job, 1, 9_000, run_us, run_us // 3, 90_000 + self.random.randrange(30_000), "web-7:4711", error,
-            "f1" if error else "", 240,
+            ("f1" if name == "payments" else "f2") if error else "", 240,
         )  # fmt: skip
         return Ending(
             mid=message.mid, token=message.token, outcome=outcome, reason=reason, record=record,  # type: ignore[arg-type]

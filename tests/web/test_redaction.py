@@ -61,6 +61,8 @@ def test_other_names_hide_nothing(name: str):
         (f"Authorization: Bearer {S3CR3T}", "Authorization: [hidden] [hidden]"),
         (f"sent Bearer {S3CR3T} twice", "sent Bearer [hidden] twice"),
         (f"a=1&password={S3CR3T}&b=2", "a=1&password=[hidden]&b=2"),
+        (f"KeyError: password={S3CR3T}", "KeyError: password=[hidden]"),
+        (f"a=b=password={S3CR3T}, token: '{S3CR3T}'", "a=b=password=[hidden], token: [hidden]"),
         (f"login(user='anna', passwd='{S3CR3T}')", "login(user='anna', passwd=[hidden])"),
         (f"{{'api_key': '{S3CR3T} x'}}", "{'api_key': [hidden]}"),
         ("KeyError: 'user'", "KeyError: 'user'"), ("jwt.TokenError: expired", "jwt.TokenError: expired"),

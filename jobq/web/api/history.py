@@ -33,8 +33,7 @@ from jobq.web.api.shapes import (
     Whole,
     listed,
 )
-from jobq.web.history import BOUNDS_MS, ENDS, JobFigures, RunRow, Span, Wanted
-from jobq.web.site import Site
+from jobq.web.history import BOUNDS_MS, ENDS, JobFigures, RunRow, Span, Wanted, shown_error
 from jobq.web.sources import SOURCES, sources_of
 
 PERCENTILES = RecordShape("Milliseconds.", p50=Maybe(REAL), p95=Maybe(REAL), p99=Maybe(REAL))
@@ -99,7 +98,10 @@ def job(call: ApiCall) -> Any:
 def errors(call: ApiCall) -> Any:
     """List errors by where they come from, the most frequent first."""
     rows = _chosen(call).errors(call.span, call["queues"], call["job"])
-    shown = [row._asdict() | {"error": shown_error(row.error, call.site)} for row in rows]
+    shown = [
+        row._asdict() | {"error": shown_error(row.error, call.site.settings.hide_errors)}
+        for row in rows
+    ]
     return page_of_rows(shown, call) | _coverage(call, call["queues"])
 
 
@@ -111,7 +113,9 @@ def error(call: ApiCall) -> Any:
     found = _chosen(call).error(call.span, call["group"])
     if found.figures is None:
         raise NotThereError("no error of this group in the range; choose a longer one")
-    figures = found.figures._replace(error=shown_error(found.figures.error, call.site))
+    figures = found.figures._replace(
+        error=shown_error(found.figures.error, call.site.settings.hide_errors)
+    )
     newest = [run_facts(row, call) for row in found.newest]
     return {"figures": figures, "newest": newest} | _coverage(call)
 
@@ -174,9 +178,4 @@ def job_facts(row: JobFigures) -> dict[str, Any]:
 
 def run_facts(row: RunRow, call: ApiCall) -> dict[str, Any]:
     """Return a run by name, without the text of its error where that is hidden."""
-    return row._asdict() | {"error": shown_error(row.error, call.site)}
-
-
-def shown_error(text: str, site: Site) -> str:
-    """Return the error, or its type alone where texts are hidden."""
-    return text.partition(":")[0] if site.settings.hide_errors else text
+    return row._asdict() | {"error": shown_error(row.error, call.site.settings.hide_errors)}

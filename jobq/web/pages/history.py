@@ -1,0 +1,363 @@
+"""Jobs, errors and ended attempts, from the events on the server or from a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+from zoneinfo import ZoneInfo
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobq.errors import ConfigError, JobqError, LakeError
+from jobq.observe.chart import (
+    ChartFrame,
+    ChartLine,
+    Drawing,
+    Mark,
+    TimeAxis,
+    column_chart,
+    key,
+    line_chart,
+    sparkline,
+)
+from jobq.queue import presence
+from jobq.queue.queue import Queue
+from jobq.web import formats
+from jobq.web.charts import ChartView, starts
+from jobq.web.history import (
+    BOUNDS_MS,
+    ENDS,
+    POINTS,
+    ErrorFigures,
+    JobFigures,
+    JobHistory,
+    RunRow,
+    Span,
+    StreamHistory,
+    Wanted,
+    shown_error,
+)
+from jobq.web.lake import LakeHistory
+from jobq.web.live import snapshot_of
+from jobq.web.preferences import preferences, zone_of
+from jobq.web.rendering import render
+from jobq.web.routes import nav, page
+from jobq.web.site import site_of
+from jobq.web.sources import SOURCES, HistorySources, sources_of
+from jobq.web.viewer import contents_of
+
+T = TypeVar("T")
+#: What a range may be, in seconds. Beyond an hour a lake is asked, if there is one.
+RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
+#: How often these pages refresh themselves; those of a lake don't.
+EVERY_S = 10.0
+#: Rows of a page of attempts, and of the table below a chart.
+MOST_RUNS, TABLE_ROWS = 100, 12
+
+nav("jobs", "Jobs", section="Now", order=30, key="j")
+nav("errors", "Errors", section="Now", order=31, key="e")
+nav("history", "History", section="Records", order=80, key="h")
+
+
+class AskedRange(NamedTuple):
+    """What a page was asked for. word: one of RANGES. error: why the figures can't be read, '' if they can."""
+
+    word: str
+    source: str
+    span: Span
+    history: StreamHistory | LakeHistory
+    sources: HistorySources
+    error: str = ""
+
+    @property
+    def live(self) -> float:
+        """How often the page refreshes itself."""
+        return EVERY_S if self.history is self.sources.events else 0
+
+
+def asked_range(request: Request) -> AskedRange:
+    """Read `?range=` and `?source=`."""
+    site = site_of(request)
+    word, source = (request.query_params.get(name, "") for name in ("range", "source"))
+    word = word if word in RANGES else "1h"
+    source = source if source in SOURCES else "auto"
+    now_ms, sources, error = site.client.clock_ms(), sources_of(site), ""
+    span = Span(now_ms + 1 - 1000 * RANGES[word], now_ms + 1)
+    try:
+        history = sources.choose(span, source)
+    except ConfigError as refused:
+        history, error = sources.events, str(refused)
+    return AskedRange(word, source, span, history, sources, error)
+
+
+def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRange]:
+    """Return what `read` returns; if the lake can't be read, None, and the reason."""
+    try:
+        return read(), asked
+    except LakeError as error:
+        return None, asked._replace(error=str(error))
+
+
+def _facts(request: Request, asked: AskedRange) -> dict[str, Any]:
+    """Return what `parts/history.html` needs to say where figures come from."""
+    since, unread = asked.span.since, dict[str, str]()
+    if isinstance(asked.history, StreamHistory):
+        found = asked.history.found(asked.span)
+        since, unread = found.since, found.unread
+    return {
+        "asked": asked, "ranges": list(RANGES), "since": since, "unread": unread,
+        "complete": since <= asked.span.since, "has_lake": asked.sources.lake is not None,
+    }  # fmt: skip
+
+
+_ORDERS: dict[str, Callable[[JobFigures], Any]] = {
+    "runs": lambda one: -one.runs,
+    "job": lambda one: one.job,
+    "failed": lambda one: (-one.failed / max(1, one.runs), -one.failed),
+    "run": lambda one: -(one.run_ms.p95 or 0),
+    "wait": lambda one: -(one.wait_ms.p95 or 0),
+    "memory": lambda one: -one.rss_kib,
+}
+
+
+@page("/jobs")
+def jobs(request: Request) -> Response:
+    """List the jobs that ran."""
+    asked = asked_range(request)
+    found, asked = _read(asked, lambda: asked.history.jobs(asked.span))
+    sort, part = request.query_params.get("sort", ""), request.query_params.get("f", "")[:200]
+    sort = sort if sort in _ORDERS else "runs"
+    rows = sorted(
+        (one for one in found or () if part.lower() in one.job.lower()), key=_ORDERS[sort]
+    )
+    return render(
+        request,
+        "jobs.html",
+        live=asked.live,
+        rows=rows,
+        sort=sort,
+        part=part,
+        **_facts(request, asked),
+    )
+
+
+@page("/jobs/{job}")
+def job(request: Request) -> Response:
+    """Show one job: its figures over time, how long it ran, its slowest runs, its errors."""
+    name, asked = request.path_params["job"], asked_range(request)
+    got, asked = _read(asked, lambda: asked.history.job(asked.span, name))
+    found = got or JobHistory(None, (), (), ())
+    failed, asked = _read(asked, lambda: asked.history.errors(asked.span, job=name))
+    marks = marks_of(request, asked)
+    return render(
+        request, "job.html", live=asked.live, job=name, found=found, errors=_shown_errors(request, failed or ()),
+        charts=_job_charts(request, asked, found, marks), slowest=_shown_runs(request, found.slowest),
+        known=_known_by(request, name), spark=_spark, **_facts(request, asked),
+    )  # fmt: skip
+
+
+@page("/errors")
+def errors(request: Request) -> Response:
+    """List errors by where they come from."""
+    asked = asked_range(request)
+    found, asked = _read(asked, lambda: asked.history.errors(asked.span))
+    part = request.query_params.get("f", "")[:200]
+    rows = [
+        one for one in found or () if part.lower() in f"{one.error} {' '.join(one.jobs)}".lower()
+    ]
+    seen, asked = _read(asked, lambda: _first_seen(asked, rows))
+    first = seen or {}
+    marks = marks_of(request, asked)
+    return render(
+        request, "errors.html", live=asked.live, rows=_shown_errors(request, rows), part=part, first=first,
+        news={one.group: _news(first.get(one.group, one.first_at), asked, marks) for one in rows}, spark=_spark,
+        **_facts(request, asked),
+    )  # fmt: skip
+
+
+@page("/errors/{fingerprint}")
+def error(request: Request) -> Response:
+    """Show one group of errors: its trend, its newest traceback, its newest runs."""
+    group, asked = request.path_params["fingerprint"], asked_range(request)
+    found, asked = _read(asked, lambda: asked.history.error(asked.span, group))
+    figures = found.figures if found else None
+    rows = [figures] if figures else []
+    seen, asked = _read(asked, lambda: _first_seen(asked, rows))
+    first = seen or {}
+    marks = marks_of(request, asked)
+    return render(
+        request, "error_group.html", live=asked.live, group=group,
+        figures=_shown_errors(request, rows)[0] if rows else None,
+        first=first.get(group, figures.first_at if figures else None),
+        news=_news(first.get(group, figures.first_at), asked, marks) if figures else "",
+        chart_view=_trend_chart(request, asked, figures, marks) if figures else None,
+        newest=_shown_runs(request, found.newest if found else ()),
+        traceback=_traceback(request, found.newest if found else ()), **_facts(request, asked),
+    )  # fmt: skip
+
+
+@page("/history")
+def history(request: Request) -> Response:
+    """List ended attempts, the newest first."""
+    asked, query = asked_range(request), request.query_params
+    wanted = Wanted(**{name: query.get(name, "")[:500] for name in Wanted._fields})
+    if wanted.kind not in ("", *ENDS):
+        raise HTTPException(
+            400, f"kind={wanted.kind!r:.40} is unknown; use one of {', '.join(ENDS)}"
+        )
+    found, asked = _read(
+        asked, lambda: asked.history.runs(asked.span, wanted, query.get("cursor", ""), MOST_RUNS)
+    )
+    given = {name: value for name, value in wanted._asdict().items() if value}
+    return render(
+        request, "history.html", live=0 if query.get("cursor") else asked.live, wanted=wanted, given=given, kinds=ENDS,
+        rows=_shown_runs(request, found.runs if found else ()), following=found.following if found else None,
+        **_facts(request, asked),
+    )  # fmt: skip
+
+
+def _shown_errors(request: Request, rows: Sequence[ErrorFigures]) -> list[ErrorFigures]:
+    site = site_of(request)
+    return [one._replace(error=shown_error(one.error, site.settings.hide_errors)) for one in rows]
+
+
+def _shown_runs(request: Request, rows: Sequence[RunRow]) -> list[RunRow]:
+    site = site_of(request)
+    return [one._replace(error=shown_error(one.error, site.settings.hide_errors)) for one in rows]
+
+
+def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:
+    """When each group was first seen, of all days of the lake; without one nothing."""
+    lake = asked.sources.lake
+    found = lake.first_seen([one.group for one in rows]) if lake else {}
+    return {one.group: min(one.first_at, found[one.group]) for one in rows if one.group in found}
+
+
+def _news(first_at: int, asked: AskedRange, marks: Sequence[Mark]) -> str:
+    """Say since when an error is new: since the last mark before it, or in this range; '' for an old one."""
+    before = [mark for mark in marks if mark.at * 1000 <= first_at]
+    if before:
+        return f"new since {before[-1].name}"
+    known_since = asked.span.since
+    if isinstance(asked.history, StreamHistory):
+        # An error that is as old as all that is known may be older still.
+        events = asked.history.found(asked.span).events
+        known_since = min((event.finished_at for _, event in events), default=first_at)
+    late = first_at > known_since + (asked.span.until - asked.span.since) // 10
+    return "new" if late else ""
+
+
+def marks_of(request: Request, asked: AskedRange) -> list[Mark]:
+    """Return the deploys in the range: the lake's marks, and minutes in which workers started."""
+    found = starts(snapshot_of(request).workers, asked.span.since / 1000)
+    if asked.sources.lake is not None:
+        try:
+            found += [Mark(one.at / 1000, one.name) for one in asked.sources.lake.marks(asked.span)]
+        except LakeError:
+            pass  # the page says it where its figures come from the lake
+    return sorted(found)
+
+
+def _spark(values: Sequence[int]) -> Any:
+    return sparkline([float(one) for one in values], "dead")
+
+
+def _axis(request: Request, asked: AskedRange, marks: Sequence[Mark]) -> TimeAxis:
+    zone = zone_of(preferences(request.cookies).zone, request.cookies)
+    span = asked.span
+    return TimeAxis(
+        zone=zone, since=span.since / 1000, until=span.until / 1000, marks=marks, height=180
+    )
+
+
+def _lines(
+    name: str, title: str, lines: Sequence[ChartLine], axis: TimeAxis, label: Callable[[float], str]
+) -> ChartView:
+    says = f"{title}: {', '.join(one.name for one in lines)}."
+    drawing = line_chart(ChartFrame(name, title, says), lines, axis, label)
+    zone, now = axis.zone, formats.at_ms(1000 * (axis.until or 0))
+    assert isinstance(zone, ZoneInfo)
+    step = max(1, POINTS // TABLE_ROWS)
+    rows = []
+    for first in range(0, len(lines[0].points), step):
+        parts = [line.points[first : first + step] for line in lines]
+        greatest = [max((v for _, v in part if v is not None), default=None) for part in parts]
+        shown = (formats.UNKNOWN if one is None else label(one) for one in greatest)
+        rows.append((formats.time(formats.at_ms(1000 * parts[0][0][0]), now, zone), *shown))
+    legend = key(lines) if len(lines) > 1 else Drawing()
+    return ChartView(name, title, drawing, legend, ("From", *(one.name for one in lines)), rows)
+
+
+def _job_charts(
+    request: Request, asked: AskedRange, found: JobHistory, marks: Sequence[Mark]
+) -> list[ChartView]:
+    if not found.points or found.figures is None:
+        return []
+    axis, per = _axis(request, asked, marks), formats.duration(asked.span.step / 1000)
+    counted = [
+        ChartLine(name, style, [(one.at / 1000, float(getattr(one, name))) for one in found.points])
+        for name, style in (("done", "done"), ("failed", "retry"))
+    ]
+    p95 = [
+        (one.at / 1000, None if one.p95_ms is None else one.p95_ms / 1000) for one in found.points
+    ]
+    return [
+        _lines("runs", f"Attempts per {per}", counted, axis, formats.number),
+        _lines(
+            "p95",
+            "Run, 95th percentile",
+            [ChartLine("run", "running", p95)],
+            axis,
+            formats.duration,
+        ),
+        _spread(found.histogram),
+    ]
+
+
+def _spread(histogram: Sequence[int]) -> ChartView:
+    names = [formats.duration(most / 1000) for most in BOUNDS_MS]
+    columns = list(zip([*names, f"> {names[-1]}"], map(float, histogram), strict=True))
+    title = "Attempts by how long they ran"
+    drawing = column_chart(ChartFrame("spread", title, title), columns, formats.number)
+    rows = [(name, formats.whole(n)) for name, n in columns if n]
+    return ChartView("spread", title, drawing, Drawing(), ("Up to", "Attempts"), rows)
+
+
+def _trend_chart(
+    request: Request, asked: AskedRange, figures: ErrorFigures, marks: Sequence[Mark]
+) -> ChartView:
+    span = asked.span
+    points = [
+        ((span.since + n * span.step) / 1000, float(one)) for n, one in enumerate(figures.trend)
+    ]
+    line = ChartLine("failures", "dead", points)
+    title = f"Failures per {formats.duration(span.step / 1000)}"
+    return _lines("trend", title, [line], _axis(request, asked, marks), formats.number)
+
+
+def _known_by(request: Request, name: str) -> tuple[int, int] | None:
+    """How many of the live workers know a job, and how many there are; None if that can't be read."""
+    snapshot, client = snapshot_of(request), site_of(request).client
+    live = [one for one in snapshot.workers if one.is_live(snapshot.at_ms)]
+    try:
+        names = presence.job_names(client, (one.jobs for one in live))
+    except JobqError:
+        return None
+    return sum(name in (names.get(one.jobs) or ()) for one in live), len(live)
+
+
+def _traceback(request: Request, newest: Sequence[RunRow]) -> str:
+    """Return the reason of the newest dead message among these runs; '' if none is there, or texts are hidden."""
+    site = site_of(request)
+    died = next((one for one in newest if one.kind == "dead"), None)
+    if died is None or site.settings.hide_errors:
+        return ""
+    try:
+        found = Queue(died.queue, site.client).admin.dead(mid=died.mid)
+    except JobqError:
+        return ""
+    if not found:
+        return ""
+    return contents_of(request).text("reason", died.queue, died.mid, found[0].reason)

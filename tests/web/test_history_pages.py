@@ -1,0 +1,120 @@
+"""Pages of jobs, errors and attempts: from events and from a lake, with hostile names, with hidden errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.observe.chart import Mark
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from jobq.web import UserRole
+from jobq.web.history import Span, StreamHistory
+from jobq.web.names import encoded
+from jobq.web.pages.history import AskedRange, _news
+from jobq.web.sources import sources_of
+from tests.web.test_history import record, write
+
+pytestmark = pytest.mark.one_server
+HOSTILE = "<img src=x onerror=alert(1)>\u202e"
+MINUTE = 60_000
+
+
+@pytest.fixture
+def now(client):
+    """Runs of the last ten minutes, in two queues; the time of the server."""
+    now = client.clock_ms()
+    for queue in ("low", "high"):
+        rows = []
+        for number in range(40):
+            at = now - (40 - number) * MINUTE // 4
+            kind = "dead" if number % 8 == 7 else "done"
+            error = (
+                {"error": f"ValueError: {HOSTILE}", "fingerprint": HOSTILE}
+                if kind == "dead"
+                else {}
+            )
+            job = HOSTILE if number % 4 == 3 else "app.resize"
+            rows.append(
+                (
+                    at,
+                    record(
+                        kind, f"{queue}-{number}", at, job=job, run_us=1000 * number + 1, **error
+                    ),
+                )
+            )
+        write(client, queue, rows)
+    return now
+
+
+PAGES = {
+    "/jobs": "app.resize", "/jobs?sort=failed&f=RES": "app.resize", "/jobs/app.resize": "Slowest attempts",
+    f"/jobs/{encoded(HOSTILE)}": "Errors", "/errors": "ValueError", f"/errors/{encoded(HOSTILE)}": "Newest attempts",
+    "/history": "low-39", "/history?kind=dead&queue=low": "low-39", "/history?range=30d&source=events": "high-0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_hostile_names_are_text(visit, now, path):
+    reply = visit(UserRole.READ).get(path)
+    assert reply.status_code == 200 and PAGES[path] in reply.text
+    content = reply.text.partition("<main")[2]
+    assert "<img" not in reply.text and "\u202e" not in content
+
+
+def test_lists_are_filtered_and_paged(visit, now):
+    visitor = visit(UserRole.READ)
+    text = visitor.get("/history?kind=dead&queue=low").text
+    assert text.count("low-") and "high-" not in text.partition("<table")[2]
+    assert "app.resize" not in visitor.get("/jobs?f=nothing").text.partition("<main")[2]
+    assert visitor.get("/history?kind=x").status_code == 400
+    assert visitor.get("/jobs?range=x&sort=x&source=x").status_code == 200
+    for path in ("/jobs/none", "/errors/none", "/history?mid=none"):
+        assert "in this range" in visitor.get(path).text
+
+
+def test_hidden_errors_show_their_type_alone(visit, now, client):
+    shy = visit(UserRole.READ, hide_errors=True)
+    for path in ("/errors", f"/errors/{encoded(HOSTILE)}", "/history", f"/jobs/{encoded(HOSTILE)}"):
+        text = shy.get(path).text.partition("<main")[2]
+        assert "ValueError" in text and "ValueError: " not in text
+
+
+def test_newest_traceback_is_that_of_a_dead_message(visit, client):
+    queue = Queue("low", client)
+    queue.enqueue(b'{"job":"j"}', mid="m1")
+    [message] = queue.dequeue().messages
+    text = record("", "", 0, error="KeyError", fingerprint="f9").split("\x1f", 3)[3]
+    reason = f"KeyError: password=hunter2\n  File {HOSTILE}"
+    queue.finish(
+        [Ending(mid="m1", token=message.token, outcome="dead", reason=reason, record=text)]
+    )
+    page = visit(UserRole.READ).get("/errors/f9").text
+    assert "Newest traceback" in page and "KeyError" in page
+    assert "hunter2" not in page and "<img" not in page
+    assert "Newest traceback" not in visit(UserRole.READ, hide_errors=True).get("/errors/f9").text
+
+
+def test_a_lake_that_cannot_be_read_is_said_and_the_frame_stays(visit, now, tmp_path):
+    visitor = visit(UserRole.READ, lake=str(tmp_path / "nothing"))
+    for path in (
+        "/jobs?range=24h",
+        "/errors?source=lake",
+        "/history?range=7d",
+        "/jobs/app.resize?range=6h",
+    ):
+        reply = visitor.get(path)
+        assert reply.status_code == 200 and "is not a lake" in reply.text, path
+    assert "app.resize" in visitor.get("/jobs?range=15m").text
+    assert "has no lake" in visit(UserRole.READ).get("/jobs?source=lake").text
+
+
+def test_an_error_is_new_if_earlier_events_are_known_without_it(visit, now):
+    app = visit(UserRole.READ).app
+    sources = sources_of(app.state.site)  # type: ignore[attr-defined]
+    span = Span(now - 60 * MINUTE, now + 1)
+    asked = AskedRange("1h", "auto", span, sources.events, sources)
+    assert isinstance(asked.history, StreamHistory)
+    assert _news(now - MINUTE, asked, []) == "new"
+    assert _news(now - 10 * MINUTE, asked, []) == ""
+    assert _news(now - MINUTE, asked, [Mark((now - 2 * MINUTE) / 1000, "v2.4")]) == "new since v2.4"
+    assert _news(now - 5 * MINUTE, asked, [Mark((now - 2 * MINUTE) / 1000, "v2.4")]) == ""
