@@ -19,12 +19,19 @@ from jobq.protocols.reliable.queue import ReliableQueue
 from jobq.protocols.rsmq.client import Rsmq
 from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
 from jobq.queue import presence
+from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
 from jobq.schedules.definition import Schedule, checked_schedule, encoded
 from jobq.topics.group import TopicGroup
 from jobq.topics.topic import Topic
+from jobq.web import search
+from jobq.web.contents import Contents
+from jobq.web.filters import parse
+from jobq.web.operations.freezing import Freezer
+from jobq.web.operations.store import OperationState, OperationStore
+from jobq.web.redaction import Redactor
 
 HISTORY_S = 14 * 60
 JOBS = {
@@ -50,7 +57,7 @@ SAMPLES = {
     "queue": "mails", "mid": "order-1042", "job": "shop.pay.charge", "error": "shop.gateway.Timeout",
     "worker": "web-7:4711",
     "schedule": "nightly-digest", "cron": "nightly-digest", "limit": "smtp", "topic": "orders",
-    "operation": "none", "fingerprint": "f1", "group": "billing", "rsmq": "sms", "reliable": "invoices",
+    "operation": "0123456789abcdef", "fingerprint": "f1", "group": "billing", "rsmq": "sms", "reliable": "invoices",
     "ruby": "default", "system": "sidekiq",
 }  # fmt: skip
 
@@ -72,6 +79,27 @@ class Shop:
         self.present()
         self.workers()
         self.others()
+        self.operations()
+
+    def operations(self) -> None:
+        """Preview an operation, and write what people did into the audit log."""
+        store = OperationStore(self.client)
+        state = OperationState(
+            id=SAMPLES["operation"], verb="revive", by="anna", role="operate", filter="queue:payments error:timeout*",
+            created_at=self.now,
+        )  # fmt: skip
+        store.add(state)
+        contents = Contents(self.client, Redactor(), arguments=True)
+        Freezer(store, self.client, contents, state).matching(
+            parse(state.filter, keys=search.DEAD_KEYS)
+        )
+        log = AuditLog(self.client)
+        for act in (
+            Act("anna", "operate", "pause", "mails"), Act("bert on web-7", "cli", "resume", "mails"),
+            Act("anna", "operate", "revive", "payments", "error:timeout*", 12),
+        ):  # fmt: skip
+            with log.performing(act):
+                pass
 
     def call(self, job: str, at: int, number: int) -> bytes:
         """Return the call of one order."""

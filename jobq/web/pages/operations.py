@@ -1,0 +1,229 @@
+"""Operations on many messages: preview, apply, stop, undo. Pausing queues. The audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from jobq.config import duration_s
+from jobq.errors import ConfigError, JobqError
+from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.web.access.identity import UserRole
+from jobq.web.acting import performing
+from jobq.web.operations.service import NotAllowedError, Operations, OperationView
+from jobq.web.operations.verbs import VERBS
+from jobq.web.rendering import LIVE_S, render
+from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
+from jobq.web.site import Site, site_of
+from jobq.web.viewer import contents_of
+
+nav(
+    "operations",
+    "Operations",
+    section="Records",
+    order=80,
+    shown=lambda site: uses_operations(site),
+)
+nav("audit", "Audit log", section="Records", order=85, key="a", shown=lambda site: uses_audit(site))
+
+#: Choices of how fast messages are revived: value of the form -> label.
+SPREADS = {"0": "At once", "10m": "Over 10 minutes", "1h": "Over an hour", "6h": "Over 6 hours"}
+PHASES = {
+    "freezing": ("running", "Looking"), "previewed": ("ready", "Preview"), "applying": ("running", "Applying"),
+    "stopped": ("paused", "Stopped"), "done": ("done", "Done"), "undoing": ("running", "Undoing"),
+    "undone": ("retry", "Undone"), "failed": ("dead", "Failed"),
+}  # fmt: skip
+#: Phases of entries of the audit log.
+ENDINGS = {
+    "done": ("done", "done"), "failed": ("dead", "failed"), "refused": ("paused", "refused"),
+    "undone": ("retry", "undone"), "intent": ("running", "not ended"),
+}  # fmt: skip
+#: Entries that one page of the audit log looks at, and shows.
+MOST_LOOKED_AT, ROWS = 5_000, 100
+
+
+def uses_operations(site: Site) -> bool:
+    """Whether there was an operation in the last hour."""
+    return site.uses("operations", lambda client: bool(Operations(client, client).listed()))
+
+
+def uses_audit(site: Site) -> bool:
+    """Whether the audit log has an entry."""
+    return site.uses("audit", lambda client: AuditLog(client).length() > 0)
+
+
+def operations_of(site: Site) -> Operations:
+    """The operations of a dashboard."""
+    return site.part(Operations, lambda one: Operations(one.client, one.operate))
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Make a page of what is refused."""
+    try:
+        yield
+    except NotAllowedError as error:
+        raise HTTPException(403, str(error)) from error
+    except ConfigError as error:
+        raise HTTPException(409, str(error)) from error
+
+
+@page("/operations")
+def operations(request: Request) -> Response:
+    """List the operations of the last hour."""
+    found = operations_of(site_of(request)).listed()
+    return render(request, "operations.html", found=found, phases=PHASES, verbs=VERBS)
+
+
+@action("/operations", role=UserRole.OPERATE, name="make_operation")
+def make_operation(request: Request) -> Response:
+    """Freeze what matches, or the ticked messages, and show the preview."""
+    form = form_of(request)
+    ids = [
+        (queue, one)
+        for key, value in form.multi_items() if key == "id"
+        for queue, _, one in [str(value).partition(" ")]
+    ]  # fmt: skip
+    all_matching = form.get("scope") == "all"
+    if not ids and not all_matching:
+        raise HTTPException(409, "no message is selected; tick some, or take all that match")
+    with refusing():
+        op = operations_of(site_of(request)).create(
+            identity_of(request), str(form.get("verb", "")), contents_of(request),
+            filter=str(form.get("f", "")) if all_matching else "", ids=None if all_matching else ids,
+        )  # fmt: skip
+    return _to(request, op)
+
+
+@page("/operations/{operation}")
+def operation(request: Request) -> Response:
+    """Show one operation: what it would do, does, did."""
+    view = _known(request)
+    me, verb = identity_of(request), view.verb
+    return render(
+        request, "operation.html", one=view, state=view.state, verb=verb, phase=PHASES[view.state.phase],
+        spreads=SPREADS, may=me.may(verb.role) and not site_of(request).settings.read_only,
+        live=LIVE_S if view.is_live else 0,
+    )  # fmt: skip
+
+
+@action("/operations/{operation}/apply", role=UserRole.OPERATE, name="apply_operation")
+def apply_operation(request: Request) -> Response:
+    """Apply an operation to what its preview shows."""
+    form = form_of(request)
+
+    def apply(found: Operations, op: str) -> object:
+        spread_s = duration_s(str(form.get("spread") or "0"))
+        typed = str(form.get("typed", ""))
+        return found.apply(op, identity_of(request), spread_s=spread_s, confirmed=typed)
+
+    return _act(request, apply)
+
+
+@action("/operations/{operation}/stop", role=UserRole.OPERATE, name="stop_operation")
+def stop_operation(request: Request) -> Response:
+    """Stop an operation behind the messages that it works on now."""
+    return _act(request, lambda found, op: found.stop(op, identity_of(request)))
+
+
+@action("/operations/{operation}/undo", role=UserRole.OPERATE, name="undo_operation")
+def undo_operation(request: Request) -> Response:
+    """Undo what an operation did."""
+    return _act(request, lambda found, op: found.undo(op, identity_of(request)))
+
+
+def _act(request: Request, act: Callable[[Operations, str], object]) -> Response:
+    op = request.path_params["operation"]
+    with refusing():
+        act(operations_of(site_of(request)), op)
+    return _to(request, op)
+
+
+def _to(request: Request, op: str) -> Response:
+    return RedirectResponse(path_to(request, "operation", operation=op), 303)
+
+
+def _known(request: Request) -> OperationView:
+    try:
+        view = operations_of(site_of(request)).view(request.path_params["operation"])
+    except ConfigError as error:
+        raise HTTPException(404, str(error)) from error
+    if view is None:
+        raise HTTPException(404, "there is no such operation; operations are kept for an hour")
+    return view
+
+
+@action("/queues/{queue}/pause", role=UserRole.OPERATE, name="pause_queue")
+def pause_queue(request: Request) -> Response:
+    """Hand out no message of a queue until it is resumed."""
+    return _steer(request, "pause")
+
+
+@action("/queues/{queue}/resume", role=UserRole.OPERATE, name="resume_queue")
+def resume_queue(request: Request) -> Response:
+    """End a pause of a queue."""
+    return _steer(request, "resume")
+
+
+def _steer(request: Request, verb: str) -> Response:
+    name = request.path_params["queue"]
+    if name not in queue_names(site_of(request).client):
+        raise HTTPException(404, f"no queue {name!r:.140} was ever used here")
+    with performing(request, verb, queue=name) as client:
+        admin = Queue(name, client).admin
+        (admin.pause if verb == "pause" else admin.resume)()
+    return RedirectResponse(path_to(request, "queue", queue=name), 303)
+
+
+@page("/audit")
+def audit(request: Request) -> Response:
+    """Show who changed what."""
+    query = request.query_params
+    wanted = {name: query.get(name, "")[:200].strip() for name in ("who", "verb", "queue", "op")}
+    log, before = AuditLog(site_of(request).client), query.get("before", "")
+    with refusing():
+        entries = _entries(log, before)
+        found = [one for one in without_ended_intents(iter(entries)) if _matches(one, wanted)]
+    shown = list(islice(found, ROWS))
+    last = (
+        shown[-1].entry_id
+        if len(found) > ROWS
+        else entries[-1].entry_id
+        if len(entries) == MOST_LOOKED_AT
+        else ""
+    )
+    known: set[str] = set()
+    with suppress(JobqError):  # the list of operations may be damaged
+        known = {state.id for state in operations_of(site_of(request)).listed()}
+    return render(
+        request, "audit.html", rows=shown, endings=ENDINGS, wanted=wanted, before=before, following=last,
+        looked_at=len(entries), total=log.length(), known=known, queues=set(queue_names(site_of(request).client)),
+        live=0 if before else LIVE_S,
+    )  # fmt: skip
+
+
+def _entries(log: AuditLog, before: str) -> list[AuditEntry]:
+    """The newest entries before this one."""
+    found: list[AuditEntry] = []
+    while len(found) < MOST_LOOKED_AT:
+        some = log.page(found[-1].entry_id if found else before)
+        found += some
+        if not some:
+            break
+    return found[:MOST_LOOKED_AT]
+
+
+def _matches(entry: AuditEntry, wanted: dict[str, str]) -> bool:
+    queues: Any = entry.queue.split(",")
+    return (
+        wanted["who"] in ("", entry.who) and wanted["verb"] in ("", entry.verb) and wanted["op"] in ("", entry.op)
+        and (not wanted["queue"] or wanted["queue"] in queues or "*" in queues)
+    )  # fmt: skip
