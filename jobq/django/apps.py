@@ -1,4 +1,4 @@
-"""The app that INSTALLED_APPS names: it brings `manage.py jobq` and the checks of a deployment."""
+"""The app that INSTALLED_APPS names: `manage.py jobq`, the checks of a deployment, the dashboard's permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ class JobqConfig(AppConfig):
     """Registers the checks."""
 
     name = "jobq.django"
-    label = "jobq_django"
+    # Permissions are named after it: jobq.read.
+    label = "jobq"
+    default_auto_field = "django.db.models.BigAutoField"
     verbose_name = "jobq"
 
     def ready(self) -> None:

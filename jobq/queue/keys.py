@@ -143,3 +143,13 @@ def web_operation(namespace: str, operation: str) -> str:
 def web_operations(namespace: str) -> str:
     """Sorted set of the newest operations of the dashboard by time."""
     return f"{namespace}:web:operations"
+
+
+def web_session(namespace: str, digest: str) -> str:
+    """String, PX: who logged in to the dashboard and when, as JSON, by the SHA-256 of the session's id."""
+    return f"{namespace}:web:session:{digest}"
+
+
+def web_failures(namespace: str, kind: str, digest: str) -> str:
+    """String, PX 15 min: failed logins, kind `a` by address, `n` by name, each by its SHA-256."""
+    return f"{namespace}:web:login:{kind}:{digest}"

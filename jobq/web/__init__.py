@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from jobq.web.access.identity import Identity, UserRole
     from jobq.web.app import create_app
     from jobq.web.settings import WebSettings
+    from jobq.web.wsgi import wsgi_app
 
-__all__ = ["Identity", "UserRole", "WebSettings", "create_app"]
+__all__ = ["Identity", "UserRole", "WebSettings", "create_app", "wsgi_app"]
 
 _HOME = {
     "create_app": "jobq.web.app",
     "Identity": "jobq.web.access.identity",
     "UserRole": "jobq.web.access.identity",
     "WebSettings": "jobq.web.settings",
+    "wsgi_app": "jobq.web.wsgi",
 }
 
 

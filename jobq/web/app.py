@@ -67,7 +67,8 @@ def error_page(request: Request, status: int, title: str, text: str, **facts: An
     if not hasattr(request.state, "identity"):
         try:
             request.state.identity = site_of(request).guard.identify(request)
-        except JobqError:
+        except Exception:
+            # What fails may be the program's `identify` itself.
             request.state.identity = NOBODY
     facts = {"hint": "", "away": False, **facts}
     return render(

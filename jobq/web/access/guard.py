@@ -18,9 +18,8 @@ from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.web.access.bounds import RequestRate
 from jobq.web.access.gate import host_name
 from jobq.web.access.identity import ADMIN, NOBODY, READ, Identity, checked_user_name
-from jobq.web.access.links import LoginLinks
 from jobq.web.access.login_limits import LoginLimits
-from jobq.web.access.sessions import LONGEST_S, Sessions, WebSession
+from jobq.web.access.sessions import LONGEST_S, LoginLinks, Sessions, WebSession
 from jobq.web.access.settings import AccessSettings, is_loopback
 from jobq.web.access.users import UsersFile
 

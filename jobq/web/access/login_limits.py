@@ -10,7 +10,7 @@ from threading import Lock
 
 from jobq.client.connection import Client
 from jobq.errors import ServerFullError
-from jobq.web.access import keys
+from jobq.queue import keys
 from jobq.web.access.passwords import token_digest
 
 PER_ADDRESS, PER_NAME = 5, 10
@@ -45,8 +45,8 @@ class LoginLimits:
     def _keys(self, address: str, name: str) -> tuple[str, str]:
         namespace = self._client.namespace
         return (
-            keys.failures(namespace, "a", token_digest(block_of(address))),
-            keys.failures(namespace, "n", token_digest(name)),
+            keys.web_failures(namespace, "a", token_digest(block_of(address))),
+            keys.web_failures(namespace, "n", token_digest(name)),
         )
 
     def _count(self, key: str, most: int) -> float:

@@ -1,7 +1,9 @@
-"""Sessions: a random id in the browser's cookie, and in Redis who logged in, under the id's SHA-256."""
+"""Login links; sessions: a random id in a cookie, and in Redis who logged in, under the SHA-256 of the id."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 import time
 from collections.abc import Callable
@@ -11,11 +13,13 @@ import msgspec
 
 from jobq.client.connection import Client
 from jobq.errors import ServerFullError
-from jobq.web.access import keys
+from jobq.queue import keys
 from jobq.web.access.passwords import token_digest
 
 #: A session ends after this time without a request, and at most so long after the login.
 IDLE_S, LONGEST_S = 8 * 3600.0, 24 * 3600.0
+#: How long a link works.
+LINK_S = 600.0
 #: How often the end of a session in use is moved.
 MOVED_EVERY_S = 60.0
 #: Sessions whose last move is remembered.
@@ -88,7 +92,7 @@ class Sessions:
             self._client.command("DEL", key)
 
     def _key(self, session_id: str) -> str:
-        return keys.session(self._client.namespace, token_digest(session_id))
+        return keys.web_session(self._client.namespace, token_digest(session_id))
 
     def _is_due(self, key: str, now: float) -> bool:
         with self._lock:
@@ -112,3 +116,35 @@ class Sessions:
                 del self._here[key]
                 return b""
             return raw
+
+
+class LoginLinks:
+    """The links of one process. It keeps their SHA-256 only."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._until: dict[bytes, float] = {}
+
+    def make(self) -> str:
+        """Return a new token."""
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._until[_hash(token)] = self._clock() + LINK_S
+        return token
+
+    def take(self, token: str) -> bool:
+        """Use up a token; False if it is unknown, used or too old."""
+        wanted, now = _hash(token), self._clock()
+        with self._lock:
+            for known, until in list(self._until.items()):
+                if until < now:
+                    del self._until[known]
+                elif hmac.compare_digest(known, wanted):
+                    del self._until[known]
+                    return True
+        return False
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

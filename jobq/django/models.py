@@ -1,0 +1,21 @@
+"""The permissions of the dashboard: `jobq.read`, `jobq.operate`, `jobq.admin` and `jobq.arguments`."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Dashboard(models.Model):
+    """Has no table. Django makes permissions, and an entry in the admin's index, for models alone."""
+
+    class Meta:
+        managed = False
+        app_label = "jobq"
+        default_permissions = ()
+        verbose_name = verbose_name_plural = "dashboard"
+        permissions = (
+            ("read", "May see queues, messages and workers"),
+            ("operate", "May do what can be undone: pause, cancel, revive"),
+            ("admin", "May do everything, also what can't be undone"),
+            ("arguments", "May see the arguments and results of jobs"),
+        )

@@ -1,0 +1,93 @@
+"""The dashboard for WSGI programs, such as Flask: `DispatcherMiddleware(app, {"/jobq": wsgi_app(identify=…)})`.
+
+`identify(request)` finds the program's environment in `request.scope["wsgi_environ"]`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from threading import Lock
+from typing import Any
+
+from a2wsgi import ASGIMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jobq.web.access.gate import MOST_BODY
+from jobq.web.app import create_app
+
+StartResponse = Callable[..., Any]
+_Bridge = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+
+class WsgiApp:
+    """Serves an ASGI application to WSGI. It is made at the first request of each process.
+
+    Its loop runs in a thread, which a fork doesn't copy: gunicorn --preload imports programs before it forks.
+    """
+
+    def __init__(self, make: Callable[[], ASGIApp]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._made: dict[int, _Bridge] = {}
+        os.register_at_fork(after_in_child=self._forget)
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        try:
+            environ = _checked(environ)
+        except (ValueError, OSError) as error:
+            start_response("400 Bad Request", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"This request can't be read: {type(error).__name__}.\n".encode()]
+        return self._here()(environ, start_response)
+
+    def _here(self) -> _Bridge:
+        with self._lock:
+            process = os.getpid()
+            if process not in self._made:
+                self._made = {process: _bridge(_with_client(self._make()))}
+            return self._made[process]
+
+    def _forget(self) -> None:
+        # A thread of the parent may hold the lock. The child doesn't have that thread.
+        self._lock = Lock()
+        self._made = {}
+
+
+def wsgi_app(*args: Any, **settings: Any) -> WsgiApp:
+    """Return the dashboard as a WSGI application. It takes what `create_app` takes, and needs `identify=`."""
+    return WsgiApp(lambda: create_app(*args, **settings))
+
+
+def _bridge(app: Any) -> _Bridge:
+    made: Any = ASGIMiddleware(app)
+    bridge: _Bridge = made
+    return bridge
+
+
+def _with_client(app: ASGIApp) -> ASGIApp:
+    """Give each scope the peer's address, which some servers name without a port."""
+
+    async def passed_on(scope: Scope, receive: Receive, send: Send) -> None:
+        peer = scope["wsgi_environ"].get("REMOTE_ADDR") or ""
+        await app({**scope, "client": (peer, 0)}, receive, send)
+
+    return passed_on
+
+
+def _checked(environ: dict[str, Any]) -> dict[str, Any]:
+    """Return the environment with its body read. ValueError for what the bridge can't carry."""
+    environ.get("QUERY_STRING", "").encode("ascii")
+    for name in ("SCRIPT_NAME", "PATH_INFO"):
+        environ.get(name, "").encode("latin-1").decode("utf-8")
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    if length < 0:
+        raise ValueError("the length of the body is negative")
+    if length > MOST_BODY:
+        return environ  # the application refuses it by its length, before it reads
+    # A client that sends less than it said must not keep the bridge waiting for the rest.
+    body = environ["wsgi.input"].read(length)
+    if len(body) < length:
+        raise ValueError("the body ends early")
+    return {**environ, "wsgi.input": BytesIO(body)}
