@@ -149,6 +149,7 @@ soak: $(VENV)/.tested ## what make test has in short form, at full size: make ch
 	JOBQ_SCHEDULES=whole $(BIN)/python -m pytest tests/schedules $(PYTEST_ARGS) || failed="$$failed tests/schedules"; \
 	JOBQ_DJANGO=soak $(BIN)/python -m pytest tests/django $(PYTEST_ARGS) || failed="$$failed tests/django"; \
 	JOBQ_OUTBOX=soak $(BIN)/python -m pytest tests/outbox $(PYTEST_ARGS) || failed="$$failed tests/outbox"; \
+	JOBQ_WEB=soak $(BIN)/python -m pytest tests/web/test_budget.py $(PYTEST_ARGS) || failed="$$failed web"; \
 	[ -z "$$failed" ] || { echo "make soak: failed:$$failed" >&2; exit 1; }
 
 clean: ## remove what make made

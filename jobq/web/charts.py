@@ -126,7 +126,7 @@ def times(sampling: Sampling, span: ChartRange, queue: str) -> ChartView:
 def spark(sampling: Sampling, snapshot: Snapshot, queue: str = ALL, figure: int = READY) -> Drawing:
     """Return the sparkline of the last 15 minutes."""
     until = snapshot.at_ms / 1000
-    points = sampling.points(queue, figure, until - SPARK_S, until)
+    points = sampling.spark_points(queue, figure, until - SPARK_S, until)
     return sparkline(spread(points, until - SPARK_S, until, SPARK_POINTS))
 
 

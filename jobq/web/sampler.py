@@ -40,8 +40,10 @@ LONG_S, SLOWEST_S = 0.5, 32.0
 FIRST_S = 5.0
 #: What the rings hold: half an hour, and a day.
 FINE, COARSE = (900, EVERY_S), (1_440, 60.0)
+#: Of a sparkline: a quarter of an hour.
+SPARK = (64, 15.0)
 READY, DELAYED, RUNNING, DEAD, HANDOUTS = range(5)
-#: Queues with rings; 47 KiB each.
+#: Queues with rings; 48 KiB each.
 MOST_RINGS = 2_000
 #: The name under which the sums of all queues are kept.
 ALL = ""
@@ -109,7 +111,7 @@ class Sampling:
         self.tail = Tail(client, [self.outcomes, *self._others])
         self.snapshot: Snapshot | None = None
         self._number = 0
-        self._rings: dict[str, tuple[Ring, Ring]] = {}
+        self._rings: dict[str, tuple[Ring, Ring, Ring]] = {}
         self._growth: dict[str, GrowthWatch] = {}
         self._heads: dict[str, tuple[str, int]] = {}
 
@@ -232,11 +234,12 @@ class Sampling:
                 for ring in self._rings.get(one.queue) or self._new_rings(one.queue):
                     ring.put(now_ms / 1000, values)
 
-    def _new_rings(self, name: str) -> tuple[Ring, Ring]:
+    def _new_rings(self, name: str) -> tuple[Ring, Ring, Ring]:
         means = frozenset((HANDOUTS,))
         self._rings[name] = (
             Ring(FINE[0], FINE[1], 5, means),
             Ring(COARSE[0], COARSE[1], 5, means),
+            Ring(SPARK[0], SPARK[1], 5, means),
         )
         return self._rings[name]
 
@@ -249,6 +252,13 @@ class Sampling:
             return []
         fine = until_s - since_s <= FINE[0] * FINE[1]
         return rings[0 if fine else 1].points(figure, since_s, until_s)
+
+    def spark_points(
+        self, queue: str, figure: int, since_s: float, until_s: float
+    ) -> list[tuple[float, float | None]]:
+        """Return the same every 15 seconds, for the last quarter of an hour."""
+        rings = self._rings.get(queue)
+        return [] if rings is None else rings[2].points(figure, since_s, until_s)
 
 
 class Sampler(Sampling):
@@ -294,12 +304,12 @@ class Sampler(Sampling):
             return found is not None
         return found.number > after and found.age_s < WATCHED_S + found.interval_s
 
-    def close(self) -> None:
-        """End the thread."""
+    def close(self, wait_s: float = 10.0) -> None:
+        """End the thread, and wait this long for its reading."""
         self._end.set()
         self._wake.set()
         if self._thread is not None and self._pid == os.getpid():
-            self._thread.join(timeout=10)
+            self._thread.join(wait_s)
 
     def _run(self) -> None:
         interval = EVERY_S

@@ -24,7 +24,7 @@ _WORDS = {
 
 
 class StateWord(NamedTuple):
-    """A state for `ui.state`."""
+    """A state for `ui.state`: style, word."""
 
     style: str
     word: str
