@@ -8,6 +8,7 @@ from jobq.cli.arguments import names_of
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.client.address import connection_options, parse
+from jobq.limits.keys import reading as seeing_limits
 from jobq.limits.keys import rights as of_limits
 from jobq.limits.keys import within as within_limits
 from jobq.protocols.reliable.keys import rights as of_reliable
@@ -50,7 +51,7 @@ def acl(
     Without ROLE, one user for each role of jobq itself. metrics only reads what jobq metrics does. topic, rsmq and
     reliable are users of those protocols, and --queues names their topics or queues. limit uses and sets all
     limits. pipeline reads and writes DataFrames and fills lakes. These five are printed only by name. A worker and
-    an operator may use all limits, too. The command does not connect to a server.
+    an operator may use all limits, too, and the dashboard may see them. The command does not connect to a server.
 
     Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
     password, so none can log in until you set one: ACL SETUSER name '>…'. Users may select only the database
@@ -89,6 +90,8 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
         words += rights_to_lag(namespace)
     if role in _WITH_LIMITS:
         words += within_limits(namespace)
+    if role == "dashboard":
+        words += seeing_limits(namespace)
     return words
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.names import is_name
-from jobq.client.numbered_calls import Values
+from jobq.client.numbered_calls import ScriptCall, Values
+from jobq.client.pipelining import run_each
 from jobq.durations import Rate, rate_of
-from jobq.errors import ConfigError, ScriptError
+from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.limits import keys
 from jobq.limits.calls import LimitCalls
 from jobq.limits.limit import Limit
@@ -33,7 +35,7 @@ class LimitFacts(NamedTuple):
     """One limit. rule: what is in force, `100/m` or a number of slots. program: what the program said last.
 
     used: starts of the last span, or slots in use; above 10,000 a span, how much of what may start at once is used.
-    seen_at: epoch seconds of the last sign of a program.
+    seen_at: epoch seconds of the last sign of a program. most: starts of the rate, or slots. span_s: 0 for slots.
     """
 
     name: str
@@ -45,41 +47,62 @@ class LimitFacts(NamedTuple):
     turn_s: float
     seen_at: int
     holders: list[SlotHolder]
+    most: int = 0
+    span_s: float = 0.0
 
 
-def limit_facts(client: Client) -> list[LimitFacts]:
-    """Return all limits, by name; DAMAGED as the rule of one that can't be read. Other names aren't listed."""
-    listed = client.command("HGETALL", keys.limit_names(client.namespace))
-    said = dict(zip(listed[::2], listed[1::2], strict=True))
-    return [
-        _facts_or_damage(client, name.decode(), said[name].decode("utf-8", "replace"))
-        for name in sorted(said)
-        if is_name("limit", name)
-    ]
+def limit_names(client: Client) -> list[str]:
+    """Return the names of all limits, sorted; what can't be a name is left out."""
+    listed = client.command("HKEYS", keys.limit_names(client.namespace))
+    return sorted(name.decode() for name in listed if is_name("limit", name))
 
 
-def _facts_or_damage(client: Client, name: str, said: str) -> LimitFacts:
+def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[LimitFacts]:
+    """Return these limits, or all, by name; DAMAGED as the rule of one that can't be read."""
+    wanted = limit_names(client) if names is None else sorted(names)
+    if not wanted:
+        return []
+    listed = client.command("HMGET", keys.limit_names(client.namespace), *wanted)
+    said = [(raw or b"").decode("utf-8", "replace") for raw in listed]
+    calls = list(map(partial(_look, client), wanted, said))
+    replies = iter(run_each(client, [call for call in calls if call is not None]))
+    found = [None if call is None else next(replies) for call in calls]
+    return list(map(_facts_or_damage, wanted, said, found))
+
+
+def _look(client: Client, name: str, said: str) -> ScriptCall[list[Any]] | None:
+    program = said.partition(" ")[0]
     try:
-        return _facts(client, name, said)
-    except (ScriptError, ValueError):  # anybody may have written these keys; the others are listed
-        return LimitFacts(name, DAMAGED, said[:100], False, 0, 0.0, 0.0, 0, [])
-
-
-def _facts(client: Client, name: str, said: str) -> LimitFacts:
-    program, _, seen_at = said.partition(" ")
-    most, span_ms, margin_ms = _parsed(program)
+        most, span_ms, margin_ms = _parsed(program)
+    except ValueError:
+        return None
     values: Values = {"now": "", "most": most, "span_ms": span_ms or "", "margin_ms": margin_ms}
-    calls = LimitCalls(name, program, client)
-    most, span_ms, is_set, used, held_ms, turn_ms, *found = calls.perform(
-        calls.run_steps("look", values)
-    )
+    script = LimitCalls(name, program, client).scripts["look"]
+    return ScriptCall(script.script, script.keys, script.script.order(values), list)
+
+
+def _facts_or_damage(name: str, said: str, reply: Any) -> LimitFacts:
+    if isinstance(reply, UnavailableError):
+        raise reply
+    try:
+        if reply is not None and not isinstance(reply, JobqError):
+            return _facts(name, said, reply)
+    except ValueError:
+        pass  # anybody may have written these keys; the others are listed
+    return LimitFacts(name, DAMAGED, said[:100], False, 0, 0.0, 0.0, 0, [])
+
+
+def _facts(name: str, said: str, reply: list[Any]) -> LimitFacts:
+    program, _, seen_at = said.partition(" ")
+    most, span_ms, is_set, used, held_ms, turn_ms, *found = reply
     return LimitFacts(
         name, str(Rate(most, span_ms)) if span_ms else str(most), program, bool(is_set), used, held_ms / 1000,
-        turn_ms / 1000, int(seen_at) if seen_at.isdigit() else 0,
+        turn_ms / 1000, int(seen_at) if seen_at.isdigit() and len(seen_at) <= 11 else 0,
         [
             SlotHolder(token.decode("utf-8", "replace").partition(" ")[2], left_ms / 1000)
             for token, left_ms in zip(found[::2], found[1::2], strict=True)
         ],
+        most, span_ms / 1000,
     )  # fmt: skip
 
 

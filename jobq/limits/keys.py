@@ -14,10 +14,10 @@ call:<caller>      string, PX 10 min: number and reply of that caller's last sta
 
 from __future__ import annotations
 
-from jobq.client.acl import CALLS, allowed_for, commands, literal, selector
+from jobq.client.acl import CALLS, READING, allowed_for, commands, literal, selector
 from jobq.client.functions import scripts
 from jobq.client.names import checked_name
-from jobq.client.scripts import Script
+from jobq.client.scripts import Script, load
 
 
 def base(namespace: str, limit: str) -> str:
@@ -46,6 +46,16 @@ def within(namespace: str = "jobq") -> list[str]:
     return [*selector(f"~{_pattern(namespace)}", [*CALLS, *sorted(needed)]), *_names(namespace)]
 
 
+def reading(namespace: str = "jobq") -> list[str]:
+    """Return the words that allow a user who does other things to see all limits, and nothing else of them."""
+    needed = [*READING, *sorted(commands(load("limit", "look")))]
+    names = f"%R~{literal(limit_names(namespace))}"
+    return [
+        *selector(f"%R~{_pattern(namespace)}", needed),
+        *selector(names, ("hkeys", "hmget", "exists")),
+    ]
+
+
 def _scripts() -> list[Script]:
     return [script for script in scripts() if script.area == "limit"]
 
@@ -55,4 +65,7 @@ def _pattern(namespace: str) -> str:
 
 
 def _names(namespace: str) -> list[str]:
-    return selector(f"~{literal(limit_names(namespace))}", ("hget", "hgetall", "hset"))
+    return selector(
+        f"~{literal(limit_names(namespace))}",
+        ("exists", "hget", "hgetall", "hkeys", "hmget", "hset"),
+    )

@@ -226,7 +226,21 @@ class Shop:
             )
             self.ticks(made)
         Limit("smtp", "20/m", client=client).take()
-        Slots("erp", 4, client=client)
+        with Slots("erp", 4, client=client).slot():
+            pass
+        for number in range(3):
+            holder = f"token{number} web-7:471{number} shop.erp.book"
+            client.command("ZADD", "jobq:limit:{erp}:holders", self.now + 3_600_000, holder)
+        imports = Queue("imports", client)
+        imports.list_in_directory()
+        for number in range(14):
+            key = ("acme", "globex", "initech")[number % 5 % 3]
+            imports.enqueue(
+                self.call("shop.imports.load", self.now, number), mid=f"import-{number}", key=key
+            )
+        imports.rule("acme", max=2, weight=3)
+        imports.dequeue(3, lease="1h")
+        imports.hold("initech", "30m")
         orders = Topic("orders", client)
         orders.append_many([f'{{"order": {n}}}'.encode() for n in range(40)])
         TopicGroup(orders.name, "billing", client).subscribe()

@@ -1,0 +1,189 @@
+"""Limits and keys: what may start, what is used, who waits; set, hold, release."""
+
+from __future__ import annotations
+
+import time
+from heapq import nlargest
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from jobq.client.connection import Client
+from jobq.config import duration_s
+from jobq.errors import ConfigError
+from jobq.limits.directory import (
+    DAMAGED,
+    LimitFacts,
+    hold_limit,
+    limit_facts,
+    limit_names,
+    set_limit,
+    unset_limit,
+)
+from jobq.limits.keys import limit_names as limits_key
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.rules import KeyRow
+from jobq.schedules.listing import queues_with
+from jobq.web.access.identity import UserRole
+from jobq.web.acting import performing
+from jobq.web.paging import PER_PAGE, page_number
+from jobq.web.rendering import render
+from jobq.web.routes import action, form_of, nav, page, path_to
+from jobq.web.site import site_of
+
+#: Of more limits than this, a page shows those of one page by name.
+MOST_SORTED = 1_000
+#: Keys of a queue that one page looks at, and for how long.
+MOST_KEYS, MOST_S = 20_000, 1.0
+LONGEST_SEARCH = 200
+#: What the hold buttons offer.
+HOLDS = ("1m", "10m", "1h")
+_NUMBERS = ("max", "weight", "waiting")
+
+
+def _has_limits(client: Client) -> bool:
+    return bool(client.command("EXISTS", limits_key(client.namespace)))
+
+
+def _has_keys(client: Client) -> bool:
+    return bool(_queues_with_keys(client))
+
+
+def _queues_with_keys(client: Client) -> list[str]:
+    return queues_with(client, queue_names(client), "keys", "rules")
+
+
+nav("limits", "Limits", section="Control", order=20, shown=lambda site: site.uses("limits", _has_limits))  # fmt: skip
+nav("keys", "Keys", section="Control", order=30, shown=lambda site: site.uses("keys", _has_keys))
+
+
+@page("/limits")
+def limits(request: Request) -> Response:
+    """List limits, the fullest first."""
+    client, query = site_of(request).client, request.query_params
+    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    names = limit_names(client)
+    found = [name for name in names if wanted.lower() in name.lower()]
+    number = page_number(query.get("page", ""), len(found))
+    part = slice((number - 1) * PER_PAGE, number * PER_PAGE)
+    if len(found) > MOST_SORTED:
+        rows = limit_facts(client, found[part])
+    else:
+        rows = sorted(limit_facts(client, found), key=_fullest_first)[part]
+    return render(
+        request, "limits.html", rows=rows, total=len(names), found=len(found), q=wanted, number_of_page=number,
+        pages=-(-len(found) // PER_PAGE), damaged=DAMAGED,
+    )  # fmt: skip
+
+
+def _fullest_first(one: LimitFacts) -> tuple[Any, ...]:
+    used = one.used / one.most if one.most else 0
+    return (one.rule != DAMAGED, not one.held_s, -used, one.name)
+
+
+@page("/limits/{limit}")
+def limit(request: Request) -> Response:
+    """Show one limit: what is used, by whom, and forms to change it."""
+    client, name = site_of(request).client, request.path_params["limit"]
+    if name not in limit_names(client):
+        raise HTTPException(404, f"there is no limit {name!r:.120}")
+    [one] = limit_facts(client, [name])
+    return render(request, "limit.html", one=one, damaged=DAMAGED, holds=HOLDS)
+
+
+@action("/limits/{limit}/change", role=UserRole.OPERATE)
+def change_limit(request: Request) -> Response:
+    """Set a limit at the server, unset it, or hold it."""
+    form, name = form_of(request), request.path_params["limit"]
+    verb, value = str(form.get("verb", "")), str(form.get("value", "")).strip()[:100]
+    what = {"set": f" rule:{value}", "hold": f" for:{value}", "unset": ""}
+    if verb not in what:
+        raise HTTPException(400, f"unknown verb {verb!r:.40}; use set, unset or hold")
+    if name not in limit_names(site_of(request).client):
+        raise HTTPException(404, f"there is no limit {name!r:.120}")
+    with performing(request, f"limit-{verb}", filter=f"limit:{name}{what[verb]}") as client:
+        if verb == "set":
+            set_limit(client, name, value)
+        elif verb == "hold":
+            hold_limit(client, name, duration_s(value))
+        else:
+            unset_limit(client, name)
+    return RedirectResponse(path_to(request, "limit", limit=name), 303)
+
+
+@page("/keys")
+def keys(request: Request) -> Response:
+    """Show what waits and runs for each key of a queue, those with most waiting first."""
+    client, query = site_of(request).client, request.query_params
+    names, chosen = _queues_with_keys(client), query.get("queue", "")
+    chosen = chosen or (names[0] if names else "")
+    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    if chosen and chosen not in names:
+        raise HTTPException(404, f"queue {chosen!r:.120} has no keys")
+    rows, looked_at, whole = _rows(Queue(chosen, client), wanted) if chosen else ([], 0, True)
+    return render(
+        request, "keys.html", queues=names, queue=chosen, rows=rows, q=wanted, looked_at=looked_at, whole_queue=whole,
+        now_ms=client.clock_ms(), holds=HOLDS, most=PER_PAGE,
+    )  # fmt: skip
+
+
+def _rows(queue: Queue, wanted: str) -> tuple[list[KeyRow], int, bool]:
+    """Return the keys with most waiting, how many were looked at, and whether these were all."""
+    found, looked_at, until = [], 0, time.monotonic() + MOST_S
+    for row in queue.admin.every_key():
+        if looked_at >= MOST_KEYS or time.monotonic() > until:
+            break
+        looked_at += 1
+        if wanted.lower() in row.key.lower():
+            found.append(row)
+    else:
+        return nlargest(PER_PAGE, found, key=_most), looked_at, True
+    return nlargest(PER_PAGE, found, key=_most), looked_at, False
+
+
+def _most(row: KeyRow) -> tuple[int, int]:
+    return row.waiting, row.running
+
+
+@action("/keys/change", role=UserRole.OPERATE)
+def change_key(request: Request) -> Response:
+    """Hold a key, release it, or change what it may do."""
+    form = form_of(request)
+    verb, name, key = (str(form.get(field, "")) for field in ("verb", "queue", "key"))
+    if name not in queue_names(site_of(request).client):
+        raise HTTPException(404, f"there is no queue {name!r:.120}")
+    if verb == "hold":
+        value = str(form.get("value", "")).strip()[:40]
+        with performing(request, "key-hold", queue=name, filter=f"key:{key} for:{value}") as client:
+            Queue(name, client).hold(key, duration_s(value))
+    elif verb == "set":
+        texts = {field: str(form.get(field, "")).strip()[:40] for field in ("rate", *_NUMBERS)}
+        given = {field: text for field, text in texts.items() if text}
+        words = [f"key:{key}", *(f"{field}:{text}" for field, text in given.items())]
+        with performing(request, "key-set", queue=name, filter=" ".join(words)) as client:
+            Queue(name, client).rule(key, **_limits(given))
+    else:
+        raise HTTPException(400, f"unknown verb {verb!r:.40}; use hold or set")
+    return RedirectResponse(path_to(request, "keys", queue=name, q=key), 303)
+
+
+def _limits(given: dict[str, str]) -> dict[str, Any]:
+    """Return what was typed as `Queue.rule` takes it."""
+    if not given:
+        raise ConfigError(
+            "no limit was given; fill in one of the fields, or write none to remove it"
+        )
+    return {field: _limit(field, text) for field, text in given.items()}
+
+
+def _limit(field: str, text: str) -> int | str | None:
+    if text.lower() == "none":
+        return None
+    if field not in _NUMBERS:
+        return text
+    if not text.isdecimal():
+        raise ConfigError(f"{field} {text!r} is not a number; give one, or none")
+    return int(text)
