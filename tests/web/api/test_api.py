@@ -11,8 +11,16 @@ from starlette.testclient import TestClient
 from jobq.client.connection import Client
 from jobq.events import attempt_record
 from jobq.jobs.codec import encode
+from jobq.limits.limit import Limit
+from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.rsmq import Rsmq
+from jobq.protocols.ruby.queues import SidekiqQueue
+from jobq.queue import presence
+from jobq.queue.audit_log import Act, AuditLog
+from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
+from jobq.schedules.definition import checked_schedule, encoded
 from jobq.topics.topic import Topic
 from jobq.web import UserRole
 from jobq.web.access.identity import READ
@@ -62,14 +70,39 @@ def filled(client: Client) -> None:
     topic = Topic("orders", client)
     topic.append_many([b"1", HOSTILE.encode(), b"\xff"])
     topic.group("mail").subscribe("earliest")
+    facts = {
+        "queues": ["low"],
+        "slots": 8,
+        "lease_ms": 15_000,
+        "started_at": 1,
+        "seen_at": client.clock_ms(),
+    }
+    presence.put_worker(client, "web-7:4711", facts)
+    running = [RunningJob("low", HOSTILE[:25], client.clock_ms())]
+    presence.put_running(
+        client, "web-7:4711", [ChildEntry(4712, "working", 1 << 20, 4, tuple(running))]
+    )
+    schedule = checked_schedule("nightly", "app.mail", "30 2 * * *", {"tz": "Europe/Berlin"})
+    low.admin.schedule("add", "nightly", encoded(schedule))
+    Limit("smtp", "20/m", client=client).take()
+    rsmq = Rsmq(client)
+    rsmq.create_queue("sms")
+    rsmq.send_message("sms", HOSTILE)
+    ReliableQueue(client).push("invoices", "one")
+    SidekiqQueue("default", client).push("HardWorker", [1])
+    log = AuditLog(client)
+    for number in range(3):
+        with log.performing(Act("anna", "admin", "pause", "low", HOSTILE, number)):
+            pass
 
 
 #: Values for the parts of paths.
 NAMES = {
-    "queue": "low", "mid": "m7", "job": "app.mail", "group": "ab" * 8, "topic": "orders", "name": "mail",
+    "queue": "low", "mid": "m7", "job": "app.mail", "group": "ab" * 8, "topic": "orders", "worker": "web-7:4711",
+    "operation": "0" * 16,
 }  # fmt: skip
 #: Query that a resource needs.
-NEEDED = {"/autoscale": "?queues=low,high"}
+NEEDED = {"/autoscale": "?queues=low,high", "/messages": "?f=job:app.*"}
 
 
 def reads() -> list[str]:
@@ -233,3 +266,39 @@ def test_keda_finds_the_slots_where_contrib_says(api, filled):
     # Three ready, one running; a retry that waits is delayed.
     assert reply.status_code == 200 and isinstance(reply.json()[facts["valueLocation"]], int)
     assert facts["authMode"] == "bearer"
+
+
+def test_figures_equal_those_of_the_commands(api, filled, client):
+    low = Queue("low", client).admin.counts()
+    row = api.get(f"{ROOT}/queues/low").json()
+    assert (row["ready"], row["delayed"], row["locked"], row["dead"], row["messages"]) == (
+        low.ready, low.delayed, low.locked, low.dead, low.messages,
+    )  # fmt: skip
+    dead = api.get(f"{ROOT}/dead").json()["items"]
+    assert [(one["mid"], one["dead_id"]) for one in dead] == [
+        (one.mid, one.dead_id) for one in Queue("low", client).admin.dead()
+    ]
+    late = api.get(f"{ROOT}/queues/low/messages/later").json()
+    assert late["why"][0]["code"] == "delayed" and late["not_before"].endswith("Z")
+    assert api.get(f"{ROOT}/queues/low/messages/later/why").json()["reasons"] == late["why"]
+    assert [one["state"] for one in api.get(f"{ROOT}/workers").json()["items"]] == ["working"]
+    assert [one["id"] for one in api.get(f"{ROOT}/audit").json()["items"]] == [
+        one.entry_id for one in AuditLog(client).page()
+    ]
+    assert api.get(f"{ROOT}/cron").json()["items"][0]["next_at"] is not None
+    assert {one["limit"] for one in api.get(f"{ROOT}/limits").json()["items"]} == {"smtp"}
+
+
+def test_lists_of_messages_go_on_where_the_reply_before_ended(api, client):
+    Queue("low", client).enqueue_many([(f"m{n}", encode("app.mail")) for n in range(25)])
+    rows, cursor = [], ""
+    while cursor is not None:
+        page = api.get(
+            f"{ROOT}/queues/low/messages", params={"limit": 10, "cursor": cursor, "f": "job:app.*"}
+        ).json()
+        rows += [one["mid"] for one in page["items"]]
+        cursor = page["next"]
+    assert sorted(rows) == sorted(f"m{n}" for n in range(25))
+    assert is_problem(api.get(f"{ROOT}/messages?f=job:x&cursor=nonsense"), 400, "bad_request")
+    assert is_problem(api.get(f"{ROOT}/messages?f=nokey:x"), 400, "bad_request")
+    assert is_problem(api.get(f"{ROOT}/queues/none/messages"), 404, "not_found")

@@ -1,0 +1,78 @@
+"""The server as the doctor sees it, how the dashboard is set up, and what queues record."""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobq import __version__
+from jobq.client.pipelining import commands
+from jobq.errors import masked_text
+from jobq.events import MAXLEN
+from jobq.queue import keys
+from jobq.queue.directory import queue_names
+from jobq.queue.doctor import Finding, findings
+from jobq.queue.types import text_of
+from jobq.web.foreign import MOST_ROWS, read_each
+from jobq.web.pages.foreign import offset_of
+from jobq.web.rendering import render
+from jobq.web.routes import nav, page
+from jobq.web.site import Site, site_of
+
+#: How long findings serve all who look.
+KEPT_S = 30.0
+LOOKS = {"ok": "done", "warn": "retry", "fail": "dead"}
+
+nav("settings", "Settings", section="Records", order=99)
+
+
+class Doctor:
+    """The findings of one dashboard's server. Threads may share it."""
+
+    def __init__(self, site: Site) -> None:
+        self._client = site.client
+        self._lock = Lock()
+        self._until = 0.0
+        self._found: list[Finding] = []
+
+    def findings(self) -> list[Finding]:
+        """Ask the server, at most every half minute; what is wrong comes first."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                order = list(LOOKS)[::-1]
+                self._found = sorted(findings(self._client), key=lambda one: order.index(one.level))
+                self._until = time.monotonic() + KEPT_S
+            return self._found
+
+
+@page("/settings")
+def settings(request: Request) -> Response:
+    """Show the doctor's findings, connections, and what queues record."""
+    site, offset = site_of(request), offset_of(request)
+    names = queue_names(site.client)
+
+    def levels(name: str) -> dict[str, Any]:
+        # The script that sets them may not run for a user who only reads.
+        meta = keys.key(keys.prefix(site.client.namespace, name), "meta")
+        words = [("HGET", meta, field) for field in ("events", "maxlen")]
+        level, most = commands(site.client, meta, words)
+        return {"queue": name, "level": text_of(level or b"attempts"), "maxlen": _number(most)}
+
+    read = read_each(site.client, names[offset : offset + MOST_ROWS], levels)
+    return render(
+        request, "settings.html", live=0, found=site.part(Doctor, Doctor).findings(), looks=LOOKS, levels=read,
+        more=len(names) > offset + MOST_ROWS, offset=offset, step=MOST_ROWS, version=__version__,
+        url_shown=masked_text(site.client.url), namespace=site.client.namespace,
+        operate_shown="" if site.operate is site.client else masked_text(site.operate.url),
+    )  # fmt: skip
+
+
+def _number(written: bytes | None) -> int | None:
+    """Return the length that a queue was set to, the default for none, None for what is no number."""
+    if written is None:
+        return MAXLEN
+    return int(written) if written.isdigit() and len(written) < 12 else None
