@@ -27,6 +27,7 @@ from jobq.web.access.identity import Identity, UserRole
 from jobq.web.api.problems import problem
 from jobq.web.api.shapes import RecordShape, Shape
 from jobq.web.history import Span
+from jobq.web.operations.service import NotAllowedError
 from jobq.web.routes import ROUTES, identity_of
 from jobq.web.site import Site, site_of
 
@@ -39,6 +40,10 @@ MOST_DAYS = 400
 
 class NotThereError(JobqError):
     """What a request names doesn't exist."""
+
+
+class ConflictError(JobqError):
+    """A request contradicts an earlier one."""
 
 
 class Parameter(NamedTuple):
@@ -243,6 +248,10 @@ def refusal(error: JobqError) -> Response:
     """Return what an error means to a client."""
     if isinstance(error, NotThereError):
         return problem(404, str(error))
+    if isinstance(error, ConflictError):
+        return problem(409, str(error))
+    if isinstance(error, NotAllowedError):
+        return problem(403, str(error))
     if isinstance(error, ConfigError):
         return problem(400, str(error))
     if isinstance(error, UnavailableError | ServerFullError):

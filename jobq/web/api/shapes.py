@@ -113,6 +113,21 @@ class Maybe:
 
 
 @dataclass(frozen=True)
+class Optional:
+    """A field of a body that may be left out."""
+
+    shape: Shape
+
+    def written(self, value: Any) -> Any:
+        """Return the value."""
+        return self.shape.written(value)
+
+    def described(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return self.shape.described()
+
+
+@dataclass(frozen=True)
 class Items:
     """A list."""
 
@@ -160,7 +175,8 @@ class RecordShape:
     def described(self) -> dict[str, Any]:
         """Return the JSON schema. Fields may be added in this version, so others are allowed."""
         schema: dict[str, Any] = {
-            "type": "object", "required": list(self.fields),
+            "type": "object",
+            "required": [name for name, shape in self.fields.items() if not isinstance(shape, Optional)],
             "properties": {name: shape.described() for name, shape in self.fields.items()},
         }  # fmt: skip
         return schema | ({"description": self.says} if self.says else {})

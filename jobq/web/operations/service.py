@@ -95,11 +95,11 @@ class Operations:
 
     def create(
         self, who: Identity, verb: str, contents: Contents, *, filter: str = "",
-        ids: Sequence[tuple[str, str]] | None = None,
+        ids: Sequence[tuple[str, str]] | None = None, op: str = "",
     ) -> str:  # fmt: skip
         """Begin to freeze what matches, or the messages of these queues and ids; the operation's id.
 
-        ids: mids, or dead ids for verbs of the dead.
+        ids: mids, or dead ids for verbs of the dead. op: the id to give it; a new one by default.
         """
         chosen = self.allowed(who, verb, filter)
         asked = parse(filter, may_see_arguments=who.arguments, keys=chosen.keys)
@@ -108,7 +108,7 @@ class Operations:
                 raise ConfigError(f"{len(ids):,} messages were chosen; choose 1 to {MOST_IDS:,}")
             ids = sorted({(checked_name("queue", queue), one) for queue, one in ids})
         state = OperationState(
-            id=new_op(), verb=verb, by=who.name, role=who.role.word, filter=asked.text if ids is None else "",
+            id=op or new_op(), verb=verb, by=who.name, role=who.role.word, filter=asked.text if ids is None else "",
             created_at=self.operate.clock_ms(),
         )  # fmt: skip
 

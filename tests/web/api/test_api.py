@@ -139,7 +139,7 @@ def test_the_document_is_valid_and_names_every_resource(document):
     assert document["openapi"] == "3.1.0" and document["servers"] == [{"url": ROOT}]
 
 
-@pytest.mark.parametrize("path", reads())
+@pytest.mark.parametrize("path", [one for one in reads() if "{operation}" not in one])
 def test_replies_are_as_the_document_says(api, filled, document, path):
     asked = path.format_map(NAMES) + NEEDED.get(path, "")
     reply = api.get(ROOT + asked)
