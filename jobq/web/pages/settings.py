@@ -72,7 +72,7 @@ def settings(request: Request) -> Response:
 
 
 def _number(written: bytes | None) -> int | None:
-    """Return the length that a queue was set to, the default for none, None for what is no number."""
+    """Return the length that a queue was set to, the default for none, None if it is not a number."""
     if written is None:
         return MAXLEN
     return int(written) if written.isdigit() and len(written) < 12 else None
