@@ -108,9 +108,12 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One Chromium for all browser tests of this process. Mark such tests `filterwarnings("ignore")`."""
+    """One Chromium for the browser tests of a module. Mark such tests `filterwarnings("ignore")`.
+
+    While Playwright runs, this thread has a running event loop: no other module could call asyncio.run.
+    """
     where = chromium()
     from playwright.sync_api import sync_playwright
 
