@@ -22,6 +22,11 @@ class AskedFilter(NamedTuple):
     filter: Filter
     error: str = ""
 
+    def check(self) -> None:
+        """Raise FilterError if it can't be read."""
+        if self.error:
+            raise FilterError(self.error)
+
 
 def contents_of(request: Request) -> Contents:
     """Return the reader of contents for the sender of a request."""

@@ -18,7 +18,7 @@ from tests.web.shop import SAMPLES, Shop
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
 #: Routes that show no page.
-NO_PAGES = {"static"}
+NO_PAGES = {"static", "dead_export"}
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}}
 CONTRAST = {"runOnly": ["color-contrast"]}
 FOUND = """async (options) => {

@@ -209,7 +209,8 @@ def test_lists_of_a_queue_show_each_place_and_page(queue: Queue, client: Client,
     assert "Nothing runs" not in running
     assert page.get("/queues/low/messages?place=moon").status_code == 404
     assert page.get("/queues/never/messages").status_code == 404
-    assert page.get("/queues/low/messages?cursor=x").status_code == 400
+    for name in ("messages", "events"):
+        assert page.get(f"/queues/low/{name}?cursor=x").status_code == 400
 
 
 def test_long_list_goes_on_where_it_stopped(queue: Queue, visit: Any):

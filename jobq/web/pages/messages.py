@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -34,7 +35,8 @@ from jobq.web.viewer import AskedFilter, contents_of, filter_of
 
 #: Hits of the find box that are listed.
 MOST_HITS = 100
-_PLACE_WORDS = {
+PLACE_WORDS = {
+    "": "Messages",
     "ready": "Ready",
     "due": "Due",
     "running": "Running",
@@ -75,7 +77,7 @@ def queue_messages(request: Request) -> Response:
     title, text = _NOTHING[place] if place else ("No messages", "This queue is empty.")
     return render(
         request, "messages.html", title=queue, queue=queue, place=place, asked=asked, found=found, keys=keys,
-        nothing_title=title, nothing_text=text, words=_PLACE_WORDS, state=state_of_row, more=_more(request, found),
+        nothing_title=title, nothing_text=text, words=PLACE_WORDS, state=state_of_row, more=more_of(request, found),
     )  # fmt: skip
 
 
@@ -91,8 +93,8 @@ def messages(request: Request) -> Response:
     found = _messages(request, asked, names, PLACES) if asked.filter else None
     return render(
         request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=found,
-        keys=LISTED_KEYS, nothing_title="No message matches", nothing_text="", words=_PLACE_WORDS, state=state_of_row,
-        more=_more(request, found),
+        keys=LISTED_KEYS, nothing_title="No message matches", nothing_text="", words=PLACE_WORDS, state=state_of_row,
+        more=more_of(request, found),
     )  # fmt: skip
 
 
@@ -104,9 +106,10 @@ def queue_events(request: Request) -> Response:
     cursor = request.query_params.get("cursor", "")
     found = None
     if not asked.error:
-        found = search.events(queue, contents_of(request), asked.filter, cursor)
+        with refused():
+            found = search.events(queue, contents_of(request), asked.filter, cursor)
     return render(
-        request, "events.html", queue=name, asked=asked, found=found, more=_more(request, found),
+        request, "events.html", queue=name, asked=asked, found=found, more=more_of(request, found),
         keys=search.EVENT_KEYS, state=state_of_kind,
     )  # fmt: skip
 
@@ -177,15 +180,22 @@ def _messages(
     if asked.error:
         return None
     cursor = request.query_params.get("cursor", "")
-    try:
+    with refused():
         return search.messages(
             site_of(request).client, contents_of(request), asked.filter, queues, places, cursor
         )
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Answer 400 to what can't be read in an address."""
+    try:
+        yield
     except ConfigError as error:
         raise HTTPException(400, str(error)) from error
 
 
-def _more(request: Request, found: FoundRows | None) -> str:
+def more_of(request: Request, found: FoundRows | None) -> str:
     """The address of the next page, '' at the end."""
     if found is None or not found.cursor:
         return ""

@@ -1,0 +1,130 @@
+"""The dead of all queues in groups: those that died of the same error in the same job."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.errors import ScriptError, UnavailableError
+from jobq.queue.queue import Queue
+from jobq.web.contents import Contents
+from jobq.web.filters import MOST_CHARACTERS, Filter, quoted
+from jobq.web.search import MOST_MESSAGES, MOST_SECONDS, PER_CALL, ListedRow, counts_of, dead_row
+
+#: Groups of a page, and characters of an error that tell groups apart.
+MOST_GROUPS, MOST_ERROR = 200, 160
+#: What differs between errors of one kind: numbers, ids, addresses, texts in quotes.
+_VARIES = re.compile(
+    r"\*+|'[^']{0,200}'|\"[^\"]{0,200}\"|<[^<>]{0,200}>|\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+(?:[.,:]\d+)*"
+)
+
+
+class DeadGroup(NamedTuple):
+    """Dead messages alike. error: `*` stands for what varies. filter: what lists them. Times are epoch ms."""
+
+    queue: str
+    job: str
+    error: str
+    number: int
+    newest_at: int
+    oldest_at: int
+    newest_error: str
+    filter: str
+
+
+class DeadGroups(NamedTuple):
+    """The groups, the largest first. total: dead messages of these queues, of which looked_at were read.
+
+    more: groups that are left out. at_ms: the moment by the server's clock. problems: queue -> why it can't be read.
+    """
+
+    groups: list[DeadGroup]
+    more: int
+    looked_at: int
+    total: int
+    at_ms: int
+    problems: dict[str, str]
+
+
+@dataclass
+class _Tally:
+    number: int = 0
+    newest_at: int = 0
+    oldest_at: int = 0
+    newest_error: str = ""
+
+    def add(self, at_ms: int, error: str) -> None:
+        if not self.number or at_ms > self.newest_at:
+            self.newest_at, self.newest_error = at_ms, error
+        self.oldest_at = min(at_ms, self.oldest_at) if self.number else at_ms
+        self.number += 1
+
+
+def groups(
+    client: Client, contents: Contents, asked: Filter, names: Sequence[str],
+    most: int = MOST_MESSAGES, seconds: float = MOST_SECONDS,
+) -> DeadGroups:  # fmt: skip
+    """Group the newest dead of each queue that match. The queues share what one request may look at."""
+    until, now_ms = time.monotonic() + seconds, client.clock_ms()
+    counts, problems = counts_of(client, [name for name in names if asked.may("queue", name)])
+    left = sorted((one.dead, name) for name, one in counts.items() if one.dead)
+    tallies: dict[tuple[str, str, str], _Tally] = {}
+    looked_at, total = 0, sum(number for number, _ in left)
+    while left:
+        share = max(PER_CALL, (most - looked_at) // len(left))
+        _, name = left.pop(0)
+        try:
+            for listed in _newest(Queue(name, client), contents, share, now_ms, until):
+                looked_at += 1
+                if asked(listed.row):
+                    key = (name, listed.row.job, shape(listed.row.error))
+                    tally = tallies.setdefault(key, _Tally())
+                    tally.add(listed.at_ms, listed.row.error.partition("\n")[0])
+        except (ScriptError, UnavailableError) as error:
+            if isinstance(error, UnavailableError) and not client.is_cluster:
+                raise
+            problems[name] = str(error)
+    found = [
+        DeadGroup(*key, one.number, one.newest_at, one.oldest_at, one.newest_error, filter_of_group(*key))
+        for key, one in tallies.items()
+    ]  # fmt: skip
+    found.sort(key=lambda one: (-one.number, -one.newest_at, one.queue, one.job, one.error))
+    return DeadGroups(
+        found[:MOST_GROUPS], len(found[MOST_GROUPS:]), looked_at, max(total, looked_at), now_ms, problems,
+    )  # fmt: skip
+
+
+def _newest(
+    queue: Queue, contents: Contents, most: int, now_ms: int, until: float
+) -> list[ListedRow]:
+    """The newest dead of one queue as rows: at least one page of them."""
+    found: list[ListedRow] = []
+    while not found or (len(found) < most and time.monotonic() < until):
+        page = queue.admin.dead(len(found), min(PER_CALL, most - len(found)))
+        if not page:
+            break
+        found += [dead_row(contents, queue.name, one, now_ms) for one in page]
+    return found
+
+
+def shape(error: str) -> str:
+    """Return the first line of an error with `*` for what varies: `Timeout after 30 s` -> `Timeout after * s`."""
+    line = error.partition("\n")[0]
+    found = re.sub(r"\*[\s*]*\*", "*", _VARIES.sub("*", line[: 4 * MOST_ERROR]))
+    whole = len(found) <= MOST_ERROR and len(line) <= 4 * MOST_ERROR
+    return found if whole else f"{found[:MOST_ERROR].rstrip('*')}*"
+
+
+def filter_of_group(queue: str, job: str, error: str) -> str:
+    """Return the filter that lists the messages of a group, and at most others whose errors begin alike."""
+    parts = [quoted(part) if part else "" for part in error.split("*")]
+    named = f"queue:{quoted(queue)} job:{quoted(job) if job else chr(34) * 2} error:"
+    text = named + ("*".join(parts) or '""')
+    while len(text) > MOST_CHARACTERS and len(parts) > 1:
+        parts = [*parts[:-2], ""] if parts[-1] == "" else [*parts[:-1], ""]
+        text = named + "*".join(parts)
+    return text if len(text) <= MOST_CHARACTERS else f"queue:{quoted(queue)}"

@@ -1,0 +1,79 @@
+"""The dead of all queues: groups by queue, job and error, then rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobq.events import in_utc
+from jobq.queue.directory import queue_names
+from jobq.web import dead as dead_messages
+from jobq.web import search
+from jobq.web.filters import Filter
+from jobq.web.pages.messages import PLACE_WORDS, more_of, refused, state_of_row
+from jobq.web.rendering import render
+from jobq.web.routes import nav, page
+from jobq.web.search import FoundRows, SearchLimits
+from jobq.web.site import site_of
+from jobq.web.viewer import contents_of, filter_of
+
+nav("dead", "Dead", section="Now", order=30, key="d")
+#: Rows of an export.
+MOST_EXPORTED = 5_000
+
+
+@page("/dead")
+def dead(request: Request) -> Response:
+    """Show what died of what, then the messages."""
+    asked = filter_of(request, search.DEAD_KEYS)
+    client, contents = site_of(request).client, contents_of(request)
+    names = queue_names(client)
+    grouped = found = None
+    if not asked.error:
+        if "cursor" not in request.query_params:
+            grouped = dead_messages.groups(client, contents, asked.filter, names)
+        found = _rows(request, asked.filter, names)
+    return render(
+        request, "dead.html", asked=asked, grouped=grouped, found=found, keys=search.DEAD_KEYS,
+        more=more_of(request, found), words=PLACE_WORDS, state=state_of_row,
+    )  # fmt: skip
+
+
+@page("/dead.jsonl", name="dead_export")
+def dead_export(request: Request) -> Response:
+    """Return dead messages as lines of JSON, as they may be shown to the sender of the request."""
+    asked = filter_of(request, search.DEAD_KEYS)
+    with refused():
+        asked.check()
+        found = _rows(
+            request, asked.filter, queue_names(site_of(request).client),
+            SearchLimits(rows=MOST_EXPORTED),
+        )  # fmt: skip
+    headers = {"content-disposition": 'attachment; filename="dead.jsonl"'}
+    text = "".join(f"{line}\n" for line in _lines(found))
+    return Response(text, 200, headers, "application/jsonl; charset=utf-8")
+
+
+def _rows(
+    request: Request, asked: Filter, names: list[str], limits: SearchLimits | None = None
+) -> FoundRows:
+    cursor = request.query_params.get("cursor", "")
+    with refused():
+        return search.messages(
+            site_of(request).client, contents_of(request), asked, names, ["dead"], cursor, limits
+        )
+
+
+def _lines(found: FoundRows) -> Iterator[str]:
+    for one in found.rows:
+        row, arguments = one.row, one.call.arguments
+        yield json.dumps({
+            "queue": row.queue, "dead_id": one.dead_id, "mid": row.mid, "job": row.job, "died_at": in_utc(one.at_ms),
+            "attempts": row.attempt, "crashes": row.crashes, "reason": row.error,
+            "args": arguments.args if arguments else None, "kwargs": arguments.kwargs if arguments else None,
+        })  # fmt: skip
+    if found.cursor:
+        yield json.dumps({"next": found.cursor, "looked_at": found.looked_at, "total": found.total})
