@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Mount
 
 from jobq.client.connection import Client, default_client
-from jobq.errors import JobqError, UnavailableError
+from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.web.access.gate import Gate
 from jobq.web.access.headers import SecurityHeaders, with_headers
 from jobq.web.access.identity import NOBODY
@@ -55,7 +55,8 @@ def create_app(
             Middleware(Gate, settings=site.guard.settings, prefix=chosen.prefix),
         ],
         exception_handlers={
-            HTTPException: _refused, UnavailableError: _away, JobqError: _failed, Exception: _broken,
+            HTTPException: _refused, UnavailableError: _away, ConfigError: _wrong, JobqError: _failed,
+            Exception: _broken,
         },
     )  # fmt: skip
     app.state.site = site
@@ -105,6 +106,11 @@ async def _away(request: Request, error: Exception) -> Response:
     return await run_in_threadpool(
         error_page, request, 503, "The server doesn't answer", text, hint=str(error), away=True
     )
+
+
+async def _wrong(request: Request, error: Exception) -> Response:
+    """A name or a value in the address that nothing can have."""
+    return await run_in_threadpool(error_page, request, 400, "Not done", str(error), live=0)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ import hashlib
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import jinja2
@@ -144,8 +145,8 @@ def rail(site: Site) -> list[tuple[str, list[NavEntry]]]:
 
 
 def _here(request: Request) -> str:
-    query = request.url.query
-    return f"{request.url.path}?{query}" if query else request.url.path
+    query, path = request.url.query, quote(request.url.path, safe="/%~:@,;=+$&!*'()")
+    return f"{path}?{query}" if query else path
 
 
 def _route_name(request: Request) -> str:
