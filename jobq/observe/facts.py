@@ -26,6 +26,8 @@ T = TypeVar("T")
 #: Newest events in which a message's history is looked for, and how many are read at once.
 MOST_EVENTS, EVENTS_PER_CALL = 5_000, 500
 _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
+#: So many before a message are counted one by one.
+FEW_AHEAD = 100
 #: Over which time a rate is measured, and at least.
 RATE_MS, LEAST_RATE_MS = 60_000, 1_000
 
@@ -134,6 +136,10 @@ class Collector:
     def _ahead(self, mid: str) -> int | None:
         ready = keys.key(self.queue.prefix, "ready")
         found = self.queue.client.command("LPOS", ready, mid, "MAXLEN", MOST_AHEAD)
+        if found is not None and 0 < found <= FEW_AHEAD:
+            # Mids that have left ready still stand in its list for a while; a page leaves them out.
+            page = self.queue.admin.content("ready", 0, int(found))
+            return len(page.entries) if page.following == found else int(found)
         if found is not None:
             return int(found)
         length = int(self.queue.client.command("LLEN", ready))

@@ -111,7 +111,8 @@ def why(facts: MessageFacts) -> list[Reason]:
     if word not in _WAITING:
         return [_over(facts)]
     found = [reason for one in _HOLDING_UP for reason in one(facts)]
-    if not found and facts.ahead is None:
+    is_first = facts.line is not None and facts.line.place == 1
+    if not found and facts.ahead is None and not is_first:
         text = "waits: it is not in the list ready; if it has a key, the key's line or limits hold it up"
         found = [Reason("not_ready", text, f"jobq key list {facts.queue}")]
     return [
