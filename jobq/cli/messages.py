@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from jobq.cli import output
-from jobq.cli.options import queues_option
+from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.durations import lasting
 from jobq.errors import ConfigError
@@ -24,26 +24,35 @@ def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
 
 #: Characters of a checkpoint that people see; --json has all of it.
 MOST_SHOWN = 200
+#: Attempts whose log is looked for.
+MOST_LOGS = 20
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
 
 
-@command("status", "resize:a.jpg", "resize:a.jpg --queues low --json")
+@command("status", "resize:a.jpg", "resize:a.jpg --queues low --json", "resize:a.jpg --log")
 @click.argument("mid")
 @queues_option
-def status(session: Session, mid: str, queues: str | None) -> bool:
+@option(
+    "--log", "logged", "Also print what its newest attempt logged, if its job declares keep_logs."
+)
+def status(session: Session, mid: str, queues: str | None, logged: bool) -> bool:
     """Show where a message is, and its attempts.
 
     The attempts are those among the newest 5,000 events of the queue; jobq report finds older ones in a lake.
     checkpoint: what the next attempt reads; the first 200 characters, --json prints all of it.
-    Exit code 1: no queue has it. It was never enqueued, or it finished or was cancelled and is already removed.
+    Exit code 1: no queue has it, nor a log of it with --log. It was never enqueued, or it finished or was cancelled and
+    is already removed.
     """
     found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
     # A queue that can't be read may know it.
     nowhere: list[dict[str, Any]] = [{"mid": mid, "queue": None, "status": UNKNOWN}]
+    known = bool(found)
     for record in found or nowhere[: not session.problems]:
-        session.say(record, _sentence(record), *_attempt_lines(record))
-    return bool(found)
+        log = _log_of(session, record, queues) if logged else {}
+        known = known or log.get("log_of_attempt") is not None
+        session.say(record | log, _sentence(record), *_attempt_lines(record), *_log_lines(log))
+    return known
 
 
 def _sentence(record: dict[str, Any]) -> str:
@@ -59,6 +68,34 @@ def _sentence(record: dict[str, Any]) -> str:
         facts["checkpoint"] = f"{facts['checkpoint'][:MOST_SHOWN]}…"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
     return "  ".join([f"{record['mid']}: {record['status']}", *shown])
+
+
+def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
+    """Return the log of the newest attempt that has one, and which that is; a message that is gone may have one."""
+    mid, attempts = record["mid"], [MOST_LOGS]
+    if record["queue"]:
+        names, attempts = record["queue"], [one["attempt"] for one in record["history"]]
+    newest = max([record.get("attempts", 0), *attempts])
+    for queue in session.queues(names):
+        for attempt in range(newest, max(0, newest - MOST_LOGS), -1):
+            text = queue.admin.log(mid, attempt)
+            if text is not None:
+                shown = session.shown("log", queue.name, mid, text.decode("utf-8", "replace"))
+                return {"log_of_attempt": attempt, "log": shown}
+    return {"log_of_attempt": None, "log": ""}
+
+
+def _log_lines(log: dict[str, Any]) -> list[str]:
+    if not log:
+        return []
+    if log["log_of_attempt"] is None:
+        return [
+            "    no log is kept: its job declares no keep_logs, nothing was logged, or it expired"
+        ]
+    return [
+        f"    log of attempt {log['log_of_attempt']}:",
+        *(f"      {line}" for line in log["log"].splitlines()),
+    ]
 
 
 def _attempt_lines(record: dict[str, Any]) -> list[str]:

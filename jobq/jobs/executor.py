@@ -24,6 +24,7 @@ from jobq.client.clock import wall
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.admission import arun_admitted, run_admitted
+from jobq.jobs.attempt_log import AttemptLogs
 from jobq.jobs.codec import UnknownVersionError, decode
 from jobq.jobs.context import Call, Checkpoint, Context, JobLines, ReportProgress, running
 from jobq.jobs.deaths import ON_DEAD, FindDead, dead_call, dead_id_in
@@ -121,6 +122,8 @@ class Executor:
         self.log: JobLines | None = None
         #: Keeps the checkpoints of jobs, and reads them.
         self.checkpoint: Checkpoint | None = None
+        #: Keeps what jobs log that ask for it.
+        self.attempt_logs: AttemptLogs | None = None
         #: Finds the dead message that a message about a death names.
         self.find_dead: FindDead | None = None
         #: Called with the error of each attempt that failed.
@@ -207,17 +210,25 @@ class Executor:
         return self._unrunnable.unreadable(queue, message, why)
 
     def run(
-        self, call: Call, told_to_stop: Asked | None = None, *, admitted: bool = False
+        self,
+        call: Call,
+        told_to_stop: Asked | None = None,
+        *,
+        admitted: bool = False,
+        logged: bool = False,
     ) -> Ending:
         """Run a sync job to its outcome.
 
         told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure. admitted: whether
-        its limits were asked.
+        its limits were asked. logged: whether its log is kept already.
         """
         if call.job.limits and not admitted:
             return run_admitted(
                 call, self.worker, lambda: self.run(call, told_to_stop, admitted=True)
             )
+        if call.job.keep_logs is not None and not logged and self.attempt_logs is not None:
+            with self._logged(call, self.attempt_logs):
+                return self.run(call, told_to_stop, admitted=True, logged=True)
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
@@ -255,7 +266,12 @@ class Executor:
         return self._sealed(call, ending) if call.sealed else ending
 
     async def arun(
-        self, call: Call, told_to_stop: Asked | None = None, *, admitted: bool = False
+        self,
+        call: Call,
+        told_to_stop: Asked | None = None,
+        *,
+        admitted: bool = False,
+        logged: bool = False,
     ) -> Ending:
         """Run an async job to its outcome, as one of many on this thread's event loop.
 
@@ -265,6 +281,9 @@ class Executor:
             return await arun_admitted(
                 call, self.worker, lambda: self.arun(call, told_to_stop, admitted=True)
             )
+        if call.job.keep_logs is not None and not logged and self.attempt_logs is not None:
+            with self._logged(call, self.attempt_logs):
+                return await self.arun(call, told_to_stop, admitted=True, logged=True)
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
@@ -390,6 +409,17 @@ class Executor:
             seal = self._seal.of("reason")
             changes["reason"] = seal.close_text(*where, ending.reason, call.message.content)
         return structs.replace(ending, **changes) if changes else ending
+
+    def _logged(self, call: Call, logs: AttemptLogs) -> AbstractContextManager[None]:
+        message, keep_s = call.message, call.job.keep_logs or 0.0
+
+        def sealed(text: bytes) -> bytes:
+            if self._seal is None or not call.sealed:
+                return text
+            plain, seal = text.decode("utf-8", "replace"), self._seal.of("log")
+            return seal.close_text(call.queue, message.mid, plain, message.content).encode()
+
+        return logs.of(call.queue, message.mid, message.attempt, keep_s, sealed)
 
     def _checkpointing(self, call: Call) -> Checkpoint | None:
         keep, seal = self.checkpoint, self._seal

@@ -33,6 +33,7 @@ from jobq.queue.types import PER_CALL, Enqueued
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 #: One message of enqueue_many: content, or mid and content, or mid, content and key.
 Row = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
@@ -419,6 +420,7 @@ class Job(Generic[P, R]):
         self.result_ttl: float | None = settings.get("result_ttl")
         self.limits: tuple[Any, ...] = settings.get("limits", ())
         self.stores_result = self.result_ttl is not None
+        self.keep_logs: float | None = settings.get("keep_logs")
         self.queue_options = {
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
         }
@@ -434,6 +436,18 @@ class Job(Generic[P, R]):
                 f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "
                 "make it longer"
             )
+
+    @property
+    def redacted(self) -> tuple[str, ...] | None:
+        """What readers of its calls must not see: names, and positions of such arguments; None = undeclared.
+
+        '*' stands for all arguments.
+        """
+        names: tuple[str, ...] | None = self.settings.get("redact")
+        if names is None:
+            return None
+        positional = [p.name for p in self._signature.parameters.values() if p.kind in _BY_POSITION]
+        return (*names, *(str(at) for at, name in enumerate(positional) if name in names))
 
     def __repr__(self) -> str:
         return f"<Job {self.name}>"

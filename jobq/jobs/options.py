@@ -19,6 +19,8 @@ from jobq.queue.types import checked_key
 MAX_S = 3_153_600_000.0
 DAY_S = 86_400.0
 YEAR_10000_S = 253_402_300_800.0
+#: Names that a job hides, and their length.
+MOST_REDACTED, LONGEST_REDACTED = 50, 100
 
 
 #: What becomes of a call of a unique job while one like it lives.
@@ -75,7 +77,18 @@ class Options(TypedDict, total=False):
 TRAVELLING = ("retries", "retry_for", "timeout", "hard_timeout", "result_ttl")
 #: What `@job(...)` also takes.
 _ONLY_DECLARED = frozenset(
-    ("name", "retry", "retry_on", "dead_on", "on_dead", "registry", "limits", "trace")
+    (
+        "name",
+        "retry",
+        "retry_on",
+        "dead_on",
+        "on_dead",
+        "registry",
+        "limits",
+        "trace",
+        "redact",
+        "keep_logs",
+    )
 )
 
 
@@ -255,6 +268,25 @@ def _trace(name: str, value: Any) -> str:
     raise ConfigError(f"trace={value!r} is unknown; take 'parent' or 'link'")
 
 
+def _redact(name: str, value: Any) -> tuple[str, ...]:
+    names = ("*",) if value is True else (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or len(names) > MOST_REDACTED:
+        raise ConfigError(
+            f"redact={value!r:.200} doesn't say what to hide; give up to {MOST_REDACTED} names of arguments or of keys "
+            "in them, or True for all arguments"
+        )
+    for one in names:
+        if (
+            not isinstance(one, str)
+            or not 0 < len(one) <= LONGEST_REDACTED
+            or not one.isprintable()
+        ):
+            raise ConfigError(
+                f"redact has {one!r:.120}, which can't be a name; take 1-{LONGEST_REDACTED} printable characters"
+            )
+    return tuple(names)
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "queue": _queue,
     "client": _as_given,
@@ -289,6 +321,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "registry": _as_given,
     "limits": _limits,
     "trace": _trace,
+    "redact": _redact,
+    "keep_logs": _duration(0.001),
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from jobq.durations import Duration
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.admission import JobLimit
 from jobq.jobs.codec import MAX_NAME
@@ -76,7 +77,9 @@ class Declaration(Options, total=False):
     function of the error; an error not in retry_on, or in dead_on, is dead at once. limits: each is asked before the
     job starts; while one refuses, the job waits and its attempt isn't counted. on_dead: a job or a function that a
     worker calls with a DeadCall once a message of this job is dead. trace: "parent", the default, runs attempts in the
-    enqueuer's trace; "link" gives each a trace that links it.
+    enqueuer's trace; "link" gives each a trace that links it. redact: names of arguments, and of keys in them, whose
+    values the dashboard hides; True hides all arguments. keep_logs: how long to keep the last 64 KiB of what each
+    attempt logs.
     """
 
     name: str
@@ -87,6 +90,8 @@ class Declaration(Options, total=False):
     registry: Registry
     limits: Sequence[JobLimit]
     trace: Literal["parent", "link"]
+    redact: bool | str | Sequence[str]
+    keep_logs: Duration | None
 
 
 class Decorator:

@@ -46,6 +46,8 @@ PAGE = 1_000
 SHORT_PAGE = 250
 #: Most dead messages that a queue may be set to keep, and longest.
 MOST_DEAD, LONGEST_MS = 10**9, 3_153_600_000_000
+#: Of the log of an attempt, with its seal, in bytes.
+LONGEST_LOG = 100_000
 #: The largest whole number that Lua holds without rounding.
 MAX_NUMBER = 2**53
 NOTHING: Mapping[str, Argument] = MappingProxyType({})
@@ -240,6 +242,12 @@ class Admin:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self._callers.give_back(own)
         return reply
+
+    def log(self, mid: str, attempt: int) -> bytes | None:
+        """The last 64 KiB of what an attempt logged, if its job declares keep_logs; None if nothing is kept."""
+        where = keys.attempt_log(self.prefix, checked_mid(mid), attempt)
+        found: bytes = self.client.command("GETRANGE", where, 0, LONGEST_LOG - 1)
+        return found or None
 
     def retention(self, most: int | None = None, age: Duration | None = None) -> DeadLimits:
         """Set how many dead messages the queue keeps, or how long; return what is in force.

@@ -41,6 +41,7 @@ meta               hash: paused, events, maxlen, floor, fence, max_lease, max_co
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result
+log:<mid>#<attempt>  string, PX: the last 64 KiB of what an attempt logged, where its job asks for that
 django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> what an attempt recorded; JSON
 schedules          hash, name -> definition as JSON, behind `c` if a worker's code declares it, `a` if it was added
 ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
@@ -80,6 +81,11 @@ def key(base: str, name: str, caller: str = "") -> str:
     return base + _SUFFIX.get(name, name)
 
 
+def attempt_log(base: str, mid: str, attempt: int) -> str:
+    """Where what an attempt logged is kept."""
+    return f"{base}log:{mid}#{attempt}"
+
+
 def bin_of(base: str, operation: str) -> str:
     """Where an operation keeps what it took out of the queue."""
     return f"{base}bin:{operation}"
@@ -113,6 +119,11 @@ def workers(namespace: str) -> str:
 def running(namespace: str) -> str:
     """Hash of what workers run, name -> JSON."""
     return f"{namespace}:running"
+
+
+def redactions(namespace: str) -> str:
+    """Hash of what the calls of jobs must not show, job name -> JSON."""
+    return f"{namespace}:redact"
 
 
 def jobs(namespace: str) -> str:

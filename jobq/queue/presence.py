@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ MOST_RUNNING = 500
 #: Job names of a program that are kept, in bytes. Of a larger program the jobs are unknown to readers.
 MOST_NAMES_BYTES = 1 << 20
 PER_CALL = 500
+#: Among what the calls of a job must not show: all arguments.
+EVERYTHING = "*"
 #: How often a process that enqueues messages with keys looks for workers that know none.
 KEYED_EVERY_S = 60.0
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
@@ -119,6 +121,18 @@ def put_jobs(client: Client, names: Sequence[str]) -> None:
         client.command("HSET", keys.jobs(client.namespace), digest_of(names), text)
 
 
+def put_redactions(
+    client: Client, hidden: Mapping[str, Sequence[str]], *, may_replace: bool
+) -> None:
+    """Store what the calls of jobs must not show: job -> names, and positions. It stays when the workers are gone.
+
+    may_replace: also over what another worker stored.
+    """
+    verb = "HSET" if may_replace else "HSETNX"
+    for name, names in hidden.items():
+        client.command(verb, keys.redactions(client.namespace), name, json.dumps(list(names)))
+
+
 def forget_worker(client: Client, name: str) -> None:
     """Remove a worker that has stopped, and its jobs' names unless another worker has the same."""
     mine = client.command("HGET", keys.workers(client.namespace), name)
@@ -202,6 +216,20 @@ def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str
         return {}
     reply = client.command("HMGET", keys.jobs(client.namespace), *wanted)
     return {digest: _names(digest, raw) for digest, raw in zip(wanted, reply, strict=True)}
+
+
+def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Job -> what its calls must not show, all for an entry that can't be read. Jobs without an entry are left out."""
+    wanted, found = sorted(set(jobs)), dict[str, tuple[str, ...]]()
+    for first in range(0, len(wanted), PER_CALL):
+        some = wanted[first : first + PER_CALL]
+        reply = client.command("HMGET", keys.redactions(client.namespace), *some)
+        for name, raw in zip(some, reply, strict=True):
+            if raw is not None:
+                names = decoded(raw)
+                fine = isinstance(names, list) and all(isinstance(one, str) for one in names)
+                found[name] = tuple(names) if fine else (EVERYTHING,)
+    return found
 
 
 def _read(client: Client) -> Iterator[tuple[bytes, WorkerEntry]]:

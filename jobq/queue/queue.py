@@ -413,6 +413,11 @@ class Queue:
         reply = self.scripts["checkpoint"].run({"mid": mid, "token": token, "value": value})
         return text_of(reply[1]) if reply[0] == b"ok" else None
 
+    def store_log(self, mid: str, attempt: int, text: bytes, keep_s: float) -> None:
+        """Keep what an attempt has logged so far."""
+        where = keys.attempt_log(self.prefix, mid, attempt)
+        self.client.command("SET", where, text, "PX", max(1, round(keep_s * 1000)))
+
     def status(self, mid: str, *, now: int | None = None) -> Status:
         """Where `mid` is in its life."""
         return _status(self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)}))

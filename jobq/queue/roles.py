@@ -48,21 +48,21 @@ ROLES = {
          "release", "retention",
          "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
-        ("hset", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
+        ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
         verbs=("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING,
-        ("exists", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange",
-         "xrevrange"),
+        ("exists", "getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream",
+         "xrange", "xrevrange"),
         ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT,
         operations=_READING_OPERATIONS, reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "edit", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
          "retention", "revive", "rule", "schedule", "take_out", "tick"),
-        ("hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "unlink", "xlen", "xrevrange"),
+        ("getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "unlink", "xlen", "xrevrange"),
         ("smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
         audit=("fcall", "xadd", *_READING_AUDIT),
@@ -72,7 +72,7 @@ ROLES = {
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
 DEPLOYER = "deployer"
-_ABOUT_WORKERS = (keys.workers, keys.running, keys.jobs)
+_ABOUT_WORKERS = (keys.workers, keys.running, keys.jobs, keys.redactions)
 
 
 def script_commands() -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
+from jobq.jobs.attempt_log import AttemptLogs
 from jobq.jobs.context import Call, JobLines
 from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.endings import UnknownJobs
@@ -156,6 +157,7 @@ class Child:
         self.timers = Timers(2 * self.settings.prefetch_s, self._look_around)
         self.executor = self._executor()
         self.executor.checkpoint = self.queues.checkpoint
+        self.executor.attempt_logs = AttemptLogs(self.queues.store_log)
         self.executor.find_dead = self.queues.find_dead
         self.executor.counted = plan.counters is not None
         self.log = plan.log

@@ -304,6 +304,10 @@ class ChildQueues:
         """Keep or read the checkpoint of a running job."""
         return self._progress[queue].checkpoint(mid, token, value)
 
+    def store_log(self, queue: str, mid: str, attempt: int, text: bytes, keep_s: float) -> None:
+        """Store what an attempt logged."""
+        self._progress[queue].store_log(mid, attempt, text, keep_s)
+
     def find_dead(self, queue: str, dead_id: str) -> DeadMessage | None:
         """Return a dead message, or None if it isn't among the dead."""
         found = self._progress[queue].admin.dead(mid=dead_id)

@@ -70,6 +70,7 @@ class Heartbeat:
         self._clean_at = time.monotonic() + random.uniform(0, CLEAN_EVERY_S)
         self._may_warn = True
         self._jobs = registry.names()
+        self._hidden = {job.name: job.redacted for job in registry if job.redacted is not None}
         at_once = settings.threads
         if any(job.is_async for job in registry):
             at_once = max(settings.concurrency, settings.threads)
@@ -110,6 +111,8 @@ class Heartbeat:
         if now >= self._list_at:
             directory.register_queues(client, self._queues)
             presence.put_jobs(client, self._jobs)
+            # Later only what the server lost: a newer program may say something else by now.
+            presence.put_redactions(client, self._hidden, may_replace=not self._list_at)
             self._list_at = now + directory.LIST_EVERY_S
         if now >= self._clean_at:
             self._clean_at = now + CLEAN_EVERY_S * random.uniform(0.5, 1.5)

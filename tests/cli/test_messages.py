@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 CALL = b'{"job":"a.b","args":["secret"]}'
 
@@ -100,3 +101,27 @@ def test_cancel_asks_which_queue_when_two_have_the_mid(cli: Any, client: Any) ->
     assert ended.code == 2 and "is in high, low" in ended.err
     assert cli("cancel", "m", "--queues", "low").code == 0
     assert Queue("high", client).status("m").word == "queued"
+
+
+def test_status_prints_the_newest_log_that_is_kept_also_of_a_message_that_is_gone(cli, queue):
+    queue.enqueue(b"{}", mid="waits")
+    for mid in ("waits", "gone"):
+        queue.store_log(mid, 1, b"old", 60)
+        queue.store_log(mid, 2, "line 1\nline\x1b[2J 2 ü\n".encode(), 60)
+    [held] = queue.dequeue().messages
+    queue.release([(held.mid, held.token)])
+    [held] = queue.dequeue().messages
+    queue.finish([Ending(mid="waits", token=held.token, outcome="retry")])
+
+    assert "log" not in cli("status", "waits").out
+    gone = cli("status", "gone", "--log")
+    assert gone.code == 0
+    assert gone.out.splitlines()[1:] == [
+        "    log of attempt 2:",
+        "      line 1",
+        "      line\\x1b[2J 2 ü",
+    ]
+    [waits] = cli("status", "waits", "--log", "--json").records
+    assert (waits["log_of_attempt"], waits["log"]) == (1, "old"), "the second has not begun"
+    other = cli("status", "other", "--log")
+    assert other.code == 1 and "no log is kept" in other.out

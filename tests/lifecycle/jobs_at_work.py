@@ -67,6 +67,20 @@ def gated(ledger: str, name: str) -> None:
     note(ledger, name, "end")
 
 
+@job(name="logged", redact=("name", "pin"), keep_logs="1h", **HERE)
+def logged(ledger: str, name: str) -> None:
+    """Logs, and runs until its gate is there; its child is killed the first time."""
+    log = current().logger
+    log.warning("attempt %d of %s at redis://:secret@host", current().attempt, name)
+    note(ledger, name, "start", attempt=current().attempt)
+    while not gate(ledger, name).exists():
+        time.sleep(0.005)
+    if current().attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    log.warning("at the end")
+    raise ValueError("no use")
+
+
 @ajob(name="agated", **HERE)
 async def agated(ledger: str, name: str) -> None:
     """The same on the event loop."""

@@ -41,3 +41,23 @@ def test_worker_shows_what_it_runs_and_leaves_no_trace(
     assert jobs() == []
     assert worker.stop() == 0
     assert not redis.exists("jobq:workers", "jobq:running", "jobq:jobs")
+
+
+def test_what_a_job_logged_outlives_its_process_and_what_it_hides_its_worker(
+    start, send, ledger, queue, client
+):
+    send("logged", "a")
+    worker = start("--processes", "1", "--lease", "30s")
+    until(lambda: ledger.lines("start", "a"))
+    until(lambda: queue.admin.log("a", 1))
+    ledger.gate("a").touch()
+    until(lambda: b"ValueError" in (queue.admin.log("a", 2) or b""))
+
+    killed, failed = (queue.admin.log("a", attempt).decode() for attempt in (1, 2))
+    assert "logged: attempt 1 of a at redis://***@host\n" in killed and "the end" not in killed
+    assert "attempt 2 of a" in failed and "at the end" in failed
+    left_ms = client.command("PTTL", f"{queue.prefix}log:a#2")
+    assert 3_000_000 < left_ms <= 3_600_000
+    assert worker.stop() == 0
+    hidden = {"logged": ("name", "pin", "1")}
+    assert presence.redactions(client, ["logged", "quick"]) == hidden

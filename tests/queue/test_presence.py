@@ -139,3 +139,16 @@ def test_sample_of_a_damaged_queue_has_what_can_be_read(queue: Queue, redis: Any
     redis.lpush(f"{queue.prefix}ready", "x" * 600, b"\xff")
     sample = queue.admin.sample()
     assert sample[1:] == (0, 0, ("\\xff", 0, b""))
+
+
+def test_what_jobs_hide_stays_and_what_cannot_be_read_hides_everything(client: Client, redis: Any):
+    presence.put_redactions(client, {"a": ["pin", "0"], "b": []}, may_replace=True)
+    presence.put_redactions(client, {"a": ["other"], "c": ["*"]}, may_replace=False)
+    redis.hset("jobq:redact", mapping={"d": "\xff", "e": '{"pin":1}', "f": "[1]"})
+
+    found = presence.redactions(client, [*"abcdefg", "a"])
+
+    everything = dict.fromkeys("def", (presence.EVERYTHING,))
+    assert found == {"a": ("pin", "0"), "b": (), "c": ("*",), **everything}
+    presence.put_redactions(client, {"a": ["other"]}, may_replace=True)
+    assert presence.redactions(client, ["a"]) == {"a": ("other",)}

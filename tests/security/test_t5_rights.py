@@ -166,6 +166,12 @@ def test_each_user_does_its_part_live(login, redis):
     presence.put_running(worker.client, "w", [])
     presence.put_jobs(worker.client, ["a.b"])
     known = presence.digest_of(["a.b"])
+    presence.put_redactions(worker.client, {"a.b": ["pin"]}, may_replace=True)
+    presence.put_redactions(worker.client, {"a.b": ["pin"]}, may_replace=False)
+    worker.store_log("m1", 1, b"a line", 60)
+    for one in (dashboard, operator):
+        assert one.admin.log("m1", 1) == b"a line"
+        assert presence.redactions(one.client, ["a.b"]) == {"a.b": ("pin",)}
     for one in (dashboard.client, operator.client):
         assert presence.workers(one) and presence.running(one, ["w"]) == {"w": ()}
         assert presence.job_names(one, [known]) == {known: {"a.b"}}

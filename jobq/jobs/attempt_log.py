@@ -1,0 +1,131 @@
+"""What a job logs, kept with its attempt: the last 64 KiB, for jobs that declare `keep_logs`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+
+from jobq.errors import masked_text
+
+#: Bytes of an attempt's log that are kept, the newest.
+MOST_BYTES = 65_536
+#: The least time between two times that the log of a running attempt is stored.
+STORE_EVERY_S = 1.0
+#: (queue, mid, attempt, text, how long to keep it).
+StoreLog = Callable[[str, str, int, bytes, float], None]
+
+_FORMAT = logging.Formatter(
+    "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
+)
+_FORMAT.converter = time.gmtime
+_ROOT = logging.getLogger()
+
+
+class AttemptLog:
+    """The log of one attempt. store: called with the whole text; its errors disturb neither the job nor its log."""
+
+    def __init__(self, store: Callable[[bytes], None]) -> None:
+        self._store = store
+        self._lines: deque[bytes] = deque()
+        self._size = self._ndropped = 0
+        self._stored_at = float("-inf")
+        self._lock = threading.RLock()
+        self._is_stored = True
+        self._inside = False
+
+    def add(self, line: bytes) -> None:
+        """Add a line, and store the log if that was not done just now."""
+        with self._lock:
+            if self._inside:
+                return  # what the client logs while it stores this
+            self._lines.append(line[-MOST_BYTES:])
+            self._size += len(self._lines[-1])
+            self._is_stored = False
+            while self._size > MOST_BYTES:
+                self._size -= len(self._lines.popleft())
+                self._ndropped += 1
+            if time.monotonic() - self._stored_at >= STORE_EVERY_S:
+                self.store()
+
+    def store(self) -> None:
+        """Store what isn't stored yet."""
+        with self._lock:
+            if self._is_stored or self._inside:
+                return
+            self._inside, self._stored_at = True, time.monotonic()
+            try:
+                with suppress(Exception):
+                    self._store(self.text())
+                    self._is_stored = True
+            finally:
+                self._inside = False
+
+    def text(self) -> bytes:
+        """The lines, behind a remark if there were more."""
+        dropped = b"(%d earlier lines were dropped)\n" % self._ndropped if self._ndropped else b""
+        return dropped + b"".join(self._lines)
+
+
+#: The log of the attempt that runs here, in its threads only where they have its context.
+_kept: ContextVar[AttemptLog | None] = ContextVar("jobq_attempt_log", default=None)
+
+
+class _Handler(logging.Handler):
+    """Adds each record to the log of the attempt that made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+
+    def createLock(self) -> None:
+        """None: each log has one, and storing one must not keep other threads from logging."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add one record. What a process that the job forked logs is not the attempt's."""
+        log = _kept.get()
+        if log is None or os.getpid() != self._pid:
+            return
+        try:
+            log.add(masked_text(_FORMAT.format(record)).encode("utf-8", "replace") + b"\n")
+        except Exception:
+            self.handleError(record)
+
+
+class AttemptLogs:
+    """Keeps the logs of one process. While no such attempt runs, no handler of it looks at records."""
+
+    def __init__(self, store: StoreLog) -> None:
+        self._store = store
+        self._handler = _Handler()
+        self._lock = threading.Lock()
+        self._nrunning = 0
+
+    @contextmanager
+    def of(
+        self, queue: str, mid: str, attempt: int, keep_s: float, seal: Callable[[bytes], bytes]
+    ) -> Iterator[None]:
+        """Keep what is logged inside; seal: what becomes of the text before it is stored."""
+        log = AttemptLog(lambda text: self._store(queue, mid, attempt, seal(text), keep_s))
+        self._count(1)
+        entered = _kept.set(log)
+        try:
+            yield
+        finally:
+            _kept.reset(entered)
+            self._count(-1)
+            log.store()
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._nrunning += change
+            if change > 0 and self._nrunning == 1:
+                _ROOT.addHandler(self._handler)
+            elif not self._nrunning:
+                _ROOT.removeHandler(self._handler)
