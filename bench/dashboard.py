@@ -148,6 +148,7 @@ def drain_costs(runs: int, count: int) -> Iterator[Row]:
     """Alternate drains without a dashboard, with one viewer and with ten."""
     rates: dict[int, list[float]] = {0: [], 1: [], 10: []}
     shares: dict[int, list[float]] = {1: [], 10: []}
+    costs: dict[int, list[float]] = {0: [], 1: [], 10: []}
     contents = FILLINGS.of("own", "noop", count)
     for _ in range(runs):
         for viewers, found in rates.items():
@@ -158,14 +159,18 @@ def drain_costs(runs: int, count: int) -> Iterator[Row]:
                 with place.working(PROCESSES):
                     place.until(lambda place=place: place.done() >= count // 5)
                     done, began = place.done(), time.perf_counter()
-                    used = _used(web)
+                    used, work = _used(web), sum(place.cpu_s())
                     place.until(lambda place=place: place.done() >= count)
                     seconds = time.perf_counter() - began
-                    found.append((place.done() - done) / seconds)
+                    jobs = place.done() - done
+                    found.append(jobs / seconds)
+                    costs[viewers].append((sum(place.cpu_s()) - work) / jobs * 1e6)
                     if web:
                         shares[viewers].append((_used(web) - used) / seconds)
     for viewers, found in rates.items():
         yield f"drain with {viewers} viewers", statistics.median(found), "jobs/s"
+    for viewers, cost in costs.items():
+        yield f"CPU of worker and server per job, {viewers} viewers", statistics.median(cost), "us"
     for viewers, share in shares.items():
         yield f"CPU of the dashboard with {viewers} viewers", 100 * statistics.median(share), "%"
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -11,7 +14,9 @@ import pytest
 from jobq.errors import UnavailableError
 from jobq.jobs.codec import encode
 from jobq.queue import presence
+from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.queue import Queue
+from jobq.web.sampler import Sampling
 from tests.lifecycle.conftest import DEADLINE_S
 from tests.web.test_sampler import run, worker
 
@@ -123,3 +128,36 @@ def test_names_of_workers_and_errors_from_anyone_are_escaped(visit, client):
     for path in ("/", "/queues", "/queues/low"):
         text = visit().get(path).text
         assert "<img" not in text and "\x1b" not in text
+
+
+def test_pages_say_who_paused_a_queue(visit, client, filled):
+    log = AuditLog(client)
+    log.append(Act("anna", "operate", "pause", "halted"), "done")
+    page = visit()
+    assert "Paused by anna" in page.get("/queues/halted").text
+    text = page.get("/").text
+    assert "Newest actions" in text and ">anna</td>" in text
+
+
+def test_figures_equal_those_of_the_command(client, filled, server):
+    """What `jobq queues --json` prints, to the unit."""
+    client.command("SREM", "jobq:queues", "broken")
+    ran = subprocess.run(
+        [sys.executable, "-m", "jobq", "queues", "--json", "--url", client.url],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    printed = {one["queue"]: one for one in map(json.loads, ran.stdout.splitlines())}
+    shown = Sampling(client).read().queues
+    assert printed.keys() == shown.keys()
+    for name, one in shown.items():
+        found = (
+            one.ready,
+            one.delayed,
+            one.running,
+            one.dead,
+            one.messages,
+            one.paused,
+            one.workers,
+        )
+        columns = ("ready", "delayed", "locked", "dead", "messages", "paused", "workers")
+        assert found == tuple(printed[name][column] for column in columns), name

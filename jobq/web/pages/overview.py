@@ -8,6 +8,7 @@ from starlette.responses import Response
 from jobq.web import charts
 from jobq.web.findings import findings
 from jobq.web.live import sampler_of, snapshot_of
+from jobq.web.newest_actions import newest_acts
 from jobq.web.preferences import preferences, zone_of
 from jobq.web.rendering import render
 from jobq.web.routes import nav, page
@@ -19,6 +20,8 @@ nav("overview", "Overview", section="Now", order=10, key="o")
 
 #: Rows of the list of newest dead messages.
 NEWEST_DEAD = 6
+#: Lines of the list of newest actions.
+NEWEST_ACTS = 6
 
 
 @page("/")
@@ -41,5 +44,6 @@ def overview(request: Request) -> Response:
         span=span, ranges=charts.RANGES,
         charts=[charts.backlog(sampler, span), charts.outcomes(sampler, span)],
         newest_dead=sampler.outcomes.newest_dead(NEWEST_DEAD),
+        newest_acts=newest_acts(site.client, NEWEST_ACTS),
         known_ms=max(known_ms, default=None),
     )  # fmt: skip

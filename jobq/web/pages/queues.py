@@ -15,6 +15,7 @@ from jobq.queue.directory import queue_names
 from jobq.web import charts, formats
 from jobq.web.live import sampler_of, snapshot_of
 from jobq.web.names import encoded
+from jobq.web.newest_actions import paused_by
 from jobq.web.preferences import preferences, zone_of
 from jobq.web.rendering import render
 from jobq.web.routes import nav, page, path_to
@@ -118,6 +119,7 @@ def queue(request: Request) -> Response:
         request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=word_of(figures),
         why=sentence(figures), remedy=remedy(figures), charts=shown, span=span, ranges=charts.RANGES,
         unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(figures),
+        paused_by=paused_by(site.client, name) if figures.paused else None,
     )  # fmt: skip
 
 
