@@ -44,7 +44,9 @@ def word_of(figures: QueueFigures) -> StateWord:
 
 def sentence(one: QueueFigures) -> str:
     """Return what is wrong with a queue, with figures; '' if nothing is."""
-    waited = "" if one.oldest_ms is None else formats.duration(one.oldest_ms / 1000)
+    waited = (
+        "" if not one.oldest_ms or one.oldest_ms < 1000 else formats.duration(one.oldest_ms / 1000)
+    )
     oldest = f"the next message has waited {'at least ' * one.at_least}{waited}" if waited else ""
     ready = f"{formats.number(one.ready)} ready"
     if one.state == "damaged":
@@ -54,7 +56,7 @@ def sentence(one: QueueFigures) -> str:
     if one.state == "no_worker":
         return f"No worker serves it. {ready}, {oldest or 'nothing runs'}."
     if one.state == "falling_behind":
-        return f"More comes in than is handed out. {ready}, {oldest}; {emptying(one)}."
+        return f"More comes in than is handed out. {ready}, {oldest}{'; ' * bool(oldest)}{emptying(one)}."
     if one.state == "late":
         return f"{oldest[:1].upper()}{oldest[1:]}; {ready}, {emptying(one)}."
     if one.state == "failing":
