@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
@@ -53,6 +54,8 @@ def create_app(
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(Gate, settings=site.guard.settings, prefix=chosen.prefix),
+            # Five hundred rows are half a megabyte, every two seconds. Pages hold no secret that a reader may not see.
+            Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
         ],
         exception_handlers={
             HTTPException: _refused, UnavailableError: _away, ConfigError: _wrong, JobqError: _failed,

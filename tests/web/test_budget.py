@@ -49,7 +49,9 @@ def test_pages_of_a_large_installation_are_small_and_ask_the_server_nothing(clie
         if SOAK:
             assert took_ms(page, path) <= PAGE_MS[path]
             assert took_ms(page, path, {"X-Jobq-Live": "1"}) <= REFRESH_MS, path
-    assert page.get("/queues").text.count("<tr>") == QUEUES + 1
+    reply = page.get("/queues")
+    assert reply.text.count("<tr>") == QUEUES + 1
+    assert reply.headers["content-encoding"] == "gzip"
     assert f"{QUEUES} queues" in page.get("/").text
 
 
