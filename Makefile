@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SELF = $(MAKE) --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline quick test test-pythons check vendor lock docs bench chaos soak clean
+.PHONY: help demo pipeline quick test test-pythons check pictures vendor lock docs bench chaos soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ check: $(VENV)/.checked ## ruff, mypy, pyright, bandit, pip-audit, layers, Lua h
 	$(BIN)/python -m tests.security.audit
 	$(BIN)/python -m pytest -q -p no:xdist tests/test_layers.py tests/test_lua_headers.py tests/test_house.py tests/test_shape.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+pictures: $(VENV)/.tested ## make the pictures of the dashboard that the documentation shows
+	$(BIN)/python docs/make_pictures.py
 
 vendor: $(VENV)/.installed ## fetch the JavaScript of others again, and compare it with vendor.toml
 	$(BIN)/python -m tests.web.vendored

@@ -57,6 +57,7 @@ NOT_RUN = {
     ("README.md", "make test"): "the whole suite",
     ("README.md", 'pip install "path/to/jobq[embedded]"'): INSTALLS,
     ("docs/index.md", "pip install"): INSTALLS,
+    ("docs/guides/dashboard.md", "jobq web"): "it serves until it is stopped; tests/web does",
     ("docs/reference/chaos.md", "jobq chaos"): CHAOS,
     ("docs/reference/chaos.md", "make chaos"): CHAOS,
     ("docs/guides/security.md", "jobq acl | valkey-cli"): ACL,

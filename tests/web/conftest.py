@@ -67,14 +67,23 @@ def visit(client: Client) -> Iterator[Visit]:
 
 @contextmanager
 def serving_app(
-    client: Client, role: UserRole | None = UserRole.ADMIN, **settings: Any
+    client: Client,
+    role: UserRole | None = UserRole.ADMIN,
+    *,
+    made: Callable[[Any], None] | None = None,
+    **settings: Any,
 ) -> Iterator[str]:
-    """The address of a dashboard that a real HTTP server serves; all visitors have `role`, unless it is None."""
+    """The address of a dashboard that a real HTTP server serves; all visitors have `role`, unless it is None.
+
+    made: called with the dashboard before it is served.
+    """
     if role is None:
         settings.setdefault("access", AccessSettings(bind=Endpoint("127.0.0.1", 80)))
     else:
         settings.setdefault("identify", lambda request: Identity("anna", role, True))
     app = app_of(client, settings)
+    if made is not None:
+        made(app)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from datetime import UTC, datetime
 from itertools import islice
@@ -29,9 +30,11 @@ from jobq.topics.topic import Topic
 from jobq.web import search
 from jobq.web.contents import Contents
 from jobq.web.filters import parse
+from jobq.web.names import encoded as in_path
 from jobq.web.operations.freezing import Freezer
 from jobq.web.operations.store import OperationState, OperationStore
 from jobq.web.redaction import Redactor
+from jobq.web.routes import load_pages
 
 HISTORY_S = 14 * 60
 JOBS = {
@@ -60,6 +63,23 @@ SAMPLES = {
     "operation": "0123456789abcdef", "fingerprint": "f1", "group": "billing", "rsmq": "sms", "reliable": "invoices",
     "ruby": "default", "system": "sidekiq",
 }  # fmt: skip
+
+
+#: Routes that show no page.
+NO_PAGES = {"static", "find", "dead_export", "metrics", "healthz", "readyz"}
+#: What a page needs in its query.
+QUERIES = {"confirm_end": "?order=drain"}
+
+
+def page_paths() -> dict[str, str]:
+    """The pages of the shop's dashboard: route -> path."""
+    return {
+        one.name: re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: in_path(SAMPLES[name[1]]), one.path)
+        + QUERIES.get(one.name, "")
+        for one in load_pages().declared.values()
+        if one.method == "GET" and one.name not in NO_PAGES and not one.path.startswith("/api/")
+        if SAMPLES.keys() >= {*one.parameters}
+    }
 
 
 class Shop:

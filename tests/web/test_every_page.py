@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobq.web.names import encoded
-from jobq.web.routes import DeclaredRoute, load_pages
 from tests import conftest
 from tests.web.conftest import browsing, serving_app
-from tests.web.shop import SAMPLES, Shop
+from tests.web.shop import Shop, page_paths
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
-#: Routes that show no page.
-NO_PAGES = {"static", "dead_export"}
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}}
 CONTRAST = {"runOnly": ["color-contrast"]}
 FOUND = """async (options) => {
@@ -29,19 +24,6 @@ FOUND = """async (options) => {
 WIDE = """() => [...document.querySelectorAll("body *")]
   .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll, .tabs, pre, .hidden"))
   .map((one) => one.outerHTML.slice(0, 120)).slice(0, 3)"""
-
-
-def pages() -> list[DeclaredRoute]:
-    """The routes that show a page."""
-    return [
-        one for one in load_pages().declared.values()
-        if one.method == "GET" and one.name not in NO_PAGES and not one.program
-    ]  # fmt: skip
-
-
-def path_of(route: DeclaredRoute) -> str:
-    """The path of a page of the shop."""
-    return re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: encoded(SAMPLES[name[1]]), route.path)
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +44,11 @@ def tab(browser: Any, shop: str) -> Iterator[Any]:
         yield page
 
 
-@pytest.mark.parametrize("route", pages(), ids=lambda one: one.name)
-def test_page_is_accessible_silent_and_fits(tab: Any, shop: str, route: DeclaredRoute):
+@pytest.mark.parametrize(("route", "path"), page_paths().items())
+def test_page_is_accessible_silent_and_fits(tab: Any, shop: str, route: str, path: str):
     tab.said.clear()
     tab.set_viewport_size({"width": 1440, "height": 900})
-    reply = tab.goto(shop + path_of(route))
+    reply = tab.goto(shop + path)
     if "text/html" not in reply.headers.get("content-type", ""):
         return
     assert reply.status < 400, reply.status
