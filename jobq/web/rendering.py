@@ -123,7 +123,9 @@ def _frame(request: Request, live: float) -> dict[str, Any]:
         "url": url, "has": ROUTES.declared.__contains__, "asset": asset, "ago": times.ago,
         "moment": times.moment, "machine": times.machine, "zone": times.zone.key, "now": times.now,
         "me": me, "view": view, "site": site.settings, "live": live, "here": _here(request),
-        "exports": _exports(site), "route": _route_name(request), "rail": rail(site) if me.may(UserRole.READ) else [],
+        "exports": _exports(site),
+        "route": _route_name(request), "section_route": _section(request),
+        "rail": rail(site) if me.may(UserRole.READ) else [],
     }  # fmt: skip
 
 
@@ -152,6 +154,18 @@ def _here(request: Request) -> str:
 def _route_name(request: Request) -> str:
     route = request.scope.get("route")
     return str(getattr(route, "name", ""))
+
+
+def _section(request: Request) -> str:
+    """Return the route of the entry of the rail that a page is below: that with the longest path above it."""
+    path = str(getattr(request.scope.get("route"), "path", "")) + "/"
+    above = {
+        one.route: ROUTES.declared[one.route].path.rstrip("/") + "/"
+        for one in ROUTES.entries
+        if one.route in ROUTES.declared
+    }
+    found = [route for route, start in above.items() if start != "/" and path.startswith(start)]
+    return max(found, key=lambda route: len(above[route]), default="")
 
 
 def _time(at: datetime | float) -> datetime:
