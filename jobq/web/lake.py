@@ -153,6 +153,11 @@ class LakeHistory:
         )
         return {row["grouped"]: row["at"] for row in rows}
 
+    def begins_at(self) -> int:
+        """Return when the oldest event of the lake happened, epoch ms; 0 for an empty one."""
+        rows = self.query(f"SELECT min({_AT}) AS at FROM events")  # noqa: S608  # nosec B608
+        return (rows[0]["at"] or 0) if rows else 0
+
     def runs(
         self, span: Span, wanted: Wanted = ANYTHING, cursor: str = "", limit: int = 100
     ) -> RunPage:

@@ -176,7 +176,7 @@ def test_hostile_words_find_nothing_else(client, events, lake_history):
         event.finished_at for _, event in events.found(span).events if event.fingerprint == "aa" * 8
     )}  # fmt: skip
     assert {run.queue for run in lake.message("", "m7")} == {"high", "low", "mails"}
-    assert lake.marks(span) == []
+    assert lake.marks(span) == [] and lake.begins_at() == DAY
 
 
 def test_a_child_that_fails_or_hangs_is_replaced(client, events, lake_history, tmp_path):

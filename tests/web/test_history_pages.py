@@ -8,9 +8,9 @@ from jobq.observe.chart import Mark
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import UserRole
-from jobq.web.history import Span, StreamHistory
+from jobq.web.history import Span
 from jobq.web.names import encoded
-from jobq.web.pages.history import AskedRange, _news
+from jobq.web.pages.history import AskedRange, _known_since, _news
 from jobq.web.sources import sources_of
 from tests.web.test_history import record, write
 
@@ -113,8 +113,12 @@ def test_an_error_is_new_if_earlier_events_are_known_without_it(visit, now):
     sources = sources_of(app.state.site)  # type: ignore[attr-defined]
     span = Span(now - 60 * MINUTE, now + 1)
     asked = AskedRange("1h", "auto", span, sources.events, sources)
-    assert isinstance(asked.history, StreamHistory)
-    assert _news(now - MINUTE, asked, []) == "new"
-    assert _news(now - 10 * MINUTE, asked, []) == ""
-    assert _news(now - MINUTE, asked, [Mark((now - 2 * MINUTE) / 1000, "v2.4")]) == "new since v2.4"
-    assert _news(now - 5 * MINUTE, asked, [Mark((now - 2 * MINUTE) / 1000, "v2.4")]) == ""
+    known = _known_since(asked)
+    assert known == now - 10 * MINUTE
+    assert _news(now - MINUTE, known, span, []) == "new"
+    assert _news(now - 10 * MINUTE, known, span, []) == ""
+    assert (
+        _news(now - MINUTE, known, span, [Mark((now - 2 * MINUTE) / 1000, "v2.4")])
+        == "new since v2.4"
+    )
+    assert _news(now - 5 * MINUTE, known, span, [Mark((now - 2 * MINUTE) / 1000, "v2.4")]) == ""

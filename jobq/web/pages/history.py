@@ -168,12 +168,13 @@ def errors(request: Request) -> Response:
         one for one in found or () if part.lower() in f"{one.error} {' '.join(one.jobs)}".lower()
     ]
     seen, asked = _read(asked, lambda: _first_seen(asked, rows))
-    first = seen or {}
+    since, asked = _read(asked, lambda: _known_since(asked))
+    first, known = seen or {}, since or asked.span.until
     marks = marks_of(request, asked)
     return render(
         request, "errors.html", live=asked.live, rows=_shown_errors(request, rows), part=part, first=first,
-        news={one.group: _news(first.get(one.group, one.first_at), asked, marks) for one in rows}, spark=_spark,
-        **_facts(request, asked),
+        news={one.group: _news(first.get(one.group, one.first_at), known, asked.span, marks) for one in rows},
+        spark=_spark, **_facts(request, asked),
     )  # fmt: skip
 
 
@@ -185,13 +186,14 @@ def error(request: Request) -> Response:
     figures = found.figures if found else None
     rows = [figures] if figures else []
     seen, asked = _read(asked, lambda: _first_seen(asked, rows))
-    first = seen or {}
+    since, asked = _read(asked, lambda: _known_since(asked))
+    first, known = seen or {}, since or asked.span.until
     marks = marks_of(request, asked)
     return render(
         request, "error_group.html", live=asked.live, group=group,
         figures=_shown_errors(request, rows)[0] if rows else None,
         first=first.get(group, figures.first_at if figures else None),
-        news=_news(first.get(group, figures.first_at), asked, marks) if figures else "",
+        news=_news(first.get(group, figures.first_at), known, asked.span, marks) if figures else "",
         chart_view=_trend_chart(request, asked, figures, marks) if figures else None,
         newest=_shown_runs(request, found.newest if found else ()),
         traceback=_traceback(request, found.newest if found else ()), **_facts(request, asked),
@@ -235,18 +237,20 @@ def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, in
     return {one.group: min(one.first_at, found[one.group]) for one in rows if one.group in found}
 
 
-def _news(first_at: int, asked: AskedRange, marks: Sequence[Mark]) -> str:
+def _known_since(asked: AskedRange) -> int:
+    """From when on events are known, in the range. An error that is as old may be older still."""
+    if isinstance(asked.history, LakeHistory):
+        return max(asked.span.since, asked.history.begins_at())
+    events = asked.history.found(asked.span).events
+    return min((event.finished_at for _, event in events), default=asked.span.until)
+
+
+def _news(first_at: int, known_since: int, span: Span, marks: Sequence[Mark]) -> str:
     """Say since when an error is new: since the last mark before it, or in this range; '' for an old one."""
     before = [mark for mark in marks if mark.at * 1000 <= first_at]
     if before:
         return f"new since {before[-1].name}"
-    known_since = asked.span.since
-    if isinstance(asked.history, StreamHistory):
-        # An error that is as old as all that is known may be older still.
-        events = asked.history.found(asked.span).events
-        known_since = min((event.finished_at for _, event in events), default=first_at)
-    late = first_at > known_since + (asked.span.until - asked.span.since) // 10
-    return "new" if late else ""
+    return "new" if first_at > known_since + (span.until - span.since) // 10 else ""
 
 
 def marks_of(request: Request, asked: AskedRange) -> list[Mark]:
