@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from jobq.errors import ConfigError
@@ -215,8 +216,8 @@ def _known(call: ApiCall) -> str:
     return name
 
 
-def _found(call: ApiCall, names: list[str], places: list[str]) -> dict[str, Any]:
-    keys = search.DEAD_KEYS if places == ["dead"] else (*search.LIVE_KEYS, *search.DEAD_KEYS)
+def _found(call: ApiCall, names: Sequence[str], places: Sequence[str]) -> dict[str, Any]:
+    keys = search.DEAD_KEYS if list(places) == ["dead"] else (*search.LIVE_KEYS, *search.DEAD_KEYS)
     asked = parse(
         call["f"], may_see_arguments=call.identity.arguments, keys=tuple(dict.fromkeys(keys))
     )

@@ -21,9 +21,11 @@ class Shape(Protocol):
 
     def written(self, value: Any) -> Any:
         """Return `value` as JSON data."""
+        ...
 
     def described(self) -> dict[str, Any]:
         """Return the JSON schema."""
+        ...
 
 
 @dataclass(frozen=True)
