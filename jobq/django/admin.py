@@ -15,10 +15,10 @@ from jobq.django.models import Dashboard
 class DashboardLink(admin.ModelAdmin):
     """Leads to the dashboard those who may see it; there is nothing to list, add or change."""
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_view_permission(self, request: Any, obj: Any = None) -> bool:
         return may_read(request.user)
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
+    def has_module_permission(self, request: Any) -> bool:
         # Without the URLs there is nothing to lead to.
         try:
             reverse("jobq:dashboard")

@@ -13,7 +13,7 @@ class JobqConfig(AppConfig):
     name = "jobq.django"
     # Permissions are named after it: jobq.read.
     label = "jobq"
-    default_auto_field = "django.db.models.BigAutoField"
+    default_auto_field = "django.db.models.BigAutoField"  # pyright: ignore[reportAssignmentType]
     verbose_name = "jobq"
 
     def ready(self) -> None:

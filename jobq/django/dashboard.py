@@ -95,9 +95,10 @@ def _login_url() -> str | None:
 
 def _scope(request: HttpRequest, page: str, identity: Identity) -> dict[str, Any]:
     meta: Mapping[str, Any] = request.META
+    given: Any = request.headers
     headers = [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
-        for name, value in request.headers.items()
+        for name, value in given.items()
     ]
     return {
         "type": "http",

@@ -234,15 +234,19 @@ def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShow
     queue = facts.queue
     pages: dict[str, tuple[str, str, dict[str, str]]] = {
         "paused": ("Open the queue", "queue", {"queue": queue}),
-        "no_worker": ("See the workers", "workers", {}), "all_quiet": ("See the workers", "workers", {}),
+        "no_worker": ("See the workers", "workers", {}),
+        "all_quiet": ("See the workers", "workers", {}),
         "unknown_job": ("Who knows this job", "job", {"job": facts.job}),
         "unknown_job_partly": ("Who knows this job", "job", {"job": facts.job}),
         "unknown_backoff": ("Who knows this job", "job", {"job": facts.job}),
-        "limited": ("See the limits", "limits", {}), "busy": ("See the workers", "workers", {}),
-        "server_full": ("See the server", "settings", {}), "server_read_only": ("See the server", "settings", {}),
-        "gone": ("Search the history", "history", {"f": f"mid:{quoted(facts.mid)}"}),
+        "limited": ("See the limits", "limits", {}),
+        "busy": ("See the workers", "workers", {}),
+        "server_full": ("See the server", "settings", {}),
+        "server_read_only": ("See the server", "settings", {}),
+        "gone": ("Search the history", "history", {"mid": facts.mid, "range": "30d"}),
         "running": ("See the worker", "worker", {"worker": facts.run.worker if facts.run else ""}),
-    } | dict.fromkeys(
+    }
+    pages |= dict.fromkeys(
         ("key_held", "key_rate", "key_max", "line", "turns", "queue_max"), ("See the keys", "keys", {})
     )  # fmt: skip
     label, route, parts = pages.get(reason.code, ("", "", {}))
