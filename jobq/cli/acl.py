@@ -15,7 +15,7 @@ from jobq.protocols.reliable.keys import rights as of_reliable
 from jobq.protocols.rsmq.keys import rights as of_rsmq
 from jobq.queue.roles import rights
 from jobq.topics.keys import rights as of_topics
-from jobq.topics.keys import rights_to_lag
+from jobq.topics.keys import rights_to_lag, rights_to_steer
 
 ROLES = ("producer", "worker", "dashboard", "operator", "metrics", "deployer")
 #: Printed only when asked for.
@@ -24,6 +24,8 @@ MORE = ("topic", "limit", "rsmq", "reliable", "pipeline")
 _OF_OTHERS = ("rsmq", "reliable")
 #: Roles that use limits beside queues.
 _WITH_LIMITS = ("worker", "operator")
+#: Roles that read how far groups of topics are behind.
+_WITH_LAG = ("dashboard", "metrics")
 
 
 @command(
@@ -86,8 +88,10 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
         return of_pipeline(namespace, names)
 
     words = rights(role, namespace, names)
-    if role == "metrics":
+    if role in _WITH_LAG:
         words += rights_to_lag(namespace)
+    if role == "operator":
+        words += rights_to_steer(namespace)
     if role in _WITH_LIMITS:
         words += within_limits(namespace)
     if role == "dashboard":

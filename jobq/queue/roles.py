@@ -18,8 +18,8 @@ class Role(NamedTuple):
     scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the list of queues
     and to the three hashes about workers. orders, answers: and to the orders of workers and what these answered.
     spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. audit:
-    and to the audit log. operations: and to operations of the dashboard. verbs: and without a key. reads: it writes
-    nothing at all.
+    and to the audit log. operations: and to operations of the dashboard. logins: and to the sessions and failed logins
+    of the dashboard. verbs: and without a key. reads: it writes nothing but logins.
     """
 
     scripts: tuple[str, ...]
@@ -32,14 +32,19 @@ class Role(NamedTuple):
     django: tuple[str, ...] = ()
     audit: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
+    logins: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
 
 _PRODUCER = ("enqueue", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
+_LOOKING_AT_KEYS = (
+    "exists", "getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange",
+)  # fmt: skip
 _READING_AUDIT = ("xlen", "xrevrange")
 _READING_OPERATIONS = ("exists", "hget", "pttl", "zrevrange")
+_LOGINS = ("decr", "del", "get", "incr", "pexpire", "pttl", "set")
 _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",)),
@@ -54,15 +59,13 @@ ROLES = {
     ),
     "dashboard": Role(
         _LOOKING,
-        ("exists", "getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream",
-         "xrange", "xrevrange"),
-        ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT,
-        operations=_READING_OPERATIONS, reads=True,
+        _LOOKING_AT_KEYS, ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT,
+        operations=_READING_OPERATIONS, logins=_LOGINS, reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "edit", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
          "retention", "revive", "rule", "schedule", "take_out", "tick"),
-        ("getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "unlink", "xlen", "xrevrange"),
+        (*_LOOKING_AT_KEYS, "unlink"),
         ("smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
         audit=("fcall", "xadd", *_READING_AUDIT),
@@ -101,6 +104,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         *selector(f"{mark}{literal(keys.order(namespace, ''))}*", asked.answers),
         *selector(mark + literal(keys.audit_log(namespace)), asked.audit),
         *selector(" ".join(mark + one for one in _operations(namespace)), asked.operations),
+        *selector(" ".join(f"~{one}" for one in _logins(namespace)), asked.logins),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
         *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
     ]  # fmt: skip
@@ -116,6 +120,12 @@ def _operations(namespace: str) -> list[str]:
     """Patterns of the operations of the dashboard, and their list."""
     each, listed = keys.web_operation(namespace, ""), keys.web_operations(namespace)
     return [f"{literal(each)}*", literal(listed)]
+
+
+def _logins(namespace: str) -> list[str]:
+    """Patterns of the sessions of the dashboard and of its failed logins."""
+    session, failures = keys.web_session(namespace, ""), keys.web_failures(namespace, "", "")
+    return [f"{literal(session)}*", f"{literal(failures.rstrip(':'))}:*"]
 
 
 def _spent(namespace: str, queues: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobq.client.acl import READING, allowed_for, commands, literal, selector
+from jobq.client.acl import CALLS, READING, allowed_for, commands, literal, selector
 from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.queue.keys import prefix
@@ -65,6 +65,7 @@ def topic_names(namespace: str) -> str:
 _OWN = ("unlink", "xrange", "xread")
 #: Scripts by which an exporter learns how far groups are behind.
 _OF_LAG = ("describe", "lag")
+_STEERING = ("find", "seek", "steer")
 
 
 def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
@@ -84,6 +85,17 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
         "resetchannels", *allowed_for(called, _OWN),
         f"(~{names} +sadd +smembers +srem)",
     ]  # fmt: skip
+
+
+def rights_to_steer(namespace: str = "jobq") -> list[str]:
+    """Return the words that allow a user who does other things to pause, resume and move groups of topics."""
+    called = [
+        one for one in scripts() if one.area == "topic" and one.name in (*_OF_LAG, *_STEERING)
+    ]
+    needed = sorted(set[str]().union(*map(commands, called)))
+    pattern = f"~{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"
+    names = f"%R~{literal(topic_names(namespace))}"
+    return [*selector(pattern, [*CALLS, *needed]), *selector(names, ["smembers"])]
 
 
 def rights_to_lag(namespace: str = "jobq") -> list[str]:

@@ -53,7 +53,7 @@ INSEPARABLE = {
     },
     "dashboard": set(),
     "metrics": set(),
-    "operator": {"checkpoint", "close", "enqueue", "extend", "progress", "release"},
+    "operator": {"checkpoint", "close", "collect", "enqueue", "extend", "progress", "release"},
 }
 FAR = [
     (role, name)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from jobq.web.access.guard import LoginRefusedError
+from jobq.errors import JobqError
+from jobq.queue.audit_log import Act, AuditLog
+from jobq.web.access.guard import LoginRefusedError, address_of
 from jobq.web.access.identity import UserRole
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, page, path_to
 from jobq.web.site import site_of
+
+logger = logging.getLogger("jobq.web")
 
 
 @page("/login", role=UserRole.NONE)
@@ -34,9 +39,14 @@ def log_in(request: Request) -> Response:
     try:
         if given["token"]:
             guard.log_in_by_link(request, made, given["token"])
+            _note(request, Act("local", "admin", "login", note="by link"), "done")
         else:
-            guard.log_in_by_password(request, made, given["name"], given["password"])
+            me = guard.log_in_by_password(request, made, given["name"], given["password"])
+            _note(request, Act(me.name, me.role.word, "login", note=_origin(request)), "done")
     except LoginRefusedError as error:
+        if error.status == 403:
+            # A flood of refused logins is counted, and doesn't push other entries out of the log.
+            _note(request, Act(given["name"], "none", "login", note=_origin(request)), "refused")
         page = _login_page(
             request, status=error.status, next=given["next"], name=given["name"], refused=str(error)
         )
@@ -52,6 +62,18 @@ def log_out(request: Request) -> Response:
     made = RedirectResponse(path_to(request, "login"), 303)
     site_of(request).guard.log_out(request, made)
     return made
+
+
+def _origin(request: Request) -> str:
+    return f"by password from {address_of(request)}"
+
+
+def _note(request: Request, act: Act, phase: Literal["done", "refused"]) -> None:
+    """Write a login into the audit log; a server that can't take it keeps nobody out."""
+    try:
+        AuditLog(site_of(request).operate).append(act, phase)
+    except JobqError as error:
+        logger.warning("the audit log lacks a login of %r: %s", act.who, error)
 
 
 def _login_page(request: Request, *, status: int = 200, **facts: Any) -> Response:

@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.metrics.serving import Endpoint
+from jobq.queue.audit_log import AuditLog
 from jobq.web import Identity, UserRole, create_app
 from jobq.web.access import passwords, users
 from jobq.web.access.guard import AWAY_S
@@ -95,7 +96,7 @@ def test_no_password_crosses_the_network_unencrypted(dashboard, redis):
     page = browser(dashboard(hosts=("jobs.example.com",)), "http://jobs.example.com")
     reply = log_in(page)
     assert reply.status_code == 403 and "not encrypted" in reply.text
-    assert "set-cookie" not in reply.headers and redis.keys("*") == []
+    assert "set-cookie" not in reply.headers and redis.keys("jobq:web:*") == []
 
 
 def test_a_proxy_that_serves_https_is_trusted_by_its_address_alone(dashboard):
@@ -131,6 +132,18 @@ def test_what_changes_a_user_ends_the_sessions(dashboard, path, change, redis):
     change(path)
     assert page.get("/queues").headers["location"].startswith("/login")
     assert redis.keys("jobq:web:session:*") == []
+
+
+def test_logins_are_in_the_audit_log_and_a_flood_is_not(dashboard, client):
+    app = dashboard()
+    log_in(browser(app, peer="192.0.2.7"))
+    for _ in range(8):
+        log_in(browser(app), "anna", "wrong password")
+    found = [(one.who, one.role, one.phase, one.note) for one in AuditLog(client).newest(100)]
+    assert found == [
+        *[("anna", "none", "refused", "by password from 192.0.2.1")] * 5,
+        ("anna", "operate", "done", "by password from 192.0.2.7"),
+    ]
 
 
 def test_unknown_and_known_names_get_the_same_answer(dashboard):
