@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from threading import BoundedSemaphore, Lock
 
-from jobq.errors import ConfigError, JobqError
+from jobq.errors import JobqError
 
 PER_SECOND, BURST = 30.0, 60.0
 MOST_SCANS = 4
-LONGEST_RANGE = timedelta(days=400)
 #: Users whose rate is remembered. The oldest is forgotten first.
 MOST_USERS = 10_000
 
 
 class TooManyScansError(JobqError):
-    """Four searches run already; try again in a moment."""
+    """four searches run already; try again in a moment."""
 
 
 class RequestRate:
@@ -57,14 +55,3 @@ class ScanSlots:
             yield
         finally:
             self._free.release()
-
-
-def checked_range(since: datetime, until: datetime) -> tuple[datetime, datetime]:
-    """Return a range of time. ConfigError if it is empty or longer than 400 days."""
-    if not since < until:
-        raise ConfigError(f"the range ends at {until:%Y-%m-%d %H:%M}, before it begins")
-    if until - since > LONGEST_RANGE:
-        raise ConfigError(
-            f"the range has {(until - since).days} days; take {LONGEST_RANGE.days} at most"
-        )
-    return since, until

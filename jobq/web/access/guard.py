@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from jobq.client.connection import Client
 from jobq.errors import ConfigError, JobqError, UnavailableError
-from jobq.web.access.bounds import RequestRate
+from jobq.web.access.bounds import RequestRate, ScanSlots
 from jobq.web.access.gate import host_name
 from jobq.web.access.identity import ADMIN, NOBODY, READ, Identity, checked_user_name
 from jobq.web.access.login_limits import LoginLimits
@@ -54,6 +54,7 @@ class Guard:
         self.settings = settings
         self.links = LoginLinks()
         self.rate = RequestRate()
+        self.scans = ScanSlots()
         self.users = UsersFile(settings.users) if settings.users is not None else None
         self.sessions = Sessions(client, clock)
         self._limits = LoginLimits(client)

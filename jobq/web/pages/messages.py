@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.web import search, values
+from jobq.web.access.bounds import TooManyScansError
 from jobq.web.filters import PLACES, FilterError, parse, quoted
 from jobq.web.messages import (
     MessageShown,
@@ -180,17 +181,20 @@ def _messages(
     if asked.error:
         return None
     cursor = request.query_params.get("cursor", "")
-    with refused():
+    site = site_of(request)
+    with refused(), site.guard.scans.taken() if asked.filter else nullcontext():
         return search.messages(
-            site_of(request).client, contents_of(request), asked.filter, queues, places, cursor
+            site.client, contents_of(request), asked.filter, queues, places, cursor
         )
 
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Answer 400 to what can't be read in an address."""
+    """Answer 400 to what can't be read in an address, and 503 to one search too many."""
     try:
         yield
+    except TooManyScansError as error:
+        raise HTTPException(503, str(error), {"retry-after": "2"}) from error
     except ConfigError as error:
         raise HTTPException(400, str(error)) from error
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from contextlib import ExitStack
 
 import pytest
 
-from jobq.errors import ConfigError
+from jobq.metrics.serving import Endpoint
+from jobq.web.access import users
 from jobq.web.access.bounds import (
     BURST,
     MOST_SCANS,
@@ -15,11 +16,12 @@ from jobq.web.access.bounds import (
     RequestRate,
     ScanSlots,
     TooManyScansError,
-    checked_range,
 )
 from jobq.web.access.gate import MOST_BODY, MOST_QUERY_KEYS, MOST_URL
+from jobq.web.access.settings import AccessSettings
 from tests.web.access.gated import gated
 
+pytestmark = pytest.mark.one_server
 SAME = {"sec-fetch-site": "same-origin"}
 
 
@@ -83,9 +85,29 @@ def test_four_scans_run_at_once():
         pass
 
 
-def test_a_range_has_400_days_at_most():
-    until = datetime(2026, 11, 23, tzinfo=UTC)
-    assert checked_range(until - timedelta(days=400), until)
-    for days, says in [(401, "take 400"), (0, "before it begins"), (-1, "before it begins")]:
-        with pytest.raises(ConfigError, match=says):
-            checked_range(until - timedelta(days=days), until)
+def test_a_fifth_search_is_refused_and_a_plain_list_is_not(visit, queue):
+    queue.enqueue(b"{}", mid="m")
+    page = visit()
+    scans = page.app.state.site.guard.scans
+    with ExitStack() as stack:
+        for _ in range(MOST_SCANS):
+            stack.enter_context(scans.taken())
+        reply = page.get("/queues/low/messages?f=mid:m")
+        assert reply.status_code == 503 and reply.headers["retry-after"] == "2"
+        assert "ry again in a moment" in reply.text
+        assert page.get("/queues/low/messages").status_code == 200
+    assert page.get("/queues/low/messages?f=mid:m").status_code == 200
+
+
+def test_a_range_has_400_days_at_most(visit, client, tmp_path):
+    path = tmp_path / "users.json"
+    token = users.add_token(path, "ci", "read", False, None)
+    access = AccessSettings(bind=Endpoint("127.0.0.1", 80), users=path)
+    page = visit(None, access=access)
+    headers = {"authorization": f"Bearer {token}"}
+    statuses = [
+        page.get(f"/api/v1/history?range={days}d", headers=headers).status_code
+        for days in (1, 400, 401, 99_999, 0, -1)
+    ]
+    assert statuses == [200, 200, 400, 400, 400, 400]
+    assert page.get("/history?range=99999d").status_code < 500
