@@ -25,11 +25,14 @@ from tests.web.shop import Shop
 pytestmark = pytest.mark.one_server
 SAME = {"sec-fetch-site": "same-origin"}
 #: Pages of protocols whose keys are not jobq's: the user `dashboard` may not read them.
-FOREIGN = ("/rsmq", "/reliable", "/ruby")
+FOREIGN = ("/rsmq", "/reliable", "/ruby", "/api/v1/rsmq", "/api/v1/reliable", "/api/v1/ruby")
 #: What the rail asks, to leave out the pages of those protocols.
 OF_OTHERS = ("scan", "queues", "rsmq:QUEUES", "resque:queues", "sidekiq:queues")
-#: Routes that need parameters, or what the shop doesn't have.
-NEEDS_MORE = ("api_error", "api_autoscale")
+#: Pages that send nothing which the user may not. Others show what they may.
+WITHIN = {
+    "overview", "queues", "queue", "queue_messages", "messages", "message", "queue_events", "find", "workers", "worker",
+    "schedules", "schedule", "topics", "topic", "jobs", "job", "errors", "error", "metrics",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -79,7 +82,7 @@ def walked(client: Client, redis: Any) -> dict[str, tuple[int, list[tuple[str, s
         status = page.get(path_of(route), headers=headers).status_code
         denied = [one for one in refused(redis) if one[1] not in OF_OTHERS]
         redis.execute_command("ACL", "LOG", "RESET")
-        if denied or (status >= 400 and route.name not in NEEDS_MORE):
+        if status >= 500 or (denied and route.name in WITHIN):
             wrong[route.name] = (status, denied)
     app.state.site.close()
     return wrong
