@@ -40,7 +40,8 @@ class Role(NamedTuple):
 _PRODUCER = ("enqueue", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _LOOKING_AT_KEYS = (
-    "exists", "getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange",
+    "exists", "getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream",
+    "xrange", "xrevrange",
 )  # fmt: skip
 _READING_AUDIT = ("xlen", "xrevrange")
 _READING_OPERATIONS = ("exists", "hget", "pttl", "zrevrange")
