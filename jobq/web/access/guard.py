@@ -9,7 +9,6 @@ from collections.abc import Callable
 from threading import Lock
 from typing import NamedTuple
 
-from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -232,7 +231,7 @@ def cookie_of(request: Request) -> Cookie:
     prefix = request.scope.get("root_path", "").rstrip("/")
     if request.url.scheme == "https":
         return Cookie("__Secure-jobq" if prefix else "__Host-jobq", f"{prefix}/", True)
-    return Cookie(f"jobq-{URL(str(request.base_url)).port or 80}", f"{prefix}/", False)
+    return Cookie(f"jobq-{request.base_url.port or 80}", f"{prefix}/", False)
 
 
 def address_of(request: Request) -> str:
