@@ -143,6 +143,10 @@ class CrashEvents(MonitorListener):
             known = {name: getattr(report, name) for name in ("job", "mid", "attempt", "queue")}
             fingerprint = ["jobq", "crash", report.job, report.death.cause]
             _capture(text, known, report.death, report.headers, fingerprint)
+            if is_active() and _watches_crons():
+                from jobq.observe import sentry_crons
+
+                sentry_crons.close(report.headers, report.queue, report.mid)
 
     def stop(self) -> None:
         """Send pending events."""
@@ -215,6 +219,11 @@ def _capture(
                 "tags": tags, "contexts": {"jobq": {**known, **figures}},
             }
         )  # fmt: skip
+
+
+def _watches_crons() -> bool:
+    """Whether the program asked for check-ins."""
+    return any(isinstance(one, SentryMiddleware) and one.monitor_crons for one in everywhere.layers)
 
 
 def _attach() -> None:

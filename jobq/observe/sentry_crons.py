@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentry_sdk.crons import capture_checkin
@@ -30,9 +30,7 @@ def checking_in(context: Context) -> Callable[[str], None]:
     config = config_of(tick, context.hard_limit) if tick else None
     if tick is None or config is None:
         return lambda _: None
-    slug = _NO_SLUG.sub("-", tick.schedule.lower()).strip("-")[:50]
-    name = f"{context.queue}/{context.mid}/{context.generation}/{tick.at_ms}"
-    known = hashlib.sha256(name.encode()).hexdigest()[:32]
+    slug, known = _names(tick, context.queue, context.mid)
 
     def send(status: str) -> None:
         with capture_internal_exceptions():
@@ -40,6 +38,21 @@ def checking_in(context: Context) -> Callable[[str], None]:
 
     send("in_progress")
     return send
+
+
+def close(headers: Mapping[str, str], queue: str, mid: str) -> None:
+    """Tell Sentry that a scheduled call has failed whose process can't do so any more."""
+    tick = tick_of(headers)
+    if tick is not None and config_of(tick, None) is not None:
+        slug, known = _names(tick, queue, mid)
+        with capture_internal_exceptions():
+            capture_checkin(slug, known, "error")
+
+
+def _names(tick: Tick, queue: str, mid: str) -> tuple[str, str]:
+    """The slug of the monitor, and the id of the check-in: a supervisor knows as much of a dead child."""
+    slug = _NO_SLUG.sub("-", tick.schedule.lower()).strip("-")[:50]
+    return slug, hashlib.sha256(f"{queue}/{mid}/{tick.at_ms}".encode()).hexdigest()[:32]
 
 
 def config_of(tick: Tick, limit_s: float | None) -> Any:

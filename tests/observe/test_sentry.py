@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import sentry_sdk
+from msgspec import structs
 
 from jobq.errors import Dead, JobAborted, JobTimeout, Retry, Snooze
 from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
+from jobq.jobs.crashes import ChildDeath, CrashReport
 from jobq.jobs.executor import Executor
+from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, job
 from jobq.jobs.ticks import HEADER, Tick
 from jobq.observe import sentry as observed
-from jobq.observe.sentry import SentryMiddleware
+from jobq.observe.sentry import CrashEvents, SentryMiddleware
 from jobq.observe.sentry_crons import config_of
 from jobq.queue.types import Ending, Message
 
@@ -284,6 +287,27 @@ def test_scheduled_call_is_one_check_in_however_many_attempts(sentry: Any, run: 
         "schedule": {"type": "crontab", "value": "0 7 * * *"}, "timezone": "Europe/Berlin",
         "checkin_margin": 5, "max_runtime": 2,
     }  # fmt: skip
+
+
+def test_check_in_of_a_message_whose_processes_died_is_closed_by_the_monitor(
+    sentry: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    kept = sentry()
+    headers = {HEADER: Tick("digest", 1_700_000_000_000, 0, "UTC", "0 7 * * *").header()}
+    watching = SentryMiddleware(monitor_crons=True)
+    run(lambda: None, middleware=watching, headers=headers)
+    death = ChildDeath(7, "w", "signal", "was killed by SIGKILL", 1, 1.0, 10)
+    crash = CrashReport("mail.send", "low", "mid-1", 3, True, 0, headers, death)
+
+    CrashEvents().crashed(crash)
+    monkeypatch.setattr(everywhere, "layers", (watching,))
+    CrashEvents().crashed(structs.replace(crash, dead=False))
+    CrashEvents().crashed(structs.replace(crash, headers={}))
+    CrashEvents().crashed(crash)
+
+    found = kept.items("check_in")
+    assert [one["status"] for one in found] == ["in_progress", "ok", "error"]
+    assert len({(one["monitor_slug"], one["check_in_id"]) for one in found}) == 1
 
 
 @pytest.mark.parametrize(
