@@ -226,10 +226,21 @@ def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]
         reply = client.command("HMGET", keys.redactions(client.namespace), *some)
         for name, raw in zip(some, reply, strict=True):
             if raw is not None:
-                names = decoded(raw)
-                fine = isinstance(names, list) and all(isinstance(one, str) for one in names)
-                found[name] = tuple(names) if fine else (EVERYTHING,)
+                found[name] = _hidden(raw)
     return found
+
+
+def every_redaction(client: Client) -> dict[str, tuple[str, ...]]:
+    """`redactions` of all jobs that declare any."""
+    reply = client.command("HGETALL", keys.redactions(client.namespace))
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {text_of(raw): _hidden(text) for raw, text in pairs}
+
+
+def _hidden(text: bytes) -> tuple[str, ...]:
+    names = decoded(text)
+    fine = isinstance(names, list) and all(isinstance(one, str) for one in names)
+    return tuple(names) if fine else (EVERYTHING,)
 
 
 def _read(client: Client) -> Iterator[tuple[bytes, WorkerEntry]]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from jobq.errors import ConfigError, masked_text
+from jobq.client.connection import Client
+from jobq.errors import ConfigError, JobqError, masked_text
 from jobq.jobs.registry import Registry
+from jobq.queue import presence
 
 
 class Hidden(str):
@@ -34,6 +38,8 @@ SECRET = (
 )  # fmt: skip
 #: Characters of a name that are compared.
 _LONGEST_NAME = 200
+#: How long what workers stored counts as read.
+READ_EVERY_S = 10.0
 #: Levels that are shown: envelopes nest no deeper.
 MOST_LEVELS = 70
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
@@ -54,6 +60,31 @@ class ShownArguments(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     names: tuple[str, ...] = ()
+
+
+class DeclaredNames:
+    """What `@job(redact=...)` of each job hides, as workers stored it; read again every ten seconds.
+
+    While it can't be read, all arguments are hidden, or what is known from before goes on.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, tuple[str, ...]] | None = None
+        self._until = 0.0
+
+    def __call__(self, job: str) -> tuple[str, ...]:
+        """Return what the job hides."""
+        now = time.monotonic()
+        if now >= self._until:
+            self._until = now + READ_EVERY_S
+            with suppress(JobqError):
+                stored = presence.every_redaction(self._client)
+                # Names of values are compared without their case.
+                self._known = {
+                    name: tuple(one.casefold() for one in names) for name, names in stored.items()
+                }
+        return (presence.EVERYTHING,) if self._known is None else self._known.get(job, ())
 
 
 class Redactor:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from jobq.jobs.registry import default_registry
 from jobq.web.contents import Contents
 from jobq.web.filters import Filter, FilterError, parse
-from jobq.web.redaction import Redactor
+from jobq.web.redaction import DeclaredNames, Redactor
 from jobq.web.routes import identity_of
 from jobq.web.site import Site, site_of
 
@@ -32,7 +32,7 @@ def contents_of(request: Request) -> Contents:
     """Return the reader of contents for the sender of a request."""
     site = site_of(request)
     return Contents(
-        site.client, site.part(Redactor, _redactor), arguments=identity_of(request).arguments,
+        site.client, redactor_of(site), arguments=identity_of(request).arguments,
         hide_errors=site.settings.hide_errors,
     )  # fmt: skip
 
@@ -48,5 +48,10 @@ def filter_of(request: Request, keys: Sequence[str]) -> AskedFilter:
         return AskedFilter(text, Filter(), str(error))
 
 
+def redactor_of(site: Site) -> Redactor:
+    """Return what hides secrets on the pages of this dashboard."""
+    return site.part(Redactor, _redactor)
+
+
 def _redactor(site: Site) -> Redactor:
-    return Redactor(site.settings.redact, default_registry)
+    return Redactor(site.settings.redact, default_registry, DeclaredNames(site.client))

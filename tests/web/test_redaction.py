@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import ConfigError
+from jobq.client.connection import Client
+from jobq.errors import ConfigError, UnavailableError
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.registry import Registry, job
-from jobq.web.redaction import HIDDEN, Redactor
+from jobq.queue import presence
+from jobq.web.redaction import HIDDEN, DeclaredNames, Redactor
 
 S3CR3T = "s3cr3t-value"
 
@@ -146,3 +148,31 @@ def test_deep_and_long_data_is_bounded():
         "a:" * 100_000 + "\n" * 9,
     ):
         assert Redactor().tree(text)
+
+
+def test_what_a_job_declares_is_hidden_without_importing_it(client: Client, redis: Any) -> None:
+    presence.put_redactions(client, {"pay": ["cardHolder", "1"], "all": ["*"]}, may_replace=True)
+    redis.hset("jobq:redact", "broken", "\xff")
+    redactor = Redactor(declared=DeclaredNames(client))
+
+    shown = redactor.call(
+        "pay", [7, "1234", {"cardHolder": "Anna", "n": 1}], {"cardholder": "Anna"}
+    )
+
+    assert shown.args == [7, HIDDEN, {"cardHolder": HIDDEN, "n": 1}]
+    assert shown.kwargs == {"cardholder": HIDDEN}
+    for name in ("all", "broken"):
+        assert redactor.call(name, [1], {"a": 2})[:2] == ([HIDDEN], {"a": HIDDEN})
+    assert redactor.call("other", [1], {"a": 2})[:2] == ([1], {"a": 2})
+
+
+def test_while_nobody_knows_what_jobs_declare_all_is_hidden(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*what: object) -> None:
+        raise UnavailableError("away")
+
+    monkeypatch.setattr(presence, "every_redaction", away)
+    assert Redactor(declared=DeclaredNames(client)).call("a", [1], {"b": 2})[:2] == (
+        [HIDDEN], {"b": HIDDEN},
+    )  # fmt: skip

@@ -11,7 +11,6 @@ from starlette.responses import RedirectResponse, Response
 
 from jobq.config import parse_time
 from jobq.errors import ConfigError, EmptyKeyError
-from jobq.jobs.registry import default_registry
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.listing import find_queues
 from jobq.protocols.rsmq import Rsmq
@@ -23,10 +22,10 @@ from jobq.topics.group import TopicGroup
 from jobq.web import foreign
 from jobq.web.access.identity import UserRole
 from jobq.web.foreign import MOST_ROWS, RELIABLE_PLACES, SYSTEMS, ShownBytes
-from jobq.web.redaction import Redactor
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
 from jobq.web.site import Site, site_of
+from jobq.web.viewer import redactor_of
 
 RSMQ_PLACES = ("visible", "hidden", "all")
 
@@ -64,8 +63,7 @@ def offset_of(request: Request) -> int:
 def shown_bytes(request: Request) -> ShownBytes:
     """Return what shows contents to the sender of a request."""
     site = site_of(request)
-    redactor = site.part(Redactor, lambda one: Redactor(one.settings.redact, default_registry))
-    return ShownBytes(redactor, identity_of(request).arguments)
+    return ShownBytes(redactor_of(site), identity_of(request).arguments)
 
 
 def performing(

@@ -16,7 +16,6 @@ from starlette.responses import RedirectResponse, Response
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, JobqError
-from jobq.jobs.registry import default_registry
 from jobq.jobs.ticks import moment
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
@@ -28,10 +27,10 @@ from jobq.schedules.words import in_words
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import performing
 from jobq.web.paging import PER_PAGE, page_number
-from jobq.web.redaction import Redactor
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
 from jobq.web.site import Site, site_of
+from jobq.web.viewer import redactor_of
 
 #: A tick that is due for longer than this shows as late.
 LATE_MS = 60_000
@@ -198,8 +197,7 @@ def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, str]:
 
 def _arguments(site: Site, one: Schedule) -> list[tuple[str, str]]:
     """Return names and values of what the job is called with, secrets hidden."""
-    redactor = site.part(Redactor, lambda site: Redactor(site.settings.redact, default_registry))
-    shown = redactor.call(one.job, one.args, one.kwargs)
+    shown = redactor_of(site).call(one.job, one.args, one.kwargs)
     named = [
         (name or str(at), value)
         for at, (name, value) in enumerate(zip(shown.names, shown.args, strict=True))
