@@ -22,6 +22,7 @@ from jobq.observe.escape import escaped
 from jobq.web import formats
 from jobq.web.access.identity import NOBODY, UserRole
 from jobq.web.assets import Asset, accent_sheet, assets
+from jobq.web.filters import quoted
 from jobq.web.operations.verbs import VERBS
 from jobq.web.preferences import CHOICES, preferences, zone_of
 from jobq.web.routes import ROUTES, NavEntry, path_to
@@ -35,6 +36,7 @@ SECTIONS = ("Now", "Control", "Protocols", "Records")
 FORMATS = {
     "number": formats.number, "whole": formats.whole, "rate": formats.rate, "duration": formats.duration,
     "size": formats.size, "share": formats.share, "UserRole": UserRole, "CHOICES": CHOICES, "VERBS": VERBS,
+    "quoted": quoted,
 }  # fmt: skip
 
 

@@ -139,3 +139,26 @@ def test_damaged_keys_of_operations_hide_nothing(visit, redis):
         assert visit().get(path).status_code == 200
     assert visit().get("/operations").status_code == 500
     assert "WRONGTYPE" in visit().get(f"/operations/{'a' * 16}").text
+
+
+def test_lists_of_messages_have_the_buttons_that_their_reader_may_use(visit, low, client):
+    """From the dead to a revival without a typed word: the group, all that match, the preview, apply."""
+    [one, *_] = low.admin.dead()
+    operator, admin, reader = (
+        visit(role) for role in (UserRole.OPERATE, UserRole.ADMIN, UserRole.READ)
+    )
+    text = operator.get("/dead?f=queue:low").text
+    assert f'value="low {one.dead_id}"' in text and 'name="f" value="queue:low"' in text
+    assert 'value="revive"' in text and 'value="purge"' not in text
+    assert 'value="purge"' in admin.get("/queues/low/messages?place=dead").text
+    assert 'name="verb"' not in reader.get("/dead?f=queue:low").text
+    assert (
+        'name="scope"' not in admin.get("/dead").text
+    )  # not all the dead of all queues by one button
+    low.enqueue(b"x", mid="m", delay=60)
+    due = operator.get("/queues/low/messages?place=due").text
+    assert 'value="queue:low place:due"' in due and 'value="run-now"' in due
+    message = operator.get("/queues/low/messages/m").text
+    assert 'value="low m"' in message and 'value="cancel"' in message
+    preview = posted(operator, "/operations", verb="revive", scope="all", f="queue:low")
+    assert "Revive 5 messages" in preview.text
