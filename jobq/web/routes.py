@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pkgutil import iter_modules
@@ -25,6 +26,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from jobq.errors import JobqError
+from jobq.queue.audit_log import Act, AuditLog
 from jobq.web.access.guard import address_of
 from jobq.web.access.identity import NOBODY, Identity, UserRole
 from jobq.web.names import encoded
@@ -189,9 +192,19 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
         if not identity.role and declared.method == "GET":
             wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(path_to(request, "login", next=wanted), 303)
-        raise HTTPException(
-            403, f"this needs the role {declared.role.word}; you have {identity.role.word}"
-        )
+        why = f"this needs the role {declared.role.word}; you have {identity.role.word}"
+        _note_refusal(request, declared, identity, why)
+        raise HTTPException(403, why)
     if site.settings.read_only and declared.role > UserRole.READ:
         raise HTTPException(403, "this dashboard is read-only")
     return None
+
+
+def _note_refusal(request: Request, declared: DeclaredRoute, identity: Identity, why: str) -> None:
+    """Write into the audit log what somebody who is logged in may not do."""
+    if declared.method == "GET" or not identity.role:
+        return
+    queue = request.path_params.get("queue", "")
+    act = Act(identity.name, identity.role.word, declared.name, queue, request.url.path, note=why)
+    with suppress(JobqError):  # it is refused in any case
+        AuditLog(site_of(request).operate).append(act, "refused")

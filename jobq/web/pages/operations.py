@@ -32,7 +32,7 @@ nav(
     order=80,
     shown=lambda site: uses_operations(site),
 )
-nav("audit", "Audit log", section="Records", order=85, key="a", shown=lambda site: uses_audit(site))
+nav("audit", "Audit log", section="Records", order=85, key="a")
 
 #: Choices of how fast messages are revived: value of the form -> label.
 SPREADS = {"0": "At once", "10m": "Over 10 minutes", "1h": "Over an hour", "6h": "Over 6 hours"}
@@ -53,11 +53,6 @@ MOST_LOOKED_AT, ROWS = 5_000, 100
 def uses_operations(site: Site) -> bool:
     """Whether there was an operation in the last hour."""
     return site.uses("operations", lambda client: bool(Operations(client, client).listed()))
-
-
-def uses_audit(site: Site) -> bool:
-    """Whether the audit log has an entry."""
-    return site.uses("audit", lambda client: AuditLog(client).length() > 0)
 
 
 def operations_of(site: Site) -> Operations:

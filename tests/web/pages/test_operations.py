@@ -106,6 +106,9 @@ def test_queue_is_paused_and_resumed_by_those_who_may(visit, low, client):
     ]  # fmt: skip
     reader = visit(UserRole.READ)
     assert reader.post("/queues/low/pause").status_code == 403
+    [refused, *_] = AuditLog(client).page()
+    assert (refused.phase, refused.verb, refused.queue) == ("refused", "pause_queue", "low")
+    assert "needs the role operate; you have read" in refused.note
     assert "/queues/low/pause" not in reader.get("/queues/low").text
     assert visit(UserRole.ADMIN, read_only=True).post("/queues/low/pause").status_code == 403
 
