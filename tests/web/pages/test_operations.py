@@ -38,7 +38,8 @@ def test_incident_is_previewed_applied_spread_over_time_and_undone(visit, low):
     assert "Nothing is changed yet" in preview.text and "Over 10 minutes" in preview.text
     assert low.admin.counts().dead == 5
     done = posted(anna, f"{preview.url.path}/apply", spread="10m")
-    assert "Revived: 5 of 5 messages." in done.text and "Undo, 60 min left" in done.text
+    assert "Revived: 5 of 5 messages." in done.text
+    assert re.search(r"Undo, \d+ min left", done.text)
     assert (low.admin.counts().ready, low.admin.counts().delayed) == (1, 4)
     assert anna.get("/operations").text.count(preview.url.path) == 1
     undone = posted(anna, f"{preview.url.path}/undo")
