@@ -201,7 +201,7 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
 
 
 def _note_refusal(request: Request, declared: DeclaredRoute, identity: Identity, why: str) -> None:
-    """Write into the audit log what somebody who is logged in may not do."""
+    """Write into the audit log what a user tried and may not do."""
     if declared.method == "GET" or not identity.role:
         return
     queue = request.path_params.get("queue", "")
