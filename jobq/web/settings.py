@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, masked
 from jobq.web.access.identity import Identity
 from jobq.web.access.settings import AccessSettings
 
@@ -56,5 +56,5 @@ class WebSettings:
             raise ConfigError(f"{self.prefix!r:.200} is not a prefix; write it as /ops/jobq")
         if self.trace_url and not _TRACE.fullmatch(self.trace_url):
             raise ConfigError(
-                f"{self.trace_url!r:.200} is not a link; write https://traces.example.com/trace/{{trace_id}}"
+                f"{masked(self.trace_url)!r:.200} is not a link; write https://traces.example.com/trace/{{trace_id}}"
             )
