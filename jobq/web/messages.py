@@ -10,7 +10,7 @@ from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import PipelinedCalls
-from jobq.errors import JobqError, UnavailableError
+from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.events import ATTEMPTS, Event
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
@@ -32,6 +32,8 @@ _KINDS = {
     "enqueued": "ready", "revived": "ready", "tick": "ready",
 }  # fmt: skip
 _NOWHERE = ("nil", "")
+#: Attempts whose log is shown.
+MOST_LOGS = 5
 
 
 class StateShown(NamedTuple):
@@ -74,7 +76,7 @@ class TimelinePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageShown:
-    """One message as one user may see it. unread: what can't be read -> why."""
+    """One message as one user may see it. unread: what can't be read -> why. logs: of attempts, the newest first."""
 
     facts: MessageFacts
     reasons: list[Reason]
@@ -88,6 +90,7 @@ class MessageShown:
     progress: str = ""
     checkpoint: Any = None
     unread: dict[str, str] = field(default_factory=dict)
+    logs: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def is_known(self) -> bool:
@@ -118,7 +121,19 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
         contents.text("progress", queue.name, mid, status.progress) if status.progress else "",
         contents.value("checkpoint", queue.name, mid, status.checkpoint) if status.checkpoint else None,
         collector.unread,
+        list(_logs(queue, mid, max([status.attempts, *(one.number for one in attempts)]), contents)),
     )  # fmt: skip
+
+
+def _logs(queue: Queue, mid: str, newest: int, contents: Contents) -> Iterator[tuple[int, str]]:
+    """What the newest attempts logged, if their job declares keep_logs. It may quote arguments."""
+    for number in range(newest, max(0, newest - MOST_LOGS), -1) if contents.may_see else ():
+        try:
+            found = queue.admin.log(mid, number)
+        except ScriptError:  # closed to this server's user, or a key of another type
+            return
+        if found is not None:
+            yield number, contents.text("log", queue.name, mid, found.decode("utf-8", "replace"))
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:

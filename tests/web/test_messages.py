@@ -282,3 +282,20 @@ def test_sealed_call_is_named_by_its_key(client: Client, queue: Queue, visit: An
         in visit().get("/queues/low/messages/m").text
     )
     assert "encrypted, key 2026-11" in visit(arguments=False).get("/queues/low/messages").text
+
+
+def test_log_is_shown_and_what_a_job_hides_is_not(
+    queue: Queue, client: Client, redis: Any, visit: Any
+):
+    presence.put_redactions(client, {"a.b": ["to", "1"]}, may_replace=True)
+    queue.enqueue(call("a.b", "seen", "hunter1", to="hunter2"), mid="m")
+    ended(queue, "retry", "Timeout", backoff=60)
+    queue.store_log("m", 1, b"began\npassword=hunter3 <x>\n", 60)
+    text = visit().get("/queues/low/messages/m").text
+    assert "seen" in text and "began" in text and "password=[hidden] &lt;x&gt;" in text
+    assert "hunter" not in text
+    assert "No message matches" in visit().get("/queues/low/messages?f=arg.to%3A*").text
+    assert "began" not in visit(arguments=False).get("/queues/low/messages/m").text
+    redis.delete("jobq:redact")
+    redis.set("jobq:redact", "another type")
+    assert "seen" not in visit().get("/queues/low/messages/m").text
