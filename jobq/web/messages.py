@@ -105,6 +105,7 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     facts = _seen(collector.collect(mid), contents)
     content = collector.content(mid) or (facts.dead.content if facts.dead else b"")
     call = contents.call(queue.name, mid, content) if content else ShownCall()
+    facts = replace(facts, job=facts.job or call.job)
     stored = collector.result(mid)
     status = facts.status
     attempts = list(attempts_of(facts))
