@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from itertools import islice
+from threading import Lock
 from typing import NamedTuple
 
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.queue.types import Schedules
+from jobq.schedules.listing import rows_of, schedules_of_queues
 from jobq.web import formats
 from jobq.web.sampler import Snapshot
 from jobq.web.site import Site
@@ -12,6 +19,8 @@ from jobq.web.words import sentence, word_of
 
 #: Most of one kind on the first page.
 MOST = 8
+#: How often late schedules are looked for, from when on one is late, and at how many of a queue.
+LATE_EVERY_S, LATE_MS, MOST_SCHEDULES = 15.0, 60_000, 1_000
 
 
 class PageFinding(NamedTuple):
@@ -41,8 +50,50 @@ def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     """Return everything that needs a look, queues first."""
     return [
         *_queues(snapshot), *_workers(snapshot),
+        *site.part(LateSchedules, lambda site: LateSchedules(site.client)).found(snapshot),
         *(one for find in FINDERS for one in find(site, snapshot)[:MOST]),
     ]  # fmt: skip
+
+
+class LateSchedules:
+    """Finds schedules whose tick has been due for a while; it asks the server every LATE_EVERY_S."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = Lock()
+        self._until = 0.0
+        self._found: list[PageFinding] = []
+
+    def found(self, snapshot: Snapshot) -> list[PageFinding]:
+        """Return the schedules that are late, the latest first."""
+        with self._lock:
+            if time.monotonic() >= self._until and not snapshot.broken:
+                self._found = self._read(list(snapshot.queues))
+                self._until = time.monotonic() + LATE_EVERY_S
+            return self._found
+
+    def _read(self, names: list[str]) -> list[PageFinding]:
+        try:
+            found = schedules_of_queues(self._client, names)
+        except JobqError:  # the roles may not, or the server is away: the page says that elsewhere
+            return []
+        rows = [
+            row
+            for queue, one in found.items()
+            if isinstance(one, Schedules)
+            for row in islice(rows_of(queue, one), MOST_SCHEDULES)
+            if row.late_ms > LATE_MS
+        ]
+        rows.sort(key=lambda row: -row.late_ms)
+        return [
+            PageFinding(
+                "retry", "late", row.name,
+                f"Its tick has been due for {formats.duration(row.late_ms / 1000)}. No worker of {row.queue} has "
+                "enqueued it.",
+                "schedule", {"schedule": row.name, "queue": row.queue},
+            )
+            for row in rows[:MOST]
+        ]  # fmt: skip
 
 
 def _queues(snapshot: Snapshot) -> list[PageFinding]:

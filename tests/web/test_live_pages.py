@@ -16,6 +16,7 @@ from jobq.jobs.codec import encode
 from jobq.queue import presence
 from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.queue import Queue
+from jobq.schedules.definition import Schedule, encoded
 from jobq.web.sampler import Sampling
 from tests.lifecycle.conftest import DEADLINE_S
 from tests.web.test_sampler import run, worker
@@ -161,3 +162,11 @@ def test_figures_equal_those_of_the_command(client, filled, server):
         )
         columns = ("ready", "delayed", "locked", "dead", "messages", "paused", "workers")
         assert found == tuple(printed[name][column] for column in columns), name
+
+
+def test_first_page_names_schedules_that_are_late(visit, client, filled):
+    low = Queue("low", client)
+    text = encoded(Schedule(name="digest", job="resize", every_ms=60_000))
+    low.admin.schedule("add", "digest", text, now=client.clock_ms() - 600_000)
+    found = visit().get("/").text
+    assert "/cron/digest" in found and "No worker of low has enqueued it" in found
