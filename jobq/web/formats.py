@@ -58,6 +58,14 @@ def duration(seconds: float | None) -> str:
     return f"{left // 86_400} d" + (f" {left % 86_400 // 3600} h" if left < 7 * 86_400 else "")
 
 
+def per(seconds: int) -> str:
+    """Format the whole seconds that a rate counts by: `minute`, `5 minutes`."""
+    for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds % unit == 0:
+            return name if seconds == unit else f"{seconds // unit} {name}s"
+    return "second" if seconds == 1 else f"{seconds} seconds"
+
+
 def size(bytes_: float | None) -> str:
     """Format a size: `512 B`, `4.2 KiB`, `80 MiB`."""
     if bytes_ is None or math.isnan(bytes_):

@@ -25,7 +25,7 @@ from jobq.queue.types import Sample
 from jobq.web.outcomes import Outcomes, Recent
 from jobq.web.rings import Ring
 from jobq.web.tail import FOLLOWERS, Tail
-from jobq.web.trouble import GrowthWatch, QueueFigures
+from jobq.web.trouble import GrowthWatch, QueueFigures, busy_slots
 
 T = TypeVar("T")
 logger = logging.getLogger("jobq.web")
@@ -60,6 +60,11 @@ class Totals(NamedTuple):
     slots: int = 0
     handouts_per_s: float | None = None
     recent: Recent = Recent()
+
+    @property
+    def busy(self) -> int:
+        """Return how many run, of those that workers have taken."""
+        return busy_slots(self.running, self.slots)
 
 
 class Snapshot(NamedTuple):

@@ -57,6 +57,11 @@ class QueueFigures(NamedTuple):
     broken: str = ""
 
     @property
+    def busy(self) -> int:
+        """Return how many run: workers take more messages ahead than they have slots."""
+        return busy_slots(self.running, self.slots)
+
+    @property
     def state(self) -> str:
         """The word of CODES that says what matters most."""
         return _state(self)
@@ -82,6 +87,11 @@ class QueueFigures(NamedTuple):
         if self.is_fine:
             return len(CODES), -float(self.ready + self.running), self.queue
         return CODES.index(self.state), -float(self.oldest_ms or 0), self.queue
+
+
+def busy_slots(taken: int, slots: int) -> int:
+    """Return how many slots work on the messages that workers have taken; all of these where no slots are known."""
+    return min(taken, slots) if slots else taken
 
 
 def _state(one: QueueFigures) -> str:

@@ -78,7 +78,6 @@ def page_paths() -> dict[str, str]:
         + QUERIES.get(one.name, "")
         for one in load_pages().declared.values()
         if one.method == "GET" and one.name not in NO_PAGES and not one.path.startswith("/api/")
-        if SAMPLES.keys() >= {*one.parameters}
     }
 
 

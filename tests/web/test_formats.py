@@ -31,6 +31,12 @@ def test_durations(value, shown):
     assert formats.duration(value) == shown
 
 
+def test_rates_name_the_time_that_they_count_by():
+    assert [formats.per(x) for x in (1, 15, 60, 900, 3600, 21_600, 86_400)] == [
+        "second", "15 seconds", "minute", "15 minutes", "hour", "6 hours", "day"
+    ]  # fmt: skip
+
+
 def test_shares_sizes_and_rates():
     assert [formats.share(x) for x in (None, 0, 0.0001, 0.042, 0.41, 1)] == [
         "–", "0 %", "<0.1 %", "4.2 %", "41 %", "100 %"

@@ -16,7 +16,7 @@ from jobq.web.outcomes import DEAD, DONE, FAILED, DurationCounts, Outcomes, Rece
 from jobq.web.rings import Ring
 from jobq.web.sampler import ALL, HANDOUTS, READY, Sampler, Sampling
 from jobq.web.tail import Tail, shared
-from jobq.web.trouble import Growth, GrowthWatch, QueueFigures
+from jobq.web.trouble import Growth, GrowthWatch, QueueFigures, busy_slots
 
 
 def worker(client, name="w", **facts):
@@ -249,3 +249,8 @@ def test_growth_is_told_after_twenty_seconds_and_since_the_lowest_moment():
     assert one.empty_in_s == 50
     assert one._replace(growth=Growth(2, 0)).empty_in_s == math.inf
     assert one._replace(growth=Growth()).empty_in_s is None
+
+
+def test_messages_taken_ahead_are_not_counted_as_running():
+    assert [busy_slots(taken, 3) for taken in (0, 2, 17)] == [0, 2, 3]
+    assert busy_slots(17, 0) == 17

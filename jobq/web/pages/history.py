@@ -299,7 +299,7 @@ def _job_charts(
 ) -> list[ChartView]:
     if not found.points or found.figures is None:
         return []
-    axis, per = _axis(request, asked, marks), formats.duration(asked.span.step / 1000)
+    axis, per = _axis(request, asked, marks), formats.per(asked.span.step // 1000)
     counted = [
         ChartLine(name, style, [(one.at / 1000, float(getattr(one, name))) for one in found.points])
         for name, style in (("done", "done"), ("failed", "retry"))

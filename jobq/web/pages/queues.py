@@ -86,7 +86,7 @@ def _row(one: QueueFigures, root: str, spark: Drawing) -> QueueRow:
     return QueueRow(
         f"{root}/{encoded(one.queue)}", escaped(one.queue), word_of(one), escaped(one.broken),
         formats.number(one.ready), formats.whole(one.ready), spark, f"≥ {oldest}" if one.at_least else oldest,
-        formats.number(one.running), formats.number(one.slots), formats.number(one.delayed),
+        formats.number(one.busy), formats.number(one.slots), formats.number(one.delayed),
         formats.number(one.dead), formats.rate(one.handouts_per_s),
         "" if p95 is None else formats.duration(p95 / 1000), emptied(one),
     )  # fmt: skip
