@@ -83,9 +83,13 @@ class _Handler(logging.Handler):
         super().__init__()
         self._pid = os.getpid()
 
-    def createLock(self) -> None:
-        """None: each log has one, and storing one must not keep other threads from logging."""
-        self.lock = None
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take one record without the handler's lock: each log has one, and storing one holds up no other thread."""
+        # From Python 3.12 on a filter may return another record.
+        allowed: object = self.filter(record)
+        if allowed:
+            self.emit(allowed if isinstance(allowed, logging.LogRecord) else record)
+        return bool(allowed)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Add one record. What a process that the job forked logs is not the attempt's."""
