@@ -1,7 +1,8 @@
 """Hide secrets in what pages, the API and filters show of arguments, results and errors, at every depth.
 
 A value is hidden when its key, or its parameter's name, reads like that of a secret: see SECRET. What a text itself
-shows as a secret is hidden in the text: passwords in URLs, `Bearer ...`, `password=...`, and keys of JSON in a text.
+shows as a secret is hidden in the text: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, what is
+below such a key of JSON in a text, elements of XML, private keys.
 """
 
 from __future__ import annotations
@@ -47,11 +48,32 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
 _MOST_JSON = 65_536
 _SCHEME = re.compile(r"\b(Bearer|Basic|Digest)\s+[A-Za-z0-9._~+/=-]{6,}")
 _ERRORS = ("Error", "Exception", "Warning", "Timeout")
-#: `password=x`, `token: 'x'`, `"secret": "x"`: the name with its sign, and the value.
+#: `password=x`, `--token: 'x'`, `"secret" => "x"`, `\"secret\": \"x\"`: the name, and its sign.
 _NAMED = re.compile(
-    r"""(?<![\w-])(?P<name>["']?[A-Za-z][\w.-]{0,60}["']?)(?P<sign>\s{0,3}[=:]\s{0,3})"""
+    r"""(?<!\w)(?P<name>\w[\w.-]{0,60})\\{0,7}["']?\s{0,3}(?P<sign>=>|:=|==?|:|%3[dD])\s{0,3}"""
 )
-_VALUE = re.compile(r""""[^"\n]{0,2000}"?|'[^'\n]{0,2000}'?|[^\s"'&;,)\]}]{1,2000}""")
+#: `--password x`, `'--password', 'x'`, `("password", "x")`: the name, and no sign.
+_PAIRED = re.compile(
+    r"""(?:(?<![\w-])--?(?P<flag>[A-Za-z][\w.-]{0,60})["']?,?\s{1,3}(?=[^\s-])"""
+    r"""|[(\[]["'](?P<first>\w[\w. -]{0,60})["'],\s{0,3}(?=b?["']))"""
+)
+#: `<password>x</password>`
+_ELEMENT = re.compile(r"(<(?P<name>[\w.:-]{1,60})(?:\s[^<>]{0,200})?>)[^<]{1,4000}(?=<)")
+_KEY = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:(?!-----BEGIN).){0,16384}?(?:-----END [A-Z ]{0,40}-----|\Z)",
+    re.DOTALL,
+)
+#: A value in quotes, which may themselves be escaped; one without; the rest of a line.
+_QUOTED = re.compile(
+    r"""[bBrRuUfF]{0,2}(?P<quote>\\{0,7}["'])(?:(?!(?<!\\)(?P=quote))(?:\\[^\n]|[^\n])){0,4000}(?:(?P=quote))?"""
+)
+_BARE = re.compile(r"""[^\s"'&;,()\[\]{}\\]{1,2000}|\\(?!["'\\])""")
+_LINE = re.compile(r"""[^\n"']{1,4000}""")
+#: Names of headers: their values have spaces and semicolons.
+_HEADERS = ("*authorization*", "*cookie*")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+#: Characters of a value in brackets.
+_MOST_VALUE = 4_000
 
 
 class ShownArguments(NamedTuple):
@@ -113,7 +135,13 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return `text` without the secrets that it shows."""
         shown = _SCHEME.sub(lambda found: f"{found[1]} {HIDDEN}", masked_text(text))
-        return self._without_values(shown) if "=" in shown or ":" in shown else shown
+        if "PRIVATE KEY" in shown:
+            shown = _KEY.sub(HIDDEN, shown)
+        if "</" in shown:
+            shown = _ELEMENT.sub(self._element, shown)
+        if "=" in shown or ":" in shown or "%3" in shown:
+            shown = self._without_values(_NAMED, shown)
+        return self._without_values(_PAIRED, shown) if "-" in shown or "," in shown else shown
 
     def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShownArguments:
         """Return the arguments of a call with secrets hidden; positions are named if the job is imported here."""
@@ -153,11 +181,19 @@ class Redactor:
             # ["password", "x"]: a header or a field as a pair.
             if len(value) == 2 and isinstance(value[0], str) and self.hides(value[0], more):
                 return [value[0], HIDDEN]
-            return [self._tree(item, more, levels - 1) for item in value]
+            return [
+                HIDDEN if before and not _is_flag(item) else self._tree(item, more, levels - 1)
+                for item, before in zip(value, self._secret_follows(value, more), strict=True)
+            ]
         return self._in_text(value, more, levels) if isinstance(value, str) else value
 
+    def _secret_follows(self, items: Sequence[Any], more: tuple[str, ...]) -> list[bool]:
+        """Of each item whether it stands behind a flag of a command that names a secret: `--password`."""
+        named = [_is_flag(item) and "=" not in item and self.hides(item, more) for item in items]
+        return [False, *named][: len(items)]
+
     def _in_text(self, text: str, more: tuple[str, ...], levels: int) -> str:
-        if text[:1] in ("{", "[", '"') and len(text) <= _MOST_JSON:
+        if text.lstrip()[:1] in ("{", "[", '"') and len(text) <= _MOST_JSON:
             try:
                 inner = json.loads(text)
                 return json.dumps(self._tree(inner, more, levels - 1), ensure_ascii=False)
@@ -165,20 +201,58 @@ class Redactor:
                 pass
         return self.text(text)
 
-    def _without_values(self, text: str) -> str:
+    def _element(self, found: re.Match[str]) -> str:
+        return f"{found[1]}{HIDDEN}" if self.hides(found["name"]) else found[0]
+
+    def _without_values(self, names: re.Pattern[str], text: str) -> str:
         """Return `text` without the values of names that are hidden."""
         parts, at, known = [], 0, dict[str, bool]()
-        for found in _NAMED.finditer(text):
-            name = found["name"].strip("\"'")
+        for found in names.finditer(text):
+            name = next(filter(None, (found[one] for one in names.groupindex)))
             if name not in known:
                 # `TokenError: expired` names an error, and what follows is its message.
                 known[name] = not name.endswith(_ERRORS) and self.hides(name)
             if not known[name] or found.start() < at or text.startswith("//", found.end()):
                 continue
-            if value := _VALUE.match(text, found.end()):
+            is_header = names is _NAMED and found["sign"] == ":" and _hides(name, _HEADERS)
+            end = _end_of_value(text, found.end(), is_header)
+            if end > found.end():
                 parts += [text[at : found.end()], HIDDEN]
-                at = value.end()
+                at = end
         return "".join([*parts, text[at:]])
+
+
+def _end_of_value(text: str, at: int, is_header: bool) -> int:
+    """Where a value ends that begins at this place: what is in quotes and in brackets belongs to it."""
+    if is_header and not _QUOTED.match(text, at) and (line := _LINE.match(text, at)):
+        return line.end()
+    last = min(len(text), at + 2 * _MOST_VALUE)
+    while at < last:
+        if text[at] in _CLOSING:
+            at = _end_of_brackets(text, at)
+        elif found := _QUOTED.match(text, at) or _BARE.match(text, at):
+            at = found.end()
+        else:
+            break
+    return at
+
+
+def _end_of_brackets(text: str, begin: int) -> int:
+    """Where the bracket that opens at this place is closed; far behind it, if it isn't."""
+    still_open = [_CLOSING[text[begin]]]
+    at, last = begin + 1, min(len(text), begin + _MOST_VALUE)
+    while at < last:
+        if found := _QUOTED.match(text, at):
+            at = found.end()
+            continue
+        if text[at] == still_open[-1]:
+            still_open.pop()
+            if not still_open:
+                return at + 1
+        elif text[at] in _CLOSING:
+            still_open.append(_CLOSING[text[at]])
+        at += 1
+    return last
 
 
 def checked_pattern(name: str) -> str:
@@ -192,11 +266,16 @@ def checked_pattern(name: str) -> str:
     return kept
 
 
+def _is_flag(item: Any) -> bool:
+    return isinstance(item, str) and item.startswith("-")
+
+
 def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
     """Of `{"name": "token", "value": "x"}` the name and the key of the value."""
+    keys = {key.casefold(): key for key in value if isinstance(key, str) and len(key) < 10}
     for name in ("name", "key", "field", "header"):
-        if isinstance(value.get(name), str) and "value" in value:
-            return value[name], "value"
+        if "value" in keys and isinstance(value.get(keys.get(name, "")), str):
+            return value[keys[name]], keys["value"]
     return "", ""
 
 

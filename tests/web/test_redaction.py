@@ -60,7 +60,7 @@ def test_other_names_hide_nothing(name: str):
         (f'{{"user":{{"password":"{S3CR3T}"}}}}', '{"user": {"password": "[hidden]"}}'),
         (f"redis://anna:{S3CR3T}@host:6379/0", "redis://***@host:6379/0"),
         (f"see https://a.example/?page=2&token={S3CR3T}", "see https://a.example/?page=2&token=[hidden]"),
-        (f"Authorization: Bearer {S3CR3T}", "Authorization: [hidden] [hidden]"),
+        (f"Authorization: Bearer {S3CR3T}", "Authorization: [hidden]"),
         (f"sent Bearer {S3CR3T} twice", "sent Bearer [hidden] twice"),
         (f"a=1&password={S3CR3T}&b=2", "a=1&password=[hidden]&b=2"),
         (f"KeyError: password={S3CR3T}", "KeyError: password=[hidden]"),
@@ -75,6 +75,35 @@ def test_other_names_hide_nothing(name: str):
 def test_secret_in_a_value_or_text_is_hidden(value: Any, shown: Any):
     assert Redactor().tree({"a": [value]}) == {"a": [shown]}
     assert S3CR3T not in json.dumps(Redactor().tree({"a": [value]}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["--password=X", "Command 'dump --password X' failed", "['dump', '--password', 'X', 'x']", "_password=X",
+     "{b'password': b'X'}", r'body="{\"password\": \"X\"}"', r'"{\\\"password\\\": \\\"a\\\\\\\"X\\\"}"',
+     '"password": ["a", "X"]', ' {"password": {"a": "}", "b": "X"}}', r'"password": "a\"X"', "password=u'X'",
+     "Authorization: Token X", "{'Authorization': 'Token X'}", "Cookie: a=b; session=X", "token=Token(value='X')",
+     "password: {'a': 'X'", "password%3DX%26a", "<soap:password a='b'>X</soap:password>", "[('password', 'X')]",
+     "password => 'X'", "password := X", "-----BEGIN RSA PRIVATE KEY-----\nX\n-----END RSA PRIVATE KEY-----"],
+)  # fmt: skip
+def test_no_way_of_writing_a_secret_in_a_text_shows_it(text: str):
+    shown = Redactor().text(f"ValueError: {text.replace('X', S3CR3T)} then, more=seen")
+    assert S3CR3T not in shown
+    assert HIDDEN in shown
+
+
+def test_what_follows_a_secret_in_a_text_is_shown():
+    text = "f(token=Token('a'), password={'a': ['b']}, to='anna') --password x --to anna <b>2</b> <token>x</token>"
+    assert Redactor().text(text) == (
+        "f(token=[hidden], password=[hidden], to='anna') --password [hidden] --to anna <b>2</b> <token>[hidden]</token>"
+    )
+
+
+def test_argument_behind_the_flag_of_a_secret_is_hidden():
+    redactor = Redactor()
+    assert redactor.tree(["dump", "--password", "x", "-v"]) == ["dump", "--password", HIDDEN, "-v"]
+    assert redactor.tree(["--token", "-v", "x"]) == ["--token", "-v", "x"]
+    assert redactor.tree({"Name": "token", "Value": "x"}) == {"Name": "token", "Value": HIDDEN}
 
 
 def test_arguments_are_named_by_the_signature_of_an_imported_job():
