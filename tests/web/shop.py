@@ -49,12 +49,12 @@ CRON = (
     ("reindex", "*/5 * * * *", "shop.search.index_product"),
 )
 TIMEOUT = (
-    "Timeout: the provider did not answer within 30 s\n"
+    "shop.gateway.Timeout: the provider did not answer within 30 s\n"
     'Traceback (most recent call last):\n  File "shop/pay.py", line 88, in charge\n'
     "    reply = gateway.pay(order, cents)\n"
     "shop.gateway.Timeout: the provider did not answer within 30 s"
 )
-BOUNCED = "SMTPRecipientsRefused: 550 5.1.1 <nobody@b.example> unknown user"
+BOUNCED = "smtplib.SMTPRecipientsRefused: 550 5.1.1 <nobody@b.example> unknown user"
 #: Example values for the names in paths.
 SAMPLES = {
     "queue": "mails", "mid": "order-1042", "job": "shop.pay.charge", "error": "shop.gateway.Timeout",
@@ -104,7 +104,7 @@ class Shop:
         """Preview an operation, and write what people did into the audit log."""
         store = OperationStore(self.client)
         state = OperationState(
-            id=SAMPLES["operation"], verb="revive", by="anna", role="operate", filter="queue:payments error:timeout*",
+            id=SAMPLES["operation"], verb="revive", by="anna", role="operate", filter="queue:payments error:*timeout*",
             created_at=self.now,
         )  # fmt: skip
         store.add(state)
@@ -115,7 +115,7 @@ class Shop:
         log = AuditLog(self.client)
         for act in (
             Act("anna", "operate", "pause", "mails"), Act("bert on web-7", "cli", "resume", "mails"),
-            Act("anna", "operate", "revive", "payments", "error:timeout*", 12),
+            Act("anna", "operate", "revive", "payments", "error:*timeout*", 12),
         ):  # fmt: skip
             with log.performing(act):
                 pass

@@ -26,6 +26,8 @@ from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.web import formats
 from jobq.web.charts import ChartView, starts
+from jobq.web.filters import MOST_CHARACTERS, quoted
+from jobq.web.findings import MOST, PageFinding, finder
 from jobq.web.history import (
     BOUNDS_MS,
     ENDS,
@@ -40,11 +42,13 @@ from jobq.web.history import (
     shown_error,
 )
 from jobq.web.lake import LakeHistory
-from jobq.web.live import snapshot_of
+from jobq.web.live import sampler_of, snapshot_of
+from jobq.web.new_errors import NEW_MS, ErrorGroups, NewError
 from jobq.web.preferences import preferences, zone_of
 from jobq.web.rendering import render
 from jobq.web.routes import nav, page
-from jobq.web.site import site_of
+from jobq.web.sampler import Snapshot
+from jobq.web.site import Site, site_of
 from jobq.web.sources import SOURCES, HistorySources, sources_of
 from jobq.web.viewer import contents_of
 
@@ -59,6 +63,30 @@ MOST_RUNS, TABLE_ROWS = 100, 12
 nav("jobs", "Jobs", section="Now", order=30, key="j")
 nav("errors", "Errors", section="Now", order=31, key="e")
 nav("history", "History", section="Records", order=80, key="h")
+
+
+@finder
+def new_errors(site: Site, snapshot: Snapshot) -> list[PageFinding]:
+    """Find errors that were first seen in the last minutes."""
+    sampler = sampler_of(site)
+    found = sampler.follower(ErrorGroups).new(snapshot.at_ms, sampler.tail.since_ms, MOST)
+    marks = starts(snapshot.workers, (snapshot.at_ms - NEW_MS) / 1000)
+    return [
+        PageFinding(
+            "dead", "new error", shown_error(one.error, site.settings.hide_errors), _new_error(one, marks),
+            "error", {"fingerprint": one.group}, one.first_at,
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+def _new_error(one: NewError, marks: Sequence[Mark]) -> str:
+    before = [mark.name for mark in marks if mark.at * 1000 <= one.first_at]
+    more = f" and {formats.whole(one.jobs - 1)} more job{'s' * (one.jobs > 2)}" * (one.jobs > 1)
+    after = f" It began after {before[-1]}." if before else ""
+    attempts = "1 attempt" if one.failures == 1 else f"{formats.number(one.failures)} attempts"
+    dead = f", {formats.number(one.dead)} of them the last" * (one.dead > 0)
+    return f"{attempts} of {one.job or 'an unknown job'}{more} failed so{dead}, in {', '.join(one.queues[:3])}.{after}"
 
 
 class AskedRange(NamedTuple):
@@ -195,6 +223,7 @@ def error(request: Request) -> Response:
         first=first.get(group, figures.first_at if figures else None),
         news=_news(first.get(group, figures.first_at), known, asked.span, marks) if figures else "",
         chart_view=_trend_chart(request, asked, figures, marks) if figures else None,
+        of_dead=_filter_of_dead(figures) if figures else "",
         newest=_shown_runs(request, found.newest if found else ()),
         traceback=_traceback(request, found.newest if found else ()), **_facts(request, asked),
     )  # fmt: skip
@@ -223,6 +252,19 @@ def history(request: Request) -> Response:
 def _shown_errors(request: Request, rows: Sequence[ErrorFigures]) -> list[ErrorFigures]:
     site = site_of(request)
     return [one._replace(error=shown_error(one.error, site.settings.hide_errors)) for one in rows]
+
+
+def _filter_of_dead(figures: ErrorFigures) -> str:
+    """Return the filter of the dead messages that failed so; it may have others with errors of the same class."""
+    jobs = ",".join(quoted(job) for job in figures.jobs if job)
+    parts = [f"job:{jobs}"] if jobs else []
+    if (
+        figures.group != figures.error
+    ):  # an error of a class, no crash: reasons begin with the class
+        parts.append(f"error:{quoted(figures.error)}*")
+    while len(" ".join(parts)) > MOST_CHARACTERS:
+        parts.pop(0)
+    return " ".join(parts)
 
 
 def _shown_runs(request: Request, rows: Sequence[RunRow]) -> list[RunRow]:

@@ -1,0 +1,119 @@
+"""Errors that events of the last minutes have and earlier ones don't."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from jobq.events import Event
+from jobq.web.history import FAILED, group_of
+from jobq.web.outcomes import StreamEntry
+from jobq.web.tail import FOLLOWERS
+
+#: An error is new for this long.
+NEW_MS = 900_000
+#: Before an error is new, its queues have to be known for this long without it: it may only be rare.
+KNOWN_MS = NEW_MS // 10
+#: Groups of errors that are kept; beyond it those that were not seen for the longest time are dropped.
+MOST_KEPT = 5_000
+#: Jobs and queues that are kept of a group.
+MOST_NAMES = 20
+
+
+class NewError(NamedTuple):
+    """A group of errors that is new. failures, dead: how many attempts ended so; of more events an estimate."""
+
+    group: str
+    error: str
+    job: str
+    jobs: int
+    queues: tuple[str, ...]
+    first_at: int
+    failures: int
+    dead: int
+
+
+class _Group:
+    __slots__ = ("counts", "error", "first_at", "jobs", "last_at", "queues")
+
+    def __init__(self, at_ms: int) -> None:
+        self.first_at = self.last_at = at_ms
+        self.error = ""
+        #: Attempts by kind.
+        self.counts: Counter[str] = Counter()
+        self.jobs: Counter[str] = Counter()
+        self.queues: set[str] = set()
+
+    def add(self, queue: str, at_ms: int, event: Event, count: int) -> None:
+        if at_ms >= self.last_at:
+            self.error = event.error or event.kind
+        self.first_at, self.last_at = min(at_ms, self.first_at), max(at_ms, self.last_at)
+        self.counts[event.kind] += count
+        if event.job in self.jobs or len(self.jobs) < MOST_NAMES:
+            self.jobs[event.job] += count
+        if len(self.queues) < MOST_NAMES:
+            self.queues.add(queue)
+
+
+class ErrorGroups:
+    """When each group of errors was first seen. The tail gives it events; threads may ask."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._groups: dict[str, _Group] = {}
+        #: Queue -> the oldest event that was seen. An error that is as old may be older still.
+        self._since: dict[str, int] = {}
+
+    def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
+        """Count entries of a queue, in any order. weight: how many events each of them stands for."""
+        if not entries:
+            return
+        count = max(1, round(weight))
+        with self._lock:
+            oldest = min(one.at_ms for one in entries)
+            self._since[queue] = min(oldest, self._since.get(queue, oldest))
+            for at_ms, event in entries:
+                if event.kind in FAILED:
+                    group = group_of(event)
+                    kept = self._groups.get(group) or self._groups.setdefault(group, _Group(at_ms))
+                    kept.add(queue, at_ms, event, count)
+            if len(self._groups) > MOST_KEPT:
+                newest = sorted(self._groups.items(), key=lambda one: -one[1].last_at)
+                self._groups = dict(newest[: MOST_KEPT // 2])
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop what is known of queues that are gone."""
+        with self._lock:
+            for name in names:
+                self._since.pop(name, None)
+
+    def new(self, now_ms: int, since_ms: Callable[[str], int | None], most: int) -> list[NewError]:
+        """Return the groups first seen in the last minutes, the most frequent first.
+
+        since_ms: from when on the events of a queue are known; None while they are not.
+        """
+        with self._lock:
+            found = [
+                (group, one) for group, one in self._groups.items()
+                if one.first_at > now_ms - NEW_MS and self._is_known_before(one, since_ms)
+            ]  # fmt: skip
+            found.sort(key=lambda one: (-one[1].counts.total(), one[0]))
+            return [
+                NewError(
+                    group, one.error, one.jobs.most_common(1)[0][0], len(one.jobs), tuple(sorted(one.queues)),
+                    one.first_at, one.counts.total(), one.counts["dead"],
+                )
+                for group, one in found[:most]
+            ]  # fmt: skip
+
+    def _is_known_before(self, one: _Group, since_ms: Callable[[str], int | None]) -> bool:
+        known = [
+            None if (begun := since_ms(name)) is None else max(begun, self._since.get(name, begun))
+            for name in one.queues
+        ]
+        return all(since is not None and one.first_at > since + KNOWN_MS for since in known)
+
+
+FOLLOWERS.append(ErrorGroups)
