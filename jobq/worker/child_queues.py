@@ -31,7 +31,7 @@ from jobq.worker.queue_client import (
     NotReportedError,
     QueueCaller,
     QueueClient,
-    log_refused,
+    RefusedLog,
     same_node,
 )
 from jobq.worker.queue_health import BROKEN, QueueHealth
@@ -66,7 +66,7 @@ class ChildQueues:
         self._before_call, self._counters = before_call, counters
         if counters is not None:
             health.on_failure = partial(counters.add, "server_errors")
-        self._reporting = False
+        self._reporting, self._log_refused = False, RefusedLog()
         clients = ChildClients(client, settings, self._may_give_up)
         names = [name for name, _ in settings.queues]
         self.client = clients.patient
@@ -290,7 +290,7 @@ class ChildQueues:
         return [slot for slot, _, _ in self._outboxes.pop(index)]
 
     def _on_replies(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
-        log_refused(endings, finished)
+        self._log_refused(endings, finished)
         if self._counters is not None:
             self._counters.reported(index, endings, finished.replies)
         if self._done_calls is not None:

@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobq import __version__
@@ -69,6 +69,8 @@ class Heartbeat:
         # Not at once: workers are often started together.
         self._clean_at = time.monotonic() + random.uniform(0, CLEAN_EVERY_S)
         self._may_warn = True
+        #: Called with the ns that a plain command took.
+        self.on_answer: Callable[[int], None] = lambda took_ns: None
         self._jobs = registry.names()
         self._hidden = {job.name: job.redacted for job in registry if job.redacted is not None}
         at_once = settings.threads
@@ -106,7 +108,9 @@ class Heartbeat:
 
     def _send(self, facts: dict[str, Any], children: list[presence.ChildEntry]) -> None:
         client, now = self._client, time.monotonic()
+        asked_at = boot_ns()
         presence.put_worker(client, self._settings.name, facts)
+        self.on_answer(boot_ns() - asked_at)
         presence.put_running(client, self._settings.name, children)
         if now >= self._list_at:
             directory.register_queues(client, self._queues)

@@ -21,6 +21,7 @@ from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError,
 from jobq.queue.queue import MOST, Queue
 from jobq.queue.types import CallAhead, Dequeued, Ending, Finished, Lease
 from jobq.worker import logger
+from jobq.worker.cautions import OnceAMinute
 from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
 from jobq.worker.shared_state import lease_and_margin
 
@@ -123,7 +124,7 @@ class QueueClient:
         self._endings: list[tuple[int, Ending]] = []
         self._when_reported: list[Callable[[], None]] = []
         #: Called with the server's replies to endings.
-        self.on_replies: Callable[[Sequence[Ending], Finished], None] = log_refused
+        self.on_replies: Callable[[Sequence[Ending], Finished], None] = RefusedLog()
         #: Returns the queues on the same node, including this one; called only when the server is away.
         self.neighbours: Callable[[], Sequence[int]] = lambda: (index,)
 
@@ -342,21 +343,35 @@ def _older(ending: Ending, passed_ns: int) -> Ending:
     return structs.replace(ending, age_ms=ending.age_ms + passed_ns // 1_000_000)
 
 
-def log_refused(endings: Sequence[Ending], finished: Finished) -> None:
-    """Log the endings that came too late, or that may have because of a long outage."""
-    if not {"stale", "unknown"}.intersection(finished.replies):
-        return
-    for ending, reply in zip(endings, finished.replies, strict=True):
-        if reply == "stale":
-            logger.warning(
-                "%s: outcome %r refused, its lock was lost or it was cancelled",
-                ending.mid, ending.outcome,
-            )  # fmt: skip
-        elif reply == "unknown":
-            logger.warning(
-                "%s: outcome %r was accepted before a long outage, or refused because its lock was lost",
-                ending.mid, ending.outcome,
-            )  # fmt: skip
+class RefusedLog:
+    """Logs the endings that came too late, or that may have because of a long outage."""
+
+    def __init__(self, once: OnceAMinute | None = None) -> None:
+        self._once = once or OnceAMinute()
+
+    def __call__(self, endings: Sequence[Ending], finished: Finished) -> None:
+        """Log what the server refused of these endings: one warning a minute that says what to do, else `info`."""
+        if not {"stale", "unknown"}.intersection(finished.replies):
+            return
+        for ending, reply in zip(endings, finished.replies, strict=True):
+            if reply == "stale":
+                self._stale(ending)
+            elif reply == "unknown":
+                logger.warning(
+                    "%s: outcome %r was accepted before a long outage, or refused because its lock was lost",
+                    ending.mid, ending.outcome,
+                )  # fmt: skip
+
+    def _stale(self, ending: Ending) -> None:
+        text = "%s: outcome %r refused, its lock was lost or it was cancelled"
+        if self._once.is_due("stale"):
+            remedy = (
+                "; if nobody cancelled it, this worker stood still or was cut off for longer than its lease: "
+                "look for the cause in the lines before, or use a longer --lease"
+            )
+            logger.warning(text + remedy, ending.mid, ending.outcome)
+        else:
+            logger.info(text, ending.mid, ending.outcome)
 
 
 def same_node(queues: Sequence[Queue], index: int) -> list[int]:

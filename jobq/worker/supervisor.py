@@ -23,6 +23,7 @@ from jobq.queue.orders import READ_EVERY_S
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.async_runner import loop_library
+from jobq.worker.cautions import Cautions
 from jobq.worker.child import PoolPlan, TickSource
 from jobq.worker.child_exit import ChildExit, cause_of, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
@@ -35,7 +36,7 @@ from jobq.worker.pool import PoolMember
 from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
 from jobq.worker.queue_upkeep import QueueUpkeep
 from jobq.worker.recycle import MemoryKills
-from jobq.worker.shared_state import Control
+from jobq.worker.shared_state import NEVER, Control
 from jobq.worker.systemd import Systemd
 
 # glibc's: gives free memory back.
@@ -92,7 +93,12 @@ class Supervisor:
         if self.counters is not None:
             self.leases.on_lost = partial(self.counters.add, "leases_lost")
             plan.health.on_failure = partial(self.counters.add, "server_errors")
-        self.memory_kills, self.systemd = MemoryKills(), Systemd()
+        self.memory_kills, self.systemd, self.cautions = (
+            MemoryKills(),
+            Systemd(),
+            Cautions(settings),
+        )
+        self.heartbeat.on_answer = self.cautions.answered
         on_dead = any(job.on_dead is not None for job in plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health, on_dead=on_dead)
         make = None if settings.burst else plan.hooks.ticks
@@ -385,6 +391,9 @@ class Supervisor:
 
     def _renew(self) -> None:
         began = time.monotonic()
+        self.cautions.renewing(
+            min((member.slots.deadline() for member in self.members if member.pid), default=NEVER)
+        )
         try:
             self._end_held()
             done = self.leases.renew(self.members, self.upkeep.ask)
@@ -397,6 +406,7 @@ class Supervisor:
             holding = any(member.slots.is_busy for member in self.members if member.pid)
             what = "leases not renewed" if holding else "waiting for the server"
             logger.warning("%s: %s", what, error)
+        self.cautions.renewed(done)
         if not done:
             self._renew_at = min(self._renew_at, self._soon(began))
         if self.keeping:

@@ -1,0 +1,90 @@
+"""Warnings of what goes wrong soon: late renewals, a slow server, a clock that was set. Each at most once a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from jobq.client.clock import boot_ns
+from jobq.config import WorkerSettings
+from jobq.worker import logger
+from jobq.worker.shared_state import NEVER
+
+MINUTE_NS = 60 * 10**9
+SLOW_NS, SLOW_TIMES = 50_000_000, 5
+#: NTP that adjusts a clock slowly moves it by far less between two renewals.
+JUMP_NS = 1_000_000_000
+
+
+class OnceAMinute:
+    """Says when a warning is due again."""
+
+    def __init__(self, now: Callable[[], int] = boot_ns) -> None:
+        self._now = now
+        self._next: dict[str, int] = {}
+
+    def is_due(self, what: str) -> bool:
+        """Whether this warning wasn't due within the last minute; if so, it is due again in a minute."""
+        now = self._now()
+        if now < self._next.get(what, now):
+            return False
+        self._next[what] = now + MINUTE_NS
+        return True
+
+
+class Cautions:
+    """What the supervisor notices at its renewals of leases. The clocks are in ns: boot_ns, and the time of day."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        now: Callable[[], int] = boot_ns,
+        time_of_day: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._least_ns = round(settings.lease_s * 1e9 / 3)
+        self._now, self._time_of_day = now, time_of_day
+        self._once = OnceAMinute(now)
+        self._apart_ns = time_of_day() - now()
+        self._slow = 0
+        self._renewed = True
+
+    def renewing(self, deadline: int) -> None:
+        """Before a renewal: look at the earliest lease deadline of what runs, and at the clock."""
+        self._look_at_clock()
+        left = deadline - self._now()
+        # If the last renewal failed, the log has the reason.
+        if (
+            deadline != NEVER
+            and self._renewed
+            and left < self._least_ns
+            and self._once.is_due("margin")
+        ):
+            logger.warning(
+                "leases are renewed late, %.1f s before they end: this host has too little CPU or memory, "
+                "or the server is slow; start fewer processes here, or use a longer --lease",
+                max(0, left) / 1e9,
+            )  # fmt: skip
+
+    def renewed(self, done: bool) -> None:
+        """Note whether all leases were renewed."""
+        self._renewed = done
+
+    def answered(self, took_ns: int) -> None:
+        """Note how long one plain command took."""
+        self._slow = self._slow + 1 if took_ns > SLOW_NS else 0
+        if self._slow >= SLOW_TIMES and self._once.is_due("slow"):
+            logger.warning(
+                "the server took more than %d ms for each of %d commands, %d ms for the last one: "
+                "look at its SLOWLOG, at the CPU of both hosts, and at the network between them",
+                SLOW_NS // 10**6, self._slow, took_ns // 10**6,
+            )  # fmt: skip
+
+    def _look_at_clock(self) -> None:
+        apart_ns = self._time_of_day() - self._now()
+        jump, self._apart_ns = apart_ns - self._apart_ns, apart_ns
+        if abs(jump) >= JUMP_NS and self._once.is_due("clock"):
+            logger.warning(
+                "the clock of this host was set %s by %.1f s: others may take this worker for dead or new, and "
+                "times in its log don't follow one another; have NTP adjust the clock slowly",
+                "forward" if jump > 0 else "back", abs(jump) / 1e9,
+            )  # fmt: skip
