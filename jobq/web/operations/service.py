@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from jobq.client.connection import Client
 from jobq.client.names import checked_name
 from jobq.errors import ConfigError, JobqError
@@ -119,7 +121,7 @@ class Operations:
             else:
                 freezer.chosen(ids)
 
-        self._start(state, work, lambda: self.store.add(state))
+        self._start(state, work, lambda: self._add(state))
         return state.id
 
     def view(self, op: str) -> OperationView | None:
@@ -147,7 +149,7 @@ class Operations:
             raise ConfigError(f"this can't be undone; type {view.confirmation} to confirm it")
         if not 0 <= spread_s <= LONGEST_SPREAD_S:
             raise ConfigError(f"spread={spread_s!r} is out of range; take 0 s to a day")
-        state = view.state
+        state, former = view.state, replace(view.state)
         if not state.began_at:
             state.began_at = self.operate.clock_ms()
             state.spread_ms = round(spread_s * 1000) if state.verb == "revive" else 0
@@ -158,7 +160,7 @@ class Operations:
                 Applier(self.store, state, self._closing.is_set, self.pause).apply()
                 performed.set(number=state.results.get("applied", 0), note=_note(state))
 
-        self._start(state, work, lambda: self._begin(state))
+        self._start(state, work, lambda: self._begin(state, former))
         return OperationView(state, True, view.left_ms)
 
     def undo(self, op: str, who: Identity) -> OperationView:
@@ -169,7 +171,7 @@ class Operations:
             raise ConfigError(
                 f"this operation can't be undone now. {view.state.why_no_undo}".rstrip()
             )
-        state = view.state
+        state, former = view.state, replace(view.state)
         state.phase, state.error, state.stopped_by = "undoing", "", ""
 
         def work() -> None:
@@ -177,7 +179,7 @@ class Operations:
                 Applier(self.store, state, self._closing.is_set, self.pause).undo()
                 performed.set(number=state.undone.get("restored", 0), note=_note(state))
 
-        self._start(state, work, lambda: self._begin(state))
+        self._start(state, work, lambda: self._begin(state, former))
         return OperationView(state, True, view.left_ms)
 
     def stop(self, op: str, who: Identity) -> None:
@@ -224,7 +226,17 @@ class Operations:
             )
         return view
 
-    def _begin(self, state: OperationState) -> None:
+    def _add(self, state: OperationState) -> None:
+        if self.store.load(state.id) is not None:
+            raise ConfigError("there is an operation of this id already")
+        self.store.add(state)
+
+    def _begin(self, state: OperationState, former: OperationState) -> None:
+        """Keep that this process works on it. former: as it was when the user could."""
+        if self.store.load(state.id) != former:
+            raise ConfigError(
+                "somebody else worked on this operation in the meantime; look at what became of it"
+            )
         self.operate.command("HDEL", self.store.key(state.id), "stop")
         self.store.save(state)
 

@@ -239,6 +239,40 @@ def test_two_processes_never_work_on_one_operation(low, kill, frozen, operations
         operations.apply(view.state.id, ANNA)
 
 
+@pytest.mark.parametrize("act", ["apply", "undo"])
+def test_two_users_at_once_do_not_overwrite_each_others_results(
+    low, kill, frozen, applied, operations, client, monkeypatch, act
+):
+    kill(low, 5)
+    view = frozen("revive", filter="queue:low")
+    if act == "undo":
+        applied(view)
+    other, lock = Operations(client, client, pause=lambda seconds: None), operations.store.lock
+
+    def late(op):
+        getattr(other, act)(op, ANNA)
+        other.wait()
+        return lock(op)
+
+    monkeypatch.setattr(operations.store, "lock", late)
+    with pytest.raises(ConfigError, match="meantime"):
+        getattr(operations, act)(view.state.id, ANNA)
+    state = operations.view(view.state.id).state
+    assert (state.results, state.undone) == (
+        {"applied": 5},
+        {"restored": 5} if act == "undo" else {},
+    )
+    assert not operations.view(view.state.id).is_live
+
+
+def test_an_operation_is_never_made_over_another(low, kill, frozen, operations, contents):
+    kill(low, 2)
+    made = frozen("revive", filter="queue:low")
+    with pytest.raises(ConfigError, match="already"):
+        operations.create(ANNA, "purge", contents, filter="queue:low", op=made.state.id)
+    assert operations.view(made.state.id).state == made.state
+
+
 KILLED = """
 import os, sys
 from jobq.client.connection import connect
