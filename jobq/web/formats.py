@@ -8,6 +8,9 @@ from zoneinfo import ZoneInfo
 
 UNKNOWN = "–"
 
+#: The years 1 to 9999, in epoch milliseconds.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
 
 def number(value: float | None) -> str:
     """Format a count: whole to 9,999, then `12.4k`, `1.23M`."""
@@ -91,7 +94,7 @@ def share(value: float | None) -> str:
 
 def moment(at: datetime, zone: ZoneInfo) -> str:
     """Format a full moment: `2026-11-23 14:02:03.250 CET`."""
-    local = at.astimezone(zone)
+    local = _local(at, zone)
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
 
 
@@ -101,15 +104,23 @@ def time(at: datetime, now: datetime, zone: ZoneInfo) -> str:
     if abs(away) < 3600:
         shown = f"{abs(away):.0f} s" if abs(away) < 59.5 else f"{round(abs(away) / 60)} m"
         return f"{shown} ago" if away >= 0 else f"in {shown}"
-    local, today = at.astimezone(zone), now.astimezone(zone)
+    local, today = _local(at, zone), now.astimezone(zone)
     if local.date() == today.date():
         return f"{local:%H:%M}"
     return f"{local:%d %b %H:%M}" if local.year == today.year else f"{local:%Y-%m-%d %H:%M}"
 
 
 def at_ms(ms: float) -> datetime:
-    """Return epoch milliseconds as a time."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
+    """Return epoch milliseconds as a time; the first or last one that there is for what a stranger wrote."""
+    return datetime.fromtimestamp(min(max(ms, _FIRST_MS), _LAST_MS) / 1000, UTC)
+
+
+def _local(at: datetime, zone: ZoneInfo) -> datetime:
+    try:
+        return at.astimezone(zone)
+    except OverflowError:
+        # The last hours of the year 9999 are beyond it elsewhere.
+        return at
 
 
 def _three(value: float) -> str:

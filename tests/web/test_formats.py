@@ -65,3 +65,10 @@ def test_times_are_relative_within_an_hour(before, shown):
     zone = ZoneInfo("Europe/Berlin")
     assert formats.time(NOW - timedelta(seconds=before), NOW, zone) == shown
     assert formats.moment(NOW, zone) == "2026-11-23 15:30:00.000 CET"
+
+
+@pytest.mark.parametrize("ms", [-1e30, -62_135_596_800_000, 253_402_300_799_999, 1e30])
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_time_that_a_stranger_wrote_is_shown(ms: float, zone: str):
+    at = formats.at_ms(ms)
+    assert formats.moment(at, ZoneInfo(zone)) and formats.time(at, formats.at_ms(0), ZoneInfo(zone))

@@ -31,7 +31,7 @@ from jobq.web.api.shapes import (
     Whole,
     listed,
 )
-from jobq.web.operations.service import Operations, OperationView
+from jobq.web.operations.service import Operations, OperationView, digest_of
 from jobq.web.operations.store import OperationState
 from jobq.web.operations.verbs import VERBS
 from jobq.web.viewer import contents_of
@@ -78,23 +78,26 @@ def create_operation(call: ApiCall) -> Any:
         raise ConfigError("give the messages in one way: filter, a text, or ids, a list")
     ids = None if given is None else [_chosen(one) for one in _list(given)]
     op, verb = _own_id(call), str(body.get("verb", ""))
-    if made := _made_before(service, op, verb, filter_):
+    if made := _made_before(service, op, verb, filter_, ids):
         return _shown(made)
     contents = contents_of(call.request)
     try:
         op = service.create(call.identity, verb, contents, filter=filter_, ids=ids, op=op)
     except ConfigError:
         # The same request, at the same time.
-        if made := _made_before(service, op, verb, filter_):
+        if made := _made_before(service, op, verb, filter_, ids):
             return _shown(made)
         raise
     return _shown(_known(service, op))
 
 
-def _made_before(service: Operations, op: str, verb: str, filter_: str) -> OperationView | None:
+def _made_before(
+    service: Operations, op: str, verb: str, filter_: str, ids: list[tuple[str, str]] | None
+) -> OperationView | None:
     """Return what a request with the same Idempotency-Key made; None if there was none."""
     made = service.view(op) if op else None
-    if made is not None and (made.state.verb, made.state.filter) != (verb, filter_):
+    asked = (verb, filter_, digest_of(ids))
+    if made is not None and (made.state.verb, made.state.filter, made.state.chosen) != asked:
         raise ConflictError("this Idempotency-Key made another operation; take a new one")
     return made
 

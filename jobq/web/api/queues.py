@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from jobq.errors import ConfigError
@@ -224,9 +225,10 @@ def _found(call: ApiCall, names: Sequence[str], places: Sequence[str]) -> dict[s
     limits = SearchLimits(rows=call["limit"])
     contents = contents_of(call.request)
     try:
-        found: FoundRows = search.messages(
-            call.site.client, contents, asked, names, places, call["cursor"], limits
-        )
+        with call.site.guard.scans.taken() if asked else nullcontext():
+            found: FoundRows = search.messages(
+                call.site.client, contents, asked, names, places, call["cursor"], limits
+            )
     except ValueError as error:
         raise ConfigError(f"cursor= is not one that this list gave: {error}") from error
     return {

@@ -23,6 +23,7 @@ from jobq.errors import (
     ServerFullError,
     UnavailableError,
 )
+from jobq.web.access.bounds import TooManyScansError
 from jobq.web.access.identity import Identity, UserRole
 from jobq.web.api.problems import problem
 from jobq.web.api.shapes import RecordShape, Shape
@@ -252,6 +253,8 @@ def refusal(error: JobqError) -> Response:
         return problem(409, str(error))
     if isinstance(error, NotAllowedError):
         return problem(403, str(error))
+    if isinstance(error, TooManyScansError):
+        return problem(429, str(error))
     if isinstance(error, ConfigError):
         return problem(400, str(error))
     if isinstance(error, UnavailableError | ServerFullError):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from msgspec.structs import replace
 
@@ -111,7 +112,7 @@ class Operations:
             ids = sorted({(checked_name("queue", queue), one) for queue, one in ids})
         state = OperationState(
             id=op or new_op(), verb=verb, by=who.name, role=who.role.word, filter=asked.text if ids is None else "",
-            created_at=self.operate.clock_ms(),
+            chosen=digest_of(ids), created_at=self.operate.clock_ms(),
         )  # fmt: skip
 
         def work() -> None:
@@ -235,7 +236,7 @@ class Operations:
         """Keep that this process works on it. former: as it was when the user could."""
         if self.store.load(state.id) != former:
             raise ConfigError(
-                "somebody else worked on this operation in the meantime; look at what became of it"
+                "another user worked on this operation in the meantime; look at what became of it"
             )
         self.operate.command("HDEL", self.store.key(state.id), "stop")
         self.store.save(state)
@@ -295,6 +296,14 @@ class Operations:
             self.store.save(state)
         except JobqError as error:
             log.warning("operation %s failed: %s; then: %s", state.id, why, error)
+
+
+def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
+    """A digest of chosen messages, to know the same choice again; '' where none were chosen."""
+    if ids is None:
+        return ""
+    text = repr(sorted(set(ids))).encode("utf-8", "backslashreplace")
+    return blake2b(text, digest_size=8).hexdigest()
 
 
 def _note(state: OperationState) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from jobq.client.connection import Client
 from jobq.client.pipelining import commands
 from jobq.client.scripts import Argument
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
 from jobq.web.operations.verbs import VERBS
 
@@ -49,7 +49,8 @@ class SampleMessage(msgspec.Struct, frozen=True):
 class OperationState(msgspec.Struct, kw_only=True):
     """What is known of one operation. Times are epoch ms by the server's clock.
 
-    by: who made it. filter: which messages; '' for chosen ones. number: how many were frozen. capped: more match than
+    by: who made it. filter: which messages; '' for chosen ones. chosen: a digest of
+    those. number: how many were frozen. capped: more match than
     an operation may have. queues, jobs, errors: how many messages of each, the most frequent ones. why_no_undo: ''
     if it can be undone. spread_ms: over which time revived messages begin. results, undone: word -> number of
     messages.
@@ -60,6 +61,7 @@ class OperationState(msgspec.Struct, kw_only=True):
     by: str
     role: str = ""
     filter: str = ""
+    chosen: str = ""
     phase: OperationPhase = "freezing"
     created_at: int = 0
     began_at: int = 0
@@ -140,8 +142,14 @@ class OperationStore:
         names = keys.web_operations(self.client.namespace)
         ids = self.client.command("ZREVRANGE", names, 0, MOST_LISTED - 1)
         found = [one.decode() for one in ids if _ID.fullmatch(one.decode("utf-8", "replace"))]
-        states = [_state(self.client.command("HGET", self.key(op), "state")) for op in found[:50]]
-        return [state for state in states if state is not None]
+        return [state for op in found[:50] for state in self._loaded(op)]
+
+    def _loaded(self, op: str) -> list[OperationState]:
+        try:
+            found = self.load(op)
+        except ScriptError:  # its key has another type
+            return []
+        return [] if found is None else [found]
 
     def put_chunk(self, op: str, number: int, chunk: FrozenChunk) -> None:
         """Keep the frozen messages of a chunk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -61,7 +62,8 @@ def _rows(
     request: Request, asked: Filter, names: list[str], limits: SearchLimits | None = None
 ) -> FoundRows:
     cursor = request.query_params.get("cursor", "")
-    with refused():
+    slots = site_of(request).guard.scans
+    with refused(), slots.taken() if asked or limits else nullcontext():
         return search.messages(
             site_of(request).client, contents_of(request), asked, names, ["dead"], cursor, limits
         )

@@ -95,7 +95,11 @@ def test_a_fifth_search_is_refused_and_a_plain_list_is_not(visit, queue):
         reply = page.get("/queues/low/messages?f=mid:m")
         assert reply.status_code == 503 and reply.headers["retry-after"] == "2"
         assert "ry again in a moment" in reply.text
-        assert page.get("/queues/low/messages").status_code == 200
+        assert page.get("/dead?f=mid:m").status_code == 503
+        assert page.get("/dead.jsonl").status_code == 503
+        refused = page.get("/api/v1/dead?f=mid:m", headers={"authorization": "Bearer x"})
+        assert refused.status_code == 429
+        assert page.get("/queues/low/messages").status_code == page.get("/dead").status_code == 200
     assert page.get("/queues/low/messages?f=mid:m").status_code == 200
 
 

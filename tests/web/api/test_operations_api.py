@@ -92,6 +92,16 @@ def test_repeated_request_finds_what_the_first_one_made(caller, queue):
     phase_of(api, ops.pop(), "previewed")
 
 
+def test_repeated_key_with_other_messages_is_refused(caller, queue):
+    api, key = caller(UserRole.ADMIN), {"Idempotency-Key": "order 18"}
+    first, *more = [{"queue": "low", "id": one.dead_id} for one in queue.admin.dead()[:3]]
+    body = {"verb": "purge", "ids": [first]}
+    made = api.post(PATH, json=body, headers=key).json()["id"]
+    assert is_problem(api.post(PATH, json=body | {"ids": more}, headers=key), 409, "conflict")
+    assert api.post(PATH, json=body | {"ids": [first, first]}, headers=key).json()["id"] == made
+    phase_of(api, made, "previewed")
+
+
 def test_roles_and_bodies_are_checked(caller, queue):
     admin, operator = caller(UserRole.ADMIN), caller(UserRole.OPERATE)
     body = {"verb": "purge", "filter": "job:app.mail"}

@@ -398,6 +398,9 @@ def test_damaged_operation_is_none(operations, redis, found):
     redis.hset(f"jobq:web:op:{op}", "state", found)
     redis.zadd("jobq:web:operations", {op: 1, b"\xff": 2, "../x": 3})
     assert operations.view(op) is None and operations.listed() == []
+    redis.zadd("jobq:web:operations", {"1" * 16: 4})
+    redis.rpush(f"jobq:web:op:{'1' * 16}", b"x")
+    assert operations.listed() == []
     for wrong in ("", "../../x", "A" * 16, "0" * 17):
         with pytest.raises(ConfigError, match="not the id"):
             operations.view(wrong)
