@@ -248,6 +248,13 @@ class Sampling:
         )
         return self._rings[name]
 
+    def note_paused(self, queue: str, paused: bool) -> None:
+        """Have the newest snapshot say what was just done to a queue. The next reading has it from the server."""
+        found = self.snapshot
+        if found and (figures := found.queues.get(queue)):
+            changed = {**found.queues, queue: figures._replace(paused=paused)}
+            self.snapshot = found._replace(queues=changed)
+
     def points(
         self, queue: str, figure: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:

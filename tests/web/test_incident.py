@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from jobq.testing.clock import KitClock
 from jobq.testing.draining import Draining, DrainPlan
 from jobq.web import UserRole
 from tests import conftest
+from tests.lifecycle.conftest import DEADLINE_S
 from tests.web.conftest import browsing, serving_app
 from tests.web.shop import Shop
 
@@ -28,6 +30,9 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
 MOST_CLICKS = 9
 JOB, FAILED, OLD = "shop.mail.send_receipt", 12, 3
 SEES = "ProviderAwayError"
+MOST_TABS = 80
+#: The name of what has the focus.
+NAME = "(one) => (one.labels?.[0] || one).textContent.trim()"
 
 
 class ProviderAwayError(Exception):
@@ -137,3 +142,92 @@ def test_dead_are_found_and_revived_in_few_clicks(outage: Any, browser: Any):
         assert page.said == []
     assert places(mails) == (OLD, FAILED - 1)
     assert visitor.clicks <= MOST_CLICKS, visitor.clicks
+
+
+class Typist:
+    """Uses the keyboard alone."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def press(self, *names: str) -> None:
+        self.page.wait_for_selector("html[data-ready]")
+        for name in names:
+            self.page.keyboard.press(name)
+
+    def go_to(self, text: str) -> None:
+        """Press Tab until what has the focus has this text."""
+        self.page.wait_for_selector("html[data-ready]")
+        for _ in range(MOST_TABS):
+            self.page.keyboard.press("Tab")
+            if self.page.locator(":focus").evaluate(NAME).startswith(text):
+                return
+        raise AssertionError(f"{MOST_TABS} times Tab didn't lead to {text!r}")
+
+
+def test_dead_are_found_and_revived_by_keyboard_alone(outage: Any, browser: Any):
+    address, mails, _ = outage()
+    with browsing(browser, address) as page:
+        typist = Typist(page)
+        page.goto(address)
+        typist.press("g", "q")
+        page.wait_for_url("**/queues")
+        typist.press("j", "Enter")
+        page.wait_for_url("**/queues/mails")
+        typist.go_to("Pause")
+        typist.press("Enter")
+        page.get_by_text("Paused by anna").wait_for()
+        typist.go_to("Resume")
+        typist.press("Enter")
+        page.get_by_role("button", name="Pause").wait_for()
+        typist.press("g", "d")
+        page.wait_for_url("**/dead")
+        typist.press("j")
+        assert SEES in page.locator(":focus").text_content()
+        typist.press("Enter")
+        page.wait_for_url("**/dead?f=*")
+        typist.go_to("Revive…")
+        typist.press("Enter")
+        page.get_by_text(f"These {FAILED} messages are changed").wait_for()
+        typist.go_to("Begin")
+        typist.press("ArrowDown")
+        typist.go_to(f"Revive {FAILED}")
+        typist.press("Enter")
+        page.get_by_text(f"Revived: {FAILED} of {FAILED} messages.").wait_for()
+    assert places(mails) == (OLD, FAILED - 1)
+
+
+def test_incident_without_javascript(outage: Any, browser: Any):
+    address, mails, app = outage(None)
+    with browsing(browser, address, java_script_enabled=False) as page:
+        visitor = Visitor(page)
+        page.goto(f"{address}/queues")
+        visitor.sees("Open the link that")
+        page.goto(f"{address}/login?token={app.state.site.guard.links.make()}")
+        visitor.click("button", "Log in")
+        visitor.click("link", "Queues", exact=True)
+        visitor.click("link", "mails", exact=True)
+        with page.expect_navigation():
+            visitor.click("button", "Pause")
+        come_to(page, "Paused by")
+        assert mails.admin.counts().paused
+        visitor.click("link", "Dead", exact=True)
+        page.get_by_label("Filter", exact=True).fill(f"error:*{SEES}*")
+        visitor.click("button", "Filter")
+        visitor.sees(f"{FAILED} found")
+        with page.expect_navigation():
+            visitor.click("button", "Revive…")
+        come_to(page, f"These {FAILED} messages are changed")
+        page.get_by_label("Begin").select_option(label="Over 10 minutes")
+        with page.expect_navigation():
+            visitor.click("button", f"Revive {FAILED}")
+        come_to(page, f"Revived: {FAILED} of {FAILED} messages.")
+    assert places(mails) == (OLD, FAILED - 1)
+
+
+def come_to(page: Any, text: str) -> None:
+    """Load the page again until it has this text."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not page.get_by_text(text).count():
+        assert time.monotonic() < deadline, page.content()
+        page.reload()

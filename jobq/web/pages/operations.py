@@ -18,6 +18,7 @@ from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import performing
+from jobq.web.live import sampler_of
 from jobq.web.operations.service import NotAllowedError, Operations, OperationView
 from jobq.web.operations.verbs import VERBS
 from jobq.web.rendering import LIVE_S, render
@@ -175,6 +176,7 @@ def _steer(request: Request, verb: str) -> Response:
     with performing(request, verb, queue=name) as client:
         admin = Queue(name, client).admin
         (admin.pause if verb == "pause" else admin.resume)()
+    sampler_of(site_of(request)).note_paused(name, verb == "pause")
     return RedirectResponse(path_to(request, "queue", queue=name), 303)
 
 
