@@ -18,4 +18,4 @@ def completion(session: Session, shell: str) -> None:
     root = click.get_current_context().find_root().command
     made = found(root, {}, "jobq", COMPLETION)
     script = (made.source_template % made.source_vars()).strip()
-    session.say({"shell": shell, "script": script}, script)
+    session.say({"shell": shell, "script": script}, *script.splitlines())
