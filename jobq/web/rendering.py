@@ -22,7 +22,7 @@ from jobq.observe.escape import escaped
 from jobq.web import formats
 from jobq.web.access.identity import NOBODY, UserRole
 from jobq.web.assets import Asset, accent_sheet, assets
-from jobq.web.filters import quoted
+from jobq.web.filters import quoted, without_values
 from jobq.web.operations.verbs import VERBS
 from jobq.web.preferences import CHOICES, preferences, zone_of
 from jobq.web.routes import ROUTES, NavEntry, path_to
@@ -53,6 +53,7 @@ def environment() -> jinja2.Environment:
     made.globals.update(FORMATS)
     made.filters["printable"] = _printable
     made.filters["lines"] = _lines
+    made.filters["without_values"] = without_values
     return made
 
 

@@ -94,12 +94,15 @@ class Gate:
         return (
             _size_refusal(scope, headers)
             or self._host_refusal(scope, headers)
-            or _origin_refusal(scope, headers)
+            or _origin_refusal(scope, headers, self._within(scope).startswith("/api/"))
         )
+
+    def _within(self, scope: Scope) -> str:
+        return _path_within(scope).removeprefix(self._prefix)
 
     def _host_refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
         """Refuse names that aren't ours: another site may have its name point here (DNS rebinding)."""
-        if self._hosts is None or _path_within(scope).removeprefix(self._prefix) in PROBES:
+        if self._hosts is None or self._within(scope) in PROBES:
             return None
         given = headers.getlist("host")
         host = host_name(given[0]) if len(given) == 1 else ""
@@ -178,12 +181,14 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
     return _TOO_LARGE if int(length[:20]) > MOST_BODY else None
 
 
-def _origin_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
+def _origin_refusal(scope: Scope, headers: Headers, is_api: bool) -> RefusedRequest | None:
     """Refuse a form or a script of another site. Browsers say where a request came from; pages can't change it.
 
-    A bearer token needs no such proof: browsers don't send one by themselves, and pages accept none.
+    A bearer token for the API needs no such proof: browsers don't send one by themselves. For a page it proves
+    nothing: a program that serves the dashboard knows its users by cookies.
     """
-    if scope["method"] in SAFE or headers.get("authorization", "")[:7].lower() == "bearer ":
+    is_program = is_api and headers.get("authorization", "")[:7].lower() == "bearer "
+    if scope["method"] in SAFE or is_program:
         return None
     site = headers.get("sec-fetch-site")
     if site is not None:

@@ -41,6 +41,7 @@ from jobq.web.api.shapes import (
     Whole,
     listed,
 )
+from jobq.web.filters import without_values
 
 UNREAD: dict[str, Shape] = {"unread": ByName(TEXT, "What can't be read, with the reason.")}
 WORKER = RecordShape(
@@ -222,6 +223,8 @@ def audit(call: ApiCall) -> Any:
     if not isinstance(before, str):
         raise ConfigError("cursor= is not one that this list gave; leave it out")
     found = AuditLog(call.site.client).page(before, call["limit"])
+    if not call.identity.arguments:
+        found = [one._replace(filter=without_values(one.filter)) for one in found]
     return {
         "items": [one._asdict() | {"id": one.entry_id, "at": one.at_ms} for one in found],
         "next": cursor_text(found[-1].entry_id) if len(found) == call["limit"] else None,

@@ -31,6 +31,7 @@ from jobq.web.api.shapes import (
     Whole,
     listed,
 )
+from jobq.web.filters import without_values
 from jobq.web.operations.service import Operations, OperationView, digest_of
 from jobq.web.operations.store import OperationState
 from jobq.web.operations.verbs import VERBS
@@ -56,7 +57,7 @@ OPERATION = RecordShape(
 @resource("/operations", listed(RecordShape(**LINE)), *PAGING)
 def operations(call: ApiCall) -> Any:
     """List the newest operations."""
-    return page_of_rows([_line(one) for one in _service(call).listed()], call)
+    return page_of_rows([_line(one, call) for one in _service(call).listed()], call)
 
 
 @resource(
@@ -79,16 +80,16 @@ def create_operation(call: ApiCall) -> Any:
     ids = None if given is None else [_chosen(one) for one in _list(given)]
     op, verb = _own_id(call), str(body.get("verb", ""))
     if made := _made_before(service, op, verb, filter_, ids):
-        return _shown(made)
+        return _shown(made, call)
     contents = contents_of(call.request)
     try:
         op = service.create(call.identity, verb, contents, filter=filter_, ids=ids, op=op)
     except ConfigError:
         # The same request, at the same time.
         if made := _made_before(service, op, verb, filter_, ids):
-            return _shown(made)
+            return _shown(made, call)
         raise
-    return _shown(_known(service, op))
+    return _shown(_known(service, op), call)
 
 
 def _made_before(
@@ -105,7 +106,7 @@ def _made_before(
 @resource("/operations/{operation}", OPERATION)
 def operation(call: ApiCall) -> Any:
     """Show an operation: what it froze, and what became of it."""
-    return _shown(_known(_service(call), call["operation"]))
+    return _shown(_known(_service(call), call["operation"]), call)
 
 
 @resource(
@@ -122,7 +123,8 @@ def apply_operation(call: ApiCall) -> Any:
     return _shown(
         service.apply(
             call["operation"], call.identity, spread_s=duration_s(spread), confirmed=confirmed
-        )
+        ),
+        call,
     )
 
 
@@ -134,7 +136,7 @@ def undo_operation(call: ApiCall) -> Any:
     """Undo an operation, within an hour."""
     service = _service(call)
     _known(service, call["operation"])
-    return _shown(service.undo(call["operation"], call.identity))
+    return _shown(service.undo(call["operation"], call.identity), call)
 
 
 @resource(
@@ -146,7 +148,7 @@ def stop_operation(call: ApiCall) -> Any:
     service = _service(call)
     _known(service, call["operation"])
     service.stop(call["operation"], call.identity)
-    return _shown(_known(service, call["operation"]))
+    return _shown(_known(service, call["operation"]), call)
 
 
 def _service(call: ApiCall) -> Operations:
@@ -185,21 +187,22 @@ def _chosen(one: Any) -> tuple[str, str]:
     return one["queue"], one["id"]
 
 
-def _line(state: OperationState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in LINE}
+def _line(state: OperationState, call: ApiCall) -> dict[str, Any]:
+    shown = state.filter if call.identity.arguments else without_values(state.filter)
+    return {name: getattr(state, name) for name in LINE} | {"filter": shown}
 
 
 def _counts(found: list[tuple[str, int]]) -> list[dict[str, Any]]:
     return [{"name": name, "messages": count} for name, count in found]
 
 
-def _shown(view: OperationView) -> dict[str, Any]:
+def _shown(view: OperationView, call: ApiCall) -> dict[str, Any]:
     state = view.state
     samples = [
         {"queue": one.queue, "mid": one.mid, "job": one.job, "error": one.error, "at": one.at_ms}
         for one in state.samples
     ]
-    return _line(state) | {
+    return _line(state, call) | {
         "looked_at": state.looked_at, "total": state.total, "capped": state.capped, "samples": samples,
         "queues": _counts(state.queues), "jobs": _counts(state.jobs), "errors": _counts(state.errors),
         "unread": state.problems, "may_apply": view.may_apply, "may_undo": view.may_undo,

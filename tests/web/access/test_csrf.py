@@ -9,9 +9,9 @@ from tests.web.access.gated import gated
 UNSAFE = ["POST", "PUT", "DELETE", "PATCH"]
 
 
-def sent(method, **headers):
+def sent(method, path="/queues/low/pause", **headers):
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return gated(trusted_proxies=("127.0.0.1",)).request(method, "/queues/low/pause", headers=names)
+    return gated(trusted_proxies=("127.0.0.1",)).request(method, path, headers=names)
 
 
 @pytest.mark.parametrize("method", UNSAFE)
@@ -70,9 +70,13 @@ def test_a_request_that_says_nothing_is_refused_and_the_words_say_what_to_do(met
 
 
 def test_a_bearer_token_is_the_proof_of_a_program():
-    assert sent("POST", authorization="Bearer jobq_x").status_code == 200
-    assert sent("POST", authorization="Basic YTpi").status_code == 403
-    assert sent("POST", authorization="Bearerx").status_code == 403
+    api = "/api/v1/operations"
+    assert sent("POST", api, authorization="Bearer jobq_x").status_code == 200
+    assert sent("POST", api, authorization="Basic YTpi").status_code == 403
+    assert sent("POST", api, authorization="Bearerx").status_code == 403
+    evil = {"authorization": "Bearer x", "sec_fetch_site": "cross-site"}
+    assert sent("POST", **evil).status_code == 403
+    assert sent("POST", "/queues/api/pause", **evil).status_code == 403
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])

@@ -49,6 +49,19 @@ def test_incident_is_previewed_applied_spread_over_time_and_undone(visit, low):
     assert shown.text.count(f'href="{preview.url.path}"') == 2 and "anna" in shown.text
 
 
+def test_what_a_filter_asks_of_arguments_is_shown_to_those_who_may_see_them(visit, low):
+    anna, ben = visit(UserRole.OPERATE), visit(UserRole.READ, arguments=False)
+    asked = {"scope": "all", "f": 'queue:low arg.to:"anna b",x@y job:seen'}
+    preview = posted(anna, "/operations", verb="revive", **asked)
+    assert anna.post("/operations", data=asked | {"verb": "purge"}).status_code == 403
+    for path in (preview.url.path, "/operations", "/audit", "/api/v1/operations", "/api/v1/audit"):
+        headers = {"authorization": "Bearer x"} if "api" in path else {}
+        assert "x@y" in anna.get(path, headers=headers).text, path
+        shown = ben.get(path, headers=headers).text
+        assert "job:seen" in shown and "[hidden]" in shown, path
+        assert "x@y" not in shown and "anna b" not in shown, path
+
+
 def test_ticked_messages_alone_are_purged_and_only_by_an_admin(visit, low, client):
     ids = [one.dead_id for one in low.admin.dead()]
     fields = {"verb": "purge", "id": [f"low {ids[0]}", f"low {ids[2]}"]}
