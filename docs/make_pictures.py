@@ -24,8 +24,8 @@ from jobq.client.connection import Client, connect  # noqa: E402
 from jobq.queue.queue import Queue  # noqa: E402
 from jobq.queue.types import Ending  # noqa: E402
 from jobq.web.live import sampler_of  # noqa: E402
-from tests import conftest  # noqa: E402
-from tests.web.conftest import FLAGS, chromium, serving_app  # noqa: E402
+from tests import conftest, tools  # noqa: E402
+from tests.web.conftest import FLAGS, serving_app  # noqa: E402
 from tests.web.shop import Shop, page_paths  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
@@ -126,7 +126,9 @@ def main(folder: str = "") -> None:
         traffic(client),
         sync_playwright() as play,
     ):
-        browser = play.chromium.launch(executable_path=chromium(), args=[*FLAGS, "--no-sandbox"])
+        browser = play.chromium.launch(
+            executable_path=tools.chromium(), args=[*FLAGS, "--no-sandbox"]
+        )
         page = browser.new_context(timezone_id="Europe/Berlin").new_page()
         page.goto(address)
         # The rate of hand-outs needs two readings.

@@ -103,3 +103,16 @@ def compiled(source: Path, folder: Path) -> str:
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
     subprocess.run(command, check=True)
     return str(library)
+
+
+def chromium() -> str:
+    """Where a browser is. Without one the test isn't run, wherever: Ubuntu has none as a package."""
+    library("playwright.sync_api")
+    found = (
+        shutil.which("chromium")
+        or shutil.which("google-chrome")
+        or shutil.which("chromium-browser")
+    )
+    if not found:
+        not_run("not run: needs chromium (apt-get install chromium)", packaged=False)
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -104,26 +103,13 @@ def served(client: Client) -> Iterator[Callable[..., str]]:
         yield lambda *role, **settings: stack.enter_context(serving_app(client, *role, **settings))
 
 
-def chromium() -> str:
-    """Where a browser is; without one the test is not run."""
-    tools.library("playwright.sync_api")
-    found = (
-        shutil.which("chromium")
-        or shutil.which("google-chrome")
-        or shutil.which("chromium-browser")
-    )
-    if not found:
-        pytest.skip("no Chromium is installed (apt-get install chromium)")
-    return found
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """One Chromium for the browser tests of a module. Mark such tests `filterwarnings("ignore")`.
 
     While Playwright runs, this thread has a running event loop: no other module could call asyncio.run.
     """
-    where = chromium()
+    where = tools.chromium()
     from playwright.sync_api import sync_playwright
 
     sandbox = ["--no-sandbox"] if os.getuid() == 0 else []

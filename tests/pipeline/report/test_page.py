@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
@@ -247,22 +246,9 @@ def test_backlog_is_drawn_at_its_highest_when_a_burst_was_over_by_the_end_of_the
     assert ">800</text>" in drawn
 
 
-def chromium() -> str:
-    """A browser, or the test is skipped; in CI it must be there."""
-    tools.library("playwright.sync_api")
-    found = (
-        shutil.which("chromium")
-        or shutil.which("google-chrome")
-        or shutil.which("chromium-browser")
-    )
-    if not found:
-        pytest.skip("no Chromium is installed (apt-get install chromium)")
-    return found
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_page_fits_a_phone_and_asks_nobody_in_a_browser(tmp_path: Path):
-    where = chromium()
+    where = tools.chromium()
     from playwright.sync_api import sync_playwright
 
     place = tmp_path / "page.html"
