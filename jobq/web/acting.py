@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jobq.client.connection import Client
 from jobq.errors import ConfigError
-from jobq.queue.audit_log import Act, AuditLog
+from jobq.queue.audit_log import Act, AuditLog, Performed
 from jobq.web.routes import identity_of
 from jobq.web.site import site_of
+
+
+def audited(
+    request: Request, verb: str, *, queue: str = "", filter: str = "", number: int | None = None
+) -> AbstractContextManager[Performed]:
+    """Write who does what to the audit log, around an action. queue, filter, number: as in `Act`."""
+    me = identity_of(request)
+    act = Act(me.name, me.role.word, verb, queue, filter, number)
+    return AuditLog(site_of(request).operate).performing(act)
 
 
 @contextmanager
 def performing(
     request: Request, verb: str, *, queue: str = "", filter: str = "", number: int | None = None
 ) -> Iterator[Client]:
-    """Yield the connection for changes; what happens with it is one entry of the audit log.
+    """Yield the connection for changes; what happens with it is one entry of the audit log, as `audited` writes it.
 
-    queue, filter, number: as in `Act`. A ConfigError, which says what was refused, becomes a page that shows it.
+    A ConfigError, which says what was refused, becomes a page that shows it.
     """
-    me, client = identity_of(request), site_of(request).operate
     try:
-        with AuditLog(client).performing(Act(me.name, me.role.word, verb, queue, filter, number)):
-            yield client
+        with audited(request, verb, queue=queue, filter=filter, number=number):
+            yield site_of(request).operate
     except ConfigError as error:
         raise HTTPException(409, str(error)) from error

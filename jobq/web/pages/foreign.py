@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 from starlette.exceptions import HTTPException
@@ -16,11 +15,11 @@ from jobq.protocols.reliable.listing import find_queues
 from jobq.protocols.rsmq import Rsmq
 from jobq.protocols.rsmq.errors import QueueNotFoundError
 from jobq.protocols.ruby.queue_records import queues_of
-from jobq.queue.audit_log import Act, AuditLog, Performed
 from jobq.topics.calls import topic_names
 from jobq.topics.group import TopicGroup
 from jobq.web import foreign
 from jobq.web.access.identity import UserRole
+from jobq.web.acting import audited
 from jobq.web.foreign import MOST_ROWS, RELIABLE_PLACES, SYSTEMS, ShownBytes
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
@@ -66,15 +65,6 @@ def shown_bytes(request: Request) -> ShownBytes:
     return ShownBytes(redactor_of(site), identity_of(request).arguments)
 
 
-def performing(
-    request: Request, verb: str, queue: str, filter_: str
-) -> AbstractContextManager[Performed]:
-    """Write who does what to the audit log, around an action."""
-    who = identity_of(request)
-    act = Act(who.name, who.role.word, verb, queue, filter_)
-    return AuditLog(site_of(request).operate).performing(act)
-
-
 @page("/topics")
 def topics(request: Request) -> Response:
     """List topics."""
@@ -110,7 +100,7 @@ def _to_topic(request: Request) -> Response:
 
 def _on_group(request: Request, verb: str) -> Response:
     group = _group(request)
-    with performing(request, f"topic-{verb}", group.topic.name, f"group:{group.name}"):
+    with audited(request, f"topic-{verb}", queue=group.topic.name, filter=f"group:{group.name}"):
         (group.pause if verb == "pause" else group.resume)()
     return _to_topic(request)
 
@@ -138,7 +128,9 @@ def seek_group(request: Request) -> Response:
         place = int(text) if text.isascii() and text.isdigit() else _moment(text)
     except ConfigError as error:
         raise HTTPException(400, str(error)) from error
-    with performing(request, "topic-seek", group.topic.name, f"group:{group.name} to:{text}"):
+    with audited(
+        request, "topic-seek", queue=group.topic.name, filter=f"group:{group.name} to:{text}"
+    ):
         group.seek(place)
     return _to_topic(request)
 
@@ -185,7 +177,7 @@ def move_rsmq(request: Request) -> Response:
     if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= 10_000):
         raise HTTPException(400, f"{limit!r:.40} is not a number of messages; take 1 to 10,000")
     opened = Rsmq(site_of(request).operate)
-    with performing(request, "rsmq-redrive", name, f"to:{target}") as under_way:
+    with audited(request, "rsmq-redrive", queue=name, filter=f"to:{target}") as under_way:
         under_way.set(number=opened.redrive(name, target, int(limit)))
     return RedirectResponse(path_to(request, "rsmq_queue", rsmq=name), 303)
 
@@ -229,7 +221,9 @@ def revive_reliable(request: Request) -> Response:
     ids = [str(one) for one in form_of(request).getlist("id")]
     if ids:
         opened = ReliableQueue(site_of(request).operate)
-        with performing(request, "reliable-revive", key, f"{len(ids)} chosen") as under_way:
+        with audited(
+            request, "reliable-revive", queue=key, filter=f"{len(ids)} chosen"
+        ) as under_way:
             under_way.set(number=len(opened.revive(key, *ids) or ()))
     return RedirectResponse(path_to(request, "reliable_queue", reliable=key, place="dead"), 303)
 

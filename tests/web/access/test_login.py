@@ -10,21 +10,14 @@ from jobq.config import ServerSettings
 from jobq.metrics.serving import Endpoint
 from jobq.queue.audit_log import AuditLog
 from jobq.web import Identity, UserRole, create_app
-from jobq.web.access import passwords, users
+from jobq.web.access import users
 from jobq.web.access.guard import AWAY_S
 from jobq.web.access.settings import AccessSettings
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick_hashes")]
 PASSWORD = "correct horse battery"
 SAME = {"sec-fetch-site": "same-origin"}
 LOCAL = "http://127.0.0.1:8700"
-
-
-@pytest.fixture(autouse=True)
-def quick_hashes(monkeypatch):
-    """Hash at a 64th of the cost."""
-    monkeypatch.setattr(passwords, "LOG2_N", 9)
-    monkeypatch.setattr(passwords, "_NOBODY", passwords._NOBODY.replace(":15:", ":9:"))
 
 
 @pytest.fixture

@@ -13,14 +13,8 @@ from jobq.web.access import passwords, users
 from jobq.web.access.identity import ADMIN, NONE, OPERATE, READ, Identity, UserRole
 from jobq.web.access.users import UsersFile
 
+pytestmark = pytest.mark.usefixtures("quick_hashes")
 PASSWORD = "correct horse battery"
-
-
-@pytest.fixture(autouse=True)
-def quick_hashes(monkeypatch):
-    """Hash at a 64th of the cost: the cost itself has its test."""
-    monkeypatch.setattr(passwords, "LOG2_N", 9)
-    monkeypatch.setattr(passwords, "_NOBODY", passwords._NOBODY.replace(":15:", ":9:"))
 
 
 @pytest.fixture
