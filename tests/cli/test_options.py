@@ -83,7 +83,8 @@ def test_an_old_word_names_the_new_one(line: Any, old: str, new: str) -> None:
     assert f"'jobq {old}' is now 'jobq {new}'" in ended.err
     path = tuple(new.partition(" --")[0].split())
     assert path in ALL
-    assert not option or "--" not in new or f"--{new.partition(' --')[2]}" in line(*path, "-h").out
+    wanted = new.partition(" --")[2]
+    assert not option or not wanted or f"--{wanted}" in line(*path, "--help").out
 
 
 def test_variable_named_after_an_old_word_is_read(line: Any) -> None:
