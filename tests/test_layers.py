@@ -14,10 +14,10 @@ PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
 LAYERS = {
     "durations": 0, "variables": 0, "errors": 0, "extras": 0, "config": 0, "events": 0, "trust": 0,
-    "client": 1, "queue": 2, "embedded": 2, "jobs": 3,
-    "worker": 4, "topics": 4, "protocols": 4, "observe": 4, "schedules": 4, "limits": 4, "outbox": 4,
-    "pipeline": 5, "chaos": 5, "metrics": 5,
-    "web": 6, "cli": 7, "testing": 7, "__main__": 8, "django": 8,
+    "client": 1, "queue": 2, "embedded": 2, "jobs": 3, "flows": 4,
+    "worker": 5, "topics": 5, "protocols": 5, "observe": 5, "schedules": 5, "limits": 5, "outbox": 5,
+    "pipeline": 6, "chaos": 6, "metrics": 6,
+    "web": 7, "cli": 8, "testing": 8, "__main__": 9, "django": 9,
 }  # fmt: skip
 #: What protocols share, topics too.
 KIT = "jobq.protocols.kit"

@@ -1,0 +1,1 @@
+"""Flows: steps that wait for one another, over several queues."""

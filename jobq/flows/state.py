@@ -1,0 +1,416 @@
+"""What follows from the facts of a flow: the states of its steps, what it waits for, layers and the critical path.
+
+`FlowFacts` is what is read from the server. Everything else is computed here, by pure functions, and never stored: so a
+retry has nothing to undo. Facts may come from a damaged server: unknown steps and circles of edges are tolerated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from jobq.durations import lasting
+
+When = Literal["done", "ended", "failed"]
+Kind = Literal["step", "map", "wait", "timer", "flow"]
+StepState = Literal["waiting", "ready", "running", "done", "failed", "skipped", "cancelled"]
+FlowState = Literal["open", "running", "done", "failed", "cancelled"]
+
+#: In the order in which people read them.
+STEP_STATES: tuple[StepState, ...] = (
+    "running", "ready", "waiting", "failed", "cancelled", "skipped", "done",
+)  # fmt: skip
+FLOW_STATES: tuple[FlowState, ...] = ("open", "running", "done", "failed", "cancelled")
+#: A step in one of these changes only by a retry.
+STEP_OVER: frozenset[StepState] = frozenset(("done", "failed", "skipped", "cancelled"))
+FLOW_OVER: frozenset[FlowState] = frozenset(("done", "failed", "cancelled"))
+#: States of a step after which an edge from it is met, and after which it can't be met any more.
+_MET: dict[When, frozenset[StepState]] = {
+    "done": frozenset(("done",)),
+    "ended": frozenset(("done", "failed")),
+    "failed": frozenset(("failed",)),
+}
+#: If nothing was added to an unsealed map for this long, its producer has stopped.
+STOPPED_MS = 60_000
+#: Names in one sentence.
+MOST_NAMES = 3
+
+
+class Edge(NamedTuple):
+    """What a step waits for: the end of another one. when: how that must end."""
+
+    step: str
+    when: When = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFacts:
+    """What the server knows of a step. Times are epoch ms, 0 if unknown.
+
+    size: members so far; sealed: no more come. done, ended, dead: members that ended well, that ended at least once,
+    and that are dead now. retried: members that run again after they were dead. sent: it was enqueued, or its wait or
+    timer has begun. todo: it is ready, and not sent yet. due_at: of a timer, or when a wait times out. flow: the id of
+    its sub-flow. added_at: when members were added last. ready_at: when its edges were met.
+    """
+
+    name: str
+    kind: Kind = "step"
+    queue: str = ""
+    job: str = ""
+    after: tuple[Edge, ...] = ()
+    size: int = 1
+    sealed: bool = True
+    done: int = 0
+    ended: int = 0
+    dead: int = 0
+    retried: int = 0
+    sent: bool = False
+    todo: bool = False
+    due_at: int = 0
+    flow: str = ""
+    added_at: int = 0
+    ready_at: int = 0
+    ended_at: int = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its edges were met."""
+        return self.sent or self.todo or self.ended > 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether each member has ended, and none runs again."""
+        begun = self.has_begun or (not self.after and not self.size)
+        return begun and self.sealed and self.ended >= self.size and not self.retried
+
+    @property
+    def live(self) -> int:
+        """Members that have not ended, of those that are known."""
+        return max(0, self.size - self.ended) + self.retried
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowFacts:
+    """What the server knows of a flow. name and id are its identity; times are epoch ms, 0 if unknown.
+
+    state: as it is stored. queue: where it was announced. keep_ms: how long it is kept after its end. refused: reports
+    about members that it does not have.
+    """
+
+    name: str
+    id: str
+    now_ms: int
+    steps: tuple[StepFacts, ...]
+    state: FlowState = "running"
+    queue: str = ""
+    created_at: int = 0
+    ended_at: int = 0
+    keep_ms: int = 0
+    refused: int = 0
+
+    @property
+    def flow_id(self) -> str:
+        """`name:id`, as it stands in keys and mids."""
+        return f"{self.name}:{self.id}"
+
+
+class WaitsFor(NamedTuple):
+    """One thing that a flow waits for. code: a word for programs."""
+
+    step: str
+    code: str
+    sentence: str
+
+
+class StepView(NamedTuple):
+    """A step and its state. waits_for: edges that are not met yet. lost: edges that can't be met, so it is skipped."""
+
+    facts: StepFacts
+    state: StepState
+    waits_for: tuple[Edge, ...] = ()
+    lost: tuple[Edge, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.facts.name
+
+    def stopped_ms(self, now_ms: int) -> int:
+        """For how long nothing was added to a map that isn't sealed; 0 while members still come."""
+        facts = self.facts
+        if facts.sealed or not facts.added_at or self.state != "running":
+            return 0
+        since = now_ms - facts.added_at
+        return since if since >= STOPPED_MS else 0
+
+
+class PathStep(NamedTuple):
+    """A step of the critical path. waited_ms: from ready to its end or to now."""
+
+    step: str
+    took_ms: int
+
+
+@dataclass(frozen=True)
+class FlowView:
+    """A flow as people see it."""
+
+    facts: FlowFacts
+
+    @cached_property
+    def by_name(self) -> dict[str, StepView]:
+        """The steps with their states, in the order of their definition."""
+        return _views(self.facts)
+
+    @property
+    def steps(self) -> tuple[StepView, ...]:
+        """The steps in the order of their definition."""
+        return tuple(self.by_name.values())
+
+    @property
+    def state(self) -> FlowState:
+        """The state that follows from the steps."""
+        return flow_state(self.facts, self.by_name)
+
+    @cached_property
+    def counts(self) -> dict[StepState, int]:
+        """How many steps are in each state; states without steps are left out."""
+        found = Counter(view.state for view in self.steps)
+        return {state: found[state] for state in STEP_STATES if found[state]}
+
+    @property
+    def members(self) -> int:
+        """Members of all steps that have begun."""
+        return sum(view.facts.size for view in self.steps if view.facts.has_begun)
+
+    @property
+    def ended(self) -> int:
+        """Members that ended at least once."""
+        return sum(view.facts.ended for view in self.steps)
+
+    @property
+    def dead(self) -> int:
+        """Members that are dead now."""
+        return sum(view.facts.dead for view in self.steps)
+
+    @property
+    def over(self) -> int:
+        """Steps that are done, failed, skipped or cancelled."""
+        return sum(view.state in STEP_OVER for view in self.steps)
+
+    @cached_property
+    def layers(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the steps by their longest path from a step without edges."""
+        return layers(self.facts.steps)
+
+    @cached_property
+    def waits_for(self) -> tuple[WaitsFor, ...]:
+        """What the flow waits for now; empty once it is over."""
+        return tuple(_waits_for(self))
+
+    @cached_property
+    def critical_path(self) -> tuple[PathStep, ...]:
+        """The chain of steps that decides when the flow ends, first step first; () while nothing has begun."""
+        return critical_path(self)
+
+    @property
+    def progress(self) -> str:
+        """`3 of 5 steps, 1,204 of 2,000 members`."""
+        text = f"{self.over:,} of {counted(len(self.facts.steps), 'step')}"
+        if self.members > len(self.facts.steps):
+            text += f", {self.ended:,} of {counted(self.members, 'member')}"
+        return text
+
+    @property
+    def remark(self) -> str:
+        """What needs attention: `adding, stopped 10 min ago`; '' for nothing."""
+        now_ms = self.facts.now_ms
+        stopped = max((view.stopped_ms(now_ms) for view in self.steps), default=0)
+        if stopped:
+            return f"adding, stopped {lasting(stopped / 1000)} ago"
+        if any(not view.facts.sealed and view.state == "running" for view in self.steps):
+            return "adding"
+        return f"{self.dead:,} dead" if self.dead else ""
+
+
+def _views(facts: FlowFacts) -> dict[str, StepView]:
+    by_name = {step.name: step for step in facts.steps}
+    found: dict[str, StepView] = {}
+    for names in layers(facts.steps):
+        for name in names:
+            found[name] = _view(facts, by_name[name], found)
+    return {name: found[name] for name in by_name}
+
+
+def _view(facts: FlowFacts, step: StepFacts, before: Mapping[str, StepView]) -> StepView:
+    states = [(edge, before[edge.step].state) for edge in step.after if edge.step in before]
+    unknown = tuple(edge for edge in step.after if edge.step not in before)
+    open_ = tuple(edge for edge, state in states if state not in STEP_OVER) + unknown
+    lost = tuple(
+        edge for edge, state in states if state in STEP_OVER and state not in _MET[edge.when]
+    )
+    state = _state(facts, step, bool(lost))
+    if state in ("skipped", "waiting"):
+        return StepView(step, state, open_, lost)
+    return StepView(step, state)
+
+
+def _state(facts: FlowFacts, step: StepFacts, is_lost: bool) -> StepState:
+    is_cancelled = facts.state == "cancelled"
+    if step.has_ended:
+        if step.done >= step.size:
+            return "done"
+        return "cancelled" if is_cancelled and not step.dead else "failed"
+    if step.sent or step.ended or step.retried:
+        return "running"
+    if is_cancelled:
+        return "cancelled"
+    if step.todo:
+        return "ready"
+    return "skipped" if is_lost else "waiting"
+
+
+def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) -> FlowState:
+    """Return the state that follows from the steps; open and cancelled are what the server says."""
+    if facts.state in ("open", "cancelled"):
+        return facts.state
+    found = {view.state for view in (_views(facts) if views is None else views).values()}
+    if not found <= STEP_OVER:
+        return "running"
+    return "failed" if found & {"failed", "cancelled"} else "done"
+
+
+def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the steps by their longest path from a step without edges; circles form one last layer."""
+    known = {step.name for step in steps}
+    before = {step.name: {edge.step for edge in step.after if edge.step in known} for step in steps}
+    behind: dict[str, list[str]] = {name: [] for name in before}
+    for name, sources in before.items():
+        for source in sources:
+            behind[source].append(name)
+    missing = {name: len(sources) for name, sources in before.items()}
+    found, layer = [], [name for name, number in missing.items() if not number]
+    left = set(before)
+    while layer:
+        found.append(tuple(layer))
+        left.difference_update(layer)
+        following = []
+        for name in layer:
+            for target in behind[name]:
+                missing[target] -= 1
+                if not missing[target]:
+                    following.append(target)
+        layer = following
+    in_circles = tuple(name for name in before if name in left)
+    return (*found, in_circles) if in_circles else tuple(found)
+
+
+def critical_path(flow: FlowView) -> tuple[PathStep, ...]:
+    """Return the chain of steps that decides when the flow ends.
+
+    It leads backwards from the step that ended last, or while the flow runs from a step that runs, always to the step whose
+    end came last before. Where times are unknown, the step of the deepest layer counts as the last.
+    """
+    depth = {name: at for at, names in enumerate(flow.layers) for name in names}
+    begun = {view.name: view for view in flow.steps if view.facts.has_begun}
+    if not begun:
+        return ()
+    now_ms = flow.facts.now_ms
+    ends = {name: _ended_at(view, now_ms) for name, view in begun.items()}
+
+    def latest(names: list[str]) -> str:
+        return max(names, key=lambda name: (ends[name], depth[name], -_ready_at(begun[name])))
+
+    live = [name for name, view in begun.items() if view.state not in STEP_OVER]
+    at = latest(live or list(begun))
+    chain = [at]
+    while sources := [
+        edge.step
+        for edge in begun[at].facts.after
+        if edge.step in begun and depth[edge.step] < depth[at]
+    ]:
+        at = latest(sources)
+        chain.append(at)
+    return tuple(_path(flow, ends, chain[::-1]))
+
+
+def _path(flow: FlowView, ends: Mapping[str, int], chain: list[str]) -> Iterator[PathStep]:
+    previous = flow.facts.created_at
+    for name in chain:
+        began = _ready_at(flow.by_name[name]) or previous
+        yield PathStep(name, max(0, ends[name] - began) if began and ends[name] else 0)
+        previous = ends[name]
+
+
+def _ready_at(view: StepView) -> int:
+    return view.facts.ready_at
+
+
+def _ended_at(view: StepView, now_ms: int) -> int:
+    return view.facts.ended_at if view.state in STEP_OVER else now_ms
+
+
+def _waits_for(flow: FlowView) -> Iterator[WaitsFor]:
+    facts = flow.facts
+    if facts.state == "open":
+        yield WaitsFor("", "open", "it was created, and nobody has begun it; start it again")
+        return
+    for view in flow.steps:
+        if view.state == "ready":
+            text = (
+                f"step {view.name} is ready; a worker that ends a member or renews leases sends it"
+            )
+            yield WaitsFor(view.name, "ready", text)
+        elif view.state == "running":
+            yield _running(view, facts.now_ms)
+
+
+def _running(view: StepView, now_ms: int) -> WaitsFor:
+    step = view.facts
+    left = step.due_at - now_ms
+    until = lasting(left / 1000) if left > 0 else ""
+    if step.kind == "wait":
+        text = f"a signal for {step.name}" + (f", or {until} more" if until else "")
+        return WaitsFor(step.name, "signal", text)
+    if step.kind == "timer":
+        return WaitsFor(step.name, "timer", f"the time of {step.name}, in {until or 'a moment'}")
+    if step.kind == "flow":
+        return WaitsFor(step.name, "flow", f"flow {step.flow or step.name}")
+    where = f"step {step.name}" + (f" (queue {step.queue})" if step.queue else "")
+    if stopped := view.stopped_ms(now_ms):
+        text = f"the producer of {where}: {counted(step.size, 'member')}, the last came {lasting(stopped / 1000)} ago"
+        return WaitsFor(step.name, "adding", text)
+    more = "" if step.sealed else "; more are being added"
+    if step.kind == "step" and step.size <= 1:
+        return WaitsFor(step.name, "member", where + more)
+    text = f"{step.live:,} of {counted(step.size, 'member')} of {where}{more}"
+    return WaitsFor(step.name, "member", text)
+
+
+def step_sentence(flow: FlowView, name: str) -> str:
+    """Return what a step that has not begun waits for, or why it is skipped; '' for other steps."""
+    view = flow.by_name.get(name)
+    if view is None or view.state not in ("waiting", "skipped"):
+        return ""
+    if view.state == "skipped":
+        whys = (f"{edge.step} is {flow.by_name[edge.step].state}" for edge in view.lost)
+        return f"skipped, because {listed(list(whys))}"
+    if not view.waits_for:
+        return "waits for the flow to begin" if flow.facts.state == "open" else "becomes ready next"
+    number = f"{len(view.waits_for):,} of {counted(len(view.facts.after), 'step')}"
+    names = listed([edge.step for edge in view.waits_for])
+    return f"waits for {number} of flow {flow.facts.flow_id}: {names}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 step`, `1,204 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
