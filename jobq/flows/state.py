@@ -311,8 +311,8 @@ def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
 def critical_path(flow: FlowView) -> tuple[PathStep, ...]:
     """Return the chain of steps that decides when the flow ends.
 
-    It leads backwards from the step that ended last, or while the flow runs from a step that runs, always to the step whose
-    end came last before. Where times are unknown, the step of the deepest layer counts as the last.
+    It leads backwards from the step that ended last, always to the step whose end came last before. While the flow
+    runs, it begins at a step that runs. Where times are unknown, the step of the deepest layer counts as the last.
     """
     depth = {name: at for at, names in enumerate(flow.layers) for name in names}
     begun = {view.name: view for view in flow.steps if view.facts.has_begun}
