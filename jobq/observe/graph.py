@@ -1,0 +1,423 @@
+"""Draw steps and the edges between them as static SVG, from left to right.
+
+Each node is in the layer behind the last one that it waits for. Four sweeps order the nodes of a layer by the mean
+place of their neighbours; then each moves as close to its neighbours as the order allows. Edges are horizontal and
+vertical lines. Over MOST_NODES nodes, those of a layer that have the same job become one: "24 x resize, 20 done".
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from jobq.observe.chart import ChartFrame, Drawing, short, text
+
+#: More nodes than this are folded.
+MOST_NODES = 300
+#: Layers that are drawn, and parts of edges between two layers; the shortest edges are drawn first.
+MOST_LAYERS, MOST_SEGMENTS = 100, 4_000
+SWEEPS = 4
+BOX_WIDTH, BOX_HEIGHT, GAP, LANE = 176, 52, 18, 12
+#: Between two layers: room for the arrow, and for each vertical line.
+GUTTER, TRACK = 40, 10
+MARGIN, CORNER = 4, 6
+#: Characters that a box has room for.
+TITLE, NOTE = 19, 23
+
+
+class GraphNode(NamedTuple):
+    """One step. state: its word. style: class of its colour. share: how much of it is done, 0 to 1; None: no bar.
+
+    title: the name by default. job: nodes of one layer with the same job may be folded into one. on_path: it is a part
+    of the critical path.
+    """
+
+    name: str
+    state: str
+    style: str = "unknown"
+    glyph: str = ""
+    note: str = ""
+    job: str = ""
+    share: float | None = None
+    on_path: bool = False
+    href: str = ""
+    title: str = ""
+
+
+class GraphEdge(NamedTuple):
+    """An edge between nodes by name. when: what the start has to be, `done`, `ended` or `failed`."""
+
+    start: str
+    end: str
+    when: str = "done"
+    on_path: bool = False
+
+
+class DrawnGraph(NamedTuple):
+    """drawing: empty without nodes. folded: how many steps are drawn as parts of others.
+
+    steps, edges: how many are left out.
+    """
+
+    drawing: Drawing
+    folded: int = 0
+    steps: int = 0
+    edges: int = 0
+
+
+def draw(
+    frame: ChartFrame, nodes: Sequence[GraphNode], edges: Iterable[GraphEdge],
+    urgency: Sequence[str] = (),
+) -> DrawnGraph:  # fmt: skip
+    """Draw a graph without circles. urgency: styles; a folded node has the first one of its nodes.
+
+    Edges of unknown nodes are left out, and those in a circle, which no flow can have.
+    """
+    if not nodes:
+        return DrawnGraph(Drawing())
+    every = {node.name: node for node in nodes}
+    known = [edge for edge in edges if {edge.start, edge.end} <= every.keys()]
+    layer_of = layers(every, known)
+    shown = {name: node for name, node in every.items() if layer_of[name] < MOST_LAYERS}
+    left_out = len(every) - len(shown)
+    drawn = [
+        edge for edge in known if edge.end in shown and layer_of[edge.start] < layer_of[edge.end]
+    ]
+    if len(shown) > MOST_NODES:
+        shown, drawn, layer_of = folded(shown, drawn, layer_of, urgency)
+    drawn, longest = _short_ones(drawn, layer_of)
+    plan = _Plan(shown, drawn, layer_of)
+    return DrawnGraph(_drawn(frame, plan), len(every) - left_out - len(shown), left_out, longest)
+
+
+def _short_ones(edges: list[GraphEdge], layer_of: Mapping[str, int]) -> tuple[list[GraphEdge], int]:
+    """Return the shortest edges that there is room for, and how many are left out."""
+    order = sorted(edges, key=lambda one: layer_of[one.end] - layer_of[one.start])
+    room = accumulate(layer_of[one.end] - layer_of[one.start] for one in order)
+    kept = sum(total <= MOST_SEGMENTS for total in room)
+    return order[:kept], len(edges) - kept
+
+
+def layers(names: Iterable[str], edges: Sequence[GraphEdge]) -> dict[str, int]:
+    """Return the layer of each node: the length of the longest way that leads to it."""
+    found = dict.fromkeys(names, 0)
+    behind, before = defaultdict[str, list[str]](list), Counter[str]()
+    for edge in edges:
+        behind[edge.start].append(edge.end)
+        before[edge.end] += 1
+    free = [name for name in found if not before[name]]
+    for name in free:
+        for end in behind[name]:
+            found[end] = max(found[end], found[name] + 1)
+            before[end] -= 1
+            if not before[end]:
+                free.append(end)
+    return found
+
+
+def folded(
+    nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], layer_of: Mapping[str, int],
+    urgency: Sequence[str],
+) -> tuple[dict[str, GraphNode], list[GraphEdge], dict[str, int]]:  # fmt: skip
+    """Make one node of those of a layer that have the same job; of a whole layer, if that isn't enough."""
+    for by_job in (True, False):
+        groups = defaultdict[tuple[int, str], list[GraphNode]](list)
+        for name, node in nodes.items():
+            groups[layer_of[name], node.job if by_job else ""].append(node)
+        if len(groups) <= MOST_NODES:
+            break
+    made, place = dict[str, GraphNode](), dict[str, str]()
+    levels = dict[str, int]()
+    for (layer, _), group in groups.items():
+        node = group[0] if len(group) == 1 else _one_of(group, urgency)
+        made[node.name], levels[node.name] = node, layer
+        place |= dict.fromkeys((one.name for one in group), node.name)
+    joined = dict[tuple[str, str], GraphEdge]()
+    for edge in sorted(edges, key=lambda one: one.on_path):
+        start, end = place[edge.start], place[edge.end]
+        joined[start, end] = GraphEdge(start, end, edge.when, edge.on_path)
+    return made, list(joined.values()), levels
+
+
+def _one_of(group: Sequence[GraphNode], urgency: Sequence[str]) -> GraphNode:
+    jobs = {one.job for one in group}
+    what = jobs.pop().rpartition(".")[2] if len(jobs) == 1 else "steps"
+    states, styles = Counter(one.state for one in group), {one.style for one in group}
+    style = next((one for one in urgency if one in styles), group[0].style)
+    told = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+    sign = next(one.glyph for one in group if one.style == style or style not in styles)
+    done = sum(one.share if one.share is not None else one.state == "done" for one in group)
+    return GraphNode(
+        group[0].name, style, style, sign, told, "", done / len(group), any(one.on_path for one in group),
+        group[0].href, f"{len(group):,} x {what or 'step'}",
+    )  # fmt: skip
+
+
+# Where everything is.
+
+
+class _Lane(NamedTuple):
+    """A part of an edge in a layer that the edge only passes through."""
+
+    edge: GraphEdge
+    layer: int
+
+
+_Item = str | _Lane
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A part of an edge between two neighbouring layers. origin: segments of one origin share their vertical line."""
+
+    edge: GraphEdge
+    start: _Item
+    end: _Item
+
+    @property
+    def origin(self) -> tuple[_Item, str]:
+        return self.start, self.edge.when
+
+
+class _Plan:
+    """The layers, in order, and the place of each item."""
+
+    def __init__(
+        self, nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], layer_of: Mapping[str, int]
+    ) -> None:  # fmt: skip
+        self.nodes = nodes
+        self.rows: list[list[_Item]] = [[] for _ in range(max(layer_of[one] for one in nodes) + 1)]
+        for name in nodes:
+            self.rows[layer_of[name]].append(name)
+        self.gutters: list[list[_Segment]] = [[] for _ in self.rows]
+        self._left = defaultdict[_Item, list[_Item]](list)
+        self._right = defaultdict[_Item, list[_Item]](list)
+        for edge in edges:
+            self._route(edge, layer_of[edge.start], layer_of[edge.end])
+        self._order()
+        self.y = self._heights()
+        self.tracks = [_tracks(gutter, self.y) for gutter in self.gutters]
+        self.x = [float(MARGIN)]
+        for tracks in self.tracks[:-1]:
+            wide = GUTTER + TRACK * max(0, max(tracks.values(), default=0))
+            self.x.append(self.x[-1] + BOX_WIDTH + wide)
+
+    def _route(self, edge: GraphEdge, first: int, last: int) -> None:
+        before: _Item = edge.start
+        for layer in range(first + 1, last + 1):
+            item: _Item = edge.end if layer == last else _Lane(edge, layer)
+            if layer < last:
+                self.rows[layer].append(item)
+            self.gutters[layer - 1].append(_Segment(edge, before, item))
+            self._right[before].append(item)
+            self._left[item].append(before)
+            before = item
+
+    def _order(self) -> None:
+        """Sort each layer by the mean place of its neighbours, to the right and back, and keep what crosses least."""
+        best, fewest = [list(row) for row in self.rows], self._crossings()
+        for sweep in range(SWEEPS):
+            forth = sweep % 2 == 0
+            order = range(1, len(self.rows)) if forth else range(len(self.rows) - 2, -1, -1)
+            for at in order:
+                beside = self.rows[at - 1 if forth else at + 1]
+                place = {item: float(i) for i, item in enumerate(beside)}
+                near = self._left if forth else self._right
+                own = {item: float(i) for i, item in enumerate(self.rows[at])}
+                means = {one: _mean([place[i] for i in near[one]], own[one]) for one in own}
+                self.rows[at].sort(key=means.__getitem__)
+            crossed = self._crossings()
+            if crossed < fewest:
+                best, fewest = [list(row) for row in self.rows], crossed
+        self.rows = best
+
+    def _crossings(self) -> int:
+        """Return how many pairs of segments cross."""
+        total = 0
+        for at, gutter in enumerate(self.gutters[:-1]):
+            left = {item: i for i, item in enumerate(self.rows[at])}
+            right = {item: i for i, item in enumerate(self.rows[at + 1])}
+            ends = [e for _, e in sorted((left[one.start], right[one.end]) for one in gutter)]
+            total += _inversions(ends)
+        return total
+
+    def _heights(self) -> dict[_Item, float]:
+        """Return the middle of each item: near its neighbours, in order, with a distance."""
+        y = {
+            item: place for row in self.rows for item, place in zip(row, _stacked(row), strict=True)
+        }
+        for sweep in range(2 * SWEEPS):
+            forth = sweep % 2 == 0
+            near = self._left if forth else self._right
+            for row in self.rows if forth else reversed(self.rows):
+                wanted = [_mean([y[one] for one in near[item]], y[item]) for item in row]
+                weights = [4.0 if isinstance(item, _Lane) else 1.0 for item in row]
+                moved = [at + low for at, low in zip(
+                    _rising([want - low for want, low in zip(wanted, _stacked(row), strict=True)], weights),
+                    _stacked(row), strict=True,
+                )]  # fmt: skip
+                y |= zip(row, moved, strict=True)
+        for row in self.rows:
+            self._straighten(row, y)
+        top = min(y[item] - _high(item) / 2 for item in y)
+        return {item: round(at - top + MARGIN) for item, at in y.items()}
+
+    def _straighten(self, row: Sequence[_Item], y: dict[_Item, float]) -> None:
+        """Move what is a little higher or lower than its only neighbour at the left, if there is room."""
+        low = _stacked(row)
+        for i, item in enumerate(row):
+            near = self._left[item]
+            if len(near) != 1 or abs(y[near[0]] - y[item]) > BOX_HEIGHT / 2:
+                continue
+            least = y[row[i - 1]] + low[i] - low[i - 1] if i else y[near[0]]
+            most = y[row[i + 1]] - low[i + 1] + low[i] if i + 1 < len(row) else y[near[0]]
+            y[item] = max(least, min(most, y[near[0]]))
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Return width and height."""
+        low = max(at + _high(item) / 2 for item, at in self.y.items())
+        return self.x[-1] + BOX_WIDTH + MARGIN, low + MARGIN
+
+
+def _high(item: _Item) -> float:
+    return LANE if isinstance(item, _Lane) else BOX_HEIGHT
+
+
+def _stacked(row: Sequence[_Item]) -> list[float]:
+    """Return the middles of items that are stacked with a gap."""
+    found, at = [], 0.0
+    for item in row:
+        found.append(at + _high(item) / 2)
+        at += _high(item) + (GAP if not isinstance(item, _Lane) else GAP / 2)
+    return found
+
+
+def _mean(values: Sequence[float], default: float) -> float:
+    return sum(values) / len(values) if values else default
+
+
+def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the values that never fall and are closest to these: neighbours in the wrong order get their mean."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, count = value, weight, 1
+        while pools and pools[-1][0] > mean:
+            before, heavy, number = pools.pop()
+            mean = (mean * total + before * heavy) / (total + heavy)
+            total, count = total + heavy, count + number
+        pools.append((mean, total, count))
+    return [mean for mean, _, count in pools for _ in range(count)]
+
+
+def _inversions(values: list[int]) -> int:
+    """Return how many pairs are in the wrong order, by merging halves."""
+    if len(values) < 2:
+        return 0
+    half = len(values) // 2
+    left, right = values[:half], values[half:]
+    total, merged = _inversions(left) + _inversions(right), []
+    left_at = 0
+    for value in right:
+        while left_at < len(left) and left[left_at] <= value:
+            merged.append(left[left_at])
+            left_at += 1
+        total += len(left) - left_at
+        merged.append(value)
+    values[:] = [*merged, *left[left_at:]]
+    return total
+
+
+def _tracks(gutter: Sequence[_Segment], y: Mapping[_Item, float]) -> dict[tuple[_Item, str], int]:
+    """Return the vertical line of each origin; lines that are beside one another have different numbers."""
+    spans: dict[tuple[_Item, str], tuple[float, float]] = {}
+    for one in gutter:
+        here = (y[one.start], y[one.end])
+        low, high = spans.get(one.origin, (here[0], here[0]))
+        spans[one.origin] = (min(low, *here), max(high, *here))
+    ends: list[float] = []
+    found = {}
+    for origin, (low, high) in sorted(spans.items(), key=lambda one: (one[1], one[0][1])):
+        if low == high:
+            continue
+        track = next((i for i, end in enumerate(ends) if end < low), len(ends))
+        ends[track : track + 1] = [high]
+        found[origin] = track
+    return found
+
+
+# Markup.
+
+
+def _drawn(frame: ChartFrame, plan: _Plan) -> Drawing:
+    width, height = plan.size
+    name = text(frame.name)
+    edges = [part for at in range(len(plan.rows)) for part in _edges(plan, at)]
+    boxes = [
+        _box(node, plan.x[at], plan.y[item] - BOX_HEIGHT / 2)
+        for at, row in enumerate(plan.rows) for item in row
+        if not isinstance(item, _Lane) for node in [plan.nodes[item]]
+    ]  # fmt: skip
+    return Drawing(
+        f'<svg class="graph" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="group" '
+        f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{text(frame.title)}</title>'
+        f'<desc id="{name}-d">{text(frame.says)}</desc>{"".join(edges)}{"".join(boxes)}</svg>'
+    )
+
+
+def _edges(plan: _Plan, at: int) -> Iterable[str]:
+    """Draw the segments of a gutter, and the lanes of its layer."""
+    left = plan.x[at] + BOX_WIDTH
+    for item in plan.rows[at]:
+        if isinstance(item, _Lane):
+            path = f"M{plan.x[at]:g} {plan.y[item]:g}H{left:g}"
+            yield f'<path class="{_style(item.edge)}" d="{path}"/>'
+    for one in plan.gutters[at]:
+        right = plan.x[at + 1]
+        x = left + GUTTER / 2 - 6 + TRACK * plan.tracks[at].get(one.origin, 0)
+        path = _bent(left, plan.y[one.start], x, right, plan.y[one.end])
+        yield f'<path class="{_style(one.edge)}" d="{path}"/>'
+        if not isinstance(one.end, _Lane):
+            y = plan.y[one.end]
+            yield f'<path class="tip {one.edge.when}" d="M{right:g} {y:g}l-7 -4v8z"/>'
+
+
+def _bent(left: float, y: float, x: float, right: float, end: float) -> str:
+    """Return a line that turns twice, with round corners."""
+    if y == end:
+        return f"M{left:g} {y:g}H{right:g}"
+    by = min(CORNER, abs(end - y) / 2)
+    down = by if end > y else -by
+    return f"M{left:g} {y:g}H{x - by:g}q{by:g} 0 {by:g} {down:g}V{end - down:g}q0 {down:g} {by:g} {down:g}H{right:g}"
+
+
+def _style(edge: GraphEdge) -> str:
+    return f"edge {edge.when}" + (" path" if edge.on_path else "")
+
+
+def _box(node: GraphNode, x: float, y: float) -> str:
+    title = node.title or node.name
+    said = f"{title}: {node.note or node.state}"
+    parts = [
+        f"<title>{text(said)}</title>",
+        f'<rect class="box" x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8"/>',
+        f'<path class="side" d="M{x + 8:g} {y:g}a8 8 0 0 0 -8 8v{BOX_HEIGHT - 16}a8 8 0 0 0 8 8h-3v{-BOX_HEIGHT}z"/>',
+        f'<text class="glyph" x="{x + 19:g}" y="{y + 22:g}">{text(node.glyph)}</text>',
+        f'<text class="name" x="{x + 32:g}" y="{y + 22:g}">{text(short(title, TITLE))}</text>',
+        f'<text class="tick" x="{x + 32:g}" y="{y + 40:g}">{text(short(node.note or node.state, NOTE))}</text>',
+    ]
+    if node.share is not None:
+        wide = BOX_WIDTH - 16
+        parts.append(
+            f'<rect class="rest" x="{x + 8:g}" y="{y + BOX_HEIGHT - 5:g}" width="{wide}" height="3" rx="1.5"/>'
+            f'<rect class="share" x="{x + 8:g}" y="{y + BOX_HEIGHT - 5:g}" width="{wide * min(1, node.share):.1f}" '
+            f'height="3" rx="1.5"/>'
+        )
+    style = f"step {node.style}" + (" path" if node.on_path else "")
+    inner = "".join(parts)
+    if not node.href:
+        return f'<g class="{style}">{inner}</g>'
+    return f'<a class="{style}" href="{text(node.href)}">{inner}</a>'
