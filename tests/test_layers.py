@@ -86,7 +86,7 @@ def test_imports_point_down():
     ("here", "name"),
     [("worker", "jobq.observe.log"), ("observe", "jobq.worker.run"), ("queue", "jobq.jobs.job"),
      ("jobs", "jobq.cli"), ("errors", "jobq.config"), ("queue", "jobq"), ("cli", "jobq.util"),
-     ("topics", "jobq.worker.run"), ("client", "jobq.queue.admin")],
+     ("topics", "jobq.worker.run"), ("client", "jobq.queue.admin"), ("flows", "jobq.worker.run")],
 )  # fmt: skip
 def test_import_is_refused_when_it_goes_up_sideways_or_nowhere(here, name):
     assert judged(here, name)

@@ -1,0 +1,39 @@
+"""Names of a flow's keys: `jobq:flow:{import:2026-11-22}:meta`. The flow is the hash tag.
+
+=================  =======================================================================
+meta               hash: `definition` (its hash), `state`, `home` (queue), `keep` (ms), `created`, `begun`, `over`
+                   (epoch ms), `parent` (`flow.step`), `bits` (the next free number), `open` (steps that were sent and
+                   haven't ended), `failed` (steps that ended without all done), `retried` (members that run again),
+                   `bytes` (of results), `stamp`, `refused`; `n:<step>` -> size, done, ended, sealed, ready at, ended
+                   at, chunks; `x:<step>` -> the numbers of a map's members, `start:length,…`
+steps              hash, step -> kind, queue, source, edges and options; `>step` -> steps that wait for it;
+                   `>` -> steps that wait for none; `*` -> all of them, in order
+calls              hash, step -> its call
+items              hash, `step:chunk` -> the calls of a map that waits for other steps
+done, ended        strings: a bit for each member, by its number in the flow; only ever set
+retried            string: a bit for each member that was revived and hasn't ended since
+failed             hash, `step:number` -> why it isn't done, of 1,000 members at most
+results            hash, `step:number` -> result; `step:0` of a wait is the value of its signal
+todo               hash, step -> what is to be sent: kind, stamp, how often it was answered; `^` -> the parent's word
+=================  =======================================================================
+
+`jobq:flows`, outside any slot, is a sorted set: flow -> when it was started, epoch ms.
+"""
+
+from __future__ import annotations
+
+from jobq.client.names import checked_name
+
+NAMES = (
+    "meta", "steps", "calls", "items", "done", "ended", "retried", "failed", "results", "todo",
+)  # fmt: skip
+
+
+def base(namespace: str, flow: str) -> str:
+    """What every key of a flow begins with."""
+    return f"{checked_name('namespace', namespace)}:flow:{{{flow}}}:"
+
+
+def flow_names(namespace: str) -> str:
+    """Sorted set of the flows that were started; outside any slot of theirs."""
+    return f"{checked_name('namespace', namespace)}:flows"
