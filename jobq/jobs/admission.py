@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from jobq.errors import JobqError, UnavailableError
+from jobq.errors import CodecError, JobqError, UnavailableError
 from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs.context import Call, failure_log
 from jobq.queue.types import Ending
@@ -69,8 +69,30 @@ class Holdings:
 holdings = Holdings()
 
 
-def run_admitted(call: Call, worker: str, run: Callable[[], Ending]) -> Ending:
-    """Run a job once all its limits admit it, or return the ending of one that must wait."""
+#: The call with arguments that results of steps take the place of.
+FillInputs = Callable[[Call], Call]
+
+
+def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
+    """The call with results of steps as its arguments; an Ending if it must wait for the flow's server.
+
+    Raises what `fill` raises if they can't be had.
+    """
+    if fill is None:
+        raise CodecError("results of steps are its arguments, and they can't be read here")
+    try:
+        return fill(call)
+    except UnavailableError as error:
+        failure_log.warning(
+            "%s %s waits: results of its flow can't be read: %s", call.job.name, call.message.mid, error
+        )  # fmt: skip
+        return _snoozed(call, worker, UNREACHABLE_S, "results of its flow can't be read")
+
+
+def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]) -> Ending:
+    """Run a job once all its limits admit it, or return the ending of one that must wait. An Ending stays as it is."""
+    if isinstance(call, Ending):
+        return call
     held: list[Admitted] = []
     try:
         for limit in call.job.limits:
@@ -85,16 +107,18 @@ def run_admitted(call: Call, worker: str, run: Callable[[], Ending]) -> Ending:
                     held.pop().undo()
                 return _refused(call, worker, limit, answer.retry_after)
             held.append(answer)
-        return run()
+        return run(call)
     finally:
         for one in held:
             one.leave()
 
 
 async def arun_admitted(
-    call: Call, worker: str, run: Callable[[], Coroutine[Any, Any, Ending]]
+    call: Call | Ending, worker: str, run: Callable[[Call], Coroutine[Any, Any, Ending]]
 ) -> Ending:
     """As run_admitted."""
+    if isinstance(call, Ending):
+        return call
     held: list[Admitted] = []
     try:
         for limit in call.job.limits:
@@ -109,7 +133,7 @@ async def arun_admitted(
                     await held.pop().aundo()
                 return _refused(call, worker, limit, answer.retry_after)
             held.append(answer)
-        return await run()
+        return await run(call)
     finally:
         for one in held:
             await one.aleave()

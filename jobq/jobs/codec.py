@@ -34,6 +34,10 @@ VERSION = 1
 LIMIT, HARD_LIMIT = MAX_CONTENT, HARD_MAX_CONTENT
 MAX_NAME = 200
 MAX_DEPTH = 64
+#: What the mids of members of flows begin with, and no other mid.
+MEMBER_SIGN = "~"
+#: The header of a member's call that lists where results of other steps go.
+FLOW_HEADER = "flow"
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 #: Characters of a refusal's reason that are passed on.
 MOST_WHY = 1_000

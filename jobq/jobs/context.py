@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import msgspec
 
 from jobq.client.clock import wall
-from jobq.errors import CodecError, LeaseLostError, NoCurrentJobError
+from jobq.errors import CodecError, ConfigError, LeaseLostError, NoCurrentJobError
 from jobq.events import trace_id
-from jobq.jobs.codec import decode_any, encode_plain
+from jobq.jobs.codec import MEMBER_SIGN, decode_any, encode_plain
 from jobq.jobs.job import Job
+from jobq.jobs.membership import MemberFlow
 from jobq.jobs.retry import Decision
 from jobq.jobs.ticks import tick_of
 from jobq.queue.types import Message
@@ -26,6 +27,9 @@ ReportProgress = Callable[[str, str, str, str], bool]
 
 #: (queue, mid, token, value, '' to read) -> what is kept, '' for nothing, None once the token doesn't hold.
 Checkpoint = Callable[[str, str, str, str], str | None]
+
+#: From the context of a member to its flow.
+FlowOf = Callable[["Context"], MemberFlow]
 
 #: Bytes of a checkpoint as JSON.
 MOST_CHECKPOINT = 16_384
@@ -106,6 +110,8 @@ class Context:
         "_call",
         "_checkpoint",
         "_decision",
+        "_flow",
+        "_flow_of",
         "_held",
         "_keep",
         "_lease_deadline",
@@ -123,8 +129,11 @@ class Context:
         lease_deadline: Callable[[], float] | None = None,
         worker: str = "",
         keep: Checkpoint | None = None,
+        flow_of: FlowOf | None = None,
     ) -> None:
         self._call = call
+        self._flow_of = flow_of
+        self._flow: MemberFlow | None = None
         self._keep = keep
         self._checkpoint: str | None = None
         self.worker = worker
@@ -191,6 +200,17 @@ class Context:
         """The time of the schedule that this call stands for, in the schedule's zone; None for other calls."""
         found = tick_of(self._call.headers)
         return found.at if found else None
+
+    @property
+    def flow(self) -> MemberFlow:
+        """The flow that this message is a member of. ConfigError for other messages."""
+        if self._flow is None:
+            if self._flow_of is None or not self.mid.startswith(MEMBER_SIGN):
+                raise ConfigError(
+                    f"message {self.mid} is not part of a flow; start one with jobq.Flow"
+                )
+            self._flow = self._flow_of(self)
+        return self._flow
 
     @property
     def hard_limit(self) -> float | None:

@@ -21,12 +21,12 @@ from typing import Any
 from msgspec import structs
 
 from jobq.client.clock import wall
-from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
+from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout, ResultNotStoredError
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
-from jobq.jobs.admission import arun_admitted, run_admitted
+from jobq.jobs.admission import FillInputs, arun_admitted, filled, run_admitted
 from jobq.jobs.attempt_log import AttemptLogs
-from jobq.jobs.codec import UnknownVersionError, decode
-from jobq.jobs.context import Call, Checkpoint, Context, JobLines, ReportProgress, running
+from jobq.jobs.codec import FLOW_HEADER, MEMBER_SIGN, UnknownVersionError, decode
+from jobq.jobs.context import Call, Checkpoint, Context, FlowOf, JobLines, ReportProgress, running
 from jobq.jobs.deaths import ON_DEAD, FindDead, dead_call, dead_id_in
 from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
 from jobq.jobs.forks import ForkedProcessError, Home, leave
@@ -126,6 +126,10 @@ class Executor:
         self.attempt_logs: AttemptLogs | None = None
         #: Finds the dead message that a message about a death names.
         self.find_dead: FindDead | None = None
+        #: Puts results of steps to their positions in the arguments of a member.
+        self.fill_inputs: FillInputs | None = None
+        #: The flow of a running member.
+        self.flow_of: FlowOf | None = None
         #: Called with the error of each attempt that failed.
         self.on_failure: Callable[[Call, BaseException], object] | None = None
         #: Whether endings carry the figures of their runs.
@@ -222,9 +226,10 @@ class Executor:
         told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure. admitted: whether
         its limits were asked. logged: whether its log is kept already.
         """
-        if call.job.limits and not admitted:
+        if not admitted and (call.job.limits or FLOW_HEADER in call.headers):
+            ready = self._filled(call)
             return run_admitted(
-                call, self.worker, lambda: self.run(call, told_to_stop, admitted=True)
+                ready, self.worker, lambda one: self.run(one, told_to_stop, admitted=True)
             )
         if call.job.keep_logs is not None and not logged and self.attempt_logs is not None:
             with self._logged(call, self.attempt_logs):
@@ -232,7 +237,7 @@ class Executor:
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
-        context = Context(call, report, self._lease_deadline, self.worker, keep)
+        context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
         job, log = call.job, self.log
         layers = self._outer.layers + self._inner.layers
         entered = running.set(context)
@@ -249,7 +254,7 @@ class Executor:
                 value = job.function(*call.args, **call.kwargs)
             if getpid() != self.home.pid:
                 leave()
-            result = encode_result(value, job.name) if job.stores_result else None
+            result = encode_result(value, job.name, call.message.mid) if job.stores_result else None
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
@@ -277,9 +282,10 @@ class Executor:
 
         told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed.
         """
-        if call.job.limits and not admitted:
+        if not admitted and (call.job.limits or FLOW_HEADER in call.headers):
+            ready = await self._afilled(call)
             return await arun_admitted(
-                call, self.worker, lambda: self.arun(call, told_to_stop, admitted=True)
+                ready, self.worker, lambda one: self.arun(one, told_to_stop, admitted=True)
             )
         if call.job.keep_logs is not None and not logged and self.attempt_logs is not None:
             with self._logged(call, self.attempt_logs):
@@ -287,7 +293,7 @@ class Executor:
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
-        context = Context(call, report, self._lease_deadline, self.worker, keep)
+        context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
         layers = self._outer.layers + self._inner.layers
         meter, log = Meter(), self.log
         entered = running.set(context)
@@ -303,7 +309,9 @@ class Executor:
                 job = call.job.function(*call.args, **call.kwargs)
                 value = await _metered(job, meter, self.home)
             self.home.only()
-            result = encode_result(value, call.job.name) if call.job.stores_result else None
+            result = None
+            if call.job.stores_result:
+                result = encode_result(value, call.job.name, call.message.mid)
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
@@ -318,6 +326,22 @@ class Executor:
         ending = self._done(call, result, started, meter.ns)
         return self._sealed(call, ending) if call.sealed else ending
 
+    def _filled(self, call: Call) -> Call | Ending:
+        """The call with results of steps among its arguments, or its ending if these can't be had."""
+        if not _takes_results(call):
+            return call
+        try:
+            return filled(call, self.worker, self.fill_inputs)
+        except ResultNotStoredError as error:
+            return self._sealed(call, self.refuse(call.queue, call.message, str(error)))
+        except Exception as error:
+            return self._sealed(call, self._unresolved(call.queue, call.message, error))
+
+    async def _afilled(self, call: Call) -> Call | Ending:
+        if not _takes_results(call):
+            return call
+        return await asyncio.to_thread(self._filled, call)
+
     def _limited(self, call: Call) -> Any:
         job = call.job
         if job.timeout is None or self._soft_timeout is None:
@@ -327,7 +351,7 @@ class Executor:
                 value = self._called(call)
         if job.stores_result:
             # Also here, so that middleware sees the failure if the result can't be stored.
-            encode_result(value, job.name)
+            encode_result(value, job.name, call.message.mid)
         return value
 
     def _called(self, call: Call) -> Any:
@@ -352,7 +376,7 @@ class Executor:
                 raise JobTimeout(f"ran past its timeout of {job.timeout:g} s") from error
             raise
         if job.stores_result:
-            encode_result(value, job.name)
+            encode_result(value, job.name, call.message.mid)
         return value
 
     def _done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:
@@ -450,6 +474,10 @@ class Executor:
     def _measure_memory(self) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._rss_kib = peak // 1024 if sys.platform == "darwin" else peak
+
+
+def _takes_results(call: Call) -> bool:
+    return FLOW_HEADER in call.headers and call.message.mid.startswith(MEMBER_SIGN)
 
 
 def _stops(error: BaseException, told_to_stop: Asked | None) -> bool:

@@ -40,13 +40,18 @@ Row = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
 _TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lease", "ordered", "durability")
 
 
-class Args(Generic[P]):
-    """The arguments of one call, for Job.enqueue_many. Job.args makes them."""
+class Args(Generic[P, R]):
+    """The arguments of one call, for Job.enqueue_many and for steps of flows. Job.args makes them."""
 
-    __slots__ = ("args", "job", "kwargs")
+    __slots__ = ("args", "kwargs", "target")
 
-    def __init__(self, job: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self.job, self.args, self.kwargs = job, args, kwargs
+    def __init__(self, target: Job[P, R], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.target, self.args, self.kwargs = target, args, kwargs
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self.target.name
 
     def __repr__(self) -> str:
         return f"<Args of {self.job}>"
@@ -190,17 +195,20 @@ class Job(Generic[P, R]):
             await asyncio.to_thread(self.refused, receipt, queue, args, kwargs)
         return receipt
 
-    def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P]:
-        """The arguments of one call, for enqueue_many. Raises TypeError for arguments that don't fit the function."""
+    def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P, R]:
+        """The arguments of one call, for enqueue_many and for steps of flows.
+
+        Raises TypeError for arguments that don't fit the function.
+        """
         self.check_arguments(args, kwargs)
-        return Args(self.name, args, kwargs)
+        return Args(self, args, kwargs)
 
     @overload
-    def enqueue_many(self, arguments: Iterable[Args[P]]) -> Sequence[Receipt[R]]: ...
+    def enqueue_many(self, arguments: Iterable[Args[P, R]]) -> Sequence[Receipt[R]]: ...
     @overload
     def enqueue_many(self, arguments: Iterable[Sequence[Any]]) -> Sequence[Receipt[R]]: ...
     def enqueue_many(
-        self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P]]
+        self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P, R]]
     ) -> Sequence[Receipt[R]]:
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
@@ -221,11 +229,11 @@ class Job(Generic[P, R]):
         return self.receipts(accepted, queue)
 
     @overload
-    async def aenqueue_many(self, arguments: Iterable[Args[P]]) -> Sequence[Receipt[R]]: ...
+    async def aenqueue_many(self, arguments: Iterable[Args[P, R]]) -> Sequence[Receipt[R]]: ...
     @overload
     async def aenqueue_many(self, arguments: Iterable[Sequence[Any]]) -> Sequence[Receipt[R]]: ...
     async def aenqueue_many(
-        self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P]]
+        self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P, R]]
     ) -> Sequence[Receipt[R]]:
         """`enqueue_many` without blocking the event loop, where `aenqueue` takes no thread."""
         import asyncio
@@ -264,7 +272,7 @@ class Job(Generic[P, R]):
         """The middlewares that have a part in enqueueing."""
         return tuple([one for one in self.middleware.all_layers() if hasattr(one, "enqueue")])
 
-    def _many(self, arguments: Iterable[Sequence[Any] | Args[...]]) -> Iterator[Arguments]:
+    def _many(self, arguments: Iterable[Sequence[Any] | Args[..., Any]]) -> Iterator[Arguments]:
         if self.settings.get("mid") is not None:
             raise ConfigError(
                 f"mid={self.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
@@ -332,7 +340,7 @@ class Job(Generic[P, R]):
         sent: list[Receipt[R]] = around_enqueue(layers, Outgoing.deliver)(outgoing)
         return sent
 
-    def _calls(self, arguments: Iterable[Sequence[Any] | Args[...]]) -> Iterator[Arguments]:
+    def _calls(self, arguments: Iterable[Sequence[Any] | Args[..., Any]]) -> Iterator[Arguments]:
         for item in arguments:
             if isinstance(item, Args):
                 if item.job != self.name:
@@ -436,6 +444,11 @@ class Job(Generic[P, R]):
                 f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "
                 "make it longer"
             )
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of its function, by name."""
+        return self._signature.parameters
 
     @property
     def redacted(self) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
-from jobq.jobs.codec import HARD_LIMIT, checked_size, decode_any, encode_plain
+from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
 from jobq.jobs.queues import QueueLike, wait_for_item
 from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
 from jobq.queue.types import Action, Enqueued, Status
@@ -23,6 +23,8 @@ R = TypeVar("R")
 #: How long one blocking wait lasts before the message's status is checked: a message that died with its
 #: whole host leaves no result behind.
 CHECK_EVERY_S = 10.0
+#: Bytes of the result of a flow's member.
+MOST_MEMBER_RESULT = 65_536
 _GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 
 
@@ -30,11 +32,12 @@ class ResultRefusedError(CodecError):
     """The job ran, but what it returned can't be stored; running it again wouldn't help."""
 
 
-def encode_result(value: Any, job: str) -> bytes:
-    """What a job returned, or ResultRefusedError when JSON can't carry it."""
+def encode_result(value: Any, job: str, mid: str = "") -> bytes:
+    """What a job returned, or ResultRefusedError if JSON can't carry it, or if it is too long for a flow's member."""
+    limit = MOST_MEMBER_RESULT if mid.startswith(MEMBER_SIGN) else HARD_LIMIT
     try:
         encoded = b'{"ok":%b}' % encode_plain(value, f"the result of {job}")
-        checked_size(encoded, f"the result of {job}", HARD_LIMIT)
+        checked_size(encoded, f"the result of {job}", limit)
     except CodecError as error:
         raise ResultRefusedError(str(error)) from error
     return encoded

@@ -39,7 +39,7 @@ def enqueue(session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 
 
 def enqueue_many(
-    session: Any, job: Job[P, R], arguments: Iterable[Args[P]] | Iterable[Sequence[Any]], /
+    session: Any, job: Job[P, R], arguments: Iterable[Args[P, R]] | Iterable[Sequence[Any]], /
 ) -> list[Receipt[R]]:
     """Write many calls: `enqueue_many(session, resize, (resize.args(path, width=200) for path in paths))`."""
     rows, receipts = rows_of(job, _calls(job, arguments))
@@ -58,7 +58,7 @@ async def aenqueue(
 
 
 async def aenqueue_many(
-    session: Any, job: Job[P, R], arguments: Iterable[Args[P]] | Iterable[Sequence[Any]], /
+    session: Any, job: Job[P, R], arguments: Iterable[Args[P, R]] | Iterable[Sequence[Any]], /
 ) -> list[Receipt[R]]:
     """`enqueue_many` on what `aenqueue` takes."""
     rows, receipts = rows_of(job, _calls(job, arguments))

@@ -54,7 +54,7 @@ class Trials(TypedDict, total=False):
     """
 
     faults: Sequence[str]
-    other: Args[...]
+    other: Args[..., Any]
     within: Sequence[Callable[..., Any] | ModuleType]
     allow: Sequence[str]
     points: int

@@ -83,7 +83,7 @@ class TrialPlan(NamedTuple):
     before: Callable[[], object]
     observe: Callable[[], Any]
     faults: Sequence[str]
-    other: Args[...] | None
+    other: Args[..., Any] | None
     within: Sequence[Callable[..., Any] | ModuleType]
     allow: frozenset[str]
     points: int
@@ -111,7 +111,9 @@ def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
 class Lifecycle:
     """One message, and what its attempts share. The attempt that started last holds it."""
 
-    def __init__(self, registry: Registry, job: Job[..., Any], call: Args[...], mid: str) -> None:
+    def __init__(
+        self, registry: Registry, job: Job[..., Any], call: Args[..., Any], mid: str
+    ) -> None:
         self._registry, self._job = registry, job
         self._content = encode(
             job.name, call.args, call.kwargs, wall.ms(), job.settings.get("headers")
@@ -183,7 +185,7 @@ class Rehearsal:
         self,
         registry: Registry,
         job: Job[..., Any],
-        call: Args[...],
+        call: Args[..., Any],
         plan: TrialPlan,
         queues: tuple[Callable[[], object], Callable[[], Any]],
     ) -> None:
@@ -325,7 +327,7 @@ class Rehearsal:
         self._plan.before()
         self._empty()
 
-    def _message(self, call: Args[...] | None = None, mid: str = "test-mid") -> Lifecycle:
+    def _message(self, call: Args[..., Any] | None = None, mid: str = "test-mid") -> Lifecycle:
         return Lifecycle(self._registry, self._job, call or self._call, mid)
 
     def _observed(self) -> dict[str, Any]:

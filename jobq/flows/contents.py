@@ -1,0 +1,69 @@
+"""Calls of steps: as the flow keeps them, and as the messages that are enqueued later.
+
+A kept call has no time: its step may begin much later. Where calls are sealed, a kept one is
+sealed for another purpose than a call: it can't run before its step begins, and the message gets a seal that
+is valid from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from jobq.client.clock import wall
+from jobq.flows.identity import member_mid
+from jobq.jobs.codec import Envelope, decode, encode
+from jobq.jobs.job import Job
+from jobq.jobs.queues import ClientLike
+from jobq.jobs.signing import opened, seal_of
+
+
+def kept_call(
+    client: ClientLike,
+    where: tuple[str, str],
+    job: Job[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+) -> bytes:
+    """A call as the flow keeps it. where: queue and mid of its message; for a map those of its first member."""
+    content = encode(job.name, args, kwargs, 0, headers, job.overrides, client.settings.max_content)
+    seal = seal_of(client)
+    return seal.of("step").close(*where, content) if seal else content
+
+
+def message_of(client: ClientLike, queue: str, mid: str, kept: bytes, due_ms: float = 0) -> bytes:
+    """The content of the message of a kept call; CodecError if it wasn't kept for this queue and mid.
+
+    due_ms: when a delayed message is to run, epoch ms. A sealed one is valid from then on.
+    """
+    return _message(client, queue, mid, _opened(client, queue, mid, kept), due_ms)
+
+
+def messages_of_items(
+    client: ClientLike, queue: str, step: tuple[str, str], kept: bytes, first: int, items: Iterable[Any]
+) -> Iterator[tuple[str, bytes]]:  # fmt: skip
+    """Mid and content for each item of a result that is mapped: the item is the only argument.
+
+    step: the flow and the map's name. kept: the map's call. first: number of the first member. CodecError for an item
+    that makes a call too long.
+    """
+    envelope = _opened(client, queue, member_mid(*step), kept)
+    for number, item in enumerate(items, first):
+        mid = member_mid(*step, number)
+        one = Envelope(envelope.job, [item], {}, 0, envelope.headers, envelope.options)
+        yield mid, _message(client, queue, mid, one, 0)
+
+
+def _opened(client: ClientLike, queue: str, mid: str, kept: bytes) -> Envelope:
+    seal = seal_of(client)
+    return decode(opened(seal and seal.of("step"), queue, mid, kept))
+
+
+def _message(client: ClientLike, queue: str, mid: str, envelope: Envelope, due_ms: float) -> bytes:
+    content = encode(
+        envelope.job, envelope.args, envelope.kwargs, wall.ms(), envelope.headers, envelope.options,
+        client.settings.max_content,
+    )  # fmt: skip
+    seal = seal_of(client)
+    return seal.close_call(queue, mid, content, due_ms) if seal else content

@@ -1,0 +1,574 @@
+"""A flow as it is written down: steps, what each of them waits for, and whose results are their arguments.
+
+Nothing here needs a server. Steps are handles, so a flow can hardly contain a circle; names in `after` can make one,
+which `checked` finds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from inspect import Parameter
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
+
+import msgspec
+
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.flows.identity import LONGEST_STEP, checked_step
+from jobq.flows.references import ResultOf, taken_out
+from jobq.flows.state import Edge, Kind, When, listed
+from jobq.flows.types import MOST_STEPS
+from jobq.jobs.codec import FLOW_HEADER, check
+from jobq.jobs.job import Args, Job
+from jobq.jobs.options import checked_options
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+
+_NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")
+_WHENS: tuple[When, ...] = get_args(When)
+#: Options that a step can't have, and what to do.
+_REFUSED_OPTIONS = {
+    "mid": "its steps make their own",
+    "unique": "its steps are unique by their names; give unique=None",
+    "debounce": "its steps run once each; give debounce=None",
+    "throttle": "its steps run once each; give throttle=None",
+    "can_update": "its steps never change; leave it out",
+    "can_requeue": "its steps run once each; leave it out",
+    "dedupe": "its steps are unique by their names; leave it out",
+    "expires": "what a step waits for has no known length; give the flow's wait a timeout",
+}
+#: Options of a job that its messages get when they are sent.
+_SENT_WITH = ("delay", "at", "lease", "ordered")
+_WORDS = ("after", "when", "name")
+
+
+class Failure(TypedDict):
+    """A member that is dead, as `failures` gives it to a step."""
+
+    index: int
+    mid: str
+    reason: str
+
+
+class FlowStep:
+    """One step of a flow, of any kind. Pass it to `after`; its results are arguments of later steps."""
+
+    __slots__ = ("after", "keeps_results", "kind", "name", "owner", "queue")
+
+    def __init__(
+        self, owner: StepList, name: str, kind: Kind, after: Mapping[str, When], queue: str = ""
+    ) -> None:
+        self.owner, self.name, self.kind, self.queue = owner, name, kind, queue
+        #: Name of a step -> how that must end before this one begins.
+        self.after: dict[str, When] = dict(after)
+        #: Whether what its members return is stored.
+        self.keeps_results = False
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """What it waits for."""
+        return tuple([Edge(step, when) for step, when in self.after.items()])
+
+    @property
+    def failures(self) -> list[Failure]:
+        """For the arguments of a later step: the members that are dead."""
+        return cast("list[Failure]", ResultOf(self, "failures"))
+
+    def facts(self) -> dict[str, Any]:
+        """Everything by which this step differs from another one, as JSON."""
+        return {"kind": self.kind, "after": self.after}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class Step(FlowStep, Generic[R]):
+    """One call of a job. R is the type of its result."""
+
+    __slots__ = ("args", "inputs", "job", "kwargs", "options")
+
+    def __init__(
+        self,
+        owner: StepList,
+        name: str,
+        job: Job[..., R],
+        arguments: tuple[Sequence[Any], Mapping[str, Any]],
+        after: Mapping[str, When],
+    ) -> None:
+        super().__init__(owner, name, "step", after, job.queue)
+        self.job = job
+        self.keeps_results = job.stores_result
+        self.args, self.kwargs, found = taken_out(*arguments)
+        for _, one in found:
+            owner.refer(one, self.after)
+        for at, value in enumerate(self.args):
+            check(value, f"argument {at + 1} of {job.name}")
+        for key, value in self.kwargs.items():
+            check(value, f"argument {key!r} of {job.name}")
+        #: Where results of other steps go.
+        self.inputs = found
+        self.options = sent_with(job, job.key_of(*arguments))
+
+    @property
+    def result(self) -> R:
+        """For the arguments of a later step: what the job returns."""
+        return cast("R", ResultOf(self, "result"))
+
+    def facts(self) -> dict[str, Any]:
+        """As for every step."""
+        job = self.job
+        facts: dict[str, Any] = {
+            "job": job.name,
+            "queue": self.queue,
+            "args": self.args,
+            "kwargs": self.kwargs,
+        }
+        facts |= {"inputs": [[path, one.name, one.what] for path, one in self.inputs]}
+        facts |= {"headers": job.settings.get("headers"), "options": self.options}
+        return super().facts() | facts | {"overrides": job.overrides}
+
+
+class MapStep(FlowStep, Generic[R]):
+    """A call of a job for each of many items. R is the type of one result."""
+
+    __slots__ = ("items", "job", "options")
+
+    def __init__(
+        self,
+        owner: StepList,
+        name: str,
+        job: Job[..., R],
+        items: Iterable[Any] | ResultOf,
+        after: Mapping[str, When],
+        keeps_results: bool,
+    ) -> None:
+        super().__init__(owner, name, "map", after, job.queue)
+        self.job, self.keeps_results = job, keeps_results
+        if isinstance(items, ResultOf):
+            if items.what not in ("result", "results"):
+                raise ConfigError(
+                    f"{items!r} can't be mapped; take a step's result or a map's results"
+                )
+            owner.refer(items, self.after)
+        elif isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            raise ConfigError(
+                f"map of {job.name} takes a list or another iterable of items, not {items!r:.80}"
+            )
+        elif self.after and not isinstance(items, list | tuple):
+            raise ConfigError(
+                f"map {name!r} waits for {listed(list(self.after))}, so its items must be stored: give a list of "
+                "them, or the result of a step that returns one"
+            )
+        self.items = items
+        # A function of the arguments makes the key of each member.
+        key = job.settings.get("key")
+        self.options = sent_with(job, None if callable(key) else key)
+
+    @property
+    def results(self) -> list[R]:
+        """For the arguments of a later step: what the members returned, in the order of the items.
+
+        After when="ended" those of members that are dead are left out.
+        """
+        if not self.keeps_results:
+            raise ConfigError(
+                f"map {self.name!r} keeps no results; give results=True, or let its job store what it makes"
+            )
+        return cast("list[R]", ResultOf(self, "results"))
+
+    def calls(self, items: Iterable[Any]) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
+        """The arguments for each item: a tuple has them all, anything else is the only one."""
+        job = self.job
+        for item in items:
+            if isinstance(item, Args):
+                if item.job != job.name:
+                    raise ConfigError(
+                        f"{item!r} can't be an item of a map of {job.name}; take {job.name}.args(…)"
+                    )
+                yield item.args, item.kwargs
+                continue
+            args = item if isinstance(item, tuple) else (item,)
+            job.check_arguments(args, {})
+            yield args, {}
+
+    def facts(self) -> dict[str, Any]:
+        """As for every step. Items that are streamed are left out."""
+        job, items = self.job, self.items
+        facts: dict[str, Any] = {"job": job.name, "queue": self.queue, "overrides": job.overrides}
+        facts |= {"headers": job.settings.get("headers"), "options": self.options}
+        facts["results"] = self.keeps_results
+        if isinstance(items, ResultOf):
+            facts["source"] = [items.name, items.what]
+        elif self.after:
+            facts["items"] = [[list(args), kwargs] for args, kwargs in self.calls(items)]
+        return super().facts() | facts
+
+
+class WaitStep(FlowStep):
+    """Waits for a signal, and fails when its timeout comes first."""
+
+    __slots__ = ("timeout_s",)
+
+    def __init__(
+        self, owner: StepList, name: str, after: Mapping[str, When], timeout_s: float | None
+    ) -> None:
+        super().__init__(owner, name, "wait", after)
+        self.timeout_s = timeout_s
+
+    @property
+    def value(self) -> Any:
+        """For the arguments of a later step: what came with the signal."""
+        return ResultOf(self, "value")
+
+    def facts(self) -> dict[str, Any]:
+        """As for every step."""
+        return super().facts() | {"timeout": self.timeout_s}
+
+
+class TimerStep(FlowStep):
+    """Is done at a moment."""
+
+    __slots__ = ("at_s",)
+
+    def __init__(self, owner: StepList, name: str, after: Mapping[str, When], at_s: float) -> None:
+        super().__init__(owner, name, "timer", after)
+        self.at_s = at_s
+
+    def facts(self) -> dict[str, Any]:
+        """As for every step."""
+        return super().facts() | {"at": self.at_s}
+
+
+#: What `after` takes: a step, several, or each with how it must end. A name stands for the step of that name.
+After = FlowStep | str | Iterable[FlowStep | str] | Mapping[FlowStep | str, When] | None
+
+
+class StepList:
+    """The steps of one flow, in the order of their definition."""
+
+    #: Whether a step without a name is named after its job.
+    names_steps = True
+
+    def __init__(self, flow: str) -> None:
+        #: How errors name the flow.
+        self.flow = flow
+        self.steps: dict[str, FlowStep] = {}
+
+    # One call.
+
+    @overload
+    def step(self, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+    @overload
+    def step(
+        self,
+        call: Args[..., R],
+        /,
+        *,
+        after: After = None,
+        when: When = "done",
+        name: str | None = None,
+    ) -> Step[R]: ...
+    @overload
+    def step(
+        self,
+        job: Job[..., R],
+        /,
+        *args: Any,
+        after: After,
+        when: When = "done",
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Step[R]: ...
+    @overload
+    def step(self, job: Job[..., R], /, *args: Any, name: str, **kwargs: Any) -> Step[R]: ...
+    def step(self, job: Any, /, *args: Any, **kwargs: Any) -> Step[Any]:
+        """Add one call of a job: `flow.step(report, rows.results)`, with `after=`, `when=` and `name=` for the step.
+
+        A step waits for those whose results are its arguments, and for those in `after`. when: how these must end:
+        "done", "ended" or "failed". Type checkers check the arguments unless `after` or `name` is among them; of
+        `flow.step(report.args(rows.results), after=gate)` they check all. The options of the job are those of
+        `job.options(...)`. Raises TypeError for arguments that don't fit the function, CodecError for what JSON can't
+        carry.
+        """
+        words = {word: kwargs.pop(word) for word in _WORDS if word in kwargs}
+        if isinstance(job, Args):
+            if args or kwargs:
+                raise ConfigError(f"{job!r} has its arguments already; give none beside it")
+            job, args, kwargs = job.target, tuple(job.args), job.kwargs
+        else:
+            _refuse_ambiguous(job, words)
+        checked = checked_job(job, self.flow)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, FlowStep):
+                raise ConfigError(
+                    f"{value!r} is an argument of {checked.name}; pass its result, or give after={value.name}"
+                )
+        checked.check_arguments(args, kwargs)
+        after = self._after(words.get("after"), words.get("when", "done"))
+        name = self._name(words.get("name"), checked)
+        return self._add(Step(self, name, checked, (args, kwargs), after))
+
+    # Many calls.
+
+    @overload
+    def map(
+        self,
+        job: Job[P, R],
+        items: Iterable[Args[P, R]],
+        /,
+        *,
+        results: bool = False,
+        after: After = None,
+        when: When = "done",
+        name: str | None = None,
+    ) -> MapStep[R]: ...
+    @overload
+    def map(
+        self,
+        job: Job[..., R],
+        items: Iterable[tuple[Any, ...]],
+        /,
+        *,
+        results: bool = False,
+        after: After = None,
+        when: When = "done",
+        name: str | None = None,
+    ) -> MapStep[R]: ...
+    @overload
+    def map(
+        self,
+        job: Job[Concatenate[A, ...], R],
+        items: Iterable[A],
+        /,
+        *,
+        results: bool = False,
+        after: After = None,
+        when: When = "done",
+        name: str | None = None,
+    ) -> MapStep[R]: ...
+    def map(
+        self,
+        job: Any,
+        items: Iterable[Any],
+        /,
+        *,
+        results: bool = False,
+        after: After = None,
+        when: When = "done",
+        name: str | None = None,
+    ) -> MapStep[Any]:
+        """Add a call of a job for each item: `flow.map(load, ids())`.
+
+        An item is the only argument; a tuple has several, and `load.args(...)` has them by name. Without `after`, any
+        iterable is read as it is sent, so ten million items take little memory. With `after`, items are a list, of at
+        most 8 MiB, or the result of a step. results: keep what the members return, 64 KiB each, for `results`.
+        """
+        checked = checked_job(job, self.flow)
+        edges = self._after(after, when)
+        made = MapStep(self, self._name(name, checked), checked, items, edges, results)
+        return self._add(made)
+
+    def wait(self, name: str, timeout: Duration | None = None, *, after: After = None) -> WaitStep:
+        """Add a step that is done when `run.signal(name)` comes, and that fails after `timeout`. No worker is held.
+
+        timeout: counted from when it begins to wait. A signal that comes before that counts.
+        """
+        timeout_s = None if timeout is None else duration_s(timeout)
+        if timeout_s is not None and timeout_s <= 0:
+            raise ConfigError(
+                f"timeout={timeout!r} of wait {name!r} is out of range; take more than 0"
+            )
+        return self._add(
+            WaitStep(self, self._name(name, None), self._after(after, "done"), timeout_s)
+        )
+
+    def at(self, when: datetime | float, *, after: After = None, name: str = "at") -> TimerStep:
+        """Add a step that is done at a moment: a datetime with a time zone, or epoch seconds.
+
+        It makes the steps after it wait. For a delay, use `job.options(delay="5m")`.
+        """
+        at_s: float = checked_options({"at": when}, declaring=False)["at"]
+        return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
+
+    def refer(self, one: ResultOf, after: dict[str, When]) -> None:
+        """Note that a step needs the result of another one, so that it waits for it and the result is kept."""
+        source = one.step
+        if source.owner is not self:
+            raise ConfigError(
+                f"{one!r} belongs to another flow than {self.flow}; its steps can't use it"
+            )
+        when = after.setdefault(source.name, "ended" if one.what == "failures" else "done")
+        if one.what in ("result", "value") and when != "done":
+            raise ConfigError(
+                f"{one!r} is there only if that step is done; with when={when!r} pass something else"
+            )
+        if one.what == "result":
+            source.keeps_results = True
+
+    def _add(self, step: S) -> S:
+        self.steps[step.name] = step
+        return step
+
+    def _name(self, given: str | None, job: Job[..., Any] | None) -> str:
+        if given is not None:
+            name = _checked_name(given)
+            if name in self.steps:
+                raise ConfigError(f"two steps of flow {self.flow} are named {name!r}; rename one")
+        elif job is None or not self.names_steps:
+            raise ConfigError(
+                "a step that a running step adds needs name=…, so that its next attempt adds nothing twice"
+            )
+        else:
+            name = self._numbered(step_name_of(job.name))
+        if len(self.steps) >= MOST_STEPS:
+            raise ConfigError(
+                f"flow {self.flow} has {MOST_STEPS:,} steps, its most; use maps for many calls of one job"
+            )
+        return name
+
+    def _numbered(self, stem: str) -> str:
+        name, number = stem, 1
+        while name in self.steps:
+            number += 1
+            ending = f"-{number}"
+            name = stem[: LONGEST_STEP - len(ending)] + ending
+        return name
+
+    def _after(self, after: After, when: When) -> dict[str, When]:
+        if when not in _WHENS:
+            raise ConfigError(f"when={when!r} is unknown; take one of {', '.join(_WHENS)}")
+        if after is None:
+            if when != "done":
+                raise ConfigError(f"when={when!r} needs after=…: which steps must end so")
+            return {}
+        if isinstance(after, FlowStep | str):
+            after = (after,)
+        found: dict[str, When] = {}
+        if isinstance(after, Mapping):
+            for one, wanted in after.items():
+                found |= self._after((one,), wanted)
+            return found
+        if not isinstance(after, Iterable):
+            raise ConfigError(
+                f"after={after!r:.80} is not a step; give steps of this flow, or names"
+            )
+        for one in after:
+            found[self._named(one)] = when
+        return found
+
+    def _named(self, one: Any) -> str:
+        if isinstance(one, str):
+            return _checked_name(one)
+        if not isinstance(one, FlowStep):
+            raise ConfigError(f"after has {one!r:.80}, which is not a step; give steps or names")
+        if one.owner is not self:
+            raise ConfigError(f"{one!r} belongs to another flow than {self.flow}")
+        return one.name
+
+
+S = TypeVar("S", bound=FlowStep)
+
+
+def sent_with(job: Job[..., Any], key: str | None) -> dict[str, Any]:
+    """The options that a step's message gets when it is sent."""
+    settings = job.settings
+    options = {name: settings[name] for name in _SENT_WITH if settings.get(name)}
+    if key is not None:
+        options["key"] = key
+    elif not callable(settings.get("key")):
+        options.pop("ordered", None)
+    return options
+
+
+def checked_job(job: Any, flow: str) -> Job[..., Any]:
+    """The job itself, or ConfigError if it can't be a step."""
+    if not isinstance(job, Job):
+        raise ConfigError(f"{job!r:.80} is not a job; put @job on the function")
+    settings = job.settings
+    if FLOW_HEADER in (settings.get("headers") or ()):
+        raise ConfigError(
+            f"headers of {job.name} have {FLOW_HEADER!r}, which flows need; rename it"
+        )
+    for option, remedy in _REFUSED_OPTIONS.items():
+        value = settings.get(option)
+        if value is not None and value is not False:
+            raise ConfigError(f"{option}={value!r:.80} can't be given in a flow; {remedy}")
+    return job
+
+
+def step_name_of(job: str) -> str:
+    """The name of a step without one: the last part of its job's name."""
+    last = job.rpartition(".")[2]
+    return _NOT_IN_NAMES.sub("-", last)[:LONGEST_STEP] or "step"
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"step name {name!r:.80} can't be used; give a str")
+    return checked_step(name)
+
+
+def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> None:
+    """ConfigError if a step waits for one that is not there, or if steps wait for each other."""
+    there = {*steps, *known}
+    for step in steps.values():
+        for source in step.after:
+            if source not in there:
+                raise ConfigError(
+                    f"step {step.name!r} waits for {source!r}, which this flow doesn't have; "
+                    f"it has {listed(sorted(there))}"
+                )
+    if circle := _circle(steps):
+        raise ConfigError(f"steps wait for each other: {' -> '.join(circle)}")
+
+
+def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
+    """The names of steps that wait for each other, the first again at the end; [] if there are none."""
+    left = {name: {one for one in step.after if one in steps} for name, step in steps.items()}
+    while free := [name for name, after in left.items() if not after]:
+        for name in free:
+            del left[name]
+        for after in left.values():
+            after.difference_update(free)
+    if not left:
+        return []
+    # Each of those left waits for another one of them, so this comes back to where it was.
+    path = [min(left)]
+    while path[-1] not in path[:-1]:
+        path.append(min(left[path[-1]]))
+    return path[path.index(path[-1]) :][::-1]
+
+
+def hash_of(steps: Iterable[FlowStep], keep_s: float) -> str:
+    """Names a definition: two with the same steps in the same order have the same one."""
+    facts = [[step.name, step.facts()] for step in steps]
+    text = msgspec.json.encode([keep_s, facts], order="sorted")
+    return blake2b(text, digest_size=16).hexdigest()
+
+
+def _refuse_ambiguous(job: Any, words: Mapping[str, Any]) -> None:
+    if not words or not isinstance(job, Job):
+        return
+    parameters = job.parameters
+    for word in words:
+        found = parameters.get(word)
+        if found is not None and found.kind is not Parameter.POSITIONAL_ONLY:
+            raise ConfigError(
+                f"{word}= is an argument of {job.name} and of step; give flow.step({job.name}.args(…), {word}=…)"
+            )

@@ -1,0 +1,115 @@
+"""Results of steps as arguments: an executor fills them in before the run, with reads at the flow's slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from msgspec import structs
+
+from jobq.client.connection import Client
+from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
+from jobq.flows.identity import member_mid, member_of
+from jobq.flows.references import FlowInput, inputs_in, put_in
+from jobq.flows.state import FlowFacts, StepFacts
+from jobq.flows.store import FlowStore
+from jobq.jobs.codec import FLOW_HEADER
+from jobq.jobs.context import Call
+from jobq.jobs.results import decode_result
+from jobq.jobs.signing import opened, seal_of
+
+#: Results of one read.
+PER_READ = 500
+
+
+class FlowInputs:
+    """Fills the arguments of members. Threads may share it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __call__(self, call: Call) -> Call:
+        """The call with its arguments filled in; other calls as they are.
+
+        Raises CodecError for a header or a result that can't be read, ResultNotStoredError if a result isn't there.
+        """
+        member = member_of(call.message.mid)
+        if member is None or FLOW_HEADER not in call.headers:
+            return call
+        inputs = inputs_in(call.headers[FLOW_HEADER])
+        results = StepResults(self._client, member.flow)
+        args, kwargs = deepcopy(call.args), deepcopy(call.kwargs)
+        put_in(args, kwargs, [(one, results.of(one)) for one in inputs])
+        return structs.replace(call, args=args, kwargs=kwargs)
+
+
+class StepResults:
+    """What the steps of one flow returned."""
+
+    def __init__(self, client: Client, flow: str) -> None:
+        self._client, self._store = client, FlowStore(client, flow)
+        self.flow = flow
+        self._facts: FlowFacts | None = None
+
+    def of(self, one: FlowInput) -> Any:
+        """What an input takes from its step."""
+        if one.what == "failures":
+            return self.failures(one.step)
+        if one.what == "results":
+            return self.results(one.step, one.queue)
+        return self.result(one.step, one.queue)
+
+    def result(self, step: str, queue: str) -> Any:
+        """What a step returned, or what came with the signal of a wait."""
+        name = f"{step}:0"
+        stored = self._store.results([name]).get(name)
+        if stored is None:
+            raise ResultNotStoredError(
+                f"no result of step {step} of flow {self.flow} is kept; it isn't done, or the flow is gone"
+            )
+        return self._opened(step, 0, queue, stored)
+
+    def results(self, step: str, queue: str) -> list[Any]:
+        """What the members of a map returned, in order; those that returned nothing yet are left out."""
+        size = self._step(step).size
+        return [
+            self._opened(step, number, queue, stored) for number, stored in self._stored(step, size)
+        ]
+
+    def failures(self, step: str) -> list[dict[str, Any]]:
+        """The members that are dead now, up to 1,000."""
+        found = []
+        for name, reason in self._store.failures().items():
+            named, _, number = name.rpartition(":")
+            if named == step and number.isdecimal():
+                mid = member_mid(self.flow, step, int(number))
+                found.append({"index": int(number), "mid": mid, "reason": reason})
+        return sorted(found, key=lambda one: int(one["index"]))
+
+    def _stored(self, step: str, size: int) -> Iterator[tuple[int, bytes]]:
+        for start in range(0, size, PER_READ):
+            numbers = range(start, min(size, start + PER_READ))
+            found = self._store.results([f"{step}:{number}" for number in numbers])
+            for number in numbers:
+                stored = found.get(f"{step}:{number}")
+                if stored is not None:
+                    yield number, stored
+
+    def _step(self, name: str) -> StepFacts:
+        if self._facts is None:
+            self._facts = self._store.facts()
+        steps = self._facts.steps if self._facts is not None else ()
+        found = next((step for step in steps if step.name == name), None)
+        if found is None:
+            raise ResultNotStoredError(f"flow {self.flow} has no step {name}, or it is gone")
+        return found
+
+    def _opened(self, step: str, number: int, queue: str, stored: bytes) -> Any:
+        mid = member_mid(self.flow, step, number)
+        seal = seal_of(self._client)
+        content = opened(seal and seal.of("result"), queue, mid, stored)
+        try:
+            return decode_result(content, step, mid)
+        except JobFailedError as error:
+            raise CodecError(str(error)) from error

@@ -1,0 +1,136 @@
+"""Results of steps as arguments of other steps: where they stand in a call, and what they are taken from.
+
+A call stores null at these positions, and the header `flow` lists them as JSON:
+`[[path, step, what, queue], …]`. A path begins with the index of a positional argument or the name of a keyword one,
+and goes on with indexes and keys inside that argument. `what` is one of WHATS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec import Meta
+
+from jobq.errors import CodecError, ConfigError
+from jobq.flows.identity import LONGEST_STEP
+from jobq.jobs.codec import MAX_DEPTH
+
+#: result: of a step. results: of all members of a map that are done. failures: of a map or step, a list of Failure.
+#: value: what came with the signal that a wait waited for.
+What = Literal["result", "results", "failures", "value"]
+WHATS: tuple[What, ...] = get_args(What)
+#: Of one call.
+MOST_INPUTS = 256
+
+Path = tuple[int | str, ...]
+_Index = Annotated[int, Meta(ge=0, le=2**31)]
+_Step = Annotated[str, Meta(min_length=1, max_length=LONGEST_STEP)]
+
+
+class FlowInput(NamedTuple):
+    """One position of a call: the path to it, and what goes there."""
+
+    path: Path
+    step: str
+    what: What
+    queue: str = ""
+
+
+class ResultOf:
+    """Stands in a definition for what a step will return; type checkers take it for that."""
+
+    __slots__ = ("step", "what")
+
+    def __init__(self, step: Any, what: What) -> None:
+        self.step, self.what = step, what
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return str(self.step.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.what} of step {self.name}>"
+
+    def _refuse(self, *_: Any) -> Any:
+        raise ConfigError(
+            f"{self!r} is known only when the flow runs; pass it whole as an argument of a step"
+        )
+
+    __bool__ = __iter__ = __len__ = __getitem__ = _refuse
+
+
+def taken_out(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], list[tuple[Path, ResultOf]]]:
+    """The arguments with None for each ResultOf in them, and where these stood."""
+    found: list[tuple[Path, ResultOf]] = []
+    plain = [_without(value, (at,), found) for at, value in enumerate(args)]
+    named = {name: _without(value, (name,), found) for name, value in kwargs.items()}
+    if len(found) > MOST_INPUTS:
+        raise ConfigError(
+            f"a call takes {len(found)} results of steps, more than {MOST_INPUTS}; use a map and its results"
+        )
+    return plain, named, found
+
+
+def _without(value: Any, path: Path, found: list[tuple[Path, ResultOf]]) -> Any:
+    if isinstance(value, ResultOf):
+        found.append((path, value))
+        return None
+    if len(path) > MAX_DEPTH:
+        return value  # the codec refuses it
+    if isinstance(value, list | tuple) and value:
+        return [_without(item, (*path, at), found) for at, item in enumerate(value)]
+    if isinstance(value, dict) and value:
+        return {
+            key: _without(item, (*path, key), found) if isinstance(key, str) else item
+            for key, item in value.items()
+        }
+    return value
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True):
+    path: Annotated[list[_Index | str], Meta(min_length=1, max_length=MAX_DEPTH + 1)]
+    step: _Step
+    what: What
+    queue: str = ""
+
+
+_decoder = msgspec.json.Decoder(Annotated[list[_Stored], Meta(max_length=MOST_INPUTS)])
+
+
+def header_of(inputs: Sequence[FlowInput]) -> str:
+    """The text of the header."""
+    return msgspec.json.encode([list(one) for one in inputs]).decode()
+
+
+def inputs_in(header: str) -> list[FlowInput]:
+    """What a header lists; CodecError for anything else."""
+    try:
+        stored = _decoder.decode(header)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"the header 'flow' can't be read: {error}") from error
+    return [FlowInput(tuple(one.path), one.step, one.what, one.queue) for one in stored]
+
+
+def put_in(
+    args: list[Any], kwargs: dict[str, Any], inputs: Sequence[tuple[FlowInput, Any]]
+) -> None:
+    """Put each value to its position; CodecError if there is no such position."""
+    for one, value in inputs:
+        first, *rest = one.path
+        inside: Any = args if isinstance(first, int) else kwargs
+        try:
+            key: int | str = first
+            for step in rest:
+                inside, key = inside[key], step
+            if inside[key] is not None:
+                raise CodecError(f"an argument is in the place of {one.what} of step {one.step}")
+            inside[key] = value
+        except (LookupError, TypeError):
+            raise CodecError(
+                f"the call has no place {list(one.path)!r:.200} for {one.what} of step {one.step}"
+            ) from None

@@ -1,0 +1,119 @@
+"""What jobs know of flows, whose code is in a higher layer: what a running member can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from jobq.jobs.job import Args, Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
+
+#: How a step must end before another one begins.
+EndedAs = Literal["done", "ended", "failed"]
+
+
+class AddedStep(Protocol[R_co]):
+    """A step that a running step added: for `after` and the arguments of later ones."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def result(self) -> R_co: ...
+    @property
+    def failures(self) -> list[Any]: ...
+
+
+class AddedMap(Protocol[R]):
+    """A map that a running step added."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def results(self) -> list[R]: ...
+    @property
+    def failures(self) -> list[Any]: ...
+
+
+class MemberFlow(Protocol):
+    """The flow of the running message. Steps that it adds need names: its next attempt adds none of them twice.
+
+    after: names of steps of the flow, or steps that were added by this attempt.
+    """
+
+    @property
+    def id(self) -> str:
+        """`name:id` of the flow."""
+        ...
+
+    @property
+    def step_name(self) -> str:
+        """The step that runs."""
+        ...
+
+    @property
+    def index(self) -> int:
+        """Number of this member in its step, from 0."""
+        ...
+
+    @overload
+    def step(
+        self, call: Args[..., R], /, *, name: str, after: Any = None, when: EndedAs = "done"
+    ) -> AddedStep[R]: ...
+    @overload
+    def step(
+        self,
+        job: Job[..., R],
+        /,
+        *args: Any,
+        name: str,
+        after: Any = None,
+        when: EndedAs = "done",
+        **kwargs: Any,
+    ) -> AddedStep[R]: ...
+    def step(self, job: Any, /, *args: Any, name: str, **kwargs: Any) -> AddedStep[Any]:
+        """Add a step: `current().flow.step(load.args(7), name="seventh")`. FlowClosedError once the flow is over."""
+        ...
+
+    @overload
+    def map(
+        self,
+        job: Job[P, R],
+        items: Iterable[Args[P, R]],
+        /,
+        *,
+        name: str,
+        results: bool = False,
+        after: Any = None,
+        when: EndedAs = "done",
+    ) -> AddedMap[R]: ...
+    @overload
+    def map(
+        self,
+        job: Job[..., R],
+        items: Iterable[tuple[Any, ...]],
+        /,
+        *,
+        name: str,
+        results: bool = False,
+        after: Any = None,
+        when: EndedAs = "done",
+    ) -> AddedMap[R]: ...
+    @overload
+    def map(
+        self,
+        job: Job[Concatenate[A, ...], R],
+        items: Iterable[A],
+        /,
+        *,
+        name: str,
+        results: bool = False,
+        after: Any = None,
+        when: EndedAs = "done",
+    ) -> AddedMap[R]: ...
+    def map(self, job: Any, items: Any, /, **options: Any) -> AddedMap[Any]:
+        """Add a call for each item. All of them are enqueued before this returns."""
+        ...
