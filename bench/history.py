@@ -142,7 +142,7 @@ def _table(
         "error": _named(ERRORS, error, failed),
         "fingerprint": _named(marks, job[message] * len(ERRORS) + error, failed),
         "trace_id": trace.take(pa.array(message, mask=~(ran & traces))),
-        "key": pa.nulls(rows, pa.string()),
+        **dict.fromkeys(("key", "flow", "step"), pa.nulls(rows, pa.string())),
         "version": pa.repeat(pa.scalar(1, pa.int32()), rows),
     }  # fmt: skip
     columns = [arrays[column.name] for column in EVENT_COLUMNS]

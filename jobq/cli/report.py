@@ -88,8 +88,8 @@ def report(
 
     The reports say what waits, runs, fails and costs, what got slower, and how many workers are needed.
 
-    NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, schedules, backlog,
-    capacity, run, throughput, heatmap, cost, keys.
+    NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, schedules, flows,
+    backlog, capacity, run, throughput, heatmap, cost, keys.
     """
     from jobq.pipeline.report.registry import named
 

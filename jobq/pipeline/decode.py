@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of, in_utc
-from jobq.pipeline.schema import events_schema
+from jobq.pipeline.schema import events_schema, members
 
 #: A refused batch is halved to find the bad row; so few rows are read one by one instead.
 FEW = 16
@@ -238,6 +238,7 @@ def _batch(queue: str, entries: pa.Table, found: pa.Table) -> pa.RecordBatch:
     arrays["started_at"] = pc.subtract(pc.multiply(finished_ms, 1000), run_us)
     for name in ("finished_at", "enqueued_at", "entry_at"):
         arrays[name] = pc.multiply(arrays[name], 1000)
+    arrays["flow"], arrays["step"] = members(arrays["mid"])
     arrays["attempt"] = pc.fill_null(arrays["attempt"], 0)
     arrays["queue"] = pa.repeat(pa.scalar(queue), rows)
     arrays["version"] = pa.repeat(pa.scalar(int(SCHEMA), pa.int32()), rows)

@@ -6,7 +6,7 @@ Types are words, so that this module needs neither pyarrow nor pyspark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +47,13 @@ EVENT_COLUMNS: Columns = (
     ),
     Column("trace_id", "string", "The 32 hex digits of the caller's trace."),
     Column("key", "string", "The message's key; null without one."),
+    Column(
+        "flow",
+        "string",
+        "The flow, `name:id`, from the mid; null for other messages.",
+        in_lake=False,
+    ),
+    Column("step", "string", "Its step; null without a flow.", in_lake=False),
     Column("entry_at", "timestamp", "When the event was written: the ms of the entry's id."),
     Column("entry_seq", "int32", "The entry's number within that ms."),
     Column("version", "int32", "Version of the record."),
@@ -109,6 +116,11 @@ DEAD_COLUMNS: Columns = (
     Column("content", "binary", "The call as it was enqueued."),
 )
 
+#: The mid of a member of a flow: `~flow.step.index`. Both Java's and Arrow's expressions take it.
+MEMBER = (
+    "^~(?{0}<flow>[A-Za-z0-9_@+-]{{1,62}}:[A-Za-z0-9_:@+-]{{1,62}})"
+    "[.](?{0}<step>[A-Za-z0-9_-]{{1,32}})[.][0-9]{{1,9}}$"
+)
 #: SQL of the columns that the lake doesn't store. `wait_ms` is computed as in jobq.events.Event.
 DERIVED = {
     "started_at": "timestamp_micros(unix_micros(finished_at) - run_us)",
@@ -117,6 +129,8 @@ DERIVED = {
         "CASE WHEN run_us IS NOT NULL AND enqueued_at IS NOT NULL THEN "
         "greatest(0L, unix_millis(finished_at) - run_us div 1000 - unix_millis(enqueued_at)) END"
     ),
+    "flow": f"nullif(regexp_extract(mid, '{MEMBER.format('')}', 1), '')",
+    "step": f"nullif(regexp_extract(mid, '{MEMBER.format('')}', 2), '')",
 }
 
 #: The data source's views, by name.
@@ -166,6 +180,18 @@ def struct(columns: Columns) -> StructType:
         "map": t.MapType(t.StringType(), t.StringType()),
     }  # fmt: skip
     return t.StructType([t.StructField(column.name, known[column.type]) for column in columns])
+
+
+def members(mids: Any) -> tuple[Any, Any]:
+    """Return the flows and the steps that mids name, as Arrow arrays; null for mids of no flow."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pc.any(pc.starts_with(mids, "~")).as_py():
+        nothing = pa.nulls(len(mids), pa.string())
+        return nothing, nothing
+    found = pc.extract_regex(mids, MEMBER.format("P"))
+    return pc.struct_field(found, "flow"), pc.struct_field(found, "step")
 
 
 def events_schema() -> pa.Schema:

@@ -65,7 +65,7 @@ def test_view_of_queues_has_every_count():
 
 def test_lake_stores_all_but_what_follows_from_the_rest():
     left_out = set(events_schema().names) - {column.name for column in stored(EVENT_COLUMNS)}
-    assert left_out == set(DERIVED) == {"started_at", "wait_ms"}
+    assert left_out == set(DERIVED) == {"started_at", "wait_ms", "flow", "step"}
 
 
 def test_derived_columns_computed_in_sql_equal_the_decoded_ones(spark):
@@ -76,12 +76,21 @@ def test_derived_columns_computed_in_sql_equal_the_decoded_ones(spark):
         b"done\x1fm\x1f1000\x1fjob\x1f1\x1f1000000001000\x1f1",
         b"done\x1fm\x1f1000\x1fjob\x1f1\x1f\x1f999",
         b"enqueued\x1fm\x1f1000",
+        b"done\x1f~import:a+b@1.rows-2.17\x1f1000",
+        b"done\x1f~no.step\x1f1000",
+        b"done\x1f~a:b.c.-1\x1f1000",
+        b"done\x1f~" + b"f" * 65 + b".s.1\x1f1000",
+        b"paused\x1f\x1f1000",
     ]
-    batch = decode("low", [b"1-0"] * 4, [b"1"] * 4, sent).batch
+    batch = decode("low", [b"1-0"] * len(sent), [b"1"] * len(sent), sent).batch
     frame = spark.createDataFrame(batch.to_pandas(), struct(EVENT_COLUMNS))
     rows = frame.selectExpr(
         "run_us IS NULL AS idle", "started_at", "wait_ms",
-        f"{DERIVED['started_at']} AS s", f"{DERIVED['wait_ms']} AS w",
+        f"{DERIVED['started_at']} AS s", f"{DERIVED['wait_ms']} AS w", "flow", "step",
+        f"{DERIVED['flow']} AS f", f"{DERIVED['step']} AS p",
     ).collect()  # fmt: skip
     assert [(row.s, row.w) for row in rows] == [(row.started_at, row.wait_ms) for row in rows]
-    assert [row.w for row in rows] == [593, 0, None, None]
+    assert [row.w for row in rows[:4]] == [593, 0, None, None]
+    assert [(row.f, row.p) for row in rows] == [(row.flow, row.step) for row in rows]
+    named = [None] * 4 + [("import:a+b@1", "rows-2")] + [None] * 4
+    assert [row.f and (row.f, row.p) for row in rows] == named

@@ -15,6 +15,7 @@ from jobq.pipeline.schema import (
     Column,
     Columns,
     arrow_schema,
+    members,
     stored,
 )
 
@@ -168,7 +169,10 @@ def from_lake(table: pa.Table) -> pa.Table:
     stamp = pa.timestamp("us", tz="UTC")
     enqueued = pc.subtract(micros, pc.multiply(table["total_ms"], 1000))
     waited = pc.subtract(table["total_ms"], pc.divide(table["run_us"], 1000))
+    flow, step = members(table["mid"])
     made = {
+        "flow": flow,
+        "step": step,
         "enqueued_at": enqueued.cast(stamp),
         "started_at": pc.subtract(micros, table["run_us"]).cast(stamp),
         "wait_ms": pc.max_element_wise(waited, 0, skip_nulls=False),

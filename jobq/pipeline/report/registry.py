@@ -254,10 +254,23 @@ KEYS = Report(
     "No attempt of the range had a key.",
     chart=Chart("bars", ("queue", "key"), "run_us", "Run time of all attempts of the key together"),
 )  # fmt: skip
+FLOWS = Report(
+    "flows", "Flows", "How long do flows take, and which steps decide it?",
+    (ReportColumn("flow", "flow"), ReportColumn("step", "step"), ReportColumn("flows", "flows", "count"),
+     ReportColumn("members", "members", "count"), ReportColumn("failed", "failed", "count"),
+     ReportColumn("p50_ms", "p50", "ms"), ReportColumn("p95_ms", "p95", "ms"), ReportColumn("max_ms", "longest", "ms"),
+     ReportColumn("decides", "on the path", "share"), ReportColumn("share", "of the flow's time", "share"),
+     ReportColumn("path", "most common path")),
+    "By the flow's name; the row without a step is the whole flow. A step takes from the enqueue of its first message "
+    "to the end of its last. Edges aren't in the history: a step counts as having waited for the one that ended last "
+    "before it was enqueued. Waits, timers and steps that ended outside the range are missing.",
+    "No step of a flow ended in the range.",
+    chart=Chart("bars", ("flow", "step"), "p95_ms", "Time that 95 % don't exceed"),
+)  # fmt: skip
 
 REPORTS = (
-    REGRESSIONS, ANOMALIES, ERRORS, DEAD, RETRIES, SLO, WAIT, SCHEDULES, BACKLOG, CAPACITY, RUN, THROUGHPUT, HEATMAP,
-    COST, KEYS,
+    REGRESSIONS, ANOMALIES, ERRORS, DEAD, RETRIES, SLO, WAIT, SCHEDULES, FLOWS, BACKLOG, CAPACITY, RUN, THROUGHPUT,
+    HEATMAP, COST, KEYS,
 )  # fmt: skip
 NAMES = tuple(report.name for report in REPORTS)
 

@@ -58,6 +58,7 @@ def test_statements_bear_events_that_tell_nothing_but_their_kind(spark):
         "anomalies": 0,
         "keys": 0,
         "schedules": 0,
+        "flows": 0,
         "errors": 2,
         "retries": 2,
     }
@@ -119,6 +120,36 @@ def test_schedules_are_late_until_their_calls_start(spark):
         ("low", "a", 4, 2, 1, 4, 4650.0, 8565.0, 8913.0, 9000),
         ("low", "b", 2, 2, 0, 0, 5300.0, 9980.0, 10396.0, 10500),
         ("low", "c", 1, 1, 0, 0, 0.0, 0.0, 0.0, 0),
+    ])  # fmt: skip
+
+
+def test_flows_take_as_long_as_their_critical_path(spark):
+    def member(flow, step, ready, end, kind="done", index=0):
+        mid = f"~{flow}.{step}.{index}"
+        return event(
+            kind, mid=mid, flow=flow, step=step, enqueued_at=at(ready), end=end, run=end - ready,
+        )  # fmt: skip
+
+    events = [
+        # rows > slow > mail decides; quick runs beside slow, and its first try failed.
+        *(member("import:1", "rows", 10, 10 + end, index=end) for end in (5, 20)),
+        member("import:1", "quick", 30, 40), member("import:1", "slow", 30.001, 90),
+        event("retry", mid="~import:1.quick.0", flow="import:1", step="quick", end=35),
+        # The next step is enqueued by another clock.
+        member("import:1", "mail", 89.998, 100),
+        # Here quick is slower, slow dies, and nothing follows.
+        member("import:2", "rows", 200, 210), member("import:2", "slow", 210, 220, "dead"),
+        member("import:2", "quick", 210, 250),
+        member("other:1", "only", 300, 301), event(mid="m"),
+    ]  # fmt: skip
+    check(spark, "flows", events, [
+        ("import", None, 2, 8, 1, 70_000.0, 88_000.0, 90_000, None, None, "rows > quick"),
+        ("import", "slow", 2, 2, 1, 34_999.5, 57_499.05, 59_999, 0.5, 59_999 / 140_000, None),
+        ("import", "quick", 2, 2, 0, 25_000.0, 38_500.0, 40_000, 0.5, 40_000 / 140_000, None),
+        ("import", "rows", 2, 3, 0, 15_000.0, 19_500.0, 20_000, 1.0, 30_000 / 140_000, None),
+        ("import", "mail", 1, 1, 0, 10_002.0, 10_002.0, 10_002, 1.0, 10_002 / 140_000, None),
+        ("other", None, 1, 1, 0, 1000.0, 1000.0, 1000, None, None, "only"),
+        ("other", "only", 1, 1, 0, 1000.0, 1000.0, 1000, 1.0, 1.0, None),
     ])  # fmt: skip
 
 
