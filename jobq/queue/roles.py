@@ -64,10 +64,10 @@ ROLES = {
         operations=_READING_OPERATIONS, logins=_LOGINS, reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "cancel", "clear", "edit", "hold", "level", "pause", "purge", "put_back", "reschedule", "resume",
-         "retention", "revive", "rule", "schedule", "take_out", "tick"),
+        (*_LOOKING, "cancel", "clear", "edit", "enqueue", "hold", "level", "pause", "purge", "put_back",
+         "reschedule", "resume", "retention", "revive", "rule", "schedule", "take_out", "tick"),
         (*_LOOKING_AT_KEYS, "unlink"),
-        ("smembers", "srem"), ("hgetall", "hmget"),
+        ("sadd", "smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),
         audit=("fcall", "xadd", *_READING_AUDIT),
         operations=(*_READING_OPERATIONS, "hset", "hmget", "hdel", "pexpire", "set", "get", "del", "zadd",

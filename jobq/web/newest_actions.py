@@ -10,6 +10,8 @@ from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 
 #: Entries that are looked at.
 LOOKED_AT = 200
+#: What the filter of an entry about an order begins with, if the order changes whether a worker is quiet.
+_STEERING = ("order:quiet", "order:resume", "order:restart")
 
 
 def newest_acts(client: Client, most: int) -> list[AuditEntry]:
@@ -27,6 +29,17 @@ def paused_by(client: Client, queue: str) -> AuditEntry | None:
         ):
             return one if one.verb == "pause" else None
     return None
+
+
+def quieted_by(client: Client) -> dict[str, AuditEntry]:
+    """Return who had which worker go quiet, of those whose newest order it was."""
+    newest: dict[str, AuditEntry] = {}
+    for one in _entries(client):
+        order, _, workers = one.filter.partition(" ")
+        if one.verb == "order" and one.phase == "done" and order in _STEERING:
+            for name in workers.split(" "):
+                newest.setdefault(name.removeprefix("worker:"), one)
+    return {name: one for name, one in newest.items() if one.filter.startswith("order:quiet ")}
 
 
 def _entries(client: Client) -> list[AuditEntry]:

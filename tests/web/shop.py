@@ -67,6 +67,8 @@ SAMPLES = {
 
 #: Routes that show no page.
 NO_PAGES = {"static", "find", "dead_export", "metrics", "healthz", "readyz"}
+#: Of a page that needs others: only what waits can be edited.
+OWN = {"edit_message": {"mid": "mail-139"}}
 #: What a page needs in its query.
 QUERIES = {"confirm_end": "?order=drain"}
 
@@ -74,11 +76,15 @@ QUERIES = {"confirm_end": "?order=drain"}
 def page_paths() -> dict[str, str]:
     """The pages of the shop's dashboard: route -> path."""
     return {
-        one.name: re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: in_path(SAMPLES[name[1]]), one.path)
-        + QUERIES.get(one.name, "")
+        one.name: _path(one.name, one.path) + QUERIES.get(one.name, "")
         for one in load_pages().declared.values()
         if one.method == "GET" and one.name not in NO_PAGES and not one.path.startswith("/api/")
     }
+
+
+def _path(route: str, path: str) -> str:
+    values = SAMPLES | OWN.get(route, {})
+    return re.sub(r"\{([a-z_]+)[^}]*\}", lambda name: in_path(values[name[1]]), path)
 
 
 class Shop:

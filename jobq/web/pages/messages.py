@@ -134,6 +134,7 @@ def message(request: Request) -> Response:
         headers=values.tree("", dict(call.headers)).parts, may_see=identity_of(request).arguments,
         result=values.tree("", result.value) if result and not result.note else None,
         checkpoint=None if shown.checkpoint is None else values.tree("", shown.checkpoint),
+        edited=request.query_params.get("edited", "")[:64], copied=request.query_params.get("copied", "")[:256],
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.web.access.identity import UserRole
-from jobq.web.acting import performing
+from jobq.web.acting import audited, performing
 from jobq.web.live import sampler_of
 from jobq.web.operations.service import NotAllowedError, Operations, OperationView
 from jobq.web.operations.verbs import VERBS
@@ -169,10 +169,34 @@ def resume_queue(request: Request) -> Response:
     return _steer(request, "resume")
 
 
-def _steer(request: Request, verb: str) -> Response:
-    name = request.path_params["queue"]
+@page("/queues/{queue}/clear", role=UserRole.ADMIN)
+def confirm_clear(request: Request) -> Response:
+    """Ask for the name of a queue before its messages are deleted."""
+    name = _used_queue(request)
+    counts = Queue(name, site_of(request).client).admin.counts()
+    return render(request, "queue-clear.html", live=0, queue=name, counts=counts)
+
+
+@action("/queues/{queue}/clear", role=UserRole.ADMIN)
+def clear_queue(request: Request) -> Response:
+    """Delete every live message of a queue, if its name was typed."""
+    name = _used_queue(request)
+    if str(form_of(request).get("typed", "")).strip() != name:
+        raise HTTPException(409, "the name that was typed is another one; nothing was done")
+    with refusing(), audited(request, "clear", queue=name) as performed:
+        performed.set(number=Queue(name, site_of(request).operate).admin.clear())
+    return RedirectResponse(path_to(request, "queue", queue=name), 303)
+
+
+def _used_queue(request: Request) -> str:
+    name: str = request.path_params["queue"]
     if name not in queue_names(site_of(request).client):
         raise HTTPException(404, f"no queue {name!r:.140} was ever used here")
+    return name
+
+
+def _steer(request: Request, verb: str) -> Response:
+    name = _used_queue(request)
     with performing(request, verb, queue=name) as client:
         admin = Queue(name, client).admin
         (admin.pause if verb == "pause" else admin.resume)()

@@ -17,6 +17,7 @@ from jobq.queue import orders, presence
 from jobq.queue.presence import WorkerEntry
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import performing
+from jobq.web.newest_actions import quieted_by
 from jobq.web.paging import PER_PAGE, page_number
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
@@ -56,6 +57,7 @@ def workers(request: Request) -> Response:
         state=state, states=Counter(states.values()), all_states=STATES, found=len(found), total=len(everyone),
         live_count=len(live), number_of_page=number, pages=-(-len(found) // PER_PAGE), versions=versions.most_common(4),
         busy=sum(one.running for one in live), slots=sum(one.slots for one in live), ordered=_ordered(request),
+        quieted=quieted_by(client) if any(states[one.name] == "quiet" for one in shown) else {},
     )  # fmt: skip
 
 
@@ -111,6 +113,7 @@ def worker(request: Request) -> Response:
         running=sorted(running, key=lambda job: int(job["started_at"])), now_ms=now_ms,
         known=sorted(known) if known else None, order_id=order_id, answer=answer,
         may_order=entry.orders and entry.is_live(now_ms), final=FINAL,
+        quieted=quieted_by(client).get(name) if record["state"] == "quiet" else None,
     )  # fmt: skip
 
 
