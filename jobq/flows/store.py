@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast, get_args
 
 from jobq.client.connection import Client
+from jobq.client.numbered_calls import ScriptCall, moment
+from jobq.client.scripts import Argument, load
+from jobq.errors import ConfigError
 from jobq.flows import keys
-from jobq.flows.identity import checked_flow
-from jobq.flows.state import FlowFacts
+from jobq.flows.identity import checked_flow, checked_step
+from jobq.flows.state import FLOW_STATES, Edge, FlowFacts, Kind, StepFacts, When
 from jobq.flows.types import (
+    MOST_STEPS,
+    PER_CHUNK,
     Applied,
-    FlowEntry,
-    FlowRecord,
+    FlowChange,
     MemberPage,
     Reserved,
-    StepRecord,
+    StoredFlow,
+    StoredStep,
+    Todo,
     TodoItem,
 )
+
+T = TypeVar("T")
+#: Changes, members or fields of one call.
+PER_CALL = 1_000
+#: Things to be sent that one call answers.
+MOST_TODO = 64
+_WHENS: frozenset[str] = frozenset(get_args(When))
+_KINDS: frozenset[str] = frozenset(get_args(Kind))
+_TODOS: frozenset[str] = frozenset(get_args(Todo))
+_PARENT = "^"
+_FIELDS = 9
 
 
 class FlowStore:
@@ -29,64 +48,283 @@ class FlowStore:
         self.client, self.flow = client, checked_flow(flow)
         self.prefix = keys.base(client.namespace, flow)
 
-    def create(self, record: FlowRecord, *, now: int | None = None) -> str:
+    def create(self, record: StoredFlow, *, now: int | None = None) -> str:
         """Store a flow; 'created', 'same', 'conflict' (another definition) or 'over'. It waits for its begin."""
-        raise NotImplementedError
+        return self.client.ask(self.create_call(record, now=now))
 
-    def add_steps(self, steps: Sequence[StepRecord], *, now: int | None = None) -> str:
-        """Add steps to a flow that runs; 'added', 'same', 'conflict' (one is there and is another) or 'closed'."""
-        raise NotImplementedError
+    def create_call(self, record: StoredFlow, *, now: int | None = None) -> ScriptCall[str]:
+        """`create` as a value."""
+        head = (
+            self._now(now), record.definition, record.home, record.keep_ms, record.parent, record.life_ms,
+        )  # fmt: skip
+        return self._call("create", (*head, *_rows(record.steps)), lambda reply: _text(reply[0]))
+
+    def add_steps(self, steps: Sequence[StoredStep], *, now: int | None = None) -> str:
+        """Add steps to a flow that runs; 'added', 'closed', 'full', or 'conflict': one is there and is another.
+
+        What becomes ready by that is sent by the next drainer that applies something to the flow.
+        """
+        return self.client.ask(self.add_steps_call(steps, now=now))
+
+    def add_steps_call(
+        self, steps: Sequence[StoredStep], *, now: int | None = None
+    ) -> ScriptCall[str]:
+        """`add_steps` as a value."""
+        return self._call("add", (self._now(now), *_rows(steps)), lambda reply: _text(reply[0]))
 
     def put_items(self, step: str, chunk: int, contents: Sequence[bytes]) -> str:
-        """Store the calls of one chunk of a map that waits for other steps; 'ok' or 'closed'."""
-        raise NotImplementedError
+        """Store the calls of one chunk of a map that waits for other steps, before it can be ready.
+
+        'ok', 'full' (8 MiB a flow) or 'closed'.
+        """
+        args = (checked_step(step), chunk, packed_items(contents))
+        return self.client.ask(self._call("put", args, lambda reply: _text(reply[0])))
 
     def items(self, step: str, chunk: int) -> list[bytes]:
         """Return the stored calls of one chunk; [] behind the last one."""
-        raise NotImplementedError
+        [found] = self._read("items", [f"{step}:{chunk}"])
+        return unpacked_items(found or b"")
 
     def reserve(self, step: str, chunk: int, count: int, *, now: int | None = None) -> Reserved:
         """Give numbers to the members of the next chunk, and note that all chunks before it are enqueued."""
-        raise NotImplementedError
+        return self.client.ask(self.reserve_call(step, chunk, count, now=now))
+
+    def reserve_call(
+        self, step: str, chunk: int, count: int, *, now: int | None = None
+    ) -> ScriptCall[Reserved]:
+        """`reserve` as a value."""
+        args = (self._now(now), step, chunk, count)
+        return self._call(
+            "reserve", args, lambda reply: Reserved(_text(reply[0]), int(reply[1]), int(reply[2]))
+        )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:
-        """Say that a map has so many chunks, all enqueued, and no more; 'ok', 'other' or 'closed'. `look` follows."""
-        raise NotImplementedError
+        """Say that a map has so many chunks, all enqueued, and no more; 'ok', 'other' or 'closed'.
+
+        What becomes ready by that is sent by the next drainer that applies something to the flow: announce a look.
+        """
+        return self.client.ask(self.seal_call(step, chunks, now=now))
+
+    def seal_call(self, step: str, chunks: int, *, now: int | None = None) -> ScriptCall[str]:
+        """`seal` as a value."""
+        return self._call("seal", (self._now(now), step, chunks), lambda reply: _text(reply[0]))
 
     def apply(
-        self, source: str, entries: Sequence[FlowEntry], *, now: int | None = None
+        self, source: str, changes: Sequence[FlowChange], *, now: int | None = None
     ) -> Applied:
-        """Take in what happened. source: `q` and the queue that it was read from, or `f` and the flow that says it."""
-        raise NotImplementedError
+        """Take in up to 1,000 changes. source: `q` and the queue that they were read from, or `f` and a flow."""
+        rows: list[Argument] = []
+        for one in changes:
+            kind = "result" if one.kind == "done" and one.detail is not None else one.kind
+            rows += (kind, one.step, one.number, one.detail or b"")
+        return self.client.ask(
+            self._call("apply", (self._now(now), source, MOST_TODO, *rows), _applied)
+        )
 
-    def sent(self, items: Sequence[TodoItem], *, now: int | None = None) -> Applied:
-        """Take off what was sent."""
-        raise NotImplementedError
+    def sent(self, items: Iterable[TodoItem], *, now: int | None = None) -> Applied:
+        """Take off what was sent; what is left."""
+        rows = [part for one in items for part in (one.step or _PARENT, one.stamp)]
+        return self.client.ask(self._call("sent", (self._now(now), MOST_TODO, *rows), _applied))
 
-    def page(self, step: str, what: str, cursor: int = 0, limit: int = 250) -> MemberPage:
-        """Return numbers of members that are `unended`, or `failed`: ended, not done, not retried."""
-        raise NotImplementedError
+    def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
+        """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done, not retried).
+
+        A page may be empty and have a next one.
+        """
+        reply = self.client.ask(self._call("page", (step, what, cursor, limit), list))
+        return MemberPage(tuple(map(int, reply[1:])), int(reply[0]))
 
     def retried(self, step: str, numbers: Sequence[int], *, now: int | None = None) -> int:
         """Note that these members are about to be revived; how many of them had ended without being done."""
-        raise NotImplementedError
+        return self.client.ask(
+            self._call("retried", (self._now(now), step, *numbers), lambda reply: int(reply[0]))
+        )
 
     def results(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return the results by `step:number`, those that there are."""
-        raise NotImplementedError
+        return self._found("results", names)
 
     def calls(self, steps: Sequence[str]) -> dict[str, bytes]:
         """Return the calls of these steps."""
-        raise NotImplementedError
+        return self._found("calls", steps)
 
     def failures(self) -> dict[str, str]:
         """Return why members aren't done, by `step:number`; of 1,000 at most."""
-        raise NotImplementedError
+        flat = self._read("failed", ())
+        return {
+            _text(name): _text(why) for name, why in zip(flat[::2], flat[1::2], strict=True)
+        }  # fmt: skip
 
-    def facts(self) -> FlowFacts | None:
+    def facts(self, *, now: int | None = None) -> FlowFacts | None:
         """Return what is stored; None for a flow that is gone."""
-        raise NotImplementedError
+        return self.client.ask(self.facts_call(now=now))
 
-    def remove(self, *, now: int | None = None) -> str:
+    def facts_call(self, *, now: int | None = None) -> ScriptCall[FlowFacts | None]:
+        """`facts` as a value."""
+        return self._call("look", (self._now(now),), lambda reply: facts_in(self.flow, reply))
+
+    def remove(self) -> str:
         """Delete a flow that is over, or was never begun; 'removed', 'running' or 'gone'."""
-        raise NotImplementedError
+        return self.client.ask(self._call("remove", (), lambda reply: _text(reply[0])))
+
+    def _now(self, now: int | None) -> Argument:
+        clock = self.client.clock
+        return clock() if now is None and clock is not None else moment(now)
+
+    def _call(self, name: str, args: Sequence[Argument], read: Callable[[Any], T]) -> ScriptCall[T]:
+        script = load("flow", name)
+        return ScriptCall(script, tuple(self.prefix + key for key in script.keys), args, read)
+
+    def _read(self, what: str, names: Sequence[str]) -> list[Any]:
+        return self.client.ask(self._call("read", (what, *names), lambda reply: reply[1:]))
+
+    def _found(self, what: str, names: Sequence[str]) -> dict[str, bytes]:
+        return {
+            name: value
+            for some in (names[at : at + PER_CALL] for at in range(0, len(names), PER_CALL))
+            for name, value in zip(some, self._read(what, some), strict=True)
+            if value is not None
+        }
+
+
+def packed_items(contents: Iterable[bytes]) -> bytes:
+    """Stored members of a chunk, each behind its length."""
+    return b"".join(len(one).to_bytes(4, "big") + one for one in contents)
+
+
+def unpacked_items(packed: bytes) -> list[bytes]:
+    """What `packed_items` packed; what is cut off is left out."""
+    found, at = [], 0
+    while at + 4 <= len(packed):
+        end = at + 4 + int.from_bytes(packed[at : at + 4], "big")
+        if end > len(packed):
+            break
+        found.append(packed[at + 4 : end])
+        at = end
+    return found
+
+
+def _rows(steps: Sequence[StoredStep]) -> list[Argument]:
+    if len(steps) > MOST_STEPS:
+        raise ConfigError(
+            f"{len(steps):,} steps are too many for one call; give {MOST_STEPS:,}, and many alike as a map"
+        )
+    return [
+        part
+        for one in steps
+        for part in (
+            checked_step(one.name), one.kind, one.queue, one.source,
+            ",".join(f"{edge.step}:{edge.when}" for edge in one.after), one.options, one.call,
+        )
+    ]  # fmt: skip
+
+
+def _text(raw: Any) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+
+
+def _applied(reply: list[Any]) -> Applied:
+    state, refused, more, *flat = reply
+    items = []
+    for at in range(0, len(flat), _FIELDS):
+        name, todo, stamp, again, kind, queue, source, options, call = flat[at : at + _FIELDS]
+        if _text(todo) in _TODOS:
+            items.append(
+                TodoItem(
+                    "" if _text(name) == _PARENT else _text(name), cast("Todo", _text(todo)), int(stamp),
+                    again == b"1", _text(kind), _text(queue), _text(source), options, call,
+                )
+            )  # fmt: skip
+    return Applied(_text(state), int(refused), tuple(items), bool(more))
+
+
+# What people look at. Anybody who may write to the server may have written it.
+
+
+def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
+    """The facts in a reply of `look`; None for a flow that is gone, or that nobody can read."""
+    if len(reply) < 4:
+        return None
+    meta, steps, todo = map(_fields, reply[1:4])
+    name, _, given = flow.partition(":")
+    state = _text(meta.get("state", b""))
+    names = _text(steps.get("*", b"")).split(",")
+    return FlowFacts(
+        name=name,
+        id=given,
+        now_ms=int(reply[0]),
+        steps=tuple(
+            step for one in names if one and (step := _step(one, meta, steps, todo)) is not None
+        ),
+        state=state if state in FLOW_STATES else "open",
+        queue=_text(meta.get("home", b"")),
+        created_at=_number(meta.get("created")),
+        ended_at=_number(meta.get("over")),
+        keep_ms=_number(meta.get("keep")),
+        refused=_number(meta.get("refused")),
+    )
+
+
+def _step(
+    name: str, meta: Mapping[str, bytes], steps: Mapping[str, bytes], todo: Mapping[str, bytes]
+) -> StepFacts | None:
+    parts = steps.get(name, b"").split(b"\x1f", 4)
+    if len(parts) != 5 or _text(parts[0]) not in _KINDS:
+        return None
+    kind, queue, source, edges = map(_text, parts[:4])
+    counts = [_number(one) for one in meta.get(f"n:{name}", b"").split(b",")]
+    counts += [0] * (9 - len(counts))
+    size, ndone, nended, sealed, ready_at, ended_at, _, added_at, nretried = counts[:9]
+    options, waits = _options(parts[4]), name in todo
+    return StepFacts(
+        name=name,
+        kind=cast("Kind", kind),
+        queue=queue,
+        job=_text(options.get("job") or ""),
+        after=tuple(_edges(edges)),
+        size=size,
+        sealed=sealed == 1,
+        done=ndone,
+        ended=nended,
+        dead=max(0, nended - ndone - nretried),
+        retried=nretried,
+        sent=ready_at > 0 and not waits,
+        todo=waits,
+        due_at=_due_at(options, ready_at),
+        flow=source if kind == "flow" else "",
+        added_at=added_at,
+        ready_at=ready_at,
+        ended_at=ended_at,
+    )
+
+
+def _edges(text: str) -> Iterable[Edge]:
+    for one in filter(None, text.split(",")):
+        step, _, when = one.partition(":")
+        if when in _WHENS:
+            yield Edge(step, cast("When", when))
+
+
+def _due_at(options: Mapping[str, Any], ready_at: int) -> int:
+    at, delay = options.get("at"), options.get("delay")
+    if isinstance(at, int | float):
+        return round(at * 1000)
+    if isinstance(delay, int | float) and ready_at:
+        return ready_at + round(delay * 1000)
+    return 0
+
+
+def _options(raw: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fields(flat: Sequence[bytes]) -> dict[str, bytes]:
+    return {_text(name): value for name, value in zip(flat[::2], flat[1::2], strict=False)}
+
+
+def _number(raw: bytes | None) -> int:
+    return int(raw) if raw and raw.isdigit() and len(raw) <= 16 else 0

@@ -19,7 +19,7 @@ MOST_EDGES = 1_000
 MOST_RESULT_BYTES, MOST_RESULTS_BYTES = 64 << 10, 64 << 20
 
 
-class StepRecord(NamedTuple):
+class StoredStep(NamedTuple):
     """A step as it is stored. It names only steps before it, so that no step waits for itself.
 
     queue: where its messages run; of a flow '', of a wait where its timer waits. source: of a map `stream` (its
@@ -38,7 +38,7 @@ class StepRecord(NamedTuple):
     call: bytes = b""
 
 
-class FlowRecord(NamedTuple):
+class StoredFlow(NamedTuple):
     """A whole flow as it is stored.
 
     definition: a hash of what it means, so that another flow of the same id is noticed. home: the queue whose
@@ -46,7 +46,7 @@ class FlowRecord(NamedTuple):
     life_ms: how long it waits for its begin.
     """
 
-    steps: tuple[StepRecord, ...]
+    steps: tuple[StoredStep, ...]
     definition: str
     home: str
     keep_ms: int
@@ -54,7 +54,7 @@ class FlowRecord(NamedTuple):
     life_ms: int = 3_600_000
 
 
-class FlowEntry(NamedTuple):
+class FlowChange(NamedTuple):
     """One thing that happened to a flow, for `FlowStore.apply`.
 
     kind: done, dead or cancelled of a member; begin, cancel, look; signal or retry of a step. detail: the result of a

@@ -1,0 +1,92 @@
+-- flow: what is stored of a flow and of its steps. A value that is damaged counts as none, so that no script fails.
+-- needs: meta steps
+local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused'}
+local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried'}
+local FOLLOWS, ROOTS, ALL, LARGEST = '>', '>', '*', 9007199254740991
+
+local function count_in(value)
+  local number = tonumber(value)
+  return number and number >= 0 and number <= LARGEST and math.floor(number) or 0
+end
+
+local function text(number) return string.format('%.0f', number) end
+
+-- The flow, or nil for one that is gone.
+local function read_flow()
+  local found = redis.call('HMGET', meta, 'state', 'home', 'parent', 'definition', unpack(NUMBERS))
+  if not found[1] then return nil end
+  local flow = {state = found[1], home = found[2] or '', parent = found[3] or '', definition = found[4] or '', was = {}}
+  for i, name in ipairs(NUMBERS) do flow[name] = count_in(found[i + 4]) end
+  for name, value in pairs(flow) do flow.was[name] = value end
+  return flow
+end
+
+-- The numbers of a step's members in the flow: extents, {first, length}, in the order of the members.
+local function extents_in(value)
+  local extents = {}
+  for first, length in string.gmatch(value or '', '(%d+):(%d+)') do
+    extents[#extents + 1] = {count_in(first), count_in(length)}
+  end
+  return extents
+end
+
+local known = {}
+-- A step, or false where there is none. It is read once.
+local function step_of(name)
+  local s = known[name]
+  if s ~= nil then return s end
+  local row = string.find(name, '^[%w_-]+$') and redis.call('HGET', steps, name)
+  local kind, queue, source, edges = string.match(row or '', '^(%l+)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31')
+  if not kind then
+    known[name] = false
+    return false
+  end
+  s = {name = name, kind = kind, queue = queue, source = source, edges = edges}
+  local found, i = redis.call('HMGET', meta, 'n:' .. name, 'x:' .. name), 0
+  for number in string.gmatch(found[1] or '', '%d+') do
+    i = i + 1
+    if COUNTS[i] then s[COUNTS[i]] = count_in(number) end
+  end
+  for _, field in ipairs(COUNTS) do s[field] = s[field] or 0 end
+  s.extents = extents_in(found[2])
+  known[name] = s
+  return s
+end
+
+-- The number in the flow of a member; nil where no number was given.
+local function bit_of(s, number)
+  if number >= s.size then return nil end
+  for _, extent in ipairs(s.extents) do
+    if number < extent[2] then return extent[1] + number end
+    number = number - extent[2]
+  end
+  return nil
+end
+
+local function is_over(s) return s.ready_at > 0 and s.sealed == 1 and s.nended >= s.size end
+local function is_done(s) return s.ready_at > 0 and s.sealed == 1 and s.ndone >= s.size end
+
+local function counts_text(s)
+  local parts = {}
+  for i, field in ipairs(COUNTS) do parts[i] = text(s[field]) end
+  return table.concat(parts, ',')
+end
+
+-- What changed, in as few commands as fit.
+local function write_flow(flow)
+  local changed = {}
+  for name, value in pairs(flow) do
+    if name ~= 'was' and flow.was[name] ~= value then
+      changed[#changed + 1] = name
+      changed[#changed + 1] = type(value) == 'number' and text(value) or value
+    end
+  end
+  for name, s in pairs(known) do
+    if s and s.changed then
+      changed[#changed + 1] = 'n:' .. name
+      changed[#changed + 1] = counts_text(s)
+    end
+  end
+  for i = 1, #changed, 1000 do redis.call('HSET', meta, unpack(changed, i, math.min(i + 999, #changed))) end
+  return #changed > 0
+end

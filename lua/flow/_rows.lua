@@ -1,0 +1,87 @@
+-- rows: steps as a caller gives them: name, kind, queue, source, edges, options, call. All are checked before one is kept.
+-- needs: meta steps calls known names_in text FOLLOWS ROOTS ALL
+local STEP_KINDS = {step = 1, map = 1, wait = 1, timer = 1, flow = 1}
+local WHENS = {done = 1, ended = 1, failed = 1}
+local WIDTH, MOST_EDGES, MOST_OF_A_FLOW = 7, 1000, 10000
+
+-- is_known: whether there is such a step before this one.
+local function check_edges(name, edges, is_known)
+  local count, rest = 0, edges
+  while rest ~= '' do
+    local step, when, more = string.match(rest, '^([%w_-]+):(%l+),?(.*)$')
+    if not step or not WHENS[when] then refuse('edges of ' .. name, '`step:done`, `step:ended` or `step:failed`, with commas') end
+    if not is_known(step) then refuse('edges of ' .. name, 'to steps before it, not to ' .. step) end
+    count, rest = count + 1, more
+  end
+  if count > MOST_EDGES then refuse('edges of ' .. name, '1,000 at most') end
+end
+
+local function check_row(at, is_known)
+  local name, kind, queue, source, edges, options, call = unpack(ARGV, at, at + 6)
+  if not string.find(name, '^[%w_-]+$') or #name > 32 then refuse('a step', '1-32 letters, digits, _ and -') end
+  if not STEP_KINDS[kind] then refuse('kind of ' .. name, 'step, map, wait, timer or flow') end
+  if #queue > 512 or string.find(queue, '%c') or (queue == '') ~= (kind == 'flow') then refuse('queue of ' .. name, 'a name') end
+  local from = string.match(source, '^=([%w_-]+)$')
+  local fits = source == ''
+  if kind == 'map' then fits = source == 'stream' or source == 'items' or (from and is_known(from)) end
+  if kind == 'flow' then fits = string.find(source, '^[%w_@+-]+:[%w_:@+-]+$') and #source <= 64 end
+  if not fits then refuse('source of ' .. name, 'one of its kind') end
+  if source == 'stream' and edges ~= '' then refuse('edges of ' .. name, 'none: its producer adds members at once') end
+  check_edges(name, edges, is_known)
+  if #options > 65536 or #call > 16777216 then refuse('options and call of ' .. name, '64 KiB and 16 MiB at most') end
+end
+
+local function row_text(at)
+  local _, kind, queue, source, edges, options = unpack(ARGV, at, at + 5)
+  return table.concat({kind, queue, source, edges, options}, '\31')
+end
+
+-- Check all rows from `first` on. step_there: gives a stored step, or false. -> where those begin that are new; nil if one is there and is another
+local function new_rows(first, step_there)
+  local mine, fresh, clash = {}, {}, false
+  local function is_known(name) return mine[name] or step_there(name) end
+  for at = first, #ARGV, WIDTH do
+    check_row(at, is_known)
+    local name = ARGV[at]
+    if mine[name] then refuse('steps', 'each given once, not twice as ' .. name) end
+    local there = step_there(name)
+    if not there then
+      fresh[#fresh + 1] = at
+    elseif there.kind ~= ARGV[at + 1] or there.queue ~= ARGV[at + 2] or there.source ~= ARGV[at + 3] or there.edges ~= ARGV[at + 4] then
+      clash = true
+    end
+    mine[name] = true
+  end
+  return not clash and fresh or nil
+end
+
+local function added_to(lists, name, more)
+  if not lists[name] then lists[name] = names_in(redis.call('HGET', steps, name)) end
+  lists[name][#lists[name] + 1] = more
+end
+
+-- Keep rows that were checked. `bits`: the next free number. -> the next free number after them
+local function keep_rows(starts, bits)
+  local lists = {}
+  for _, at in ipairs(starts) do
+    local name, edges = ARGV[at], ARGV[at + 4]
+    redis.call('HSET', steps, name, row_text(at))
+    if ARGV[at + 6] ~= '' then redis.call('HSET', calls, name, ARGV[at + 6]) end
+    added_to(lists, ALL, name)
+    if edges == '' then added_to(lists, ROOTS, name) end
+    local told = {}
+    for step in string.gmatch(edges, '([%w_-]+):') do
+      if not told[step] then added_to(lists, FOLLOWS .. step, name) end
+      told[step] = true
+    end
+    if ARGV[at + 1] == 'map' then
+      redis.call('HSET', meta, 'n:' .. name, '0,0,0,0,0,0,0,0,0')
+    else
+      redis.call('HSET', meta, 'n:' .. name, '1,0,0,1,0,0,0,0,0', 'x:' .. name, text(bits) .. ':1')
+      bits = bits + 1
+    end
+    known[name] = nil
+  end
+  for field, names in pairs(lists) do redis.call('HSET', steps, field, table.concat(names, ',')) end
+  return bits
+end

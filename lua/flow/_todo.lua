@@ -1,0 +1,59 @@
+-- todo: what is to be sent, and the answer that tells it. It stays until it is sent.
+-- needs: todo steps calls text
+local PARENT = '^'
+
+local function to_do(flow, name, kind)
+  flow.stamp = flow.stamp + 1
+  redis.call('HSET', todo, name, kind .. ',' .. text(flow.stamp) .. ',0')
+end
+
+local function todo_of(name) return string.match(redis.call('HGET', todo, name) or '', '^%l+') end
+
+-- Number of what is to be sent, but for the word to the parent.
+local function still_to_do()
+  return redis.call('HLEN', todo) - redis.call('HEXISTS', todo, PARENT)
+end
+
+local function first_todo(limit)
+  local found, cursor = {}, '0'
+  repeat
+    local reply = redis.call('HSCAN', todo, cursor, 'COUNT', 128)
+    cursor = reply[1]
+    for i = 1, #reply[2], 2 do
+      local kind, stamp, answered = string.match(reply[2][i + 1], '^(%l+),(%d+),(%d)$')
+      if kind then found[#found + 1] = {reply[2][i], kind, tonumber(stamp), answered} end
+    end
+  until cursor == '0' or #found >= limit
+  table.sort(found, function(one, other) return one[3] < other[3] end)
+  return found
+end
+
+-- The reply: state, refused, whether more is to be sent than this, and eight items for each.
+local function answer(flow, refused, limit)
+  local reply = {flow.state, refused, 0}
+  if redis.call('HLEN', todo) == 0 then return reply end
+  local found, bytes = first_todo(limit), 0
+  for i, one in ipairs(found) do
+    if i > limit or bytes > 1048576 then
+      reply[3] = 1
+      break
+    end
+    local name, kind, stamp, answered = unpack(one)
+    if answered == '0' then redis.call('HSET', todo, name, kind .. ',' .. text(stamp) .. ',1') end
+    local item = {name, kind, text(stamp), answered, '', '', '', '', ''}
+    if name == PARENT then
+      item[7], item[8] = flow.parent, flow.state
+    else
+      local row = redis.call('HGET', steps, name) or ''
+      local step_kind, queue, source, _, options = string.match(row, '^(%l+)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$')
+      item[5], item[6], item[7], item[8] = step_kind or '', queue or '', source or '', options or ''
+      item[9] = redis.call('HGET', calls, name) or ''
+    end
+    for _, value in ipairs(item) do
+      reply[#reply + 1] = value
+      bytes = bytes + #value
+    end
+  end
+  if redis.call('HLEN', todo) > (#reply - 3) / 9 then reply[3] = 1 end
+  return reply
+end

@@ -1,0 +1,205 @@
+#!lua
+--[[
+apply: take in what happened to a flow, and answer what is to be sent.
+
+Each member counts once: bits are only ever set, so any repetition and any order of entries gives the same state. A step
+becomes ready once. What is to be sent is answered by every call until `sent` takes it off.
+
+KEYS
+  meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
+ARGV
+  now  epoch ms, or '' for the server's clock
+  source  `q` and the queue that the entries were read from, or `f` and the flow that says them
+  limit  things to be sent that are answered at most
+  then up to 1,000 groups: kind, step, number, detail. Kinds: `begin`, `look`, `cancel`; `done`, `dead`, `cancelled` of
+  the member `number` of `step`; `result`: done, detail is its result; `signal`: detail is its value; `retry` of
+  `step`, or '' for all
+RETURNS  {'', 0, 0} if the flow is gone; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
+         groups: step (`^`: the parent), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
+COST     O(entries + steps that wait for those that ended), O(steps) for cancel and retry
+WRITES   of all keys what changed
+]]
+local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
+local now, source, limit = unpack(ARGV)
+
+--@include shared/_arguments
+local KINDS = {
+  begin = 1, look = 1, cancel = 1, done = 1, dead = 1, cancelled = 1, result = 1, signal = 1, retry = 1,
+}
+keys_are(10)
+arguments_are(3, 0, 1000, 4)
+whole_or_none('now', now, 0, 253402300799999)
+limit = whole('limit', limit, 1, 250)
+for i = 4, #ARGV, 4 do
+  if not KINDS[ARGV[i]] then refuse('kind', 'a kind of entry') end
+  whole('number', ARGV[i + 2], 0, 9999999)
+  if #ARGV[i + 3] > 65536 then refuse('detail', 'at most 65,536 bytes') end
+end
+probe('HLEN', meta, steps, calls, items, failed, results, todo)
+probe('STRLEN', done, ended, retried)
+--@include shared/_clock
+--@include _flow
+--@include _life
+--@include _todo
+--@include _progress
+
+local MOST_RESULTS, MOST_REASONS = 67108864, 1000
+local TOO_LONG = 'results of the flow are over 64 MiB; store them and return references'
+local now_ms, flow, refused = time_ms(now), read_flow(), 0
+if not flow then return {'', 0, 0} end
+local candidates, changed = {}, {}
+
+local function change(s)
+  note(s)
+  if not s.touched then
+    s.touched = true
+    changed[#changed + 1] = s.name
+  end
+end
+
+local function say_why(s, number, reason)
+  if redis.call('HLEN', failed) < MOST_REASONS then redis.call('HSET', failed, s.name .. ':' .. number, reason) end
+end
+
+-- Whether this source may say what becomes of the member.
+local function is_from_there(s, number)
+  if not s or number >= s.size then return false end
+  if s.kind == 'flow' then return source == 'f' .. s.source and s.ready_at > 0 end
+  if source ~= 'q' .. s.queue then return false end
+  return s.ready_at > 0 or (s.kind == 'map' and s.source == 'stream')
+end
+
+local function set_done(s, number, bit, result)
+  if redis.call('SETBIT', done, bit, 1) == 1 then return end
+  s.ndone = s.ndone + 1
+  if redis.call('HLEN', failed) > 0 then redis.call('HDEL', failed, s.name .. ':' .. number) end
+  if result then
+    redis.call('HSET', results, s.name .. ':' .. number, result)
+    flow.bytes = flow.bytes + #result
+  end
+end
+
+local function set_ended(s, bit)
+  if redis.call('SETBIT', ended, bit, 1) == 0 then s.nended = s.nended + 1 end
+  if s.nretried > 0 and redis.call('SETBIT', retried, bit, 0) == 1 then
+    s.nretried, flow.retried = s.nretried - 1, math.max(0, flow.retried - 1)
+  end
+  local kind = s.kind ~= 'map' and todo_of(s.name)
+  if kind == 'send' or kind == 'flow' then redis.call('HDEL', todo, s.name) end
+end
+
+-- A member has ended. The end of a wait's message is its timeout.
+local function member_ended(kind, name, number, result)
+  local s = step_of(name)
+  local bit = s and bit_of(s, number)
+  if not bit or not is_from_there(s, number) then return false end
+  if s.kind == 'wait' and redis.call('GETBIT', ended, bit) == 1 then return true end
+  change(s)
+  local good = s.kind ~= 'wait' and (kind == 'done' or kind == 'result')
+  if kind ~= 'result' then result = nil end
+  if result and flow.bytes + #result > MOST_RESULTS and redis.call('GETBIT', done, bit) == 0 then
+    good, kind = false, TOO_LONG
+  end
+  set_ended(s, bit)
+  if good then
+    set_done(s, number, bit, result)
+  elseif redis.call('GETBIT', done, bit) == 0 then
+    say_why(s, number, s.kind == 'wait' and kind == 'done' and 'timeout' or kind)
+  end
+  return true
+end
+
+-- The first of signal and timer counts; a signal that comes before its wait is kept.
+local function signalled(name, value)
+  local s = step_of(name)
+  local bit = s and s.kind == 'wait' and bit_of(s, 0)
+  if not bit or flow.over > 0 or flow.state == 'cancelled' then return false end
+  if redis.call('GETBIT', done, bit) == 1 then return true end
+  if redis.call('GETBIT', ended, bit) == 1 and redis.call('GETBIT', retried, bit) == 0 then return false end
+  change(s)
+  local has_timer = s.ready_at > 0 and redis.call('HSTRLEN', calls, name) > 0
+  set_ended(s, bit)
+  set_done(s, 0, bit, value)
+  if has_timer then to_do(flow, name, 'drop') end
+  return true
+end
+
+local function all_steps() return names_in(redis.call('HGET', steps, ALL)) end
+
+local function cancel_wait(s, bit)
+  set_ended(s, bit)
+  say_why(s, 0, 'cancelled')
+  if redis.call('HSTRLEN', calls, s.name) > 0 then to_do(flow, s.name, 'drop') end
+end
+
+-- Nothing more is sent; what lives is cancelled by drainers.
+local function cancel()
+  if flow.over > 0 or flow.state == 'cancelled' then return end
+  flow.state = 'cancelled'
+  redis.call('DEL', todo)
+  for _, name in ipairs(all_steps()) do
+    local s = step_of(name)
+    if s and (s.ready_at > 0 or s.source == 'stream' and s.size > 0) and (s.nended < s.size + 1 - s.sealed or s.nretried > 0) then
+      change(s)
+      s.sealed = 1
+      if s.ready_at == 0 then s.ready_at = math.max(1, now_ms) end
+      if s.kind == 'wait' then
+        cancel_wait(s, bit_of(s, 0))
+      elseif s.nended < s.size or s.nretried > 0 then
+        to_do(flow, name, 'cancel')
+      end
+    end
+  end
+end
+
+local function retry(name)
+  local s = step_of(name)
+  if not s or not is_over(s) or s.ndone + s.nretried >= s.size or todo_of(name) then return end
+  change(s)
+  if s.kind == 'wait' then
+    redis.call('SETBIT', retried, bit_of(s, 0), 1)
+    s.nretried, flow.retried = 1, flow.retried + 1
+  else
+    to_do(flow, name, 'revive')
+  end
+end
+
+local function begin()
+  if flow.state ~= 'open' then return end
+  flow.state, flow.begun = 'running', now_ms
+  for _, name in ipairs(names_in(redis.call('HGET', steps, ROOTS))) do candidates[#candidates + 1] = name end
+end
+
+local function commanded(kind, name, detail)
+  if source ~= 'q' .. flow.home then return false end
+  if kind == 'begin' then
+    begin()
+  elseif kind == 'cancel' then
+    cancel()
+  elseif kind == 'signal' then
+    return signalled(name, detail)
+  elseif kind == 'retry' and flow.state ~= 'open' and flow.state ~= 'cancelled' then
+    for _, one in ipairs(name == '' and all_steps() or {name}) do retry(one) end
+  end
+  return true
+end
+
+local MEMBERS = {done = 1, dead = 1, cancelled = 1, result = 1}
+for i = 4, #ARGV, 4 do
+  local kind, name, number, detail = unpack(ARGV, i, i + 3)
+  local taken
+  if MEMBERS[kind] then
+    taken = member_ended(kind, name, tonumber(number), detail)
+  else
+    taken = commanded(kind, name, detail)
+  end
+  if not taken then refused = refused + 1 end
+end
+for _, name in ipairs(changed) do recount(flow, step_of(name), now_ms) end
+go_on(flow, candidates, changed, now_ms)
+settle(flow, now_ms)
+flow.refused = flow.refused + refused
+local wrote = write_flow(flow)
+local reply = answer(flow, refused, limit)
+if wrote then keep_or_expire(flow) end
+return reply

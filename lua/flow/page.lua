@@ -1,0 +1,80 @@
+#!lua flags=no-writes
+--[[
+page: members of a step that may live, or that ended without being done.
+
+KEYS
+  meta:hash steps:hash done:string ended:string retried:string
+ARGV
+  step  whose members
+  what  `live`: not ended, or retried; `failed`: ended, not done, and not retried
+  cursor  from this member on
+  limit  members at most
+RETURNS  {where the next page begins, or -1, then the numbers}. A page may be empty and have a next one
+COST     O(32,768 members)
+WRITES   nothing
+]]
+local meta, steps, done, ended, retried = unpack(KEYS)
+local step, what, cursor, limit = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(5)
+arguments_are(4)
+one_of('what', what, 'live', 'failed')
+cursor = whole('cursor', cursor, 0, 10000000)
+limit = whole('limit', limit, 1, 1000)
+--@include _flow
+
+local MOST_LOOKED_AT = 32768
+local flow = read_flow()
+local s = flow and step_of(step)
+if not s then return {-1} end
+local stop, found = math.min(s.size, cursor + MOST_LOOKED_AT), {0}
+
+-- The bits from `first` to `last` as bytes, and the number of the first byte's first bit.
+local function bytes_of(key, first, last)
+  return redis.call('GETRANGE', key, text(math.floor(first / 8)), text(math.floor(last / 8)))
+end
+
+local function is_set(bytes, at)
+  local byte = string.byte(bytes, math.floor(at / 8) + 1) or 0
+  return math.floor(byte / 2 ^ (7 - at % 8)) % 2 == 1
+end
+
+-- Members `from` to `to` (without it), whose bits begin at `bit`. -> the first one that wasn't looked at
+local function look(from, to, bit)
+  local last, offset, number = bit + to - from - 1, bit % 8, from
+  local e, d, r = bytes_of(ended, bit, last), bytes_of(done, bit, last), bytes_of(retried, bit, last)
+  while number < to do
+    local at = offset + number - from
+    local byte = math.floor(at / 8) + 1
+    local eb, db, rb = string.byte(e, byte) or 0, string.byte(d, byte) or 0, string.byte(r, byte) or 0
+    local dull = what == 'live' and eb == 255 and rb == 0 or what == 'failed' and eb == db
+    if dull then
+      number = math.min(to, number + 8 - at % 8)
+    else
+      local wanted
+      if what == 'live' then
+        wanted = not is_set(e, at) or is_set(r, at)
+      else
+        wanted = is_set(e, at) and not is_set(d, at) and not is_set(r, at)
+      end
+      number = number + 1
+      if wanted then
+        found[#found + 1] = number - 1
+        if #found > limit then return number end
+      end
+    end
+  end
+  return number
+end
+
+local begins = 0
+for _, extent in ipairs(s.extents) do
+  local ends = begins + extent[2]
+  if cursor < ends and cursor < stop and #found <= limit then
+    cursor = look(cursor, math.min(ends, stop), extent[1] + cursor - begins)
+  end
+  begins = ends
+end
+found[1] = cursor < s.size and cursor < begins and cursor or -1
+return found

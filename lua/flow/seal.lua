@@ -1,0 +1,46 @@
+#!lua
+--[[
+seal: say that all chunks of a map are enqueued, and that no more come.
+
+KEYS
+  meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
+ARGV
+  now  epoch ms, or '' for the server's clock
+  step  the map
+  chunks  how many chunks it has
+RETURNS  {'ok', state}; {'other', chunks reserved} if it has another number; {'closed', state} if the flow is over, cancelled
+         or gone
+COST     O(steps that wait for this one)
+WRITES   of all keys what changed
+]]
+local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
+local now, step, chunks = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(10)
+arguments_are(3)
+whole_or_none('now', now, 0, 253402300799999)
+chunks = whole('chunks', chunks, 0, 40000)
+probe('HLEN', meta, steps, calls, items, failed, results, todo)
+probe('STRLEN', done, ended, retried)
+--@include shared/_clock
+--@include _flow
+--@include _life
+--@include _todo
+--@include _progress
+
+local now_ms, flow = time_ms(now), read_flow()
+local s = flow and step_of(step)
+if flow and (not s or s.kind ~= 'map') then refuse('step', 'a map') end
+if not flow then return {'closed', ''} end
+if s.chunks ~= chunks then return {'other', s.chunks} end
+if s.sealed == 1 then return {'ok', flow.state} end
+if flow.over > 0 or flow.state == 'cancelled' then return {'closed', flow.state} end
+note(s)
+s.sealed = 1
+recount(flow, s, now_ms)
+go_on(flow, {}, {step}, now_ms)
+settle(flow, now_ms)
+write_flow(flow)
+keep_or_expire(flow)
+return {'ok', flow.state}
