@@ -16,6 +16,7 @@ from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
 from jobq.queue.bin import ANY, HOUR_S, Bin
 from jobq.queue.fsck import fsck
+from jobq.queue.members import OutboxBacklog
 from jobq.queue.mids import checked_mid
 from jobq.queue.rules import KeyPage, KeyRow, key_rows
 from jobq.queue.types import (
@@ -225,8 +226,23 @@ class Admin:
         return words.count(b"purged")
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
-        """Delete every live message; attempts that run can't finish any more. Dead messages stay."""
-        return int(self._call("clear", caller, now)[1])
+        """Delete every live message; attempts that run can't finish any more. Dead messages stay.
+
+        Raises ConfigError while messages of flows haven't ended: their flows would wait for them without end.
+        """
+        word, count = self._call("clear", caller, now)
+        if word == b"members":
+            raise ConfigError(
+                f"{self.name} holds {int(count):,} messages of flows; cancel those first"
+            )
+        return int(count)
+
+    def flow_backlog(self) -> OutboxBacklog:
+        """How many entries wait in the outbox for flows, and since when."""
+        where = keys.key(self.prefix, "flow_outbox")
+        first = self.client.command("XRANGE", where, "-", "+", "COUNT", 1)
+        oldest = int(first[0][0].partition(b"-")[0]) if first else 0
+        return OutboxBacklog(int(self.client.command("XLEN", where)), oldest)
 
     def _call(
         self,

@@ -18,6 +18,7 @@ from jobq.errors import UnavailableError
 from jobq.queue.mids import new_mid
 from jobq.queue.queue import (
     ADDED,
+    MEMBER,
     NO_OPTIONS,
     Content,
     EnqueueOptions,
@@ -27,6 +28,7 @@ from jobq.queue.queue import (
     enqueue_values,
     given_mid,
     keys_of,
+    member_values,
     suited,
 )
 from jobq.queue.types import Enqueued, EnqueuedMany, checked_content
@@ -94,6 +96,26 @@ async def aenqueue_many(
     return done
 
 
+async def aenqueue_members(
+    queue: Queue,
+    contents: Iterable[Content],
+    *,
+    durability: str | None = None,
+    **options: Unpack[EnqueueOptions],
+) -> Sequence[Enqueued]:
+    """Accept messages of flows, as Queue.enqueue_members."""
+    if (durability or queue.client.durability) != "memory":
+        return await asyncio.to_thread(
+            queue.enqueue_members, contents, durability=durability, **options
+        )
+    values, done = member_values(options), EnqueuedMany()
+    for batch in batches_of(contents, values, options.get("key")):
+        if isinstance(batch, Exception):
+            raise batch
+        done.add(await send(queue, suited(values, *batch), *batch))
+    return done
+
+
 async def send(
     queue: Queue,
     values: Values,
@@ -110,7 +132,9 @@ async def send(
     if values["keyed"] and monotonic() >= queue.keyed_until:
         await asyncio.to_thread(queue.refuse_older_workers)
     own = queue.callers.take()
-    dropped = queue.result_keys(mids) if values["drop_results"] else ()
+    if values["again"] == MEMBER and monotonic() >= queue.flows_until:
+        await asyncio.to_thread(queue.know_flows)
+    dropped = queue.more_keys(values, mids) if values["again"] or values["drop_results"] else ()
     state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)
     try:
         reply = await async_client(queue.client).perform(queue.wake_key, state)

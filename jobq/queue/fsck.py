@@ -38,7 +38,8 @@ WRONG_TYPE = "key of another type"
 TWICE = "in more than one place"
 QUARANTINED = "quarantined: not a mid"
 _DEAD_ENTRIES = ("dead without content", "dead: content of another shape", "content of no dead")
-_EVENTS = "events: their ids are used up"
+_USED_UP = ("events: their ids are used up", "flow_outbox: their ids are used up")
+MISCOUNTED = "members are miscounted"
 #: Rules whose violations are removed.
 _REMOVED = (*_DEAD_ENTRIES, QUARANTINED)
 #: Replies of the repair script that are not the name of a place.
@@ -84,6 +85,7 @@ def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation
     yield _confirmed(queue, "at", _unseen(queue, suspects, limit), limit)
     for place, alone in notes.items():
         yield _confirmed(queue, f"note_{place}", alone, limit)
+    yield _miscounted(queue, limit)
 
 
 def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
@@ -117,13 +119,13 @@ def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tup
         if violation.raw in words:
             word = words[violation.raw]
             yield violation, word if word in _DONE else f"moved to {word}"
-        elif not violation.raw and violation.rule != _EVENTS:
+        elif not violation.raw and violation.rule not in _USED_UP:
             yield violation, "counted again"
 
 
 def _set_aside(queue: CheckedQueue, violation: Violation) -> str:
     """Repair a violation that needs no script of its own; return what was done, '' for the others."""
-    if violation.rule.startswith(WRONG_TYPE) or violation.rule == _EVENTS:
+    if violation.rule.startswith(WRONG_TYPE) or violation.rule in _USED_UP:
         name = violation.mid or "events"
         aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
         queue.client.command("RENAME", keys.key(queue.prefix, name), aside)
@@ -191,6 +193,18 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
             for page in _pages(queue, part, limit):
                 suspects.difference_update(page.mids)
     return suspects
+
+
+def _miscounted(queue: CheckedQueue, limit: int) -> list[Violation]:
+    """Whether meta counts another number of members than there are: seen twice, since a queue in use changes."""
+    for _ in range(2):
+        found, said = set[bytes](), set[bytes]()
+        for page in _pages(queue, "members", limit):
+            found.update(page.mids)
+            said.update(page.notes)
+        if len(said) > 1 or said == {b"%d" % len(found)}:
+            return []
+    return [Violation(f"{MISCOUNTED}: {said.pop().decode()} of {len(found)}", "")]
 
 
 def _confirmed(

@@ -37,7 +37,7 @@ eoq-backoff?       string, PX: until when callers needn't poll
 ndry-runs          string, PX: polls in a row that found nothing
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
-                   dead_max, dead_age_ms, dead_evicted, on_dead, turn, max
+                   dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result
@@ -47,6 +47,8 @@ schedules          hash, name -> definition as JSON, behind `c` if a worker's co
 ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
 tick-log           list, what became of the last 1,000 ticks, newest first
 events             stream, one entry per state change worth history
+flow-outbox        stream, one entry per call that ended messages of flows, or that says something to a flow
+flow-claim         string, PX: who takes the entries of flow-outbox to the flows
 bin:<operation>    hash, PX: `w` and a mid, `d` or `r` and a dead id -> what was taken out of the queue; bytes
 replay:<hash>      PX, while a replay from a lake is remembered: string, its last and first index, or
                    set, `mid#generation` of the dead that were put back
@@ -66,6 +68,8 @@ _SUFFIX = {
     "eoq_backoff": "eoq-backoff?",
     "ndry_runs": "ndry-runs",
     "tick_log": "tick-log",
+    "flow_outbox": "flow-outbox",
+    "flow_claim": "flow-claim",
 }
 
 

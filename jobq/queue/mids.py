@@ -52,11 +52,27 @@ def mid_of(digest: bytes) -> str:
 
 
 def users_mid(mid: str) -> str:
-    """`checked_mid` for a mid that a user chose: the others begin with '='."""
+    """`checked_mid` for a mid that a user chose: the others begin with '=' or '~'."""
     if mid.startswith("="):
         raise ConfigError(
             f"mid {mid!r} can't be used; mids that begin with '=' belong to unique jobs: @job(unique=…)"
         )
+    return no_members_mid(mid)
+
+
+def no_members_mid(mid: str) -> str:
+    """`checked_mid` for a mid of anything but a flow."""
+    if mid.startswith("~"):
+        raise ConfigError(
+            f"mid={mid!r} can't be given; mids that begin with '~' belong to flows, whose steps make their own"
+        )
+    return checked_mid(mid)
+
+
+def members_mid(mid: str) -> str:
+    """`checked_mid` for a mid of a flow."""
+    if not mid.startswith("~"):
+        raise ConfigError(f"mid={mid!r} is not the mid of a flow's message; those begin with '~'")
     return checked_mid(mid)
 
 

@@ -59,7 +59,8 @@ class WorkerEntry(NamedTuple):
 
     version: that of jobq, '' for a worker older than this field. slots: jobs that it can run at the same time.
     jobs: the digest of its jobs' names. seen_at, started_at: epoch ms by the worker's clock. damaged: the entry
-    isn't one that a worker wrote. leaving: it drains. orders: it reads orders (`jobq.queue.orders`).
+    isn't one that a worker wrote. leaving: it drains. orders: it reads orders (`jobq.queue.orders`). flows: it
+    takes what ends to flows.
     """
 
     name: str
@@ -77,6 +78,7 @@ class WorkerEntry(NamedTuple):
     damaged: bool = False
     leaving: bool = False
     orders: bool = False
+    flows: bool = False
 
     def is_live(self, now_ms: int) -> bool:
         """Whether it counts as working: until three leases after its last heartbeat."""
@@ -272,6 +274,7 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
         damaged=not isinstance(queues, list) or None in (number["seen_at"], number["lease_ms"]),
         leaving=facts.get("leaving") is True,
         orders=facts.get("orders") is True,
+        flows=facts.get("flows") is True,
     )
 
 
@@ -314,18 +317,22 @@ def _names(digest: str, text: bytes | None) -> frozenset[str] | None:
         return None
 
 
-def refuse_older_workers(client: Client, queue: str) -> float:
-    """Raise ConfigError while a worker serves `queue` that is too old for messages with keys.
+def refuse_older_workers(client: Client, queue: str, what: str = "keys") -> float:
+    """Raise ConfigError while a worker serves `queue` that is too old for messages with keys, or for those of flows.
 
     Return until when (time.monotonic) that need not be asked again.
     """
-    old = [entry for entry in workers(client) if entry.serves(queue) and not entry.version]
+    old = [
+        entry
+        for entry in workers(client)
+        if entry.serves(queue) and not (entry.flows if what == "flows" else entry.version)
+    ]
     now_ms = client.clock_ms() if old else 0
     for entry in old:
         if entry.is_live(now_ms):
             where = f" on {entry.host}" if entry.host else ""
             raise ConfigError(
-                f"worker {entry.name}{where} serves queue {queue!r} with a version of jobq that knows no keys; "
+                f"worker {entry.name}{where} serves queue {queue!r} with a version of jobq that knows no {what}; "
                 "upgrade or stop it first"
             )
     return time.monotonic() + KEYED_EVERY_S

@@ -37,7 +37,15 @@ from jobq.queue import keys
 from jobq.queue.admin import Admin
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
-from jobq.queue.mids import MadeMids, checked_mid, new_mid, users_mid
+from jobq.queue.members import CLAIM_MS, OutboxEntry, read_entries
+from jobq.queue.mids import (
+    MadeMids,
+    checked_mid,
+    members_mid,
+    new_mid,
+    no_members_mid,
+    users_mid,
+)
 from jobq.queue.outage import attach_buffer
 from jobq.queue.presence import refuse_older_workers
 from jobq.queue.rules import (
@@ -96,6 +104,8 @@ Batch = tuple[list[Argument], Sequence[str]]
 Values = dict[str, Argument]
 #: Once what may a mid that lives be enqueued again.
 Again = Literal["done", "start"]
+#: In place of that, of the messages of flows.
+MEMBER = "member"
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 ADDED = [b"added", b""]
@@ -138,8 +148,8 @@ class Queue:
         self.callers = Callers()
         #: Until when (time.monotonic) this process need not list the queue again.
         self.listed_until = 0.0
-        #: Until when (time.monotonic) this process need not look for workers that know no keys.
-        self.keyed_until = 0.0
+        #: Until when (time.monotonic) this process need not look for workers that know no keys, and no flows.
+        self.keyed_until = self.flows_until = 0.0
         attach_buffer(self.client)
 
     def __repr__(self) -> str:
@@ -241,6 +251,50 @@ class Queue:
         values = enqueue_values(**options)
         rows = _rows(contents, values, options.get("key"))
         return self._enqueue(values, *rows, caller, None)
+
+    def enqueue_members(
+        self,
+        contents: Iterable[Content],
+        *,
+        caller: Caller | None = None,
+        durability: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Sequence[Enqueued]:
+        """Accept messages of flows, whose mids begin with '~'; one whose mid is dead is refused as 'exists', 'dead'.
+
+        Otherwise as enqueue_many, without can_update, can_requeue, again, at_most and drop_results, and past an outage
+        buffer: what this returns is at the server.
+        """
+        values, done = member_values(options), EnqueuedMany()
+        level = durability or self.client.durability
+        for batch in batches_of(contents, values, options.get("key")):
+            if isinstance(batch, Exception):
+                raise batch
+            done.add(self.send(level, suited(values, *batch), *batch, caller))
+        return done
+
+    def announce(self, kind: str, flow: str, detail: str | bytes = "") -> str:
+        """Say to a flow 'begin', 'signal', 'cancel', 'retry' or 'look' through this queue's outbox; the entry's id.
+
+        A flow has to bear each twice.
+        """
+        self.know_flows()
+        reply = self.scripts["announce"].run({"kind": kind, "subject": flow, "detail": detail})
+        return text_of(reply[1])
+
+    def flow_outbox(self, limit: int = 64, drainer: str = "") -> list[OutboxEntry]:
+        """The oldest entries for flows; they stay until flow_outbox_drop.
+
+        drainer: an id of the process that reads. For a second after another one read, there are none.
+        """
+        values: Values = {"drainer": drainer, "claim_ms": CLAIM_MS, "limit": limit}
+        return read_entries(self.scripts["flow_read"].run(values))
+
+    def flow_outbox_drop(self, entry_ids: Sequence[str]) -> int:
+        """Delete entries that were taken to their flows; how many there were."""
+        if not entry_ids:
+            return 0
+        return int(self.scripts["flow_drop"].run({}, entry_ids)[0])
 
     def dequeue(
         self,
@@ -545,7 +599,7 @@ class Queue:
             self.refuse_older_workers()
         own = caller or self.callers.take()
         script = self.scripts["enqueue"]
-        dropped = self.result_keys(mids) if values["drop_results"] else ()
+        dropped = self.more_keys(values, mids) if values["again"] or values["drop_results"] else ()
         state = script.numbered(own, values, rows, dropped, tries)
         confirmation = exchange = None
         if level != "memory":
@@ -592,7 +646,7 @@ class Queue:
                 if suiting["keyed"] and monotonic() >= self.keyed_until:
                     self.refuse_older_workers()
                 own = self.callers.take()
-                dropped = self.result_keys(batch[1]) if values["drop_results"] else ()
+                dropped = self.more_keys(values, batch[1])
                 state = script.numbered(own, suiting, batch[0], dropped)
                 calls.send(state)
                 under_way.append((own, state, batch[1]))
@@ -613,6 +667,18 @@ class Queue:
     def list_in_directory(self) -> None:
         """List the queue, for a minute; before an enqueue: an error must not hide that messages were accepted."""
         self.listed_until = register_queue(self.client, self.name)
+
+    def more_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
+        """The keys of an enqueue behind those that the script binds."""
+        if values["again"] == MEMBER:
+            self.know_flows()
+            return (keys.key(self.prefix, "last_dead"),)
+        return self.result_keys(mids) if values["drop_results"] else ()
+
+    def know_flows(self) -> None:
+        """Raise ConfigError while a worker of this queue knows no flows; looked up once a minute."""
+        if monotonic() >= self.flows_until:
+            self.flows_until = refuse_older_workers(self.client, self.name, "flows")
 
     def refuse_older_workers(self) -> None:
         """Raise ConfigError while a worker of this queue knows no keys; looked up once a minute."""
@@ -700,9 +766,22 @@ def _at_most_ms(at_most: Duration | None, options: EnqueueOptions) -> Argument:
     return _milliseconds("at_most", at_most)
 
 
+def member_values(options: EnqueueOptions) -> Values:
+    """The options of an enqueue of messages of flows."""
+    values = enqueue_values(**options)
+    if values["can_update"] or values["can_requeue"] or values["again"] or values["drop_results"]:
+        raise ConfigError(
+            "messages of flows take none of can_update, can_requeue, again, drop_results"
+        )
+    return {**values, "again": MEMBER}
+
+
 def given_mid(mid: str, values: Values) -> str:
-    """`mid`, if it can be used: those that begin with '=' belong to unique jobs, which say `again`."""
-    return checked_mid(mid) if values["again"] else users_mid(mid)
+    """`mid`, if it can be used: those that begin with '=' belong to unique jobs, which say `again`, '~' to flows."""
+    again = values["again"]
+    if not again:
+        return users_mid(mid)
+    return members_mid(mid) if again == MEMBER else no_members_mid(mid)
 
 
 def _keyed(options: EnqueueOptions) -> str:
@@ -839,7 +918,9 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
             )  # fmt: skip
     except _UNREADABLE as error:
         raise _unreadable(error) from error
-    return Dequeued(messages, sleep_ms, bool(paused), 0 if messages else fence)
+    return Dequeued(
+        messages, sleep_ms, bool(paused & 1), 0 if messages else fence, bool(paused & 2)
+    )
 
 
 def _out_of_range(number: int, least: int) -> ConfigError:

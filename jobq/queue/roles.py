@@ -37,7 +37,7 @@ class Role(NamedTuple):
     reads: bool = False
 
 
-_PRODUCER = ("enqueue", "status", "cancel")
+_PRODUCER = ("announce", "enqueue", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _LOOKING_AT_KEYS = (
     "exists", "getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream",
@@ -50,9 +50,8 @@ _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",)),
     "worker": Role(
-        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "progress",
-         "release", "retention",
-         "schedule", "schedules", "tick"),
+        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "flow_drop",
+         "flow_read", "progress", "release", "retention", "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
@@ -64,8 +63,9 @@ ROLES = {
         operations=_READING_OPERATIONS, logins=_LOGINS, reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "cancel", "clear", "edit", "enqueue", "hold", "level", "pause", "purge", "put_back",
-         "reschedule", "resume", "retention", "revive", "rule", "schedule", "take_out", "tick"),
+        (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "flow_drop", "flow_read", "hold", "level",
+         "pause", "purge", "put_back", "reschedule", "resume", "retention", "revive", "rule", "schedule", "take_out",
+         "tick"),
         (*_LOOKING_AT_KEYS, "unlink"),
         ("sadd", "smembers", "srem"), ("hgetall", "hmget"),
         ("llen", "rpush", "pexpire"), ("get",),

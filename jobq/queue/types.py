@@ -169,13 +169,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Dequeued(NamedTuple):
     """The reply of a dequeue. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again.
 
-    `due_ms`: until the earliest delayed message; 0 = none, or another caller knows.
+    `due_ms`: until the earliest delayed message; 0 = none, or another caller knows. `outbox`: whether entries for flows
+    wait in the queue's outbox.
     """
 
     messages: list[Message]
     sleep_ms: int
     paused: bool
     due_ms: int = 0
+    outbox: bool = False
 
 
 class CallAhead(NamedTuple, Generic[T]):
@@ -296,6 +298,7 @@ class Upkeep(NamedTuple):
     """What upkeep left: mids in the circle and in due, and how many bytes that are no mid are set aside.
 
     `due_ms`: until the earliest of due; 0 = none. `surplus`: 1 if more of the dead are beyond the queue's limits.
+    `outbox`: entries for flows that wait in the queue's outbox.
     """
 
     circle: int
@@ -303,6 +306,7 @@ class Upkeep(NamedTuple):
     quarantined: int
     due_ms: int
     surplus: int = 0
+    outbox: int = 0
 
 
 class DeadLimits(NamedTuple):

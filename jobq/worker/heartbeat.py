@@ -83,6 +83,7 @@ class Heartbeat:
             "slots": self.slots, "jobs": presence.digest_of(self._jobs),
             "lease_ms": round(settings.lease_s * 1000), "started_at": self.started_at,
             "orders": True,
+            "flows": True,
         }  # fmt: skip
 
     def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:

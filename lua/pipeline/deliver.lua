@@ -68,8 +68,8 @@ local function unpacked(batch)
   end
   for i = 1, #head, width do
     local mid, size, key = head[i], head[i + 2], width == 4 and head[i + 3] or ''
-    if type(mid) ~= 'string' or mid == '' or #mid > LONGEST_MID or not is_text(mid) then
-      refuse('a mid of the batch', '1 to 512 bytes of UTF-8 without control characters')
+    if type(mid) ~= 'string' or mid == '' or #mid > LONGEST_MID or not is_text(mid) or string.byte(mid) == 126 then
+      refuse('a mid of the batch', '1 to 512 bytes of UTF-8 without control characters, and without ~ in front')
     end
     if type(size) ~= 'number' or size < 0 or size > 1048576 or size % 1 ~= 0 or type(head[i + 1]) ~= 'string' then
       refuse('a size of the batch', 'a whole number from 0 to 1048576')

@@ -1,5 +1,5 @@
 -- cancel: see to it that a message that isn't over doesn't run, or that its current run's outcome is refused.
--- needs: backoffs locks requeue nattempts done now_ms stored LATEST_MS tick emit dedupe_until free leave_due leave_ready forget
+-- needs: backoffs locks requeue nattempts done now_ms stored LATEST_MS tick emit dedupe_until free leave_due leave_ready forget end_member
 -- Its holder hears of it with its next extend, and may run until its lock ends: until then the mid is taken, as in a
 -- dedupe backoff, so that two runs of it can't overlap. Under an expired lock the walk collects it.
 local function cancel_held(mid)
@@ -17,8 +17,10 @@ local function cancel(mid, word)
   tick()
   emit('cancelled', mid, now_ms, '\31' .. (redis.call('HGET', nattempts, mid) or ''))
   if word == 'done-with-requeue' then
-    redis.call('HDEL', requeue, mid)
-  elseif redis.call('HEXISTS', locks, mid) == 1 then
+    return redis.call('HDEL', requeue, mid)
+  end
+  end_member('cancelled', mid)
+  if redis.call('HEXISTS', locks, mid) == 1 then
     cancel_held(mid)
   else
     if redis.call('HEXISTS', backoffs, mid) == 1 then leave_due(mid) else leave_ready(mid) end

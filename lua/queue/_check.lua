@@ -1,5 +1,5 @@
 -- check: what must hold for a mid in each place, for what is kept beside it, and for the totals.
--- needs: options keys lines turns rests dead_messages messages left_ready left_circle meta events done tokens count_of is_mid backoffs circle dead due locks ready
+-- needs: options keys lines turns rests dead_messages messages left_ready left_circle meta done tokens count_of is_mid backoffs circle dead due locks ready
 local bad = {}
 local function rule(holds, name, mid)
   if not holds then bad[#bad + 1], bad[#bad + 2] = name, mid end
@@ -66,7 +66,7 @@ local check = {
 -- Numbers beside messages, by the name of their key.
 local LIMITS = {locks = LATEST_MS, backoffs = LATEST_MS, nattempts = 1e15, ncrashes = 1e15, nunknowns = 1e15}
 local SETTINGS = {floor = LATEST_MS, max_lease = LONGEST_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
-  deduped = 1e15, dead_max = 1e9, dead_age_ms = MOST_MS, dead_evicted = 1e15, turn = 9e15, max = 1e9}
+  deduped = 1e15, dead_max = 1e9, dead_age_ms = MOST_MS, dead_evicted = 1e15, turn = 9e15, max = 1e9, members = 1e15}
 
 local function totals()
   local placed = size(ready, left_ready) + size(circle, left_circle) + redis.call('ZCARD', due) + redis.call('HLEN', lines)
@@ -81,8 +81,8 @@ local function totals()
   end
 end
 
--- The last id that a stream can have leaves room for no event.
-local function stream()
-  local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-  rule(not last or not string.find(last[1], '^18446744073709551615%-'), 'events: their ids are used up', '')
+-- The last id that a stream can have leaves room for no entry.
+local function stream(key, name)
+  local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+  rule(not last or not string.find(last[1], '^18446744073709551615%-'), (name == '' and 'events' or name) .. ': their ids are used up', name)
 end

@@ -1,14 +1,16 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
 -- needs: meta events time_ms LATEST_MS LONGEST_LOCK_MS stored whole_or_none
-local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, stepped_back_ms
+local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, stepped_back_ms
 local function read_clock(now)
-  paused, level, floor, max_lease, max_content, maxlen, fence, turn = unpack(
-    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn'))
+  paused, level, floor, max_lease, max_content, maxlen, fence, turn, members = unpack(
+    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members'))
   now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
   floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, LONGEST_LOCK_MS, 0)
   max_content = stored(max_content, 1048576, 0)
   -- There once the queue had keys or rules.
   turn = turn and math.floor(stored(turn, 9e15, 0))
+  -- There once the queue had messages of flows.
+  members = members and math.floor(stored(members, 1e15, 0))
   stepped_back_ms = floor - now_ms
   if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
 end

@@ -1,5 +1,5 @@
 -- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
--- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget level max_content now_ms start_newer to_ready unlock_to_wait
+-- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget level max_content now_ms start_newer to_ready unlock_to_wait end_member
 -- How many dead messages a queue keeps, and how long, unless its meta says otherwise.
 local DEAD_MAX, DEAD_AGE_MS = 10000, 15552000000
 
@@ -72,6 +72,7 @@ local function crash(mid, reason, kind, limit, first_to_front)
   if newer then
     start_newer(mid, newer)
   elseif over then
+    end_member('dead', mid)
     forget(mid)
   else
     unlock_to_wait(mid)

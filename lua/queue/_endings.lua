@@ -1,5 +1,5 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
--- needs: tokens options any free emit level now_ms rarely tick done turn in_lines
+-- needs: tokens options any free emit level now_ms rarely tick done turn in_lines members end_member
 local LONGEST_RECORD = 65536
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true, hold = true}
@@ -72,5 +72,6 @@ local function settle_all(words, first, count, crash_limit)
   if #finished > 0 then
     free(finished, turn and finished_own)
     redis.call('SADD', done, unpack(finished))
+    for i = 1, members and #finished or 0 do end_member('done', finished[i]) end
   end
 end

@@ -73,7 +73,7 @@ local function in_lines()
     all_rule = all_rule or rule_in(redis.call('HGET', rules, ''))
     local own = redis.call('HMGET', rules, unpack(names))
     for i, key in ipairs(names) do
-      local s, all, one = known[key], key ~= '' and all_rule or {}, own[i] and rule_in(own[i]) or {}
+      local s, all, one = known[key], key ~= '' and all_rule or {}, key ~= '' and own[i] and rule_in(own[i]) or {}
       s.most = one[1] or all[1]
       s.burst, s.interval = pace(one[2] and one or all)
       s.most_waiting = one[5] or all[5]

@@ -1,6 +1,6 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: locks ready due circle eoq_backoff ndry_runs turns any lock_up now_ms paused turn pick pick_turns in_lines rarely wake_up walk
+-- needs: locks ready due circle eoq_backoff ndry_runs turns any lock_up now_ms paused turn pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
@@ -25,6 +25,12 @@ local function resting_ms()
   return left_ms <= 30000 and left_ms or 0
 end
 
+-- 1: it stands still, since it is paused, or so much waits in flow_outbox; 2: something does.
+local function standing()
+  local still = paused == '1' or nentries > MOST_ENTRIES
+  return (still and 1 or 0) + ((nentries > 0 or member_records[1]) and 2 or 0)
+end
+
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
 -- by: {stem: what the tokens begin with, lease_ms, crash_limit}
 local function hand_out(limit, by)
@@ -32,7 +38,8 @@ local function hand_out(limit, by)
   if any.due then rarely().promote(lap) end
   walk(lap, by.crash_limit)
   local reply, mids = {0, 0, 0}, {}
-  local room, nturns = paused ~= '1' and limit or 0, 0
+  local still = paused == '1' or nentries > MOST_ENTRIES
+  local room, nturns = still and 0 or limit, 0
   if turn then
     local most = in_lines().most_running
     if most then room = math.min(room, most - redis.call('HLEN', locks)) end
@@ -44,10 +51,10 @@ local function hand_out(limit, by)
     pick(limit, reply, mids)
   end
   if mids[1] then lock_up(reply, mids, by) end
-  local more = room > 0 and paused ~= '1' and redis.call('LLEN', ready) + nturns > 0
+  local more = room > 0 and not still and redis.call('LLEN', ready) + nturns > 0
   if more then wake_up() end
   if mids[1] or more then redis.call('DEL', ndry_runs) else reply[1], reply[3] = rest(lap) end
-  reply[2] = paused == '1' and 1 or 0
+  reply[2] = standing()
   return reply
 end
 

@@ -1,5 +1,5 @@
 -- settle: what becomes of one held message whose attempt ends, but for the plainest success.
--- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait turn in_lines
+-- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait turn in_lines end_member
 local function wait_until(mid, token, backoff_ms, outcome)
   unlock_to_wait(mid, token)
   if turn and in_lines().hold_line(mid, backoff_ms, outcome == 'hold') then return end
@@ -13,6 +13,7 @@ end
 local function finish_done(mid, detail)
   local own = any.options and redis.call('HGET', options, mid)
   local _, dedupe_ms, taken_till = own_options(own or '')
+  end_member('done', mid)
   dedupe_ms = tonumber(detail) or dedupe_ms or (taken_till and taken_till - now_ms) or 0
   if dedupe_ms > 0 then
     dedupe_until(mid, now_ms + dedupe_ms)
@@ -46,6 +47,7 @@ local function settle(mid, token, outcome, detail, crash_limit)
     if outcome == 'hold' and turn then in_lines().hold_key(mid, tonumber(detail) or 0) end
     start_newer(mid, newer)
   elseif outcome == 'dead' or outcome == 'expired' then
+    end_member(outcome == 'dead' and 'dead' or 'cancelled', mid)
     forget(mid)
   else
     count_ending(mid, outcome)

@@ -6,7 +6,7 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
-  eoq_backoff:string wake:list meta:hash events:stream
+  eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream
   last_call:string
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
@@ -20,11 +20,11 @@ WRITES   nothing for a message not cancelled, nothing at all when the call is re
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
   eoq_backoff, wake, meta,
-  events, last_call = unpack(KEYS)
+  events, flow_outbox, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
 --@include shared/_arguments
-keys_are(27)
+keys_are(28)
 arguments_are(3, 1, 1000)
 --@include _stored
 --@include shared/_caller
@@ -38,6 +38,7 @@ read_clock(now)
 probe_live()
 local any = {left_ready = redis.call('SCARD', left_ready) > 0, left_circle = redis.call('SCARD', left_circle) > 0}
 local nwake = redis.call('LLEN', wake)
+--@include _members
 --@include _wake
 --@include _pace
 --@include _lines
@@ -62,5 +63,6 @@ for i = 4, #ARGV do
   if not over then cancel(ARGV[i], word) end
 end
 save_lines()
+save_members()
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -11,9 +11,9 @@ ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
-RETURNS  {'cleared', messages} | {'closed'}
+RETURNS  {'cleared', messages} | {'members', how many messages of flows have not ended} | {'closed'}
 COST     O(1) here; the server frees the memory in the background
-WRITES   all keys but last_call's; nothing when the call is refused
+WRITES   all keys but last_call's; nothing when the call is refused or members have not ended
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, eoq_backoff,
@@ -38,6 +38,7 @@ if call.kept then
   local words = kept_words(call.kept)
   return {words[1], tonumber(words[2])}
 end
+if members and members > 0 then return {'members', members} end
 local words = {'cleared', redis.call('HLEN', messages)}
 tick()
 for i = 1, 24 do redis.call('UNLINK', KEYS[i]) end

@@ -7,7 +7,7 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
   quarantine:hash keys:hash lines:hash turns:zset rests:zset rules:hash
-  eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
+  eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream flow_outbox:stream last_call:string
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
@@ -25,11 +25,11 @@ WRITES   nothing while eoq_backoff holds or when the call is refused
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
   quarantine, keys, lines, turns, rests, rules,
-  eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+  eoq_backoff, ndry_runs, wake, meta, events, flow_outbox, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(32)
+keys_are(33)
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 1, 1000)
 --@include _stored
@@ -42,6 +42,7 @@ local call = open_call(last_call, number)
 read_clock(now)
 --@include _present
 --@include _present_dead
+--@include _members
 probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _wake
 --@include _pace
@@ -89,10 +90,11 @@ if call.kept then
   return reply_with(handed_again(call.kept, by.stem))
 end
 local resting = resting_ms()
-if resting > 0 then return reply_with({resting, paused == '1' and 1 or 0, 0}) end
+if resting > 0 then return reply_with({resting, standing(), 0}) end
 
 tick()
 local handed = hand_out(limit, by)
 save_lines()
+save_members()
 record_call(call, '\30' .. table.concat(without_contents(handed, lease_ms), '\31'))
 return reply_with(handed)

@@ -7,7 +7,7 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream last_call:string
-  then one result:list per message, where drop_results is 1
+  then one result:list per message, where drop_results is 1; or last_dead:hash, where again is member
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
@@ -17,7 +17,8 @@ ARGV
   can_update   1: newer content may replace what waits
   can_requeue  1: newer content may run after the current run, or at once when that is done
   again        for a mid that lives. done: a new message once that one is done; start: also during its run, to run
-               after it, unless newer content waits behind it already; '': see can_update and can_requeue
+               after it, unless newer content waits behind it already; '': see can_update and can_requeue; member:
+               the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'
   lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
   dedupe_ms    how long to refuse its mid after it is done, '' = until collected; '@' and ms: refuse it so long from
                now on, also when it is done earlier
@@ -26,7 +27,7 @@ ARGV
   keyed        'key': each message has a key behind its content, 512 bytes at most, '' = none | 'ordered': and those of
                a key start in the order of their enqueue | '' = two per message
   then two per message: mid, content, 1-1000 messages; or three: mid, content, key
-RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status;
+RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, or 'dead';
          {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows
 COST     O(messages)
 WRITES   nothing for 'exists'; nothing at all when memory or a line is full, or the call is refused
@@ -47,7 +48,7 @@ if #KEYS == 27 and #ARGV == 15 and now .. delay_ms .. at .. lock_ms .. dedupe_ms
   local notes, nwake = redis.call('SCARD', left_ready), redis.call('LLEN', wake)
   redis.call('LLEN', ready)
   local usual = (can_update == '0' or can_update == '1') and (can_requeue == '0' or can_requeue == '1')
-    and (again == '' or again == 'done' or again == 'start') and #mid <= 512 and string.find(mid, '^[ -~]+$')
+    and (again == '' or again == 'done' or again == 'start') and #mid <= 512 and string.find(mid, '^[ -}][ -~]*$')
     and #content <= (tonumber(longest) or -1) and #content <= 1048576 and #caller <= 64 and string.find(caller, '^[!-~]+$')
     and #number <= 15 and string.find(number, '^%d+$')
     and tonumber(number) > last_number and (not recorded or last_number >= 0) and level ~= 'all' and notes == 0
@@ -71,12 +72,17 @@ one_of('keyed', keyed, '', 'key', 'ordered')
 one_of('drop_results', drop_results, '', '1')
 local FIXED_KEYS, FIXED, WIDTH = 27, 13, keyed == '' and 2 or 3
 arguments_are(FIXED, 1, 1000, WIDTH)
-keys_are(FIXED_KEYS + (drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
+keys_are(FIXED_KEYS + (again == 'member' and 1 or drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
 --@include _stored
 one_of('can_update', can_update, '0', '1')
 one_of('can_requeue', can_requeue, '0', '1')
 whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
-one_of('again', again, '', 'done', 'start')
+one_of('again', again, '', 'done', 'start', 'member')
+local are_members = again == 'member'
+if are_members then
+  if can_update .. can_requeue .. drop_results ~= '00' or at_most_ms ~= '' then refuse('again', 'not member with updates, requeues or at_most_ms') end
+  again = ''
+end
 local from_now_ms = string.match(dedupe_ms, '^@(.*)$')
 local read = from_now_ms and whole or whole_or_none
 read('dedupe_ms', from_now_ms or dedupe_ms, 0, MOST_MS)
@@ -119,11 +125,31 @@ for i = 1, #batch, 2 do
   if size > longest then longest = size end
   mids[(i + 1) / 2], words[i], words[i + 1] = mid, 'added', ''
 end
-if not is_text(table.concat(mids, ' ')) then refuse('a mid', 'UTF-8 without control characters') end
+local all_mids = table.concat(mids, ' ')
+if not is_text(all_mids) then refuse('a mid', 'UTF-8 without control characters') end
+for i = 1, (are_members or string.find(all_mids, '~', 1, true)) and #mids or 0 do
+  if (string.byte(mids[i]) == 126) ~= are_members then refuse('a mid', are_members and 'of a flow' or 'without ~ in front') end
+end
 if call.refused then return {'closed'} end
 if call.kept then
 --@include _recorded
   return kept_words(call.kept)
+end
+
+-- A member that is dead isn't enqueued again: the rest of the call is as if it weren't among them.
+local dead_at, given_mids = {}, mids
+if are_members then
+  local kept = {}
+  mids, words = {}, {}
+  for i, id in ipairs(redis.call('HMGET', KEYS[FIXED_KEYS + 1], unpack(given_mids))) do
+    dead_at[i] = id
+    if not id then
+      local n = 2 * #mids
+      mids[#mids + 1], kept[n + 1], kept[n + 2] = given_mids[i], batch[2 * i - 1], batch[2 * i]
+      words[n + 1], words[n + 2] = 'added', ''
+    end
+  end
+  batch = kept
 end
 
 -- Keys of another type raise here: those that new messages go to, and before anything is written, where a mid lives
@@ -149,7 +175,7 @@ end
 
 local new_till = at_most_ms and math.min(not_before, now_ms + at_most_ms) or not_before
 local lives, later, mark = {}, new_till and new_till > now_ms, keyed == 'ordered' and 'o' or ''
-if any_key and not later then
+if any_key and not later and mids[1] then
   local key, most = in_lines().full_line(mids, key_of)
   if key then return {'full', key, tostring(most)} end
 end
@@ -159,6 +185,7 @@ if #batch > 2 then
 end
 local new = write(batch, lives, probe_live)
 local changed = new[1] ~= nil
+if are_members and changed then redis.call('HSET', meta, 'members', string.format('%.0f', (members or 0) + #new)) end
 if new[1] then
   local plain, lined = new, {}
   if any_key then
@@ -212,5 +239,17 @@ end
 save_lines()
 if begins and changed then redis.call('HSETNX', meta, 'turn', '0') end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end
+if are_members and #mids < #given_mids then
+  local n, all = 0, {}
+  for i = 1, #given_mids do
+    if dead_at[i] then
+      all[2 * i - 1], all[2 * i] = 'exists', 'dead'
+    else
+      n = n + 2
+      all[2 * i - 1], all[2 * i] = words[n - 1], words[n]
+    end
+  end
+  words = all
+end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

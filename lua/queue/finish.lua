@@ -7,7 +7,7 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
   quarantine:hash keys:hash lines:hash turns:zset rests:zset rules:hash
-  eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
+  eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream flow_outbox:stream last_call:string
   then one result:list per result
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
@@ -28,14 +28,14 @@ WRITES   nothing for a stale ending, nothing at all when the call is refused
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
   quarantine, keys, lines, turns, rests, rules,
-  eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+  eoq_backoff, ndry_runs, wake, meta, events, flow_outbox, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1, 7)
 
 --@include shared/_arguments
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 0, 1000)
 count = whole('count', count, 0, 1000)
-local FIRST, FIXED_KEYS = 8, 32
+local FIRST, FIXED_KEYS = 8, 33
 keys_are(FIXED_KEYS, FIXED_KEYS + count)
 --@include _stored
 --@include shared/_caller
@@ -47,6 +47,7 @@ local call = open_call(last_call, number)
 read_clock(now)
 --@include _present
 --@include _present_dead
+--@include _members
 probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _wake
 --@include _pace
@@ -122,6 +123,9 @@ if call.kept then
 --@include _handed_again
   return append(kept_words(call.kept), limit > 0 and handed_again(call.kept, by.stem) or {})
 end
+for j = 1, members and #KEYS - FIXED_KEYS or 0 do
+  with_result[ARGV[FIRST + 6 * (ARGV[FIRST + 6 * count + 3 * (j - 1)] - 1)]] = true
+end
 local words = {}
 settle_all(words, FIRST, count, crash_limit)
 store_results(words)
@@ -129,8 +133,9 @@ local handed = {}
 if limit > 0 then
   local resting = resting_ms()
   tick()
-  handed = resting > 0 and {resting, paused == '1' and 1 or 0, 0} or hand_out(limit, by)
+  handed = resting > 0 and {resting, standing(), 0} or hand_out(limit, by)
 end
 save_lines()
+save_members()
 record_call(call, table.concat(words, '\31') .. '\30' .. (handed[1] and table.concat(without_contents(handed, lease_ms), '\31') or ''))
 return append(words, handed)

@@ -7,10 +7,11 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   dead:zset dead_messages:hash last_dead:hash quarantine:hash wake:list meta:hash
-  events:stream schedules:hash ticks:hash tick_log:list
+  events:stream schedules:hash ticks:hash tick_log:list flow_outbox:stream
 ARGV
   part    'types': of each key; 'totals'; 'ready' 'circle' 'due' 'done' 'dead' 'lines' 'keys'; 'running': of each key, where at most 10,000 hold a lock; the name of a hash with a field
-          per message, 'messages' among them; 'left_ready' 'left_circle'; 'last_dead' 'dead_messages'
+          per message, 'messages' among them; 'members': mids of those in messages that have not ended, and how many
+          meta says there are; 'left_ready' 'left_circle'; 'last_dead' 'dead_messages'
           'quarantine'; 'at': one mid's place, 'note_ready' 'note_circle': whether one note has its copy
   cursor  offset in a list or sorted set, or SCAN's; the mid, for the last three
   limit   entries looked at, 1-1000
@@ -21,11 +22,11 @@ WRITES   nothing
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress,
   ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules, dead, dead_messages, last_dead,
-  quarantine, wake, meta, events, schedules, ticks, tick_log = unpack(KEYS)
+  quarantine, wake, meta, events, schedules, ticks, tick_log, flow_outbox = unpack(KEYS)
 local part, cursor, limit = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(32)
+keys_are(33)
 arguments_are(3)
 limit = whole('limit', limit, 1, 1000)
 --@include _stored
@@ -37,9 +38,9 @@ limit = whole('limit', limit, 1, 1000)
 local NAMES = {'messages', 'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations',
   'requeue', 'options', 'progress', 'ready', 'due', 'circle', 'done', 'left_ready', 'left_circle', 'keys', 'lines',
   'turns', 'rests', 'rules', 'dead', 'dead_messages', 'last_dead', 'quarantine', 'wake', 'meta', 'events', 'schedules',
-  'ticks', 'tick_log'}
+  'ticks', 'tick_log', 'flow_outbox'}
 local TYPES = {ready = 'list', due = 'zset', circle = 'list', done = 'set', left_ready = 'set', left_circle = 'set',
-  turns = 'zset', rests = 'zset', dead = 'zset', wake = 'list', events = 'stream', tick_log = 'list'}
+  turns = 'zset', rests = 'zset', dead = 'zset', wake = 'list', events = 'stream', tick_log = 'list', flow_outbox = 'stream'}
 local seen, notes, following = {}, {}, '0'
 
 local function offset() return whole('cursor', cursor, 0, 9007199254740991) end
@@ -110,7 +111,7 @@ local function running()
 end
 
 local look = {
-  types = types, totals = function() totals() stream() end,
+  types = types, totals = function() totals() stream(events, '') stream(flow_outbox, 'flow_outbox') end,
   ready = function() following = listed(ready, left_ready) end,
   circle = function() following = listed(circle, left_circle) end,
   due = function() following = scored(due) end,
@@ -120,6 +121,12 @@ local look = {
   end,
   messages = function()
     following = scanned('HSCAN', messages, 2, function(mid) seen[#seen + 1] = mid end)
+  end,
+  members = function()
+    following = scanned('HSCAN', messages, 2, function(mid)
+      if string.byte(mid) == 126 and not finished(mid) then seen[#seen + 1] = mid end
+    end)
+    notes[1] = tostring(count_of(meta, 'members'))
   end,
   lines = function()
     following = scanned('HSCAN', lines, 2, function(field, mid)

@@ -7,7 +7,7 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
   keys:hash lines:hash turns:zset rests:zset rules:hash
-  eoq_backoff:string wake:list meta:hash events:stream bin:hash last_call:string
+  eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream bin:hash last_call:string
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
@@ -27,11 +27,11 @@ WRITES   nothing for one that isn't restored; nothing at all when the call is re
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
   keys, lines, turns, rests, rules,
-  eoq_backoff, wake, meta, events, bin, last_call = unpack(KEYS)
+  eoq_backoff, wake, meta, events, flow_outbox, bin, last_call = unpack(KEYS)
 local caller, number, now, op, place = unpack(ARGV, 1, 5)
 
 --@include shared/_arguments
-keys_are(31)
+keys_are(32)
 arguments_are(5, 1, 250)
 --@include _stored
 --@include shared/_caller
@@ -66,6 +66,7 @@ for i = 6, #ARGV do
   end
 end
 if begins then turn = 0 end
+--@include _members
 --@include _wake
 --@include _pace
 --@include _lines
@@ -88,12 +89,13 @@ local function to_its_slot(mid, own)
 end
 
 -- The last first, so that the first of them is first.
-local first_ones = {}
+local first_ones, nback = {}, 0
 local function put_waiting(mid, parts)
   local content, own = parts[8], parts[6]
   if not is_mid(mid) or mid == '' or not content or #content > 1048576 then return 'damaged' end
   if redis.call('HSETNX', messages, mid, content) == 0 then return 'exists' end
   tick()
+  if string.byte(mid) == TILDE then nback = nback + 1 end
   for i, key in ipairs({nattempts, ncrashes, nunknowns, generations, options, progress}) do
     if parts[i + 1] then redis.call('HSET', key, mid, parts[i + 1]) end
   end
@@ -130,6 +132,7 @@ local function put_revived(id, parts)
   if not_waiting(mid, '') or content ~= string.sub(parts[3], #head + length + 1) then return 'changed' end
   tick()
   emit('cancelled', mid, now_ms, '\31' .. (redis.call('HGET', nattempts, mid) or '') .. '\31\31\31\31\31\31' .. op)
+  end_member('dead', mid)
   if redis.call('HEXISTS', backoffs, mid) == 1 then leave_due(mid) else leave_ready(mid) end
   forget(mid)
   return put_dead(id, parts)
@@ -169,6 +172,7 @@ end
 for i = #first_ones, 1, -1 do to_ready(first_ones[i], true) end
 close_bin()
 save_lines()
+save_members(nback)
 if begins and changed then redis.call('HSETNX', meta, 'turn', '0') end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

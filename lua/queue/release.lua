@@ -41,6 +41,8 @@ read_clock(now)
 --@include _counters
 --@include _place
 --@include _free
+-- A release ends none.
+local function end_member() end
 --@include _generation
 --@include _ending
 --@include _settle

@@ -8,7 +8,7 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash quarantine:hash
   keys:hash lines:hash turns:zset rests:zset rules:hash
-  eoq_backoff:string wake:list meta:hash events:stream
+  eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream
 ARGV
   now  epoch ms, or '' for the server's clock
   then one per mid, 0-100 of them
@@ -20,11 +20,11 @@ WRITES   where it stands is made anew, whatever it was; a second call finds noth
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine,
   keys, lines, turns, rests, rules,
-  eoq_backoff, wake, meta, events = unpack(KEYS)
+  eoq_backoff, wake, meta, events, flow_outbox = unpack(KEYS)
 local now = unpack(ARGV, 1, 1)
 
 --@include shared/_arguments
-keys_are(30)
+keys_are(31)
 arguments_are(1, 0, 100)
 --@include _stored
 --@include _counters
@@ -34,6 +34,7 @@ read_clock(now)
 if redis.call('EXISTS', keys, lines) > 0 then turn = turn or 0 end
 --@include _present
 --@include _present_dead
+--@include _members
 --@include _text
 --@include _wake
 --@include _pace
@@ -79,6 +80,7 @@ local function repair(mid)
     set_aside(mid)
     return 'quarantined'
   elseif not has(messages, mid) then
+    end_member('cancelled', mid)
     forget(mid)
     return 'forgotten'
   end
@@ -102,6 +104,28 @@ local function repair_meta()
     if finished(mid) then deduped = deduped + 1 end
   end
   if deduped ~= count_of(meta, 'deduped') then redis.call('HSET', meta, 'deduped', deduped) end
+end
+
+-- Members that haven't ended, counted where they stand.
+local function repair_members()
+  local found = 0
+  local function count(mids)
+    for _, mid in ipairs(mids) do
+      if string.byte(mid) == TILDE and has(messages, mid) and not finished(mid) then found = found + 1 end
+    end
+  end
+  for _, list in ipairs({{ready, left_ready}, {circle, left_circle}}) do
+    for first = 0, redis.call('LLEN', list[1]) - 1, 1000 do
+      local here = {}
+      for _, mid in ipairs(redis.call('LRANGE', list[1], first, first + 999)) do
+        if redis.call('SISMEMBER', list[2], mid) == 0 then here[#here + 1] = mid end
+      end
+      count(here)
+    end
+  end
+  for first = 0, redis.call('ZCARD', due) - 1, 1000 do count(redis.call('ZRANGE', due, first, first + 999)) end
+  count(redis.call('HVALS', lines))
+  if found > 0 or members then redis.call('HSET', meta, 'members', string.format('%.0f', found)) end
 end
 
 -- States, turns and rests of all keys, from what stands in lines and holds a lock. Another's place in a line is dropped.
@@ -146,5 +170,7 @@ end
 local words = {}
 for i = 2, #ARGV do words[#words + 1] = repair(ARGV[i]) end
 save_lines()
+save_members()
 repair_meta()
+repair_members()
 return words

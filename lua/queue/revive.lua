@@ -51,6 +51,7 @@ probe('ZCARD', dead, due)
 --@include _bin
 if op ~= '' or life_ms then operation(op) end
 
+local nmembers = 0
 local function revive(id, not_before)
   local mid, text = string.match(id, '^(.*)#[^#]*$'), redis.call('HGET', dead_messages, id)
   if not text then return 'nil' end
@@ -62,6 +63,7 @@ local function revive(id, not_before)
   if life_ms and not keep('revived', id, {redis.call('ZSCORE', dead, id), is_newest and '1', text}) then return 'full' end
   tick()
   redis.call('HSET', messages, mid, content)
+  if string.byte(mid) == 126 then nmembers = nmembers + 1 end
   if own ~= ',' then redis.call('HSET', options, mid, own) end
   redis.call('ZREM', dead, id)
   redis.call('HDEL', dead_messages, id)
@@ -80,5 +82,6 @@ local words = {}
 for i = 6, #ARGV, 2 do words[#words + 1] = revive(ARGV[i], ARGV[i + 1]) end
 close_bin(life_ms)
 save_lines()
+if nmembers > 0 then redis.call('HSET', meta, 'members', string.format('%.0f', (members or 0) + nmembers)) end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -7,7 +7,7 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
   keys:hash lines:hash turns:zset rests:zset rules:hash
-  eoq_backoff:string wake:list meta:hash events:stream bin:hash last_call:string
+  eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream bin:hash last_call:string
 ARGV
   caller   1-64 printable ASCII characters, the connection's random id
   number   of this call, counted up by the caller
@@ -25,11 +25,11 @@ WRITES   nothing for one that isn't taken; nothing at all when the call is refus
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
   keys, lines, turns, rests, rules,
-  eoq_backoff, wake, meta, events, bin, last_call = unpack(KEYS)
+  eoq_backoff, wake, meta, events, flow_outbox, bin, last_call = unpack(KEYS)
 local caller, number, now, op, life_ms, place = unpack(ARGV, 1, 6)
 
 --@include shared/_arguments
-keys_are(31)
+keys_are(32)
 arguments_are(6, 1, 250, 2)
 --@include _stored
 --@include shared/_caller
@@ -47,6 +47,7 @@ probe('HLEN', dead_messages, last_dead)
 probe('ZCARD', dead)
 local any = {left_ready = redis.call('SCARD', left_ready) > 0, left_circle = redis.call('SCARD', left_circle) > 0}
 local nwake = redis.call('LLEN', wake)
+--@include _members
 --@include _wake
 --@include _pace
 --@include _lines
@@ -69,6 +70,7 @@ local function take_waiting(mid, generation)
   if life_ms and not keep(place, mid, parts) then return 'full' end
   tick()
   emit('cancelled', mid, now_ms, '\31' .. (attempts or '') .. '\31\31\31\31\31\31' .. op)
+  end_member('cancelled', mid)
   if not_before then leave_due(mid) else leave_ready(mid) end
   forget(mid)
   return 'taken'
@@ -100,5 +102,6 @@ for i = 7, #ARGV, 2 do
 end
 close_bin(life_ms)
 save_lines()
+save_members()
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

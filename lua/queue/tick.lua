@@ -51,7 +51,9 @@ whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
 whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
 --@include _text
 if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end
-if mid == '' or #mid > LONGEST_MID or not is_text(mid) then refuse('mid', '1 to 512 bytes of UTF-8 without control characters') end
+if mid == '' or #mid > LONGEST_MID or not is_text(mid) or string.byte(mid) == 126 then
+  refuse('mid', '1 to 512 bytes of UTF-8 without control characters, and without ~ in front')
+end
 if #key > 512 or (key == '') ~= (keyed == '') or not is_text(key) then
   refuse('key', 'UTF-8 without control characters, 512 bytes at most, where keyed says so')
 end
@@ -62,6 +64,7 @@ read_clock(now)
 
 --@include _schedules
 local known = schedule_state(name)
+if string.byte(known.mid) == 126 then known.mid = '' end
 local last, clock = last_tick(known, now_ms)
 probe('LLEN', tick_log)
 if overlap ~= 'run' then
@@ -94,6 +97,8 @@ if begins then turn = 0 end
 --@include _accept
 --@include _status
 --@include _free
+-- Runs of schedules are not members.
+local function end_member() end
 --@include _generation
 --@include _newer
 --@include _cancel

@@ -83,6 +83,26 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     queue.admin.collect(now=now + 100_000)
     queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead()))
     queue.admin.clear(now=now)
+    members(queue, now)
+    queue.admin.clear(now=now)
+
+
+def members(queue: Queue, now: int) -> None:
+    """Messages of flows that end in each way, and what is said to flows."""
+    mids = [f"~f.map.{i}" for i in range(8)]
+    queue.enqueue_members([(mid, b"v") for mid in mids], dedupe=1, now=now)
+    held = queue.dequeue(5, now=now).messages
+    for outcome, one in zip(("done", "dead", "crashed", "expired", "retry"), held, strict=True):
+        ending = Ending(mid=one.mid, token=one.token, outcome=outcome, result=b"r", result_ttl=9)
+        queue.finish([ending], crash_limit=1, now=now)
+    queue.admin.bin("op").take_out((mids[5], ""), now=now)
+    queue.cancel(*mids, now=now)
+    queue.enqueue_members([(mid, b"v") for mid in mids], key="k", delay=1, now=now)
+    queue.admin.revive(*(dead.dead_id for dead in queue.admin.dead()), now=now)
+    queue.announce("begin", "f")
+    while entries := queue.flow_outbox(3, "somebody"):
+        queue.flow_outbox_drop([entry.entry_id for entry in entries])
+    queue.cancel(*mids, now=now)
 
 
 def undone(queue: Queue, dead_ids: list[str], now: int) -> None:

@@ -39,6 +39,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
     """One good call of each script."""
     ending = ("held", held.token, "done", "", 0, "job\x1f1")
     return {
+        "announce": Call(("signal", "import:1", "approved\x1ftrue")),
         "cancel": Call(_numbered("held", "ready1", "due1", "none")),
         "checkpoint": Call(("held", held.token, '{"row":7}')),
         "clear": Call(_numbered()),
@@ -60,6 +61,8 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "finish": Call(
             _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)
         ),
+        "flow_drop": Call(("5-1", "7-1")),
+        "flow_read": Call(("drainer", 1_000, 10)),
         "fsck": Call(("ready", 0, 10)),
         "hold": Call((NOW + 5_000, "acme", 60_000)),
         "level": Call(("all", 1_000)),

@@ -51,6 +51,13 @@ def sound(queue: Queue, redis: Any) -> None:
     assert queue.admin.fsck() == []
 
 
+def test_limits_of_keys_do_not_bind_messages_without_a_key(queue, at):
+    queue.rules(key_max=1, key_rate="2/m")
+    queue.enqueue_many([b"v"] * 10, now=at(0))
+    assert len(queue.dequeue(5, now=at(1)).messages) == 5
+    assert len(queue.dequeue(5, now=at(1)).messages) == 5
+
+
 def test_one_of_another_key_passes_a_backlog(queue, key_of, at):
     queue.enqueue_many([b"x"] * 500, key="A", now=at(0))
     queue.enqueue(b"x", key="B", now=at(0))

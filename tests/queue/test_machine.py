@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
     def handed(self, limit: int) -> list[Any]:
         """What a worker gets: one call looks past so many stale copies, and says when to ask again."""
         for _ in range(20):
-            messages, sleep_ms, paused, _ = self.queue.dequeue(
+            messages, sleep_ms, paused, *_ = self.queue.dequeue(
                 limit, lease=LEASE_MS / 1000, crash_limit=CRASH_LIMIT, now=self.now
             )
             assert paused == self.reference.paused

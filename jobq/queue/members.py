@@ -1,0 +1,67 @@
+"""What a queue says to flows: its outbox, and its members, the messages of flows.
+
+The script that ends members writes that into the queue's outbox. Drainers read the oldest entries, take them to the
+flows, and drop them last, so that an entry of a drainer that died is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jobq.queue.types import text_of
+
+#: What each mid of a member begins with.
+MARK = "~"
+#: Above this many entries the queue hands out nothing.
+MOST_ENTRIES = 1_000_000
+#: How long other drainers leave the entries to the one that read them.
+CLAIM_MS = 1_000
+
+
+class OutboxRecord(NamedTuple):
+    """One thing that a flow is to learn.
+
+    kind: 'done', 'done+' (with a result), 'dead' or 'cancelled' of the member that `subject` names; or 'begin',
+    'signal', 'cancel', 'retry' or 'look' for the flow of that id, with a detail. Anybody who may write to the queue may
+    have written it.
+    """
+
+    kind: str
+    subject: str
+    detail: bytes = b""
+
+
+class OutboxEntry(NamedTuple):
+    """One entry of a queue's outbox; without records if it can't be read."""
+
+    entry_id: str
+    records: list[OutboxRecord]
+
+    @property
+    def since_ms(self) -> int:
+        """When it was written, epoch ms by the server's clock."""
+        return int(self.entry_id.partition("-")[0])
+
+
+class OutboxBacklog(NamedTuple):
+    """How many entries wait in a queue's outbox, and since when the oldest does, epoch ms; 0 = none."""
+
+    entries: int
+    oldest_ms: int
+
+
+def read_entries(reply: Sequence[Any]) -> list[OutboxEntry]:
+    """The entries in a reply of `flow_read`; none when another drainer has them."""
+    return [
+        OutboxEntry(entry_id.decode(), _records(text))
+        for entry_id, text in zip(reply[1::2], reply[2::2], strict=True)
+    ]
+
+
+def _records(text: bytes) -> list[OutboxRecord]:
+    found = []
+    for part in text.split(b"\x1e") if text else ():
+        kind, subject, detail = (*part.split(b"\x1f", 2), b"", b"")[:3]
+        found.append(OutboxRecord(text_of(kind), text_of(subject), detail))
+    return found

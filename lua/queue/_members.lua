@@ -1,0 +1,24 @@
+-- members: messages of flows, whose mids begin with ~. The script that ends some appends that to flow_outbox, in one entry
+-- for the whole call; drainers take it to the flows. `members` of meta counts those that haven't ended, once there were any.
+-- needs: flow_outbox meta members
+local TILDE, MOST_ENTRIES = 126, 1000000
+local member_records, nrecords, with_result = {}, 0, {}
+-- A key of another type raises here, where nothing is written yet.
+local nentries = members and redis.call('XLEN', flow_outbox) or 0
+
+-- kind: done, dead, or cancelled; in place of done 'done+' for a mid in with_result
+local function end_member(kind, mid)
+  if not members or string.byte(mid) ~= TILDE then return end
+  nrecords = nrecords + 1
+  member_records[nrecords] = (kind == 'done' and with_result[mid] and 'done+' or kind) .. '\31' .. mid
+end
+
+-- Entries that can't be appended (the last id is used up) are missing in their flows, which `flow check` repairs.
+local function save_members(new)
+  local change = (new or 0) - nrecords
+  if nrecords > 0 then redis.pcall('XADD', flow_outbox, '*', '1', table.concat(member_records, '\30')) end
+  if change ~= 0 then
+    members = math.max(0, (members or 0) + change)
+    redis.call('HSET', meta, 'members', string.format('%.0f', members))
+  end
+end

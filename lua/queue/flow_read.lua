@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+--[[
+flow_read: the oldest entries of flow_outbox, for one of those that take them to the flows. They stay until flow_drop.
+
+KEYS
+  flow_outbox:stream flow_claim:string
+ARGV
+  drainer   who asks, 1-64 printable ASCII characters; '' = read without a claim
+  claim_ms  how long the others leave the entries to this one, 1-60000
+  limit     entries, 1-1000
+RETURNS  {'entries', then per entry: its id, its records joined by 0x1e, '' for an entry of another shape}: about 1 MiB of
+         them; none: there are none, and the claim is over | {'claimed'}: another one is at it
+COST     O(limit)
+WRITES   flow_claim
+]]
+local flow_outbox, flow_claim = unpack(KEYS)
+local drainer, claim_ms, limit = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(2)
+arguments_are(3)
+if #drainer > 64 or not string.find(drainer, '^[!-~]*$') then refuse('drainer', '64 printable ASCII characters without blanks at most') end
+claim_ms, limit = whole('claim_ms', claim_ms, 1, 60000), whole('limit', limit, 1, 1000)
+local found, MOST_BYTES = redis.call('XRANGE', flow_outbox, '-', '+', 'COUNT', limit), 1048576
+if drainer ~= '' then
+  local holder = redis.call('GET', flow_claim)
+  if holder and holder ~= drainer and found[1] then return {'claimed'} end
+  if found[1] then
+    redis.call('SET', flow_claim, drainer, 'PX', claim_ms)
+  elseif holder == drainer then
+    redis.call('DEL', flow_claim)
+  end
+end
+local reply, bytes = {'entries'}, 0
+for i, entry in ipairs(found) do
+  local fields = entry[2] or {}
+  local text = fields[1] == '1' and #fields == 2 and #fields[2] <= 2 * MOST_BYTES and fields[2] or ''
+  bytes = bytes + #text
+  if i > 1 and bytes > MOST_BYTES then break end
+  reply[2 * i], reply[2 * i + 1] = entry[1], text
+end
+return reply

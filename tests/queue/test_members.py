@@ -1,0 +1,248 @@
+"""Messages of flows: whatever ends one is written to the queue's outbox by the script that ends it, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from jobq.errors import ConfigError, ScriptError
+from jobq.queue import keys
+from jobq.queue.aio import aenqueue_members
+from jobq.queue.fsck import repair
+from jobq.queue.members import MOST_ENTRIES, OutboxRecord
+from jobq.queue.presence import put_worker
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Enqueued
+
+ROOT = [(f"~import:7.rows.{i}", b"v") for i in range(8)]
+MIDS = [mid for mid, _ in ROOT]
+
+
+def records(queue: Queue) -> list[tuple[str, str]]:
+    """What the outbox holds: kinds and subjects."""
+    return [
+        (record.kind, record.subject) for entry in queue.flow_outbox() for record in entry.records
+    ]
+
+
+def counted(queue: Queue, redis: Any) -> int:
+    return int(redis.hget(f"{queue.prefix}meta", "members") or -1)
+
+
+def ends(queue: Queue, redis: Any, *kinds: str) -> None:
+    """The outbox has these endings, meta counts the others, and the queue is sound."""
+    assert Counter(kind for kind, _ in records(queue)) == Counter(kinds)
+    assert queue.admin.fsck() == []
+
+
+def test_an_ending_is_in_the_outbox_when_a_finish_returns_whatever_its_outcome(
+    queue: Queue, redis: Any, at: Any
+):
+    queue.enqueue_members(ROOT, now=at(0))
+    held = queue.dequeue(8, now=at(1)).messages
+    outcomes = ("done", "done", "dead", "expired", "crashed", "retry", "snooze", "release")
+    endings = [
+        Ending(mid=one.mid, token=one.token, outcome=outcome, reason="why")
+        for one, outcome in zip(held, outcomes, strict=True)
+    ]
+    endings[1] = Ending(mid=held[1].mid, token=held[1].token, result=b"r", result_ttl=60)
+    queue.finish(endings, crash_limit=1, now=at(2))
+
+    [entry] = queue.flow_outbox()
+    assert entry.records == [
+        OutboxRecord("dead", MIDS[2]), OutboxRecord("cancelled", MIDS[3]), OutboxRecord("dead", MIDS[4]),
+        OutboxRecord("done", MIDS[0]), OutboxRecord("done+", MIDS[1]),
+    ]  # fmt: skip
+    assert counted(queue, redis) == 3
+    assert queue.admin.fsck() == []
+    again = queue.finish(endings, crash_limit=1, now=at(3)).replies
+    assert set(again) == {"stale"}
+    assert len(queue.flow_outbox()) == 1
+
+
+def test_an_ending_is_in_the_outbox_when_nobody_finishes_it(queue: Queue, redis: Any, at: Any):
+    queue.enqueue_members(ROOT, now=at(0))
+    queue.dequeue(2, lease=1, now=at(1))
+    queue.dequeue(1, lease=1, crash_limit=1, now=at(2_000))
+    assert Counter(records(queue)) == {("dead", MIDS[0]): 1, ("dead", MIDS[1]): 1}
+    queue.admin.collect(crash_limit=1, now=at(20_000))
+    queue.cancel(MIDS[3], "none", now=at(20_001))
+    [held] = queue.dequeue(now=at(20_002)).messages
+    queue.cancel(held.mid, now=at(20_003))
+    queue.admin.bin("op").take_out((MIDS[5], ""), (MIDS[6], ""), now=at(20_004))
+    ends(queue, redis, *["dead"] * 3, *["cancelled"] * 4)
+    assert counted(queue, redis) == 1
+
+    queue.admin.bin("op").put_back("waiting", MIDS[5], now=at(20_005))
+    assert counted(queue, redis) == 2
+    assert queue.admin.fsck() == []
+
+
+def test_a_dead_member_is_refused_until_a_person_revives_it(
+    queue: Queue, redis: Any, at: Any, end: Any
+):
+    queue.enqueue_members(ROOT[:2], dedupe=3_600, now=at(0))
+    first, second = queue.dequeue(2, now=at(1)).messages
+    end(queue, first, "dead", reason="why", now=at(2))
+    end(queue, second, now=at(2))
+    assert list(queue.enqueue_members(ROOT[:4], now=at(3))) == [
+        Enqueued(MIDS[0], "exists", "dead"), Enqueued(MIDS[1], "exists", "done-with-backoff"),
+        Enqueued(MIDS[2], "added"), Enqueued(MIDS[3], "added"),
+    ]  # fmt: skip
+    [dead] = queue.admin.dead()
+    assert list(queue.enqueue_members(ROOT[:1], key="k", now=at(3))) == [
+        Enqueued(MIDS[0], "exists", "dead")
+    ]
+    bin_ = queue.admin.bin("op")
+    bin_.revive((dead.dead_id, None), now=at(4))
+    assert counted(queue, redis) == 3
+    assert queue.enqueue_members(ROOT[:1], now=at(5))[0].existing_status == "queued"
+    bin_.put_back("revived", dead.dead_id, now=at(6))
+    assert records(queue)[-1] == ("dead", MIDS[0])
+    assert counted(queue, redis) == 2
+    assert queue.admin.fsck() == []
+
+
+def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
+    for refused in ({}, {"again": "done"}, {"again": "start", "can_update": True}):
+        with pytest.raises(ConfigError, match="belong to flows"):
+            queue.enqueue(b"v", mid="~x", **refused)
+    with pytest.raises(ConfigError, match="belong to flows"):
+        queue.enqueue_many([("a", b"v"), ("~x", b"v")])
+    with pytest.raises(ConfigError, match="begin with '~'"):
+        queue.enqueue_members([("x", b"v")])
+    with pytest.raises(ConfigError, match="none of"):
+        queue.enqueue_members(ROOT, can_update=True)
+    script = queue.scripts["enqueue"]
+    plain = ["", "", "", 0, 0, "", "", "", "", "", ""]
+    for number, rest in enumerate((["~x", b"v"], ["a ~b", b"v", "~x", b"v"]), 1):
+        command = [*script.keys, f"{queue.prefix}call:me", "me", number, *plain, *rest]
+        with pytest.raises(Exception, match="without ~ in front"):
+            queue.client.command("EVAL", script.script.source, len(script.keys) + 1, *command)
+    with pytest.raises(ScriptError, match="without ~ in front"):
+        queue.admin.tick("s", 1, 0, "~x", b"v", overlap="run", now=at(1))
+    assert queue.enqueue(b"v", mid="a ~b").action == "added"
+
+
+def test_a_queue_with_members_is_not_cleared(queue: Queue, redis: Any, at: Any):
+    queue.enqueue_members(ROOT, dedupe=60, now=at(0))
+    [held] = queue.dequeue(now=at(1)).messages
+    with pytest.raises(ConfigError, match=r"holds 8 messages of flows; cancel those first"):
+        queue.admin.clear(now=at(2))
+    queue.finish([Ending(mid=held.mid, token=held.token)], now=at(2))
+    queue.cancel(*MIDS[1:], now=at(3))
+    # What is done and only keeps its mid taken is no reason to wait.
+    assert queue.admin.clear(now=at(4)) == 1
+    assert len(records(queue)) == 8
+
+
+def test_announcements_are_read_by_one_drainer_until_it_drops_them(queue: Queue, redis: Any):
+    queue.announce("begin", "import:7")
+    queue.announce("signal", "import:7", 'approved\x1f{"by": "ann"}')
+    entries = queue.flow_outbox(drainer="A")
+    assert [entry.records for entry in entries] == [
+        [OutboxRecord("begin", "import:7")],
+        [OutboxRecord("signal", "import:7", b'approved\x1f{"by": "ann"}')],
+    ]
+    assert queue.flow_outbox(drainer="B") == []
+    assert queue.flow_outbox(drainer="A") == queue.flow_outbox() == entries
+    assert queue.admin.flow_backlog() == (2, entries[0].since_ms)
+    assert queue.flow_outbox_drop([one.entry_id for one in entries]) == 2
+    assert queue.flow_outbox(drainer="A") == []
+    assert not redis.exists(f"{queue.prefix}flow-claim")
+    queue.announce("look", "import:7")
+    assert len(queue.flow_outbox(drainer="B")) == 1
+
+
+def test_an_announcement_wakes_a_child_whose_dequeue_says_that_entries_wait(
+    queue: Queue, redis: Any
+):
+    assert not queue.dequeue().outbox
+    assert queue.dequeue().sleep_ms
+    redis.delete(queue.wake_key)
+    queue.announce("begin", "import:7")
+    assert redis.llen(queue.wake_key) == 1
+    for _ in range(3):
+        assert queue.dequeue().outbox
+    assert queue.admin.upkeep().outbox == 1
+    [entry] = queue.flow_outbox()
+    queue.flow_outbox_drop([entry.entry_id])
+    assert not queue.dequeue().outbox
+    assert queue.admin.upkeep().outbox == 0
+
+
+def test_what_others_wrote_into_the_outbox_is_read_as_text_or_not_at_all(queue: Queue, redis: Any):
+    outbox = keys.key(queue.prefix, "flow_outbox")
+    redis.xadd(outbox, {"1": b"\xff\x1f\xfe\x1fa\x1fb\x1e\x1e"})
+    redis.xadd(outbox, {"2": b"done\x1f~x"})
+    redis.xadd(outbox, {"1": b"done\x1f~x", "2": b""})
+    redis.xadd(outbox, {"1": b"x" * 3_000_000})
+    [first, *others] = queue.flow_outbox()
+    assert first.records == [
+        OutboxRecord("\\xff", "\\xfe", b"a\x1fb"), OutboxRecord("", ""), OutboxRecord("", ""),
+    ]  # fmt: skip
+    assert [entry.records for entry in others] == [[], [], []]
+
+
+def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, redis: Any):
+    queue.enqueue_members(ROOT)
+    outbox = keys.key(queue.prefix, "flow_outbox")
+    fill = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '1-' .. i, '1', 'look') end"
+    redis.eval(fill, 1, outbox, MOST_ENTRIES + 1)
+    handed = queue.dequeue()
+    assert (handed.messages, handed.paused, handed.outbox) == ([], True, True)
+    assert handed.sleep_ms > 0
+    redis.delete(queue.wake_key)
+    queue.flow_outbox_drop(["1-1"])
+    assert redis.llen(queue.wake_key) == 1
+    assert len(queue.dequeue(8).messages) == 8
+
+
+def test_members_are_refused_while_a_worker_of_the_queue_knows_no_flows(queue: Queue):
+    entry = {"queues": [queue.name], "version": "0.9", "lease_ms": 15_000}
+    put_worker(queue.client, "old", {**entry, "seen_at": queue.client.clock_ms()})
+    for call in (lambda: queue.enqueue_members(ROOT), lambda: queue.announce("begin", "f")):
+        with pytest.raises(ConfigError, match=r"worker old serves queue 'low' .* knows no flows"):
+            call()
+    put_worker(queue.client, "old", {**entry, "seen_at": queue.client.clock_ms(), "flows": True})
+    assert len(queue.enqueue_members(ROOT)) == 8
+
+
+def test_fsck_counts_members_and_repair_puts_the_count_right(queue: Queue, redis: Any, at: Any):
+    queue.enqueue_members(ROOT[:5], now=at(0))
+    queue.enqueue_members(ROOT[5:7], delay=60, now=at(0))
+    queue.enqueue_members(ROOT[7:], key="k", now=at(0))
+    queue.dequeue(2, now=at(1))
+    queue.cancel(MIDS[4], now=at(1))
+    for wrong in ("3", "x"):
+        redis.hset(f"{queue.prefix}meta", "members", wrong)
+        found = queue.admin.fsck()
+        assert any("members" in violation.rule for violation in found)
+        list(repair(queue, found))
+        assert counted(queue, redis) == 7
+        assert queue.admin.fsck() == []
+    # A content that is lost is the end of its message.
+    before = len(records(queue))
+    redis.hdel(f"{queue.prefix}messages", MIDS[2])
+    list(repair(queue, queue.admin.fsck()))
+    assert records(queue)[before:] == [("cancelled", MIDS[2])]
+    assert counted(queue, redis) == 6
+    assert queue.admin.fsck() == []
+
+
+def test_members_from_an_event_loop(queue: Queue):
+    found = asyncio.run(aenqueue_members(queue, ROOT))
+    assert [one.action for one in found] == ["added"] * 8
+    assert [one.action for one in queue.enqueue_members(ROOT)] == ["exists"] * 8
+
+
+def test_a_queue_without_members_has_no_trace_of_them(queue: Queue, redis: Any, end: Any):
+    queue.enqueue_many([b"v"] * 5)
+    for message in queue.dequeue(5).messages:
+        end(queue, message)
+    queue.admin.collect()
+    assert redis.hget(f"{queue.prefix}meta", "members") is None
+    assert not redis.exists(keys.key(queue.prefix, "flow_outbox"))
