@@ -1,4 +1,4 @@
-"""An incident from the first page to its end: in few clicks, and without JavaScript."""
+"""An incident from the first page to its end: in few clicks, by keyboard alone, and without JavaScript."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
 MOST_CLICKS = 9
 JOB, FAILED, OLD = "shop.mail.send_receipt", 12, 3
 SEES = "ProviderAwayError"
+MOST_TABS = 80
+#: The name of what has the focus.
+NAME = "(document.activeElement.labels?.[0] || document.activeElement).textContent.trim()"
 
 
 class ProviderAwayError(Exception):
@@ -139,6 +142,61 @@ def test_dead_are_found_and_revived_in_few_clicks(outage: Any, browser: Any):
         assert page.said == []
     assert places(mails) == (OLD, FAILED - 1)
     assert visitor.clicks <= MOST_CLICKS, visitor.clicks
+
+
+class Typist:
+    """Uses the keyboard alone."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def press(self, *names: str) -> None:
+        self.page.wait_for_selector("html[data-ready]")
+        for name in names:
+            self.page.keyboard.press(name)
+
+    def leave(self, *names: str, to: str) -> None:
+        """Press keys that lead to another page, and wait for that: a key pressed in between reaches neither page."""
+        with self.page.expect_navigation(url=to):
+            self.press(*names)
+
+    def go_to(self, text: str) -> None:
+        """Press Tab until what has the focus has this text."""
+        self.page.wait_for_selector("html[data-ready]")
+        for _ in range(MOST_TABS):
+            self.page.keyboard.press("Tab")
+            if self.page.evaluate(NAME).startswith(text):
+                return
+        raise AssertionError(f"{MOST_TABS} times Tab didn't lead to {text!r}")
+
+
+def test_dead_are_found_and_revived_by_keyboard_alone(outage: Any, browser: Any):
+    address, mails, _ = outage()
+    with browsing(browser, address) as page:
+        typist = Typist(page)
+        page.goto(address)
+        typist.leave("g", "q", to="**/queues")
+        typist.press("j")
+        typist.leave("Enter", to="**/queues/mails")
+        typist.go_to("Pause")
+        typist.leave("Enter", to="**/queues/mails")
+        page.get_by_text("Paused by anna").wait_for()
+        typist.go_to("Resume")
+        typist.leave("Enter", to="**/queues/mails")
+        page.get_by_role("button", name="Pause").wait_for()
+        typist.leave("g", "d", to="**/dead")
+        typist.press("j")
+        assert SEES in page.locator(":focus").text_content()
+        typist.leave("Enter", to="**/dead?f=*")
+        typist.go_to("Revive…")
+        typist.leave("Enter", to="**/operations/*")
+        page.get_by_text(f"These {FAILED} messages are changed").wait_for()
+        typist.go_to("Begin")
+        typist.press("ArrowDown")
+        typist.go_to(f"Revive {FAILED}")
+        typist.leave("Enter", to="**/operations/*")
+        page.get_by_text(f"Revived: {FAILED} of {FAILED} messages.").wait_for()
+    assert places(mails) == (OLD, FAILED - 1)
 
 
 def test_incident_without_javascript(outage: Any, browser: Any):

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from jobq.queue.queue import Queue
 from tests.web.conftest import browsing
+from tests.web.test_sampler import run
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
 
@@ -28,3 +30,41 @@ def test_page_refreshes_itself_goes_grey_without_server_and_comes_back(
         page.context.set_offline(False)
         page.keyboard.press("r")
         page.get_by_role("alert").wait_for(state="hidden")
+
+
+def test_row_that_moves_keeps_the_focus(browser: Any, client: Any, served: Any):
+    first, second = Queue("first", client), Queue("second", client)
+    run(first, "dead", 2)
+    run(second, "dead", 1)
+    address = served()
+    with browsing(browser, address) as page:
+        page.goto(f"{address}/queues?sort=dead")
+        page.wait_for_selector("html[data-ready]")
+        page.keyboard.press("j")
+        assert page.locator(":focus").text_content() == "first"
+        run(second, "dead", 3)
+        page.locator("tbody > tr:first-child a", has_text="second").wait_for()
+        assert page.locator(":focus").text_content() == "first"
+        page.keyboard.press("k")
+        assert page.locator(":focus").text_content() == "second"
+        # The server forgets the queue that has the focus.
+        client.command("SREM", "jobq:queues", "second")
+        page.get_by_role("link", name="second").wait_for(state="detached")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/queues/first")
+
+
+def test_tick_stays_with_its_message(browser: Any, client: Any, served: Any, queue: Any):
+    run(queue, "dead", 2)
+    address = served()
+    with browsing(browser, address) as page:
+        page.goto(f"{address}/dead")
+        page.wait_for_selector("html[data-ready]")
+        # The first row is a group, the second the newest message.
+        for key in "jjxk":
+            page.keyboard.press(key)
+        value = page.locator("tbody input:checked").get_attribute("value")
+        run(queue, "dead", 1)
+        page.locator("tbody input[type=checkbox]").nth(2).wait_for()
+        chosen = page.locator("tbody input:checked")
+        assert [one.get_attribute("value") for one in chosen.all()] == [value]

@@ -46,6 +46,9 @@ function apply(text) {
   const part = fresh.getElementById("main");
   if (!part) return location.reload();
   document.title = fresh.title;
+  identify(main());
+  identify(part);
+  const held = document.activeElement, at = rows().findIndex((row) => row.contains(held));
   Idiomorph.morph(main(), document.adoptNode(part), {
     ignoreActiveValue: true,
     callbacks: {
@@ -54,7 +57,25 @@ function apply(text) {
         !((name === "open" && node.tagName === "DETAILS") || (name === "checked" && node.tagName === "INPUT") || name === "data-at"),
     },
   });
+  // A row that took the focus with it leaves it to the row that is in its place now.
+  if (held !== document.activeElement) {
+    if (main().contains(held)) held.focus({ preventScroll: true });
+    else if (at >= 0) mark(rows()[Math.min(at, rows().length - 1)]);
+  }
   document.dispatchEvent(new CustomEvent("jobq:refreshed"));
+}
+
+// What names a row: the message that its box ticks, or the page that it leads to. By these ids a row that moves keeps its tick, and the focus.
+function identify(part) {
+  const taken = new Set();
+  for (const row of part.querySelectorAll("tbody > tr, ul.findings > li")) {
+    const name = row.querySelector("input[type=checkbox]")?.value || row.querySelector("a[href]")?.getAttribute("href");
+    if (!name) continue;
+    const id = encodeURIComponent(`row ${row.closest("table")?.caption?.textContent || ""} ${name}`);
+    if (taken.has(id)) row.removeAttribute("id");
+    else row.id = id;
+    taken.add(id);
+  }
 }
 
 function schedule() {
@@ -82,8 +103,11 @@ function move(by) {
   const all = rows();
   if (!all.length) return;
   const at = all.findIndex((row) => row.contains(document.activeElement) || row.hasAttribute("data-at"));
-  all.forEach((row) => row.removeAttribute("data-at"));
-  const row = all[Math.max(0, Math.min(all.length - 1, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))];
+  mark(all[Math.max(0, Math.min(all.length - 1, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))]);
+}
+function mark(row) {
+  for (const one of rows()) one.removeAttribute("data-at");
+  if (!row) return;
   row.setAttribute("data-at", "");
   (row.querySelector("a") || row.querySelector("input")).focus({ preventScroll: true });
   row.scrollIntoView({ block: "nearest" });
