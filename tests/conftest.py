@@ -61,6 +61,7 @@ def binary(kind: str) -> str | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--server", choices=["valkey", "redis", "both"], default="both")
+    parser.addoption("--renew-pictures", action="store_true", help="take tests/web/pictures anew")
 
 
 def kinds(config: pytest.Config) -> list[str]:

@@ -219,7 +219,8 @@ class Shop:
             facts = {
                 "host": name.partition(":")[0], "pid": int(name.partition(":")[2]), "version": "2.4.0",
                 "queues": ["mails", "images", "payments", "search"], "slots": 8, "quiet": quiet, "running": 3,
-                "jobs": presence.digest_of(names), "lease_ms": 15_000, "started_at": self.now - 7_200_000,
+                "jobs": presence.digest_of(names), "lease_ms": 15_000 if ago_s > 60 else 3_600_000,
+                "started_at": self.now - 7_200_000,
                 "seen_at": self.now - ago_s * 1000, "orders": True,
             }  # fmt: skip
             presence.put_worker(self.client, name, facts)

@@ -1,0 +1,164 @@
+"""Pages look as they did: pictures of twelve of them, light on a desk and dark on a phone, in `tests/web/pictures/`.
+
+`python -m pytest tests/web/test_pictures.py --renew-pictures` takes them anew, after a change that is meant.
+Letters are blocks and figures are 0, so that neither fonts nor times count; see docs/decisions.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import conftest
+from tests.lifecycle.conftest import DEADLINE_S
+from tests.web.blocks import block_font
+from tests.web.conftest import browsing, serving_app
+from tests.web.shop import CRON, Shop, page_paths
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
+PICTURES = Path(__file__).parent / "pictures"
+ROUTES = (
+    "overview", "queues", "queue", "queue_messages", "message", "dead", "workers", "worker", "topic", "limits",
+    "operation", "audit",
+)  # fmt: skip
+LOOKS = {"light": (1440, 900), "dark": (390, 844)}
+RATE = re.compile("[0-9]/s")
+#: Share of an image that may differ. A column that is aligned otherwise changes twice as much.
+MOST_CHANGED = 0.001
+STYLE = """
+@font-face { font-family: Blocks; src: url(data:font/ttf;base64,%s); }
+* { font-family: Blocks !important; font-synthesis: none !important; }
+* { animation: none !important; transition: none !important; }
+svg:not(.sign) > *, time { visibility: hidden; }
+/* Its width is that of its longest choice, in the font that it had first. */
+select { width: 160px !important; }
+"""
+#: Figures, durations and sizes are 0; a moment is one letter.
+PLAIN = r"""() => {
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    if (node.parentElement.closest("time")) node.data = "0";
+    else node.data = node.data
+      .replace(/[0-9][0-9.,:]*( ?(ms|[smhdkM]|[KMG]iB))?(?![a-z])/g, "0").replace(/(0 )+0/g, "0");
+  }
+}"""
+#: Of a picture, or of two: its cells of four by four points, and how many of them differ.
+COMPARE = """async ([fresh, kept]) => {
+  const CELL = 4, SAME = 24;
+  async function cells(data) {
+    const image = new Image();
+    image.src = "data:image/png;base64," + data;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [image.width, image.height];
+    const drawing = canvas.getContext("2d");
+    drawing.drawImage(image, 0, 0);
+    return { canvas, points: drawing.getImageData(0, 0, image.width, image.height).data };
+  }
+  function smaller({ canvas, points }) {
+    const small = document.createElement("canvas");
+    [small.width, small.height] = [Math.floor(canvas.width / CELL), Math.floor(canvas.height / CELL)];
+    const drawing = small.getContext("2d"), made = drawing.createImageData(small.width, small.height);
+    for (let at = 0; at < made.data.length; at++) {
+      const x = (at >> 2) % small.width, y = Math.floor((at >> 2) / small.width);
+      let sum = 0;
+      for (let v = y * CELL; v < (y + 1) * CELL; v++)
+        for (let h = x * CELL; h < (x + 1) * CELL; h++) sum += points[(v * canvas.width + h) * 4 + at % 4];
+      made.data[at] = Math.round(sum / CELL / CELL / 8) * 8;
+    }
+    drawing.putImageData(made, 0, 0);
+    return small;
+  }
+  const small = smaller(await cells(fresh));
+  const found = { picture: small.toDataURL("image/png").split(",")[1], size: [small.width, small.height], changed: -1 };
+  if (!kept) return found;
+  const before = await cells(kept);
+  if (before.canvas.width !== small.width || before.canvas.height !== small.height)
+    return { ...found, before: [before.canvas.width, before.canvas.height] };
+  const now = small.getContext("2d").getImageData(0, 0, small.width, small.height).data;
+  found.changed = 0;
+  for (let i = 0; i < now.length; i += 4)
+    if ([0, 1, 2].some((part) => Math.abs(now[i + part] - before.points[i + part]) > SAME))
+      found.changed += 4 / now.length;
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Any, servers: Any, short_folder: Path) -> Iterator[tuple[Any, Any, str]]:
+    """A tab that shows pages of a filled server, one that compares, and the address."""
+    server = conftest.serving("valkey", servers, short_folder)
+    with conftest.emptied(server), conftest.connected(server) as client:
+        shop = Shop(client)
+        shop.fill()
+        for name, *_ in CRON:
+            # Whether a tick is late would depend on the hour.
+            shop.queues["reports"].admin.schedule("pause", name)
+        with (
+            serving_app(client, title="Shop") as address,
+            browsing(browser, address, bypass_csp=True) as page,
+            browsing(browser, "about:blank") as blank,
+        ):
+            page.context.add_cookies([{"name": "jobq_view", "value": "live=off", "url": address}])
+            page.goto(address)
+            # What happened before is read after the first page was asked for; a rate needs two readings.
+            deadline = time.monotonic() + DEADLINE_S
+            while (
+                page.get_by_text("no attempt ended").count() or not page.get_by_text(RATE).count()
+            ):
+                assert time.monotonic() < deadline, page.content()
+                page.reload()
+            yield page, blank, address
+
+
+def picture_of(page: Any, scheme: str, path: str) -> str:
+    """A picture of all of a page, as base64."""
+    width, height = LOOKS[scheme]
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.goto(path)
+    page.wait_for_selector("html[data-ready]")
+    page.add_style_tag(content=STYLE % base64.b64encode(block_font()).decode())
+    page.evaluate(PLAIN)
+    page.evaluate("document.fonts.load('16px Blocks', 'a')")
+    return base64.b64encode(page.screenshot(full_page=True)).decode()
+
+
+@pytest.mark.parametrize("scheme", LOOKS)
+@pytest.mark.parametrize("route", ROUTES)
+def test_page_looks_as_it_did(
+    tab: tuple[Any, Any, str], route: str, scheme: str, request: pytest.FixtureRequest, tmp_path: Path
+):  # fmt: skip
+    page, blank, address = tab
+    fresh = picture_of(page, scheme, address + page_paths()[route])
+    kept = PICTURES / f"{route}-{scheme}.png"
+    renew = request.config.getoption("--renew-pictures")
+    before = "" if renew or not kept.exists() else base64.b64encode(kept.read_bytes()).decode()
+    found = blank.evaluate(COMPARE, [fresh, before])
+    if renew:
+        PICTURES.mkdir(exist_ok=True)
+        kept.write_bytes(base64.b64decode(found["picture"]))
+        return
+    shown = tmp_path / f"{route}-{scheme}.png"
+    shown.write_bytes(base64.b64decode(fresh))
+    assert 0 <= found["changed"] <= MOST_CHANGED, (
+        f"the page looks different: {found['changed']:.2%} changed, {found.get('before', '')} -> {found['size']}; "
+        f"look at {shown}, and if that is meant run this test with --renew-pictures"
+    )
+
+
+def test_what_differs_is_found(tab: tuple[Any, Any, str]):
+    page, blank, address = tab
+    fresh = picture_of(page, "light", address + page_paths()["workers"])
+    page.add_style_tag(content="td.n { text-align: left !important }")
+    other = base64.b64encode(page.screenshot(full_page=True)).decode()
+    kept = blank.evaluate(COMPARE, [fresh, ""])["picture"]
+    assert blank.evaluate(COMPARE, [fresh, kept])["changed"] == 0
+    assert blank.evaluate(COMPARE, [other, kept])["changed"] > MOST_CHANGED
