@@ -7,16 +7,14 @@ Letters are blocks and figures are 0, so that neither fonts nor times count; see
 from __future__ import annotations
 
 import base64
-import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobq.web.live import sampler_of
 from tests import conftest
-from tests.lifecycle.conftest import DEADLINE_S
 from tests.web.blocks import block_font
 from tests.web.conftest import browsing, serving_app
 from tests.web.shop import CRON, Shop, page_paths
@@ -28,7 +26,6 @@ ROUTES = (
     "operation", "audit",
 )  # fmt: skip
 LOOKS = {"light": (1440, 900), "dark": (390, 844)}
-RATE = re.compile("[0-9]/s")
 #: Share of an image that may differ. A column that is aligned otherwise changes twice as much.
 MOST_CHANGED = 0.001
 STYLE = """
@@ -91,6 +88,13 @@ COMPARE = """async ([fresh, kept]) => {
 }"""
 
 
+def read_once(app: Any) -> None:
+    """Have all pages show one reading of the server, with all that happened before."""
+    sampler = sampler_of(app.state.site)
+    found = sampler.catch_up()
+    sampler.look = lambda *wait, **after: found
+
+
 @pytest.fixture(scope="module")
 def tab(browser: Any, servers: Any, short_folder: Path) -> Iterator[tuple[Any, Any, str]]:
     """A tab that shows pages of a filled server, one that compares, and the address."""
@@ -102,19 +106,11 @@ def tab(browser: Any, servers: Any, short_folder: Path) -> Iterator[tuple[Any, A
             # Whether a tick is late would depend on the hour.
             shop.queues["reports"].admin.schedule("pause", name)
         with (
-            serving_app(client, title="Shop") as address,
+            serving_app(client, title="Shop", made=read_once) as address,
             browsing(browser, address, bypass_csp=True) as page,
             browsing(browser, "about:blank") as blank,
         ):
             page.context.add_cookies([{"name": "jobq_view", "value": "live=off", "url": address}])
-            page.goto(address)
-            # What happened before is read after the first page was asked for; a rate needs two readings.
-            deadline = time.monotonic() + DEADLINE_S
-            while (
-                page.get_by_text("no attempt ended").count() or not page.get_by_text(RATE).count()
-            ):
-                assert time.monotonic() < deadline, page.content()
-                page.reload()
             yield page, blank, address
 
 
