@@ -29,8 +29,8 @@ INNER = frozenset(
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
     "worker", "enqueue", "queues", "workers", "order", "status", "why", "cancel", "pause", "resume", "queue", "key",
-    "dead", "limit", "events", "cron", "web", "outbox", "metrics", "audit-log", "check", "topic", "reliable", "rsmq",
-    "ruby", "lake", "report", "spark", "server", "functions", "completion", "acl", "demo", "chaos",
+    "dead", "limit", "events", "flow", "cron", "web", "outbox", "metrics", "audit-log", "check", "topic", "reliable",
+    "rsmq", "ruby", "lake", "report", "spark", "server", "functions", "completion", "acl", "demo", "chaos",
 )  # fmt: skip
 #: What commands were called before: their variables are still read.
 FORMER_COMMANDS = ("messages", "clear", "forget", "doctor", "fsck", "audit", "resque")

@@ -46,6 +46,7 @@ SECTIONS = {
         "events": Verb(
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
+        "flow": Verb("flow", "flow", "List and show flows, whose steps wait for one another."),
         "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
         "web": Verb("web", "web", "Serve the dashboard until TERM or INT."),
         "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
@@ -93,7 +94,7 @@ SECTIONS = {
         "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
     },
 }
-#: Every verb of the first level. flow, schedule and django are kept free.
+#: Every verb of the first level. schedule and django are kept free.
 COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 

@@ -15,12 +15,14 @@ from jobq.cli.options import group, option, queues_option, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.config import parse_time
+from jobq.durations import lasting
 from jobq.errors import ConfigError, ScriptError, UnavailableError
 from jobq.limits.directory import limit_damage, mend_limit
 from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
+from jobq.queue.members import MOST_ENTRIES
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Violation
@@ -31,6 +33,8 @@ Moment = Callable[[Queue], int | None]
 
 #: A key of another type hides what it held, so a repair may uncover more violations.
 REPAIRS = 3
+#: Workers take entries to flows as they end members, and every third of a lease; then something is wrong.
+LATE_S = 60.0
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -56,6 +60,7 @@ def doctor(session: Session, strict: bool) -> bool:
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
         found += _unserved(session)
+        found += session.from_each(None, flow_findings)
     for finding in found:
         show(session, finding)
     return sound(found, strict)
@@ -72,6 +77,22 @@ def _unserved(session: Session) -> Iterator[Finding]:
                 yield Finding(
                     "workers", "warn", value, f"jobq worker --import MODULE --queues {name}"
                 )
+
+
+def flow_findings(queue: Queue) -> Iterator[Finding]:
+    """Yield what is wrong with the entries that a queue has for flows."""
+    backlog = queue.admin.flow_backlog()
+    if not backlog.entries:
+        return
+    waited_s = (queue.client.clock_ms(queue.wake_key) - backlog.oldest_ms) / 1000
+    number = "1 entry waits" if backlog.entries == 1 else f"{backlog.entries:,} entries wait"
+    text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
+    remedy = f"jobq worker --import MODULE --queues {queue.name}, or jobq flow check"
+    if backlog.entries > MOST_ENTRIES:
+        text += "; until there are fewer, the queue hands out nothing"
+        yield Finding("flows", "fail", text, remedy)
+    elif waited_s > LATE_S:
+        yield Finding("flows", "warn", text, remedy)
 
 
 def sound(found: Iterable[Finding], strict: bool) -> bool:

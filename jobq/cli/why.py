@@ -12,12 +12,15 @@ from jobq.cli.options import queues_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.durations import lasting
+from jobq.flows.identity import member_of
+from jobq.flows.listing import flow_view
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
 from jobq.observe.workers import worker_record, workers_of
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
+from jobq.queue.types import Status
 
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
@@ -98,9 +101,22 @@ def why_(session: Session, mid: str, queues: str | None) -> bool:
             "mid": mid, "queue": facts.queue, "status": facts.status.word, "job": facts.job, "unread": unread,
         })  # fmt: skip
     # A queue that can't be read may know it.
+    if not known and not session.problems and member_of(mid) is not None:
+        return _of_flow(session, mid)
     if not known and not session.problems:
         _show(session, mid, [GONE], {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""})
     return bool(known)
+
+
+def _of_flow(session: Session, mid: str) -> bool:
+    """Say of a member that no queue has what its flow makes of it."""
+    member = member_of(mid)
+    view = None if member is None else flow_view(session.client, member.flow)
+    facts = MessageFacts(
+        "", mid, session.client.clock_ms(), Status(UNKNOWN), member=member, flow=view
+    )
+    _show(session, mid, why(facts), {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""})
+    return view is not None
 
 
 def _facts(queue: Queue, mid: str) -> tuple[MessageFacts, dict[str, str]]:

@@ -51,9 +51,9 @@ class StepFacts:
     """What the server knows of a step. Times are epoch ms, 0 if unknown.
 
     size: members so far; sealed: no more come. done, ended, dead: members that ended well, that ended at least once,
-    and that are dead now. retried: members that run again after they were dead. sent: it was enqueued, or its wait or
-    timer has begun. todo: it is ready, and not sent yet. due_at: of a timer, or when a wait times out. flow: the id of
-    its sub-flow. added_at: when members were added last. ready_at: when its edges were met.
+    and that are dead or cancelled now. retried: members that run again after they were dead. sent: it was enqueued, or
+    its wait or timer has begun. todo: it is ready, and not sent yet. due_at: of a timer, or when a wait times out.
+    flow: the id of its sub-flow. added_at: when members were added last. ready_at: when its edges were met.
     """
 
     name: str
@@ -263,7 +263,7 @@ def _state(facts: FlowFacts, step: StepFacts, is_lost: bool) -> StepState:
     if step.has_ended:
         if step.done >= step.size:
             return "done"
-        return "cancelled" if is_cancelled and not step.dead else "failed"
+        return "cancelled" if is_cancelled else "failed"
     if step.sent or step.ended or step.retried:
         return "running"
     if is_cancelled:

@@ -14,6 +14,9 @@ import msgspec
 
 from jobq.errors import BadRecordError, CodecError, ScriptError, UnavailableError
 from jobq.events import ATTEMPTS, SEPARATOR, Event, decode, named
+from jobq.flows.identity import member_of
+from jobq.flows.listing import flow_view
+from jobq.flows.state import FlowView
 from jobq.jobs.signing import opened, seal_of, unverified
 from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
@@ -63,7 +66,16 @@ class Collector:
             dead=dead[0] if dead else None,
             line=self.line(mid),
             server=self._server(),
+            member=member_of(mid),
+            flow=None if status.word == "nil" else self.flow(mid),
         )
+
+    def flow(self, mid: str) -> FlowView | None:
+        """The flow that a message belongs to; None for another message, or a flow that is gone."""
+        member = member_of(mid)
+        if member is None:
+            return None
+        return self._try("flow", lambda: flow_view(self.queue.client, member.flow), None)
 
     def job(self, mid: str) -> str:
         """The job of a message, '' if that isn't known."""

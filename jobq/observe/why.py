@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from jobq.durations import lasting
 from jobq.events import Event
+from jobq.flows.identity import Member
+from jobq.flows.state import FLOW_OVER, FlowView, step_sentence
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Status
@@ -65,7 +67,8 @@ class MessageFacts:
     job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MOST_AHEAD for that many or more.
     workers: all that list the queue, those that are gone too. knows: worker -> whether it knows the job; unknown ones
     are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
-    line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys.
+    line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys. member: the
+    step of a flow that it belongs to. flow: that flow, None if it is gone.
     """
 
     queue: str
@@ -83,6 +86,8 @@ class MessageFacts:
     dead: DeadMessage | None = None
     line: KeyFacts | None = None
     server: ServerFacts = field(default_factory=ServerFacts)
+    member: Member | None = None
+    flow: FlowView | None = None
 
     @property
     def live(self) -> list[WorkerEntry]:
@@ -105,6 +110,15 @@ class MessageFacts:
 
 def why(facts: MessageFacts) -> list[Reason]:
     """All reasons that hold, the one that decides first; never empty."""
+    if facts.member is None:
+        return _own(facts)
+    if facts.status.word == "nil" and not facts.history:
+        return [_absent(facts, facts.member)]
+    return [*_own(facts), *_of_flow(facts, facts.member)]
+
+
+def _own(facts: MessageFacts) -> list[Reason]:
+    """What holds for a message, whether a flow waits for it or not."""
     word = facts.status.word
     if word in _RUNNING:
         return list(_running(facts))
@@ -119,6 +133,44 @@ def why(facts: MessageFacts) -> list[Reason]:
         *(found or [Reason("soon", "waits: nothing holds it up; it is handed out next")]),
         *_full(facts),
     ]
+
+
+def _absent(facts: MessageFacts, member: Member) -> Reason:
+    """Why no queue has the message of a step."""
+    flow, step, show = facts.flow, member.step, f"jobq flow show {member.flow}"
+    if flow is None:
+        text = f"flow {member.flow} was never started, or it is over and was deleted"
+        return Reason("flow_gone", text, "jobq flow list")
+    one = flow.by_name.get(step)
+    if one is None:
+        return Reason("flow_step_unknown", f"flow {member.flow} has no step {step}", show)
+    if one.state in ("waiting", "skipped"):
+        return Reason(f"flow_{one.state}", step_sentence(flow, step), show)
+    if one.state == "ready":
+        text = f"step {step} of flow {member.flow} is ready; a worker that ends a member sends it"
+        return Reason("flow_ready", text, "jobq flow check")
+    if member.number >= one.facts.size:
+        text = f"step {step} of flow {member.flow} has {one.facts.size:,} members; it has no number {member.number:,}"
+        return Reason("flow_member_unknown", text, show)
+    if one.state == "running":
+        text = f"it has ended or is not enqueued yet; step {step} of flow {member.flow} is running"
+        return Reason("flow_running", text, show)
+    return Reason(f"flow_{one.state}", f"step {step} of flow {member.flow} is {one.state}", show)
+
+
+def _of_flow(facts: MessageFacts, member: Member) -> Iterator[Reason]:
+    """What its flow makes of the message."""
+    flow, show = facts.flow, f"jobq flow show {member.flow}"
+    of = f"member {member.number:,} of step {member.step} of flow {member.flow}"
+    if flow is None:
+        yield Reason("flow_gone", f"it is {of}, which is over and was deleted")
+    elif facts.status.word == "dead":
+        text = f"it is {of}, which is {flow.state}; a retry of the flow revives it"
+        yield Reason("flow", text, f"jobq flow retry {member.flow} {member.step}")
+    elif flow.state in FLOW_OVER:
+        yield Reason("flow", f"it is {of}, which is {flow.state}", show)
+    else:
+        yield Reason("flow", f"it is {of}, which waits for it: {flow.progress}", show)
 
 
 def _over(facts: MessageFacts) -> Reason:

@@ -14,7 +14,7 @@ from jobq.topics import Topic
 #: Commands that are no operations: they only read, or they are how programs and workers use jobq.
 OTHERS = set("""
     worker enqueue queues workers status why|queue peek|key list|dead list|dead show|limit list|events tail
-    cron list|cron next|cron lint|cron history|metrics|audit-log|check doctor|check audit
+    flow list|flow show|flow graph|cron list|cron next|cron lint|cron history|metrics|audit-log|check doctor|check audit
     topic append|topic poll|topic read|topic list|topic groups|topic peek|topic describe|topic lag
     reliable push|reliable pop|reliable ack|reliable nack|reliable release|reliable extend|reliable recover
     reliable list|reliable inspect|reliable info|reliable length

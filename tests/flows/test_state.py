@@ -97,7 +97,7 @@ def test_cancelled_flow_sends_nothing_more():
         failed("e"), state="cancelled",
     )  # fmt: skip
     assert states(view) == {
-        "a": "done", "b": "cancelled", "c": "cancelled", "d": "cancelled", "e": "failed",
+        "a": "done", "b": "cancelled", "c": "cancelled", "d": "cancelled", "e": "cancelled",
     }  # fmt: skip
     assert view.state == "cancelled"
 

@@ -11,6 +11,8 @@ import pytest
 from jobq.client.connection import Client
 from jobq.errors import ScriptError
 from jobq.events import Event
+from jobq.flows.identity import Member
+from jobq.flows.state import Edge, FlowFacts, FlowView, StepFacts
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
@@ -247,3 +249,43 @@ def test_message_behind_a_key_says_what_holds_the_key_up(queue: Queue, client: C
     queue.finish([Ending(mid="a", token=first.token)])
     queue.dequeue(1)
     assert "(1/h used up)" in dict(told())["key_rate"]
+
+
+FLOW = FlowView(
+    FlowFacts(
+        name="import", id="1", now_ms=NOW, state="running", steps=(
+            StepFacts(name="rows", kind="map", queue="low", size=5, done=3, ended=4, dead=1, sent=True),
+            StepFacts(name="stats", queue="low", after=(Edge("rows"),)),
+            StepFacts(name="gate", kind="wait", todo=True),
+            StepFacts(name="bad", queue="low", done=0, ended=1, dead=1, sent=True),
+            StepFacts(name="after", queue="low", after=(Edge("bad"), Edge("rows"))),
+        ),
+    )
+)  # fmt: skip
+
+
+def member(step: str, number: int = 0, word: str = "nil", **more: Any) -> MessageFacts:
+    return facts(word, member=Member("import:1", step, number), flow=FLOW, **more)
+
+
+@pytest.mark.parametrize(
+    ("known", "codes", "says"),
+    [
+        (member("rows", word="queued"), ["soon", "flow"],
+         "it is member 0 of step rows of flow import:1, which waits for it: 2 of 5 steps, 5 of 7 members"),
+        (member("bad", word="dead"), ["dead", "flow"], "a retry of the flow revives it"),
+        (member("stats"), ["flow_waiting"], "waits for 1 of 1 step of flow import:1: rows"),
+        (member("after"), ["flow_skipped"], "skipped, because bad is failed"),
+        (member("gate"), ["flow_ready"], "step gate of flow import:1 is ready"),
+        (member("rows", 9), ["flow_member_unknown"], "has 5 members; it has no number 9"),
+        (member("rows", 1), ["flow_running"], "it has ended or is not enqueued yet"),
+        (member("bad"), ["flow_failed"], "step bad of flow import:1 is failed"),
+        (member("none"), ["flow_step_unknown"], "flow import:1 has no step none"),
+        (replace(member("rows"), flow=None), ["flow_gone"], "or it is over and was deleted"),
+        (member("rows", history=(Event("done", "m", NOW - 5_000, worker="w"),)), ["done", "flow"], "5 s ago by w"),
+    ],
+)  # fmt: skip
+def test_members_of_flows_say_what_their_flow_waits_for(known, codes, says):
+    reasons = why(known)
+    assert [reason.code for reason in reasons] == codes
+    assert says in "\n".join(reason.sentence for reason in reasons)

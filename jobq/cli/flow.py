@@ -1,0 +1,244 @@
+"""`jobq flow`: what flows are there, and what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from jobq.cli import output
+from jobq.cli.options import group, limit_option, option
+from jobq.cli.output import Listing
+from jobq.cli.session import Session, command
+from jobq.durations import lasting
+from jobq.flows.listing import FlowRow, flow_page, known_flow, unserved
+from jobq.flows.state import FLOW_STATES, FlowView, StepView, counted, step_sentence
+from jobq.flows.store import FlowStore
+
+FLOWS = Listing(
+    ("flow", "state", "steps", "members", "started", "took", ":remark"),
+    drops=("started", "members"),
+    empty="no flow here; start one with Flow(…).start()",
+)
+STEPS = Listing(
+    ("step", "state", "kind", "queue", "members", "dead", "took", "after", ":remark"),
+    drops=("kind", "took", "after"),
+    empty="the flow has no steps",
+)
+#: Failures that `show` names; --json has all that are kept.
+NAMED = 5
+_IN_QUOTES = str.maketrans(dict.fromkeys('"\\[]<>', "?"))
+flow_argument = click.argument("flow", metavar="FLOW")
+
+
+@group("flow", "list --state failed", "show import:2026-11-22", "graph import:2026-11-22")
+def flow() -> None:
+    """List and show flows, whose steps wait for one another.
+
+    FLOW is its name and id, such as import:2026-11-22.
+    """
+
+
+@command("list", "", "--state failed --name import", "--json", group=flow)
+@option(f"--state {'|'.join(FLOW_STATES)}", "Only flows in this state.")
+@option("--name NAME", "Only flows of this name.")
+@limit_option(50, 1_000)
+def list_flows(session: Session, state: str | None, name: str | None, limit: int) -> None:
+    """List flows, the newest first.
+
+    steps: those that are over, of all. members: messages that have ended, of all so far. The last column says what
+    needs attention: members that are dead, or a producer that stopped while it added members. The newest 1,000 flows
+    are searched.
+    """
+
+    def wanted(row: FlowRow) -> bool:
+        view = row.view
+        if name is not None and not row.flow.startswith(f"{name}:"):
+            return False
+        return state is None or (view is not None and view.state == state)
+
+    page = flow_page(session.client, 0, limit, wanted)
+    session.say_all(map(_row, page.rows), FLOWS)
+    if page.following is not None:
+        session.note(f"there may be more; the newest {page.following:,} flows were read")
+
+
+def _row(row: FlowRow) -> dict[str, Any]:
+    view = row.view
+    if view is None:
+        return {
+            "flow": row.flow, "state": "", "steps": "", "members": "", "took": "",
+            "started": output.moment(row.started_ms), "remark": row.problem,
+        }  # fmt: skip
+    facts = view.facts
+    return {
+        "flow": row.flow, "state": view.state, "steps": f"{view.over:,}/{len(facts.steps):,}",
+        "members": f"{view.ended:,}/{view.members:,}", "started": output.moment(facts.created_at),
+        "took": _took(view), "remark": view.remark,
+    }  # fmt: skip
+
+
+def _took(view: FlowView) -> str:
+    facts = view.facts
+    until = facts.ended_at or facts.now_ms
+    return lasting((until - facts.created_at) / 1000) if facts.created_at else ""
+
+
+@command("show", "import:2026-11-22", "import:2026-11-22 --json | jq .waits_for", group=flow)
+@flow_argument
+def show(session: Session, flow: str) -> None:
+    """Show a flow: its steps, what it waits for, what failed, and its critical path.
+
+    took: from when the step became ready to its end. The critical path is the chain of steps that decides how long the
+    flow takes.
+    """
+    client = session.client
+    view = known_flow(client, flow)
+    failures = FlowStore(client, flow).failures()
+    missing: dict[str, str] = {}
+    with session.tolerating("workers", "list of"):
+        missing = unserved(client, view)
+    if session.as_json:
+        session.say(flow_record(view, missing) | {"failures": failures})
+        return
+    for line in (*_heading(view), "", *session.lines(map(_step, _stepped(view)), STEPS)):
+        click.echo(line)
+    for line in _details(view, missing, failures):
+        session.say({}, line)
+
+
+def _heading(view: FlowView) -> Iterator[str]:
+    facts = view.facts
+    yield output.escaped(f"{facts.flow_id}: {view.state}, {view.progress}")
+    if facts.ended_at:
+        left = facts.ended_at + facts.keep_ms - facts.now_ms
+        kept = f"; deleted in {lasting(left / 1000)}" if left > 0 else ""
+        yield f"started {output.moment(facts.created_at)}, took {_took(view)}{kept}"
+    elif facts.created_at:
+        yield f"started {output.moment(facts.created_at)}, {_took(view)} ago"
+
+
+def _stepped(view: FlowView) -> Iterator[tuple[FlowView, StepView]]:
+    return ((view, one) for one in view.steps)
+
+
+def _step(pair: tuple[FlowView, StepView]) -> dict[str, Any]:
+    view, one = pair
+    facts = one.facts
+    return {
+        "step": one.name, "state": one.state, "kind": facts.kind, "queue": facts.queue,
+        "members": f"{facts.ended:,}/{facts.size:,}{'' if facts.sealed else '+'}", "dead": facts.dead or "",
+        "took": _step_took(view, one), "after": ", ".join(map(edge_text, facts.after)),
+        "remark": step_sentence(view, one.name),
+    }  # fmt: skip
+
+
+def _step_took(view: FlowView, one: StepView) -> str:
+    facts = one.facts
+    until = facts.ended_at or (view.facts.now_ms if one.state == "running" else 0)
+    return lasting((until - facts.ready_at) / 1000) if until and facts.ready_at else ""
+
+
+def edge_text(edge: tuple[str, str]) -> str:
+    """Return `rows`, or `rows (failed)` for an edge that isn't met by the step being done."""
+    step, when = edge
+    return step if when == "done" else f"{step} ({when})"
+
+
+def _details(view: FlowView, missing: dict[str, str], failures: dict[str, str]) -> Iterator[str]:
+    if view.waits_for:
+        yield "waits for:"
+        yield from (f"  {one.sentence}" for one in view.waits_for)
+        yield from (f"  {text}" for text in missing.values())
+    if failures:
+        yield "failed:"
+        for member, reason in list(failures.items())[:NAMED]:
+            yield f"  {member}: {reason.partition(chr(10))[0]}"
+        if len(failures) > NAMED:
+            yield f"  and {len(failures) - NAMED:,} more"
+    if len(view.critical_path) > 1:
+        parts = (
+            f"{one.step} {lasting(one.took_ms / 1000)}" if one.took_ms else one.step
+            for one in view.critical_path
+        )
+        yield f"critical path: {' > '.join(parts)}"
+    if view.facts.refused:
+        text = counted(view.facts.refused, "report")
+        yield f"{text} about members that it does not have were dropped"
+
+
+def flow_record(view: FlowView, missing: dict[str, str]) -> dict[str, Any]:
+    """Return everything that is known of a flow, as JSON."""
+    facts = view.facts
+    return {
+        "flow": facts.flow_id, "name": facts.name, "id": facts.id, "state": view.state, "queue": facts.queue,
+        "created_at": facts.created_at, "ended_at": facts.ended_at, "keep_ms": facts.keep_ms, "refused": facts.refused,
+        "members": view.members, "ended": view.ended, "dead": view.dead, "remark": view.remark,
+        "waits_for": [one._asdict() for one in view.waits_for], "unserved": missing,
+        "critical_path": [one._asdict() for one in view.critical_path],
+        "steps": [_step_record(view, one) for one in view.steps],
+    }  # fmt: skip
+
+
+def _step_record(view: FlowView, one: StepView) -> dict[str, Any]:
+    facts = one.facts
+    names = (
+        "kind", "queue", "job", "size", "sealed", "done", "ended", "dead", "retried", "due_at", "flow", "added_at",
+        "ready_at", "ended_at",
+    )  # fmt: skip
+    return {
+        "step": one.name, "state": one.state, **{name: getattr(facts, name) for name in names},
+        "after": [edge._asdict() for edge in facts.after], "waits": step_sentence(view, one.name),
+    }  # fmt: skip
+
+
+@command("graph", "import:2026-11-22", "import:2026-11-22 --format mermaid", group=flow)
+@flow_argument
+@option("--format text|mermaid|dot", "form", "Form of the graph.", default="text")
+def graph(session: Session, flow: str, form: str) -> None:
+    """Print the graph of a flow: as text, for Mermaid, or for Graphviz."""
+    view = known_flow(session.client, flow)
+    lines = list({"text": text_graph, "mermaid": mermaid, "dot": dot}[form](view))
+    session.say({"flow": view.facts.flow_id, "form": form, "graph": "\n".join(lines)}, *lines)
+
+
+def text_graph(view: FlowView) -> Iterator[str]:
+    """Yield a line per step by layers: `2  stats (running)  <- rows, gate (ended)`."""
+    for number, names in enumerate(view.layers, 1):
+        for name in names:
+            one = view.by_name[name]
+            waits = ", ".join(map(edge_text, one.facts.after))
+            yield f"{number}  {name} ({one.state})" + (f"  <- {waits}" if waits else "")
+
+
+def mermaid(view: FlowView) -> Iterator[str]:
+    """Yield a flowchart of Mermaid."""
+    number = {one.name: f"s{at}" for at, one in enumerate(view.steps)}
+    yield "flowchart LR"
+    for one in view.steps:
+        yield f'  {number[one.name]}["{_quoted(one.name)}: {one.state}"]'
+    for one in view.steps:
+        for edge in one.facts.after:
+            if edge.step in number:
+                arrow = "-->" if edge.when == "done" else f"-- {edge.when} -->"
+                yield f"  {number[edge.step]} {arrow} {number[one.name]}"
+
+
+def _quoted(name: str) -> str:
+    """A name without what would end a quoted text; others than jobq may have written it."""
+    return name.translate(_IN_QUOTES)
+
+
+def dot(view: FlowView) -> Iterator[str]:
+    """Yield a graph of Graphviz."""
+    yield "digraph flow {"
+    yield "  rankdir=LR;"
+    for one in view.steps:
+        name = _quoted(one.name)
+        yield f'  "{name}" [label="{name}\\n{one.state}"];'
+    for one in view.steps:
+        for edge in one.facts.after:
+            label = "" if edge.when == "done" else f' [label="{edge.when}"]'
+            yield f'  "{_quoted(edge.step)}" -> "{_quoted(one.name)}"{label};'
+    yield "}"

@@ -1,0 +1,146 @@
+"""The flows of a server, as lists, commands and pages show them.
+
+The index of flows is advice: flows that are gone are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
+from jobq.durations import lasting
+from jobq.errors import ConfigError, JobqError, UnavailableError
+from jobq.flows import keys
+from jobq.flows.identity import checked_flow
+from jobq.flows.state import STEP_OVER, FlowView
+from jobq.flows.store import FlowStore
+from jobq.queue import presence
+
+#: Flows that are looked at for one page, and entries of the index that are read at once.
+MOST_READ, PER_CALL = 1_000, 100
+#: Names among which the nearest is looked for.
+KNOWN = 500
+
+
+class FlowRow(NamedTuple):
+    """One flow. started_ms: epoch ms. view: None if it can't be read; then problem says why."""
+
+    flow: str
+    started_ms: int
+    view: FlowView | None
+    problem: str = ""
+
+
+class FlowPage(NamedTuple):
+    """Some flows, the newest first. following: where the next page begins; None behind the last one."""
+
+    rows: list[FlowRow]
+    following: int | None
+
+
+def flow_page(
+    client: Client, first: int = 0, most: int = 50, wanted: Callable[[FlowRow], bool] | None = None
+) -> FlowPage:
+    """Return flows from the number `first` of the index on. MOST_READ are read at most, whatever is wanted."""
+    rows: list[FlowRow] = []
+    for at in range(first, first + MOST_READ, PER_CALL):
+        indexed = _indexed(client, at)
+        for number, row in enumerate(_rows(client, indexed), at):
+            if row is not None and (wanted is None or wanted(row)):
+                if len(rows) == most:
+                    return FlowPage(rows, number)
+                rows.append(row)
+        if len(indexed) < PER_CALL:
+            return FlowPage(rows, None)
+    return FlowPage(rows, first + MOST_READ)
+
+
+def flow_ids(client: Client, most: int = MOST_READ) -> list[str]:
+    """Return the ids of the newest flows, of those that are gone, too."""
+    reply = client.command("ZRANGE", keys.flow_names(client.namespace), 0, most - 1, "REV")
+    return [raw.decode("utf-8", "backslashreplace") for raw in reply]
+
+
+def _indexed(client: Client, first: int) -> list[tuple[str, int]]:
+    index, last = keys.flow_names(client.namespace), first + PER_CALL - 1
+    reply = client.command("ZRANGE", index, first, last, "REV", "WITHSCORES")
+    return [
+        (raw.decode("utf-8", "backslashreplace"), _whole(score))
+        for raw, score in zip(reply[::2], reply[1::2], strict=True)
+    ]
+
+
+def _whole(score: bytes) -> int:
+    try:
+        return int(float(score))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _rows(client: Client, indexed: Sequence[tuple[str, int]]) -> Iterator[FlowRow | None]:
+    """One row each; None for a flow that is gone. Anybody may have written the index and the flows' keys."""
+    known = [flow for flow, _ in indexed if is_flow(flow)]
+    calls = [FlowStore(client, flow).facts_call() for flow in known]
+    found = dict(zip(known, run_each(client, calls), strict=True))
+    for flow, started_ms in indexed:
+        facts = found.get(flow)
+        if flow not in found:
+            yield FlowRow(flow, started_ms, None, "not the id of a flow")
+        elif isinstance(facts, UnavailableError) and not client.is_cluster:
+            raise facts
+        elif isinstance(facts, JobqError):
+            yield FlowRow(flow, started_ms, None, str(facts))
+        else:
+            yield None if facts is None else FlowRow(flow, started_ms, FlowView(facts))
+
+
+def is_flow(flow: str) -> bool:
+    """Whether a text can be the id of a flow."""
+    try:
+        return bool(checked_flow(flow))
+    except ConfigError:
+        return False
+
+
+def flow_view(client: Client, flow: str) -> FlowView | None:
+    """Return a flow with the states of its steps; None for one that is gone."""
+    facts = FlowStore(client, flow).facts()
+    return None if facts is None else FlowView(facts)
+
+
+def known_flow(client: Client, flow: str) -> FlowView:
+    """Return a flow. Raises ConfigError, with the nearest id, for one that isn't there."""
+    view = flow_view(client, checked_flow(flow)) if ":" in flow else None
+    if view is not None:
+        return view
+    near = get_close_matches(flow, flow_ids(client, KNOWN), 1)
+    hint = f"did you mean {near[0]!r}?" if near else "jobq flow list shows those that there are"
+    raise ConfigError(f"there is no flow {flow!r} (name:id), or it is over and was deleted; {hint}")
+
+
+def unserved(client: Client, view: FlowView) -> dict[str, str]:
+    """Return queue -> `no worker serves queue 'pdf'; web-1 did until 4 min ago`, of steps that wait for a worker."""
+    wanted = {
+        one.facts.queue
+        for one in view.steps
+        if one.facts.queue and one.state in ("ready", "running") and one.state not in STEP_OVER
+    }
+    if not wanted:
+        return {}
+    now_ms, workers = client.clock_ms(), presence.workers(client)
+    found: dict[str, str] = {}
+    for queue in sorted(wanted):
+        serving = [worker for worker in workers if worker.serves(queue)]
+        if any(worker.is_live(now_ms) for worker in serving):
+            continue
+        newest = max(serving, key=lambda worker: worker.seen_at, default=None)
+        last = (
+            f"; {newest.name} did until {lasting((now_ms - newest.seen_at) / 1000)} ago"
+            if newest
+            else ""
+        )
+        found[queue] = f"no worker serves queue {queue!r}{last}"
+    return found

@@ -1,0 +1,109 @@
+"""`jobq flow`, and what other commands say of flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobq.flows import keys
+from jobq.flows.state import Edge
+from jobq.flows.store import FlowStore
+from jobq.flows.types import FlowChange, StoredFlow, StoredStep
+from jobq.queue.directory import register_queues
+from jobq.queue.queue import Queue
+
+pytestmark = pytest.mark.one_server
+
+
+def begun(client: Any, flow: str, *changes: FlowChange) -> FlowStore:
+    """A flow: `rows` of queue low, then `stats` and `alert`, then `mail`."""
+    store = FlowStore(client, flow)
+    steps = (
+        StoredStep("rows", "step", "low", call=b"x"),
+        StoredStep("stats", "step", "pdf", (Edge("rows"),), call=b"x"),
+        StoredStep("alert", "step", "low", (Edge("rows", "failed"),), call=b"x"),
+        StoredStep("mail", "step", "low", (Edge("stats"),), call=b"x"),
+    )
+    assert store.create(StoredFlow(steps, "hash", "low", 60_000)) == "created"
+    client.command("ZADD", keys.flow_names(client.namespace), client.clock_ms(), flow)
+    store.sent(store.apply("qlow", [FlowChange("begin")]).todo)
+    if changes:
+        store.sent(store.apply("qlow", changes).todo)
+    return store
+
+
+def test_list_says_how_far_flows_are(cli, client):
+    assert "no flow here" in cli("flow", "list").err
+    begun(client, "import:1", FlowChange("done", "rows"))
+    begun(client, "import:2", FlowChange("dead", "rows"))
+    begun(client, "other:1")
+    records = cli("flow", "list", "--json").records
+    assert {(one["flow"], one["state"], one["steps"], one["members"], one["remark"]) for one in records} == {
+        ("import:1", "running", "2/4", "1/2", ""), ("import:2", "running", "3/4", "1/2", "1 dead"),
+        ("other:1", "running", "0/4", "0/1", ""),
+    }  # fmt: skip
+    assert [one["flow"] for one in cli("flow", "list", "--name", "other", "--json").records] == [
+        "other:1"
+    ]
+    assert cli("flow", "list", "--state", "failed", "--json").records == []
+    shown = cli("flow", "list").out.splitlines()
+    assert shown[0].split() == ["flow", "state", "steps", "members", "started", "took"]
+
+
+def test_show_says_what_a_flow_waits_for(cli, client):
+    begun(client, "import:1", FlowChange("dead", "rows", detail=b"ValueError: x\nTraceback"))
+    shown = cli("flow", "show", "import:1").out
+    assert "import:1: running, 3 of 4 steps" in shown
+    assert "skipped, because rows is failed" in shown
+    assert "waits for:\n  step alert (queue low)\n  no worker serves queue 'low'\n" in shown
+    assert "critical path: rows" in shown
+    [record] = cli("flow", "show", "import:1", "--json").records
+    assert [(one["step"], one["state"]) for one in record["steps"]] == [
+        ("rows", "failed"), ("stats", "skipped"), ("alert", "running"), ("mail", "skipped"),
+    ]  # fmt: skip
+    assert record["waits_for"] == [
+        {"step": "alert", "code": "member", "sentence": "step alert (queue low)"}
+    ]
+    assert list(record["unserved"]) == ["low"]
+    refused = cli("flow", "show", "import:3")
+    assert refused.code == 2
+    assert "did you mean 'import:1'" in refused.err
+
+
+def test_graph_is_printed_in_three_forms(cli, client):
+    begun(client, "import:1", FlowChange("done", "rows"))
+    assert cli("flow", "graph", "import:1").out.splitlines() == [
+        "1  rows (done)", "2  stats (running)  <- rows", "2  alert (skipped)  <- rows (failed)",
+        "3  mail (waiting)  <- stats",
+    ]  # fmt: skip
+    mermaid = cli("flow", "graph", "import:1", "--format", "mermaid").out
+    assert 's0["rows: done"]' in mermaid and "s0 -- failed --> s2" in mermaid
+    assert '"stats" -> "mail";' in cli("flow", "graph", "import:1", "--format", "dot").out
+
+
+def test_why_of_a_step_that_is_not_enqueued_is_its_flow(cli, client):
+    begun(client, "import:1")
+    found = cli("why", "~import:1.mail.0")
+    assert found.code == 0
+    assert "waits for 1 of 1 step of flow import:1: stats" in found.out
+    assert (
+        cli("why", "~import:1.rows.0", "--json").records[0]["reasons"][0]["code"] == "flow_running"
+    )
+    assert cli("why", "~import:2.rows.0").code == 1
+    assert "never started, or it is over and was deleted" in cli("why", "~import:2.rows.0").out
+
+
+def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkeypatch):
+    register_queues(client, ["low"])
+    Queue("low", client).announce("look", "import:1")
+    assert not [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
+    monkeypatch.setattr("jobq.cli.check.LATE_S", -1.0)
+    [found] = [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
+    assert (found["level"], found["value"][:40]) == (
+        "warn",
+        "queue low: 1 entry waits for flows, the ",
+    )
+    monkeypatch.setattr("jobq.cli.check.MOST_ENTRIES", 0)
+    [found] = [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
+    assert found["level"] == "fail" and "hands out nothing" in found["value"]
