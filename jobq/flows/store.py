@@ -127,7 +127,7 @@ class FlowStore:
         return self.client.ask(self._call("sent", (self._now(now), MOST_TODO, *rows), _applied))
 
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
-        """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done, not retried).
+        """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
 
         A page may be empty and have a next one.
         """

@@ -22,7 +22,7 @@ from jobq.jobs.codec import HARD_LIMIT, checked_size
 from jobq.jobs.queues import ClientLike
 
 #: What is sealed. Each purpose has separate keys, so that a call never passes for a result.
-Purpose = Literal["call", "result", "progress", "reason", "checkpoint", "log", "step"]
+Purpose = Literal["call", "result", "progress", "reason", "checkpoint", "log", "step", "flow"]
 SIGNED, ENCRYPTED = b"jobq-s1", b"jobq-e1"
 #: How both begin.
 MARK = b"jobq-"

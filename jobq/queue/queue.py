@@ -282,12 +282,18 @@ class Queue:
         reply = self.scripts["announce"].run({"kind": kind, "subject": flow, "detail": detail})
         return text_of(reply[1])
 
-    def flow_outbox(self, limit: int = 64, drainer: str = "") -> list[OutboxEntry]:
+    def flow_outbox(self, limit: int = 64, drainer: str = "", after: str = "") -> list[OutboxEntry]:
         """The oldest entries for flows; they stay until flow_outbox_drop.
 
-        drainer: an id of the process that reads. For a second after another one read, there are none.
+        drainer: an id of the process that reads. For a second after another one read, there are none. after: id of the
+        entry behind which to begin.
         """
-        values: Values = {"drainer": drainer, "claim_ms": CLAIM_MS, "limit": limit}
+        values: Values = {
+            "drainer": drainer,
+            "claim_ms": CLAIM_MS,
+            "limit": limit,
+            "after": after,
+        }
         return read_entries(self.scripts["flow_read"].run(values))
 
     def flow_outbox_drop(self, entry_ids: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ KEYS
   meta:hash steps:hash done:string ended:string retried:string
 ARGV
   step  whose members
-  what  `live`: not ended, or retried; `failed`: ended, not done, and not retried
+  what  `live`: not ended, or retried; `failed`: ended and not done
   cursor  from this member on
   limit  members at most
 RETURNS  {where the next page begins, or -1, then the numbers}. A page may be empty and have a next one
@@ -56,7 +56,7 @@ local function look(from, to, bit)
       if what == 'live' then
         wanted = not is_set(e, at) or is_set(r, at)
       else
-        wanted = is_set(e, at) and not is_set(d, at) and not is_set(r, at)
+        wanted = is_set(e, at) and not is_set(d, at)
       end
       number = number + 1
       if wanted then

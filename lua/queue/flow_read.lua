@@ -8,20 +8,23 @@ ARGV
   drainer   who asks, 1-64 printable ASCII characters; '' = read without a claim
   claim_ms  how long the others leave the entries to this one, 1-60000
   limit     entries, 1-1000
+  after     id of the entry behind which to begin; '' = from the oldest on
 RETURNS  {'entries', then per entry: its id, its records joined by 0x1e, '' for an entry of another shape}: about 1 MiB of
          them; none: there are none, and the claim is over | {'claimed'}: another one is at it
 COST     O(limit)
 WRITES   flow_claim
 ]]
 local flow_outbox, flow_claim = unpack(KEYS)
-local drainer, claim_ms, limit = unpack(ARGV)
+local drainer, claim_ms, limit, after = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(2)
-arguments_are(3)
+arguments_are(4)
 if #drainer > 64 or not string.find(drainer, '^[!-~]*$') then refuse('drainer', '64 printable ASCII characters without blanks at most') end
 claim_ms, limit = whole('claim_ms', claim_ms, 1, 60000), whole('limit', limit, 1, 1000)
-local found, MOST_BYTES = redis.call('XRANGE', flow_outbox, '-', '+', 'COUNT', limit), 1048576
+if after ~= '' and not string.find(after, '^%d+%-%d+$') or #after > 40 then refuse('after', 'the id of an entry') end
+local start = after == '' and '-' or '(' .. after
+local found, MOST_BYTES = redis.call('XRANGE', flow_outbox, start, '+', 'COUNT', limit), 1048576
 if drainer ~= '' then
   local holder = redis.call('GET', flow_claim)
   if holder and holder ~= drainer and found[1] then return {'claimed'} end

@@ -62,7 +62,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
             _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)
         ),
         "flow_drop": Call(("5-1", "7-1")),
-        "flow_read": Call(("drainer", 1_000, 10)),
+        "flow_read": Call(("drainer", 1_000, 10, "")),
         "fsck": Call(("ready", 0, 10)),
         "hold": Call((NOW + 5_000, "acme", 60_000)),
         "level": Call(("all", 1_000)),

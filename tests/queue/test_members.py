@@ -190,8 +190,9 @@ def test_what_others_wrote_into_the_outbox_is_read_as_text_or_not_at_all(queue: 
 def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, redis: Any):
     queue.enqueue_members(ROOT)
     outbox = keys.key(queue.prefix, "flow_outbox")
-    fill = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '1-' .. i, '1', 'look') end"
-    redis.eval(fill, 1, outbox, MOST_ENTRIES + 1)
+    fill = "for i = ARGV[1], ARGV[2] do redis.call('XADD', KEYS[1], '1-' .. i, '1', 'look') end"
+    for first in range(1, MOST_ENTRIES + 2, 50_000):
+        redis.eval(fill, 1, outbox, first, min(first + 49_999, MOST_ENTRIES + 1))
     handed = queue.dequeue()
     assert (handed.messages, handed.paused, handed.outbox) == ([], True, True)
     assert handed.sleep_ms > 0

@@ -1,0 +1,61 @@
+"""What people and programs say to a flow: begin, signal, cancel, retry, look. It goes through the home queue's outbox.
+
+The record in the outbox is the acceptance: from then on it is never lost, and a drainer takes it to the flow. Where
+calls are sealed, the words are sealed too, for one queue and flow, so that nobody who may write to the server can
+cancel a flow or approve what waits for a signal.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from jobq.client.connection import Client, default_client
+from jobq.errors import CodecError, ConfigError
+from jobq.jobs.queues import ClientLike
+from jobq.jobs.signing import opened, seal_of
+from jobq.queue.queue import Queue
+
+Word = Literal["begin", "signal", "cancel", "retry", "look"]
+WORDS: tuple[Word, ...] = get_args(Word)
+#: Between the step and the value of a signal, and between the word and its detail below a seal.
+SEPARATOR = "\x1f"
+
+
+def announce(client: Client, home: str, word: Word, flow: str, detail: str = "") -> None:
+    """Say it; repeating it is harmless. home: the queue that the flow was announced at.
+
+    detail: of a signal its step, SEPARATOR and what comes with it; of a retry the step, '' for all.
+    """
+    seal = seal_of(client)
+    if seal is not None:
+        text = f"{word}{SEPARATOR}{detail}"
+        detail = seal.of("flow").close_text(home, flow, text)
+    queue_at(client, home).announce(word, flow, detail)
+
+
+def announced(client: ClientLike, home: str, word: str, flow: str, detail: str) -> str:
+    """The detail of a record; CodecError if it is sealed for something else, or if it isn't sealed and must be."""
+    seal = seal_of(client)
+    if seal is None:
+        opened(None, home, flow, detail.encode())
+        return detail
+    said, _, rest = seal.of("flow").open_text(home, flow, detail).partition(SEPARATOR)
+    if said != word:
+        raise CodecError(f"bad seal: the word {word!r:.20} was sealed as {said!r:.20}")
+    return rest
+
+
+def queue_at(client: Client, name: str) -> Queue:
+    """The queue object that all senders of this process share."""
+    queue: Queue = client.queues.get(name) or client.queues.setdefault(name, Queue(name, client))
+    return queue
+
+
+def client_of(given: ClientLike | None) -> Client:
+    """The client that was given, or the default one. ConfigError for what isn't a Client."""
+    client = given or default_client()
+    if not isinstance(client, Client):
+        raise ConfigError(
+            f"client={client!r:.80} is not a Client; give what jobq.connect() returns"
+        )
+    return client

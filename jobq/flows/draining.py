@@ -1,0 +1,192 @@
+"""From a queue's flow-outbox to the flows, and from the flows to the queues of their next steps.
+
+A drainer reads entries, applies them at the flows, sends what became ready, and deletes the entries last. If it dies
+in between, the next drainer does the same again: each member counts once, and what is to be sent stays at the flow
+until it was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+
+from jobq.client.clock import boot_ns
+from jobq.client.connection import Client
+from jobq.client.pipelining import commands
+from jobq.errors import CodecError, ConfigError, ScriptError
+from jobq.flows.announcing import SEPARATOR, WORDS, announce, announced, queue_at
+from jobq.flows.identity import Member, checked_flow, member_mid, member_of
+from jobq.flows.sending import Sending, StepSender
+from jobq.flows.store import PER_CALL, FlowStore
+from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
+from jobq.queue.members import OutboxEntry, OutboxRecord
+from jobq.queue.queue import Queue
+
+#: Entries that are read, applied and deleted together.
+BATCH = 64
+#: What was read longer ago is read again before anything is sent: the mids of steps stay taken for an hour.
+GIVE_UP_S = 600.0
+#: Bytes of the results that one call takes to a flow, about.
+BYTES_PER_APPLY = 4 << 20
+ENDINGS = {"done": "done", "done+": "done", "dead": "dead", "cancelled": "cancelled"}
+_log = logging.getLogger("jobq.flows")
+
+
+class Drainer:
+    """Drains the outboxes of queues. One thread at a time.
+
+    clock: nanoseconds that go on while the machine sleeps; for tests.
+    """
+
+    def __init__(self, client: Client, clock: Callable[[], int] = boot_ns) -> None:
+        self.client, self._clock = client, clock
+        self._id = secrets.token_hex(8)
+
+    def drain(self, queue: str) -> int:
+        """Take what a queue has to say to the flows, until nothing is left or another drainer is at it.
+
+        Return how many entries were taken. What can't be sent yet is left for the next call. Raises UnavailableError
+        or ServerFullError when a server can't be used now; the entries stay.
+        """
+        source, taken = queue_at(self.client, queue), 0
+        stuck: set[str] = set()
+        while True:
+            read_at = self._clock()
+            entries = source.flow_outbox(BATCH, self._id)
+            if not entries or (stuck and flows_in(entries) <= stuck):
+                return taken
+            stuck |= self._take(source, entries, read_at)
+            for flow in stuck & flows_in(entries):
+                # The drainer that reads this goes on where this call stopped.
+                announce(self.client, queue, "look", flow)
+            source.flow_outbox_drop([entry.entry_id for entry in entries])
+            taken += len(entries)
+
+    def look(self, flow: str) -> bool:
+        """Send what one flow has to send; whether all was."""
+        sender = StepSender(self._sending(self._clock()), flow)
+        return sender.send_all(sender.store.apply("q", []))
+
+    def _take(self, queue: Queue, entries: Sequence[OutboxEntry], read_at: int) -> set[str]:
+        """Take entries to their flows; those flows whose next steps couldn't be sent yet."""
+        sending, stuck = self._sending(read_at), set()
+        for flow in sorted(flows_in(entries)):
+            records = [one for entry in entries for one in entry.records if flow_of(one) == flow]
+            try:
+                sender = StepSender(sending, flow)
+                applied = self._apply(queue, sender.store, records)
+                if not sender.send_all(applied):
+                    stuck.add(flow)
+            except ScriptError as error:
+                # Damaged keys of one flow must not keep the others waiting; anything else can be put right.
+                if "WRONGTYPE" not in str(error):
+                    raise
+                _log.error("flow %s can't take what queue %s says: %s", flow, queue.name, error)
+        return stuck
+
+    def _sending(self, read_at: int) -> Sending:
+        until = read_at + round(GIVE_UP_S * 1e9)
+        return Sending(self.client, lambda: self._clock() < until, self.unapplied)
+
+    def unapplied(self, queue: str, flow: str) -> list[FlowChange]:
+        """What the outbox of a queue has to say about members of a flow, without a claim."""
+        source, after, changes = queue_at(self.client, queue), "", list[FlowChange]()
+        while entries := source.flow_outbox(PER_CALL, after=after):
+            after = entries[-1].entry_id
+            records = [one for entry in entries for one in entry.records if flow_of(one) == flow]
+            changes += [
+                one for one in self._changes(source, records) if one.kind in ENDINGS.values()
+            ]
+        return changes
+
+    def _apply(self, queue: Queue, store: FlowStore, records: Sequence[OutboxRecord]) -> Applied:
+        """Apply records in order, then delete the results that the flow has now."""
+        applied = None
+        for some in in_calls(self._changes(queue, records)):
+            applied = store.apply(f"q{queue.name}", some)
+            kept = [
+                queue.result_key(member_mid(store.flow, one.step, one.number))
+                for one in some
+                if one.kind == "done" and one.detail is not None
+            ]
+            if kept:
+                commands(self.client, queue.wake_key, [("UNLINK", one) for one in kept])
+        return applied or store.apply(f"q{queue.name}", [])
+
+    def _changes(self, queue: Queue, records: Sequence[OutboxRecord]) -> list[FlowChange]:
+        results = self._results(queue, [one.subject for one in records if one.kind == "done+"])
+        changes = []
+        for one in records:
+            member = member_of(one.subject)
+            if one.kind in ENDINGS and member is not None:
+                changes.append(_ending(one, member, results.get(one.subject)))
+            elif one.kind in WORDS:
+                changes += self._said(queue.name, one)
+        return changes
+
+    def _said(self, queue: str, record: OutboxRecord) -> Iterator[FlowChange]:
+        try:
+            detail = announced(
+                self.client,
+                queue,
+                record.kind,
+                record.subject,
+                record.detail.decode("utf-8", "replace"),
+            )
+        except CodecError as error:
+            _log.warning("flow %s takes no %s: %s", record.subject, record.kind, error)
+            return
+        if record.kind == "signal":
+            step, _, text = detail.partition(SEPARATOR)
+            value = text.encode()
+            if len(value) > MOST_RESULT_BYTES:
+                _log.error("the signal %s of flow %s is over 64 KiB", step, record.subject)
+            else:
+                yield FlowChange("signal", step, 0, value)
+        else:
+            yield FlowChange(record.kind, detail if record.kind == "retry" else "")
+
+    def _results(self, queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
+        """The stored results of members; those that are gone were taken to the flow before."""
+        if not mids:
+            return {}
+        asked = [("LINDEX", queue.result_key(mid), 0) for mid in mids]
+        found = commands(self.client, queue.wake_key, asked, keep_errors=True)
+        return {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}
+
+
+def flow_of(record: OutboxRecord) -> str:
+    """The flow that a record is for; '' for one that none can be meant by."""
+    if record.kind in ENDINGS:
+        member = member_of(record.subject)
+        return member.flow if member is not None else ""
+    try:
+        return checked_flow(record.subject) if record.kind in WORDS else ""
+    except ConfigError:
+        return ""
+
+
+def flows_in(entries: Sequence[OutboxEntry]) -> set[str]:
+    """The flows that entries are for."""
+    return {flow for entry in entries for one in entry.records if (flow := flow_of(one))}
+
+
+def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
+    """Changes in order, so many together as one call takes."""
+    some: list[FlowChange] = []
+    nbytes = 0
+    for one in changes:
+        if len(some) == PER_CALL or nbytes > BYTES_PER_APPLY:
+            yield some
+            some, nbytes = [], 0
+        some.append(one)
+        nbytes += len(one.detail or b"")
+    if some:
+        yield some
+
+
+def _ending(record: OutboxRecord, member: Member, result: bytes | None) -> FlowChange:
+    if result is not None and len(result) > MOST_RESULT_BYTES:
+        return FlowChange("dead", member.step, member.number)
+    return FlowChange(ENDINGS[record.kind], member.step, member.number, result)

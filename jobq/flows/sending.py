@@ -1,0 +1,316 @@
+"""What a flow has to send: its steps to their queues, words to its sub-flows and to its parent.
+
+Each item is sent before the flow forgets it, so it may be sent again by another drainer. That does no harm: the mid
+of a step is taken while its message lives, for an hour after it is done, and while it is dead. An item that was
+answered before is looked for first: what its queue has to say about it may not have reached the flow yet.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from jobq.client.clock import wall
+from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
+from jobq.errors import CodecError, ConfigError, KeyFullError
+from jobq.flows.announcing import announce, queue_at
+from jobq.flows.contents import message_of, messages_of_items
+from jobq.flows.identity import member_mid
+from jobq.flows.state import FLOW_OVER
+from jobq.flows.store import PER_CALL, FlowStore
+from jobq.flows.types import PER_CHUNK, Applied, FlowChange, Reserved, TodoItem
+from jobq.jobs.results import decode_result
+from jobq.jobs.signing import opened, seal_of
+from jobq.queue import keys
+from jobq.queue.queue import Content, Queue
+
+#: How long the mid of a step that is done stays taken.
+DEDUPE_S = 3_600.0
+#: Sub-flows in sub-flows, at most.
+DEEPEST = 16
+LIVE = frozenset(("queued", "queued-with-backoff", "locked", "locked-with-requeue"))
+_log = logging.getLogger("jobq.flows")
+
+
+class Sending(NamedTuple):
+    """How to send. may_go: False once too long ago was read what is sent. unapplied: what a queue has to say."""
+
+    client: Client
+    may_go: Callable[[], bool]
+    unapplied: Callable[[str, str], Sequence[FlowChange]]
+    depth: int = 0
+
+
+class StepSender:
+    """Sends what one flow answers."""
+
+    def __init__(self, sending: Sending, flow: str) -> None:
+        self._sending, self._client = sending, sending.client
+        self.flow, self.store = flow, FlowStore(sending.client, flow)
+        #: Stamps of what no other drainer has sent without a trace.
+        self._known: set[int] = set()
+
+    def send_all(self, applied: Applied) -> bool:
+        """Send what is to be sent, until nothing is; whether all was."""
+        while applied.todo:
+            doubtful = [one for one in applied.todo if one.again and one.stamp not in self._known]
+            self._known.update(one.stamp for one in applied.todo)
+            if doubtful:
+                applied = self._look_for(doubtful)
+                continue
+            sent = [one for one in applied.todo if self._sending.may_go() and self._send(one)]
+            if not sent:
+                return False
+            applied = self.store.sent(sent)
+        return True
+
+    def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
+        """Apply what the queues of these items have to say; what is still to be sent."""
+        for queue in sorted({one.queue for one in doubtful if one.queue}):
+            changes = self._sending.unapplied(queue, self.flow)
+            for at in range(0, len(changes), PER_CALL):
+                self.store.apply(f"q{queue}", changes[at : at + PER_CALL])
+        return self.store.apply("q", [])
+
+    def _send(self, item: TodoItem) -> bool:
+        """Send one item; False if that must wait."""
+        try:
+            return _SENDING[item.todo](self, item)
+        except KeyFullError as error:
+            _log.info("step %s of flow %s waits: %s", item.step, self.flow, error)
+            return False
+        except (CodecError, ConfigError) as error:
+            _log.error("step %s of flow %s can't be sent: %s", item.step, self.flow, error)
+            self._failed(item)
+            return True
+
+    def _failed(self, item: TodoItem) -> None:
+        """What can't be sent has failed, so that nothing waits for it without end."""
+        source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
+        if item.kind == "map":
+            found = self.store.reserve(item.step, 0, 1)
+            self.store.seal(item.step, found.chunks)
+        self.store.apply(source, [FlowChange("dead", item.step)])
+
+    # One function for each kind of item. Each may be interrupted anywhere, and called again.
+
+    def _enqueue(self, item: TodoItem) -> bool:
+        options = _options(item.options)
+        queue, mid = queue_at(self._client, item.queue), member_mid(self.flow, item.step)
+        queue.know_flows()
+        due_ms = 0.0
+        if "at" in options:
+            due_ms = options["at"] * 1000
+        elif "delay" in options:
+            due_ms = wall.ms() + options["delay"] * 1000
+        content = message_of(self._client, item.queue, mid, item.call, due_ms)
+        if not self._sending.may_go():
+            return False
+        queue.enqueue_members([(mid, content)], dedupe=DEDUPE_S, **options)
+        return True
+
+    def _expand(self, item: TodoItem) -> bool:
+        """Enqueue the members of a map that waited."""
+        options, queue = _options(item.options), queue_at(self._client, item.queue)
+        queue.know_flows()
+        chunks = self._chunks_of(item)
+        for chunk in count():
+            contents = chunks(chunk)
+            if not contents:
+                sealed = self.store.seal(item.step, chunk)
+                if sealed == "other":
+                    raise ConfigError(
+                        f"map {item.step} was expanded to other members before; retry its flow under another id"
+                    )
+                return True
+            if not self._sending.may_go():
+                return False
+            found = self.add_chunk(queue, item.step, chunk, contents, options)
+            if found.outcome in ("sealed", "closed"):
+                return True
+        return True
+
+    def _chunks_of(self, item: TodoItem) -> Callable[[int], Sequence[Content]]:
+        client, step, queue = self._client, item.step, item.queue
+        if item.source == "items":
+
+            def stored(chunk: int) -> list[Content]:
+                first = chunk * PER_CHUNK
+                mids = [member_mid(self.flow, step, first + i) for i in range(PER_CHUNK)]
+                found = self.store.items(step, chunk)
+                return [
+                    (mid, message_of(client, queue, mid, call))
+                    for mid, call in zip(mids, found, strict=False)
+                ]
+
+            return stored
+        values = self._listed(item.source.removeprefix("="))
+
+        def made(chunk: int) -> list[Content]:
+            first = chunk * PER_CHUNK
+            some = values[first : first + PER_CHUNK]
+            where = (self.flow, step)
+            return list(messages_of_items(client, queue, where, item.call, first, some))
+
+        return made
+
+    def _listed(self, step: str) -> list[Any]:
+        """What a step returned, which must be a list."""
+        name, mid = f"{step}:0", member_mid(self.flow, step)
+        raw, facts = self.store.results([name]).get(name), self.store.facts()
+        queue = next((one.queue for one in facts.steps if one.name == step), "") if facts else ""
+        if raw is None:
+            raise CodecError(f"no result of step {step} of flow {self.flow} is kept")
+        seal = seal_of(self._client)
+        value = decode_result(opened(seal and seal.of("result"), queue, mid, raw), step, mid)
+        if not isinstance(value, list):
+            raise CodecError(f"step {step} returned {type(value).__name__}, and a map takes a list")
+        return value
+
+    def add_chunk(
+        self,
+        queue: Queue,
+        step: str,
+        chunk: int,
+        contents: Sequence[Content],
+        options: Mapping[str, Any],
+    ) -> Reserved:
+        """Enqueue one chunk of a map; of one in doubt the members that haven't ended."""
+        found = self.store.reserve(step, chunk, len(contents))
+        if found.outcome == "new":
+            queue.enqueue_members(contents, **options)
+        elif found.outcome == "doubt":
+            self._apply_unapplied(queue.name)
+            page = self.store.page(step, "live", found.first)
+            left = {number - found.first for number in page.numbers}
+            queue.enqueue_members(
+                [one for place, one in enumerate(contents) if place in left], **options
+            )
+        return found
+
+    def _apply_unapplied(self, queue: str) -> None:
+        changes = self._sending.unapplied(queue, self.flow)
+        for at in range(0, len(changes), PER_CALL):
+            self.store.apply(f"q{queue}", changes[at : at + PER_CALL])
+
+    def _begin(self, item: TodoItem) -> bool:
+        """Begin a sub-flow, which was stored with its parent."""
+        child = FlowStore(self._client, item.source).facts()
+        if child is None:
+            self._failed(item)
+        else:
+            announce(self._client, child.queue, "begin", item.source)
+        return True
+
+    def _cancel(self, item: TodoItem) -> bool:
+        if item.kind == "flow":
+            child = FlowStore(self._client, item.source).facts()
+            if child is None or child.ended_at:
+                self.store.apply(f"f{item.source}", [FlowChange("cancelled", item.step)])
+            else:
+                announce(self._client, child.queue, "cancel", item.source)
+            return True
+        queue, cursor = queue_at(self._client, item.queue), 0
+        while cursor >= 0:
+            if not self._sending.may_go():
+                return False
+            page = self.store.page(item.step, "live", cursor)
+            cursor = page.cursor
+            mids = [member_mid(self.flow, item.step, one) for one in page.numbers]
+            if mids:
+                queue.cancel(*mids)
+                # Those that had ended before are among them, and change nothing then.
+                gone = [FlowChange("cancelled", item.step, one) for one in page.numbers]
+                self.store.apply(f"q{item.queue}", gone)
+        return True
+
+    def _drop(self, item: TodoItem) -> bool:
+        queue_at(self._client, item.queue).cancel(member_mid(self.flow, item.step))
+        return True
+
+    def _revive(self, item: TodoItem) -> bool:
+        if item.kind == "flow":
+            return self._retry_child(item)
+        cursor = 0
+        while cursor >= 0:
+            if not self._sending.may_go():
+                return False
+            page = self.store.page(item.step, "failed", cursor)
+            cursor = page.cursor
+            if page.numbers:
+                self.store.retried(item.step, page.numbers)
+                self._revive_some(item, page.numbers)
+        return True
+
+    def _revive_some(self, item: TodoItem, numbers: Sequence[int]) -> None:
+        queue = queue_at(self._client, item.queue)
+        mids = {member_mid(self.flow, item.step, one): one for one in numbers}
+        where = keys.key(queue.prefix, "last_dead")
+        dead_ids = self._client.command("HMGET", where, *mids)
+        found = {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
+        revived = dict(zip(found, queue.admin.revive(*found.values()), strict=True))
+        others = [mid for mid in mids if revived.get(mid) not in ("revived", "exists")]
+        if item.kind != "map" and others:
+            # Its message is gone: it was cancelled, or a person purged it.
+            self._enqueue(item)
+        statuses = run_each(self._client, [queue.status_call(mid) for mid in others])
+        gone = [
+            FlowChange("dead", item.step, mids[mid])
+            for mid, status in zip(others, statuses, strict=True)
+            if getattr(status, "word", "") not in LIVE
+        ]
+        if gone:
+            self.store.apply(f"q{item.queue}", gone)
+
+    def _retry_child(self, item: TodoItem) -> bool:
+        self.store.retried(item.step, [0])
+        child = FlowStore(self._client, item.source).facts()
+        if child is None or child.state in ("cancelled", "open"):
+            self._failed(item)
+        elif child.state == "done":
+            self.store.apply(f"f{item.source}", [FlowChange("done", item.step)])
+        else:
+            announce(self._client, child.queue, "retry", item.source)
+        return True
+
+    def _tell_parent(self, item: TodoItem) -> bool:
+        """Say to the flow that this one is a step of how it ended, and send what that brings."""
+        state = item.options.decode("utf-8", "replace")
+        parent, _, step = item.source.rpartition(".")
+        if state not in FLOW_OVER or not parent or self._sending.depth >= DEEPEST:
+            return True
+        above = StepSender(self._sending._replace(depth=self._sending.depth + 1), parent)
+        change = FlowChange("done" if state == "done" else "dead", step)
+        return above.send_all(above.store.apply(f"f{self.flow}", [change]))
+
+
+_SENDING: dict[str, Callable[[StepSender, TodoItem], bool]] = {
+    "send": StepSender._enqueue,
+    "map": StepSender._expand,
+    "flow": StepSender._begin,
+    "cancel": StepSender._cancel,
+    "drop": StepSender._drop,
+    "revive": StepSender._revive,
+    "parent": StepSender._tell_parent,
+}
+
+
+def _options(raw: bytes) -> dict[str, Any]:
+    """How a step's messages are enqueued. Raises CodecError for bytes that no definition makes."""
+    try:
+        given = json.loads(raw)
+        found = {
+            name: given[name]
+            for name in ("delay", "at", "lease", "key", "ordered")
+            if given.get(name) is not None
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CodecError(f"options of a step can't be read: {raw!r:.80}") from error
+    numbers = [found.get(name) for name in ("delay", "at", "lease")]
+    if not all(one is None or (isinstance(one, int | float) and 0 <= one < 1e12) for one in numbers):  # fmt: skip
+        raise CodecError(f"options of a step can't be used: {raw!r:.80}")
+    return found

@@ -1,0 +1,255 @@
+"""From a queue's outbox to the flows and back, with real queues: whatever is repeated, late, forged or in the way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jobq.flows.announcing import announce
+from jobq.flows.draining import GIVE_UP_S, Drainer
+from jobq.flows.store import FlowStore
+from jobq.flows.types import StoredStep
+from jobq.jobs.results import encode_result
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from tests.flows.flowing import Flowing, call_of, names, step
+
+F = "import:7"
+
+
+@pytest.fixture
+def flowing(client: Any) -> Flowing:
+    return Flowing(client)
+
+
+def mids(*rest: str) -> list[str]:
+    return [f"~{F}.{one}" for one in rest]
+
+
+def test_a_diamond_over_two_queues_runs_each_step_once(flowing: Flowing, redis: Any):
+    flowing.start(F, step("a"), step("b", "a"), step("c", "a", queue="high"), step("d", "b", "c"))
+    assert names(flowing.work()) == ["a", "b", "c", "d"]
+    assert flowing.facts(F).state == "done"
+    assert flowing.left() == []
+    flowing.say("begin", F)
+    flowing.say("retry", F)
+    assert flowing.work() == []
+    assert flowing.facts(F).state == "done"
+
+
+def test_a_map_that_waited_is_expanded_from_stored_calls_or_from_a_result(flowing: Flowing):
+    rows = step("rows", "a", kind="map", source="items", queue="high")
+    more = step("more", "a", kind="map", source="=a", options=b'{"lease": 30}')
+    store = flowing.start(F, step("a"), rows, more, step("end", "rows", "more"))
+    for chunk in range(2):
+        first, count = chunk * 250, 250 - 240 * chunk
+        assert (
+            store.put_items("rows", chunk, [call_of(f"{first + i}") for i in range(count)]) == "ok"
+        )
+    result = encode_result(list(range(300)), "a")
+    ran = flowing.work({f"~{F}.a.0": result})
+    assert len(ran) == len(set(ran)) == 1 + 260 + 300 + 1
+    assert ran[-1] == f"~{F}.end.0"
+    assert flowing.facts(F).state == "done"
+
+
+@pytest.mark.parametrize("returned", ["text", None])
+def test_a_map_of_what_is_no_list_has_failed(flowing: Flowing, returned: Any):
+    flowing.start(
+        F,
+        step("a"),
+        step("more", "a", kind="map", source="=a"),
+        step("alert", "more", when="failed"),
+    )
+    result = "done" if returned is None else encode_result(returned, "a")
+    assert names(flowing.work({f"~{F}.a.0": result})) == ["a", "alert"]
+    assert flowing.facts(F).state == "failed"
+
+
+def test_a_wait_is_opened_by_a_signal_and_its_timer_is_dropped(flowing: Flowing, redis: Any):
+    gate = step("gate", kind="wait", options=b'{"delay": 3600}')
+    flowing.start(F, step("a"), gate, step("b", "gate", "a"))
+    assert names(flowing.work()) == ["a"]
+    assert flowing.queues["low"].status(f"~{F}.gate.0").word == "queued-with-backoff"
+    assert flowing.facts(F).steps[1].due_at > 0
+    flowing.say("signal", F, 'gate\x1f{"by": "ann"}')
+    assert names(flowing.work()) == ["b"]
+    assert flowing.queues["low"].status(f"~{F}.gate.0").word == "nil"
+    assert FlowStore(flowing.client, F).results(["gate:0"]) == {"gate:0": b'{"by": "ann"}'}
+    assert flowing.facts(F).state == "done"
+
+
+def test_a_flow_in_a_flow_is_begun_ended_and_retried_with_it(flowing: Flowing):
+    flowing.start("part:1", step("x"), parent=f"{F}.part")
+    flowing.start(
+        F,
+        step("a"),
+        StoredStep("part", "flow", "", step("", "a").after, "part:1"),
+        step("b", "part"),
+    )
+    dead = "~part:1.x.0"
+    assert flowing.work({dead: "dead"}) == [f"~{F}.a.0", dead]
+    assert flowing.facts(F).state == flowing.facts("part:1").state == "failed"
+    flowing.say("retry", F)
+    assert flowing.work() == [dead, f"~{F}.b.0"]
+    assert flowing.facts(F).state == flowing.facts("part:1").state == "done"
+
+
+def test_a_cancel_reaches_what_waits_what_runs_and_the_flows_in_the_flow(flowing: Flowing):
+    flowing.start("part:1", step("x", queue="high"), step("y", "x"), parent=f"{F}.part")
+    rows = step("rows", kind="map", source="stream")
+    part = StoredStep("part", "flow", "", (), "part:1")
+    store = flowing.start(F, rows, part, step("gate", kind="wait", call=b""), step("b", "rows"))
+    store.reserve("rows", 0, 250)
+    low = flowing.queues["low"]
+    low.enqueue_members([(f"~{F}.rows.{i}", b"v") for i in range(200)])
+    flowing.drain()
+    held = low.dequeue(3).messages
+    flowing.say("cancel", F)
+    assert flowing.work() == []
+    facts = flowing.facts(F)
+    assert facts.state == flowing.facts("part:1").state == "cancelled"
+    assert facts.ended_at
+    assert low.finish([]).replies == []
+    assert {low.status(one.mid).word for one in held} == {"done-with-backoff"}
+    assert flowing.left() == []
+
+
+def test_a_retry_revives_the_dead_and_sends_again_what_a_person_purged(flowing: Flowing):
+    rows = step("rows", kind="map", source="stream", queue="high")
+    store = flowing.start(F, step("a"), rows, step("b", "a", "rows"))
+    store.reserve("rows", 0, 9)
+    flowing.queues["high"].enqueue_members([(f"~{F}.rows.{i}", b"v") for i in range(9)])
+    store.seal("rows", 1)
+    bad = {f"~{F}.a.0": "dead", **{f"~{F}.rows.{i}": "dead" for i in (1, 5, 7)}}
+    assert len(flowing.work(bad)) == 10
+    assert flowing.facts(F).state == "failed"
+    for name, mid in (("low", f"~{F}.a.0"), ("high", f"~{F}.rows.7")):
+        admin = flowing.queues[name].admin
+        admin.purge(*(one.dead_id for one in admin.dead(mid=mid)))
+    flowing.say("retry", F)
+    assert sorted(names(flowing.work())) == ["a", "rows.1", "rows.5"]
+    assert flowing.facts(F).state == "failed"
+    assert [(one.done, one.dead) for one in flowing.facts(F).steps] == [(1, 0), (8, 1), (0, 0)]
+
+
+def test_a_step_that_was_sent_by_a_drainer_that_died_is_not_sent_again(
+    flowing: Flowing, redis: Any
+):
+    """However long ago: the dedupe of its mid has ended, and its end waits in an outbox that was not drained."""
+    flowing.start(F, step("a"), step("b", "a", queue="high"))
+    high = flowing.queues["high"]
+    flowing.drain()
+    low = flowing.queues["low"]
+    [held] = low.dequeue().messages
+    low.finish([_done(held)])
+
+    class Dies(Drainer):
+        def drain(self, queue: str) -> int:
+            [entry] = low.flow_outbox()
+            self._take(low, [entry], self._clock())
+            return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FlowStore, "sent", _dying)
+        with pytest.raises(ZeroDivisionError):
+            Dies(flowing.client).drain("low")
+    [sent] = high.dequeue().messages
+    high.finish([_done(sent)])
+    redis.hdel(f"{high.prefix}messages", sent.mid)
+    redis.delete(f"{high.prefix}backoffs", f"{high.prefix}done", f"{high.prefix}due")
+    assert Drainer(flowing.client).drain("low") == 1
+    assert high.dequeue().messages == []
+    flowing.drain()
+    assert flowing.facts(F).state == "done"
+
+
+def _dying(*_: Any, **__: Any) -> None:
+    raise ZeroDivisionError
+
+
+def _done(message: Any) -> Any:
+    return Ending(mid=message.mid, token=message.token)
+
+
+def test_what_was_read_too_long_ago_is_not_sent_but_read_again(flowing: Flowing, redis: Any):
+    flowing.start(F, step("a"))
+    now = [0]
+
+    def clock() -> int:
+        now[0] += round(GIVE_UP_S * 1e9) + 1
+        return now[0]
+
+    assert Drainer(flowing.client, clock).drain("low") == 1
+    low = flowing.queues["low"]
+    assert low.dequeue().messages == []
+    redis.delete(f"{low.prefix}flow-claim")
+    assert names(flowing.work()) == ["a"]
+
+
+def test_forged_and_damaged_entries_change_nothing_and_are_not_kept(flowing: Flowing, redis: Any):
+    flowing.start(F, step("a"), step("b", "a", queue="high"))
+    flowing.drain()
+    outbox = f"{flowing.queues['high'].prefix}flow-outbox"
+    records = [
+        f"done\x1f~{F}.a.0", f"done\x1f~{F}.b.0", f"cancel\x1f{F}", f"signal\x1f{F}\x1fa\x1fx", "done\x1f~x", "done",
+        "",
+        f"done\x1f~{F}.a.99999999", "bogus\x1f" + F, "begin\x1fno flow", f"done+\x1f~{F}.b.0", f"retry\x1f{F}\x1f\x00",
+        "begin\x1fother:1", "dead\x1f~other:1.a.0", f"signal\x1f{F}\x1fa\x1f" + "x" * 70_000,
+    ]  # fmt: skip
+    redis.xadd(outbox, {"1": "\x1e".join(records)})
+    redis.xadd(outbox, {"1": b"\xff\xfe\x1f\x1e\x1f"})
+    redis.xadd(outbox, {"bogus": "1", "more": "2"})
+    assert flowing.drainer.drain("high") == 3
+    facts = flowing.facts(F)
+    assert [one.ended for one in facts.steps] == [0, 0]
+    assert facts.state == "running"
+    assert facts.refused > 0
+    assert not redis.keys("jobq:flow:{other:1}:*")
+    assert names(flowing.work()) == ["a", "b"]
+
+
+def test_keys_of_one_flow_that_are_damaged_stop_no_other(flowing: Flowing, redis: Any):
+    flowing.start(F, step("a"))
+    flowing.start("import:8", step("a"))
+    redis.delete(f"jobq:flow:{{{F}}}:meta")
+    redis.set(f"jobq:flow:{{{F}}}:meta", "no hash")
+    assert flowing.work() == ["~import:8.a.0"]
+    assert flowing.left() == []
+
+
+@pytest.mark.parametrize(
+    "options", [b"", b"[]", b'{"delay": "x"}', b'{"lease": -1}', b'{"key": 7}', b'{"at": 1e300}']
+)
+def test_a_step_with_options_that_nothing_takes_has_failed(flowing: Flowing, options: bytes):
+    flowing.start(F, step("a", options=options), step("b", "a", when="failed"))
+    assert names(flowing.work()) == ["b"]
+    assert flowing.facts(F).state == "failed"
+
+
+def test_a_step_whose_key_has_no_room_waits_and_keeps_nobody_else_waiting(flowing: Flowing):
+    low = flowing.queues["low"]
+    low.rules(key_waiting=1)
+    low.enqueue(b"v", key="k")
+    options = json.dumps({"key": "k"}).encode()
+    flowing.start(F, step("a", options=options), step("b"))
+    flowing.start("import:8", step("a"))
+    assert flowing.drainer.drain("low") >= 2
+    assert flowing.left() == [("low", 1)]
+    found = low.dequeue(8).messages
+    assert {one.mid for one in found} > {f"~{F}.b.0", "~import:8.a.0"}
+    low.finish([_done(one) for one in found])
+    assert names(flowing.work()) == ["a"]
+    assert flowing.facts(F).state == "done"
+
+
+def test_two_drainers_do_not_drain_the_same_head(flowing: Flowing):
+    flowing.start(F, step("a"))
+    low: Queue = flowing.queues["low"]
+    assert low.flow_outbox(drainer="another")
+    assert flowing.drainer.drain("low") == 0
+    assert flowing.drainer.look(F)
+    low.flow_outbox_drop([entry.entry_id for entry in low.flow_outbox()])
+    announce(flowing.client, "low", "look", F)
