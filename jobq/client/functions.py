@@ -83,7 +83,8 @@ def made(name: str, functions: Mapping[str, Script]) -> Library:
 
 
 def _named(library: str, script: Script) -> str:
-    area = f"{script.area}_" * (script.area not in ("queue", "shared"))
+    # Two, since a script of queues may be named like an area and a script of it: flow_read, and read of flow.
+    area = f"{script.area}__" * (script.area not in ("queue", "shared"))
     return f"{library}_{area}{script.name}"
 
 

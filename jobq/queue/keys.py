@@ -145,6 +145,16 @@ def order(namespace: str, order_id: str) -> str:
     return f"{namespace}:order:{order_id}"
 
 
+def flows(namespace: str) -> str:
+    """What the keys of all flows begin with; see jobq/flows/keys.py."""
+    return f"{namespace}:flow:{{"
+
+
+def flow_names(namespace: str) -> str:
+    """Sorted set of the flows that were started; see jobq/flows/keys.py."""
+    return f"{namespace}:flows"
+
+
 def audit_log(namespace: str) -> str:
     """Stream of what people did; see jobq/queue/audit_log.py."""
     return f"{namespace}:audit"

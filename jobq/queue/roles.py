@@ -19,7 +19,8 @@ class Role(NamedTuple):
     and to the three hashes about workers. orders, answers: and to the orders of workers and what these answered.
     spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. audit:
     and to the audit log. operations: and to operations of the dashboard. logins: and to the sessions and failed logins
-    of the dashboard. verbs: and without a key. reads: it writes nothing but logins.
+    of the dashboard. flows: scripts of lua/flow that it calls. flow_names: what it sends to the list of flows. verbs:
+    and without a key. reads: it writes nothing but logins.
     """
 
     scripts: tuple[str, ...]
@@ -33,6 +34,8 @@ class Role(NamedTuple):
     audit: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
     logins: tuple[str, ...] = ()
+    flows: tuple[str, ...] = ()
+    flow_names: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
@@ -47,20 +50,27 @@ _READING_AUDIT = ("xlen", "xrevrange")
 _READING_OPERATIONS = ("exists", "hget", "pttl", "zrevrange")
 _LOGINS = ("decr", "del", "get", "incr", "pexpire", "pttl", "set")
 _RESULTS = ("blmove", "exists", "lindex")
+_STARTING_FLOWS = ("add", "create", "look", "put", "read", "reserve", "seal")
+_LOOKING_AT_FLOWS = ("look", "page", "read")
+_DRAINING = ("apply", "retried", "sent")
+_FLOW_NAMES = ("exists", "zrange", "zscore")
 ROLES = {
-    "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",)),
+    "producer": Role(
+        _PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",), flows=_STARTING_FLOWS, flow_names=("zadd",),
+    ),
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "flow_drop",
          "flow_read", "progress", "release", "retention", "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
+        flows=(*_STARTING_FLOWS, *_DRAINING, "page"), flow_names=(*_FLOW_NAMES, "zadd", "zrem"),
         verbs=("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING,
         _LOOKING_AT_KEYS, ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT,
-        operations=_READING_OPERATIONS, logins=_LOGINS, reads=True,
+        operations=_READING_OPERATIONS, logins=_LOGINS, flows=_LOOKING_AT_FLOWS, flow_names=_FLOW_NAMES, reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "flow_drop", "flow_read", "hold", "level",
@@ -72,6 +82,7 @@ ROLES = {
         audit=("fcall", "xadd", *_READING_AUDIT),
         operations=(*_READING_OPERATIONS, "hset", "hmget", "hdel", "pexpire", "set", "get", "del", "zadd",
                     "zremrangebyrank"),
+        flows=(*_LOOKING_AT_FLOWS, *_DRAINING, "remove"), flow_names=(*_FLOW_NAMES, "zrem"),
     ),
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
@@ -103,12 +114,21 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         *selector(" ".join(mark + literal(one(namespace)) for one in _ABOUT_WORKERS), asked.workers),
         *selector(f"{mark}{literal(keys.orders(namespace, ''))}*", asked.orders),
         *selector(f"{mark}{literal(keys.order(namespace, ''))}*", asked.answers),
+        *selector(f"{mark}{literal(keys.flows(namespace))}*", _commands_of_flows(asked)),
+        *selector(mark + literal(keys.flow_names(namespace)), asked.flow_names),
         *selector(mark + literal(keys.audit_log(namespace)), asked.audit),
         *selector(" ".join(mark + one for one in _operations(namespace)), asked.operations),
         *selector(" ".join(f"~{one}" for one in _logins(namespace)), asked.logins),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
         *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
     ]  # fmt: skip
+
+
+def _commands_of_flows(asked: Role) -> tuple[str, ...]:
+    """What a role sends to the keys of flows, which are no queue's."""
+    scripts = [load("flow", name) for name in asked.flows]
+    calls = READING if asked.reads else CALLS
+    return (*calls, *sorted(set[str]().union(*map(commands, scripts)))) if scripts else ()
 
 
 def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:

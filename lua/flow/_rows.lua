@@ -9,26 +9,26 @@ local function check_edges(name, edges, is_known)
   local count, rest = 0, edges
   while rest ~= '' do
     local step, when, more = string.match(rest, '^([%w_-]+):(%l+),?(.*)$')
-    if not step or not WHENS[when] then refuse('edges of ' .. name, '`step:done`, `step:ended` or `step:failed`, with commas') end
-    if not is_known(step) then refuse('edges of ' .. name, 'to steps before it, not to ' .. step) end
+    if not step or not WHENS[when] then refuse('the edges of a step', '`step:done`, `step:ended` or `step:failed`, with commas') end
+    if not is_known(step) then refuse('the edges of a step', 'to steps before it') end
     count, rest = count + 1, more
   end
-  if count > MOST_EDGES then refuse('edges of ' .. name, '1,000 at most') end
+  if count > MOST_EDGES then refuse('the edges of a step', '1,000 at most') end
 end
 
 local function check_row(at, is_known)
   local name, kind, queue, source, edges, options, call = unpack(ARGV, at, at + 6)
   if not string.find(name, '^[%w_-]+$') or #name > 32 then refuse('a step', '1-32 letters, digits, _ and -') end
-  if not STEP_KINDS[kind] then refuse('kind of ' .. name, 'step, map, wait, timer or flow') end
-  if #queue > 512 or string.find(queue, '%c') or (queue == '') ~= (kind == 'flow') then refuse('queue of ' .. name, 'a name') end
+  if not STEP_KINDS[kind] then refuse('the kind of a step', 'step, map, wait, timer or flow') end
+  if #queue > 512 or string.find(queue, '%c') or (queue == '') ~= (kind == 'flow') then refuse('the queue of a step', 'a name') end
   local from = string.match(source, '^=([%w_-]+)$')
   local fits = source == ''
   if kind == 'map' then fits = source == 'stream' or source == 'items' or (from and is_known(from)) end
   if kind == 'flow' then fits = string.find(source, '^[%w_@+-]+:[%w_:@+-]+$') and #source <= 64 end
-  if not fits then refuse('source of ' .. name, 'one of its kind') end
-  if source == 'stream' and edges ~= '' then refuse('edges of ' .. name, 'none: its producer adds members at once') end
+  if not fits then refuse('the source of a step', 'one of its kind') end
+  if source == 'stream' and edges ~= '' then refuse('the edges of a step', 'none: its producer adds members at once') end
   check_edges(name, edges, is_known)
-  if #options > 65536 or #call > 16777216 then refuse('options and call of ' .. name, '64 KiB and 16 MiB at most') end
+  if #options > 65536 or #call > 16777216 then refuse('options and call of a step', '64 KiB and 16 MiB at most') end
 end
 
 local function row_text(at)

@@ -19,6 +19,7 @@ from jobq.client.connection import connect
 from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
 from jobq.errors import JobqError, ScriptError
+from jobq.flows import keys as flow_keys
 from jobq.jobs.registry import Registry, job
 from jobq.observe.facts import Collector
 from jobq.observe.why import why
@@ -40,6 +41,7 @@ DENIED = [
     "RENAME jobq:{low}:meta jobq:{low}:x", "COPY jobq:{low}:meta jobq:{low}:x", "SORT jobq:{low}:ready",
     "HGETALL jobq:{low}:messages", "SMEMBERS jobq:{low}:done", "GET other", "SET other 1", "INFO", "SUBSCRIBE x",
     "HGET other:{low}:messages m", "DEL jobq:queues", "DEL jobq:workers", "CLUSTER NODES", "SLOWLOG GET",
+    "DEL jobq:flows", "HGETALL other:flow:{a:1}:meta",
     "CLIENT TRACKING ON BCAST", "CLIENT CACHING YES", "SELECT 1", "CLIENT NO-EVICT ON", "CLIENT PAUSE 1",
 ]  # fmt: skip
 
@@ -130,6 +132,28 @@ def test_users_may_call_every_script_of_their_part(users, redis, role):
             "ACL", "DRYRUN", f"jobq_{role}", verb, function, len(names), *names
         )
         assert reply in (b"OK", True), (name, reply)
+
+
+@pytest.mark.parametrize("role", rights.ROLES)
+def test_users_may_call_every_script_of_flows_that_is_theirs_and_no_other(users, redis, role):
+    allowed = set()
+    for path in (folder() / "flow").glob("[!_]*.lua"):
+        script = load("flow", path.stem)
+        verb, function = functions.called(script)
+        names = [flow_keys.base("jobq", "a:1") + key for key in script.keys]
+        reply = redis.execute_command(
+            "ACL", "DRYRUN", f"jobq_{role}", verb, function, len(names), *names
+        )
+        allowed |= {path.stem} if reply in (b"OK", True) else set()
+    asked = rights.ROLES[role]
+    assert allowed >= set(asked.flows)
+    # A user may call what it has the commands for; who only reads may call nothing that writes.
+    assert not asked.reads or allowed <= {"look", "page", "read"}
+    assert bool(allowed) == bool(asked.flows)
+    reply = redis.execute_command(
+        "ACL", "DRYRUN", f"jobq_{role}", "ZRANGE", flow_keys.flow_names("jobq"), 0, 1
+    )
+    assert (reply in (b"OK", True)) == ("zrange" in asked.flow_names)
 
 
 @pytest.mark.parametrize("role", sorted({*USERS} - {"operator"}))
