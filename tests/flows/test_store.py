@@ -309,7 +309,7 @@ def test_steps_can_be_added_while_a_flow_runs(diamond: Told):
     diamond.tell("done", "x")
     diamond.tell("done", "a")
     assert diamond.send() == ["send b", "send c", "send y"]
-    with pytest.raises(ScriptError, match="not to nobody"):
+    with pytest.raises(ScriptError, match="to steps before it"):
         diamond.store.add_steps([step("z", "nobody")])
 
 
