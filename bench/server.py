@@ -42,7 +42,7 @@ def private_server(
         ]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
-            yield _connected(f"unix://{socket}")
+            yield connected(f"unix://{socket}")
         finally:
             process.kill()
             process.wait(10)
@@ -56,7 +56,7 @@ def saved(client: jobq.Client, to: Path) -> None:
     shutil.copyfile(Path(socket).with_name("dump.rdb"), to)
 
 
-def _connected(url: str) -> jobq.Client:
+def connected(url: str) -> jobq.Client:
     client = jobq.connect(url)
     deadline = time.monotonic() + READY_S
     while True:

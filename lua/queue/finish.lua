@@ -31,6 +31,17 @@ local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generat
   eoq_backoff, ndry_runs, wake, meta, events, flow_outbox, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1, 7)
 
+--@include _usual
+if #KEYS == 33 and #ARGV == 7 and count == '0' and limit ~= '0' then
+  local reply, read_ms = usual_call('', {}, nil, nil, '0', '')
+  if reply then return reply end
+  now = read_ms and string.format('%.0f', read_ms) or now
+elseif #KEYS == 33 and #ARGV == 13 and count == '1' and ARGV[10] == 'done' and ARGV[11] == '' then
+  local reply, read_ms = usual_call('ok', {'ok'}, ARGV[8], ARGV[9], ARGV[12], ARGV[13])
+  if reply then return reply end
+  now = read_ms and string.format('%.0f', read_ms) or now
+end
+
 --@include shared/_arguments
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 0, 1000)

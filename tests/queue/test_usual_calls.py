@@ -1,0 +1,198 @@
+"""The usual calls of dequeue and finish have a short way of their own: it does what the general one does.
+
+Two queues are given the same random calls in the same moments, one of them without the short way. After each call the
+replies and all keys are equal.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import BoundScript, Caller
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Message
+
+pytestmark = pytest.mark.one_server
+
+T0 = 1_700_000_000_000
+HISTORIES, CALLS = 40, 60
+OUTCOMES: list[Any] = ["done"] * 40 + ["retry", "dead", "crashed", "snooze", "release", "unknown"]
+
+
+def prepare(queue: Queue, *, short_way: bool) -> None:
+    """Change the scripts of one queue: a rest ends by the clock of the test alone, and the short way may be closed."""
+    for name in ("dequeue", "finish"):
+        bound = queue.scripts[name]
+        script = copy.copy(bound.script)
+        ends = ", 'PX', sleep_ms)", ", 'PX', string.format('%.0f', ms))"
+        changes = [(text, ")") for text in ends]
+        if not short_way:
+            changes.append(
+                ("local reply, read_ms = usual_call(", "local reply, read_ms = nil and usual_call(")
+            )
+        for before, after in changes:
+            assert before in script.text
+            script.text = script.text.replace(before, after)
+        script.source = script.text.encode()
+        script.sha = hashlib.sha1(script.source, usedforsecurity=False).hexdigest()
+        call_key = f"{queue.prefix}call:"
+        queue.scripts[name] = BoundScript(queue.client, script, bound.keys, call_key, "a twin")
+
+
+class Twins:
+    """A queue, the one without the short way, and what the calls answer."""
+
+    def __init__(self, client: Client, redis: Any, seed: int) -> None:
+        self.redis, self.random, self.now = redis, random.Random(seed), T0
+        self.queues = [Queue("one", client), Queue("two", client)]
+        for queue in self.queues:
+            prepare(queue, short_way=queue is self.queues[0])
+        self.callers = [[Caller(caller_id=f"caller{i}") for i in range(2)] for _ in self.queues]
+        self.held: list[Message] = []
+        self.last: dict[int, Any] = {}
+        self.mids = self.asked = 0
+
+    def both(self, call: Any) -> Any:
+        """One call of each; the reply."""
+        replies = [
+            call(queue, callers) for queue, callers in zip(self.queues, self.callers, strict=True)
+        ]
+        assert replies[0] == replies[1]
+        assert self.facts(self.queues[0]) == self.facts(self.queues[1])
+        return replies[0]
+
+    def facts(self, queue: Queue) -> dict[str, Any]:
+        """Every key of a queue by what it holds; of events, without the ids that the server chose."""
+        found: dict[str, Any] = {}
+        for key in sorted(self.redis.keys(f"{queue.prefix}*")):
+            kind, name = self.redis.type(key), key.decode().removeprefix(queue.prefix)
+            if name.startswith("call:") and not name.startswith("call:caller"):
+                continue  # of a caller that a queue chose
+            match kind:
+                case b"hash":
+                    found[name] = self.redis.hgetall(key)
+                case b"list":
+                    found[name] = self.redis.lrange(key, 0, -1)
+                case b"set":
+                    found[name] = self.redis.smembers(key)
+                case b"zset":
+                    found[name] = self.redis.zrange(key, 0, -1, withscores=True)
+                case b"stream":
+                    found[name] = [fields for _, fields in self.redis.xrange(key)]
+                case _:
+                    found[name] = self.redis.get(key)
+        return found
+
+    def step(self) -> None:
+        chosen = self.random
+        self.now += chosen.choice([0, 1, 1, 3, 40, 40, 2_000, -2])
+        if chosen.random() < 0.02:
+            self.now += 30_000
+        act = chosen.choice(
+            [self.enqueue] * 8 + [self.dequeue] * 5 + [self.finish] * 9 + [self.rare]
+        )
+        act(self.random.randrange(2))
+
+    def enqueue(self, _: int) -> None:
+        self.mids += 1
+        mid, now = f"m{self.mids}", self.now
+        odd = self.random.random()
+        options: dict[str, Any] = {}
+        if odd < 0.05:
+            options = self.random.choice(
+                [{"delay": 1}, {"delay": 20}, {"lease": 90}, {"dedupe": 5}, {"key": "k"}]
+            )
+        elif odd < 0.06:
+            mid = "m\xe9\u20ac"
+        self.both(lambda queue, _: queue.enqueue(b"v", mid=mid, now=now, **options))
+
+    def dequeue(self, which: int) -> None:
+        limit, now = self.random.choice([1, 1, 2, 5]), self.now
+        self.asked += 1
+        self.last[which] = lambda queue, callers: queue.dequeue(
+            limit, now=now, caller=callers[which]
+        )
+        handed = self.both(self.last[which])
+        self.held += handed.messages
+
+    def finish(self, which: int) -> None:
+        some = self.random.sample(
+            self.held, min(len(self.held), self.random.choice([0, 1, 1, 1, 2]))
+        )
+        endings = [
+            Ending(
+                mid=one.mid,
+                token=one.token if self.random.random() < 0.97 else "stale",
+                outcome=self.random.choice(OUTCOMES),
+                backoff=self.random.choice([None, None, None, 0.003]),
+                record="job\x1f1",
+                age_ms=self.random.choice([0, 7]),
+            )
+            for one in some
+        ]
+        self.held = [one for one in self.held if one not in some]
+        limit, now = self.random.choice([0, 1, 1, 3]), self.now
+        self.asked += 1
+        self.last[which] = lambda queue, callers: queue.finish(
+            endings, dequeue=limit, now=now, caller=callers[which]
+        )
+        done = self.both(self.last[which])
+        if done.dequeued:
+            self.held += done.dequeued.messages
+
+    def rare(self, which: int) -> None:
+        """What makes the next calls unusual: a pause, a level, a repeated call, keys that another program wrote."""
+        value, now = self.random.choice(["nan", "-1", "1e3", "0x10", "x", "7.5"]), self.now
+
+        def write(command: str, key: str, *words: Any) -> Any:
+            return lambda queue, _: self.redis.execute_command(command, queue.prefix + key, *words)
+
+        def again(queue: Queue, callers: list[Caller]) -> Any:
+            callers[which].number -= 1
+            return self.last[which](queue, callers)
+
+        mid = self.random.choice(self.held).mid if self.held else "m1"
+        self.both(
+            self.random.choice(
+                [
+                    lambda queue, _: queue.admin.pause(),
+                    lambda queue, _: queue.admin.resume(),
+                    lambda queue, _: queue.admin.resume(),
+                    write("HSET", "meta", "events", "off"),
+                    write("HSET", "meta", "events", "all"),
+                    lambda queue, _: queue.cancel(mid, now=now),
+                    lambda queue, _: queue.admin.collect(now=now),
+                    again if which in self.last else write("HDEL", "locks", mid),
+                    write(
+                        "HSET", "meta", self.random.choice(["fence", "floor", "max_lease"]), value
+                    ),
+                    write("HDEL", "messages", mid),
+                    write("HDEL", "locks", mid),
+                    write("RPUSH", "circle", mid),
+                    write("LPUSH", "ready", mid),
+                    write("SADD", "done", mid),
+                    write("SET", "ndry-runs?", value),
+                ]
+            )
+        )
+
+
+def test_short_way_does_what_the_general_one_does(client: Client, redis: Any) -> None:
+    redis.config_resetstat()
+    asked = 0
+    for seed in range(HISTORIES):
+        twins = Twins(client, redis, seed)
+        for _ in range(CALLS):
+            twins.step()
+        asked += twins.asked
+        for queue in twins.queues:
+            redis.delete(*redis.keys(f"{queue.prefix}*"))
+    # The general way looks twice at keys that only it reads so.
+    general = redis.info("commandstats")["cmdstat_strlen"]["calls"] / 2 - asked
+    assert 0.2 < general / asked < 0.8
