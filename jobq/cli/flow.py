@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -12,9 +12,15 @@ from jobq.cli.options import group, limit_option, option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.durations import lasting
-from jobq.flows.listing import FlowRow, flow_page, known_flow, unserved
+from jobq.flows.listing import (
+    FailedMember,
+    FlowRow,
+    failed_members,
+    flow_page,
+    known_flow,
+    unserved,
+)
 from jobq.flows.state import FLOW_STATES, FlowView, StepView, counted, step_sentence
-from jobq.flows.store import FlowStore
 
 FLOWS = Listing(
     ("flow", "state", "steps", "members", "started", "took", ":remark"),
@@ -26,8 +32,8 @@ STEPS = Listing(
     drops=("kind", "took", "after"),
     empty="the flow has no steps",
 )
-#: Failures that `show` names; --json has all that are kept.
-NAMED = 5
+#: Members that failed and are named, and with --json.
+NAMED, MOST_NAMED = 5, 100
 _IN_QUOTES = str.maketrans(dict.fromkeys('"\\[]<>', "?"))
 flow_argument = click.argument("flow", metavar="FLOW")
 
@@ -95,12 +101,12 @@ def show(session: Session, flow: str) -> None:
     """
     client = session.client
     view = known_flow(client, flow)
-    failures = FlowStore(client, flow).failures()
+    failures = failed_members(client, view, MOST_NAMED if session.as_json else NAMED)
     missing: dict[str, str] = {}
     with session.tolerating("workers", "list of"):
         missing = unserved(client, view)
     if session.as_json:
-        session.say(flow_record(view, missing) | {"failures": failures})
+        session.say(flow_record(view, missing) | {"failed": [one._asdict() for one in failures]})
         return
     for line in (*_heading(view), "", *session.lines(map(_step, _stepped(view)), STEPS)):
         click.echo(line)
@@ -146,17 +152,18 @@ def edge_text(edge: tuple[str, str]) -> str:
     return step if when == "done" else f"{step} ({when})"
 
 
-def _details(view: FlowView, missing: dict[str, str], failures: dict[str, str]) -> Iterator[str]:
+def _details(
+    view: FlowView, missing: dict[str, str], failures: Sequence[FailedMember]
+) -> Iterator[str]:
     if view.waits_for:
         yield "waits for:"
         yield from (f"  {one.sentence}" for one in view.waits_for)
         yield from (f"  {text}" for text in missing.values())
     if failures:
         yield "failed:"
-        for member, reason in list(failures.items())[:NAMED]:
-            yield f"  {member}: {reason.partition(chr(10))[0]}"
-        if len(failures) > NAMED:
-            yield f"  and {len(failures) - NAMED:,} more"
+        yield from (f"  {one.mid}: {one.reason}" for one in failures)
+        if view.dead > len(failures):
+            yield f"  and {view.dead - len(failures):,} more"
     if len(view.critical_path) > 1:
         parts = (
             f"{one.step} {lasting(one.took_ms / 1000)}" if one.took_ms else one.step

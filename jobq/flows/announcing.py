@@ -7,6 +7,7 @@ cancel a flow or approve what waits for a signal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from jobq.client.connection import Client, default_client
@@ -19,6 +20,8 @@ Word = Literal["begin", "signal", "cancel", "retry", "look"]
 WORDS: tuple[Word, ...] = get_args(Word)
 #: Between the step and the value of a signal, and between the word and its detail below a seal.
 SEPARATOR = "\x1f"
+#: Called with the client and the queue after each word that was said; the testing kit runs flows at once by it.
+listeners: list[Callable[[Client, str], object]] = []
 
 
 def announce(client: Client, home: str, word: Word, flow: str, detail: str = "") -> None:
@@ -31,6 +34,8 @@ def announce(client: Client, home: str, word: Word, flow: str, detail: str = "")
         text = f"{word}{SEPARATOR}{detail}"
         detail = seal.of("flow").close_text(home, flow, text)
     queue_at(client, home).announce(word, flow, detail)
+    for listener in listeners:
+        listener(client, home)
 
 
 def announced(client: ClientLike, home: str, word: str, flow: str, detail: str) -> str:

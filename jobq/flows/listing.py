@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from typing import NamedTuple
 
 from jobq.client.connection import Client
@@ -14,10 +15,12 @@ from jobq.client.pipelining import run_each
 from jobq.durations import lasting
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.flows import keys
-from jobq.flows.identity import checked_flow
+from jobq.flows.identity import checked_flow, member_mid
 from jobq.flows.state import STEP_OVER, FlowView
 from jobq.flows.store import FlowStore
+from jobq.jobs.signing import seal_of, shown_text
 from jobq.queue import presence
+from jobq.queue.queue import Queue
 
 #: Flows that are looked at for one page, and entries of the index that are read at once.
 MOST_READ, PER_CALL = 1_000, 100
@@ -119,6 +122,34 @@ def known_flow(client: Client, flow: str) -> FlowView:
     near = get_close_matches(flow, flow_ids(client, KNOWN), 1)
     hint = f"did you mean {near[0]!r}?" if near else "jobq flow list shows those that there are"
     raise ConfigError(f"there is no flow {flow!r} (name:id), or it is over and was deleted; {hint}")
+
+
+class FailedMember(NamedTuple):
+    """A member that is dead or cancelled. reason: the first line of why it died; else `dead` or `cancelled`."""
+
+    mid: str
+    reason: str
+
+
+def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMember]:
+    """Return the first members that failed, with what their queues say of them."""
+    found: list[FailedMember] = []
+    for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
+        step, _, number = name.rpartition(":")
+        one = view.by_name.get(step)
+        if one is not None and number.isdecimal():
+            mid = member_mid(view.facts.flow_id, step, int(number))
+            said = _reason(client, one.facts.queue, mid) if one.facts.queue else ""
+            found.append(FailedMember(mid, said.partition("\n")[0] or word))
+    return found
+
+
+def _reason(client: Client, queue: str, mid: str) -> str:
+    try:
+        dead = Queue(queue, client).admin.dead(mid=mid)
+    except JobqError as error:
+        return f"its reason can't be read: {error}"
+    return shown_text(seal_of(client), "reason", queue, mid, dead[0].reason) if dead else ""
 
 
 def unserved(client: Client, view: FlowView) -> dict[str, str]:

@@ -279,6 +279,8 @@ class Queue:
         A flow has to bear each twice.
         """
         self.know_flows()
+        if monotonic() >= self.listed_until:
+            self.list_in_directory()
         reply = self.scripts["announce"].run({"kind": kind, "subject": flow, "detail": detail})
         return text_of(reply[1])
 

@@ -21,6 +21,7 @@ from jobq.errors import (
     JobTimeout,
     Outcome,
 )
+from jobq.flows.draining import Drainer
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
@@ -63,7 +64,8 @@ class Draining:
     """Runs the messages of one client's queues with the jobs of one registry."""
 
     def __init__(self, client: Client, registry: Registry, clock: KitClock) -> None:
-        self._client, self._registry, self._clock = client, registry, clock
+        self.client, self._registry, self._clock = client, registry, clock
+        self._flows = Drainer(client)
         self._error: BaseException | None = None
         #: Messages that wait because an attempt here said so.
         self._returned: set[str] = set()
@@ -79,7 +81,11 @@ class Draining:
 
     def nested(self) -> Draining:
         """One for a drain within this one."""
-        return Draining(self._client, self._registry, self._clock)
+        return Draining(self.client, self._registry, self._clock)
+
+    def send_steps(self) -> bool:
+        """Take to flows what ended and what was said, and send what became ready; whether there was anything."""
+        return sum(self._flows.drain(name) for name in queue_names(self.client)) > 0
 
     def run(self, plan: DrainPlan) -> Drained:
         """Drain. Raises the error of a job if the plan says so."""
@@ -118,7 +124,7 @@ class Draining:
         counted = {"done": 0, "failed": 0, "dead": 0, "expired": 0}
         nran = 0
         while True:
-            names = list(plan.queues or queue_names(self._client))
+            names = list(plan.queues or queue_names(self.client))
             self._note_on_dead(names)
             ran, began = False, wall.ms()
             for queue in map(self._queue, names):
@@ -132,8 +138,9 @@ class Draining:
                     word = _COUNTED.get(ending.outcome)
                     if word:
                         counted[word] += 1
+            ran = self.send_steps() or ran
             if not ran and not self._jump(names, plan, began):
-                left = sum(len(waiting(self._client, name)) for name in names)
+                left = sum(len(waiting(self.client, name)) for name in names)
                 return Drained(left=left, **counted)
 
     def _next(self, queue: Queue) -> Message | None:
@@ -191,7 +198,7 @@ class Draining:
         queue = self._queue(name)
         if queue.admin.counts().paused:
             return
-        for call in waiting(self._client, name):
+        for call in waiting(self.client, name):
             again = call.attempts > 0 or call.mid in self._returned
             if call.due and (plan.retries if again else plan.delayed):
                 yield round(call.due * 1000)
@@ -206,7 +213,7 @@ class Draining:
                 self._queue(name).admin.call_on_dead()
 
     def _queue(self, name: str) -> Queue:
-        return Queue(name, self._client)
+        return Queue(name, self.client)
 
     def _find_dead(self, queue: str, dead_id: str) -> DeadMessage | None:
         found = self._queue(queue).admin.dead(mid=dead_id)

@@ -12,11 +12,14 @@ from types import ModuleType
 from typing import Any, Literal, Self, TypedDict, Unpack, get_args
 
 from jobq.client.clock import wall
-from jobq.client.connection import set_default_client
+from jobq.client.connection import Client, set_default_client
 from jobq.client.runtime import runtime
 from jobq.config import duration_s, settings_from_env
 from jobq.durations import Duration
 from jobq.errors import ConfigError
+from jobq.flows.announcing import listeners
+from jobq.flows.definition import FlowStep
+from jobq.flows.state import FlowState, FlowView, StepState, StepView
 from jobq.jobs.job import Args, Job
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, default_registry
@@ -27,6 +30,7 @@ from jobq.schedules.scheduler import Scheduler
 from jobq.testing.attempts import AttemptFacts, Attempts, Ran
 from jobq.testing.clock import KitClock
 from jobq.testing.draining import Drained, Draining, DrainPlan
+from jobq.testing.flows import StartedFlow, StepCounts, assert_flow, assert_step
 from jobq.testing.forked import POLL_S, ForkedWorker, worker_settings
 from jobq.testing.matching import Expectations, Expected, checked, listing
 from jobq.testing.rehearsal import Rehearsal, Rehearsed, TrialPlan, checked_plan
@@ -157,10 +161,12 @@ class Kit:
     def _set_inline(self) -> None:
         if self._inline is not None:
             everywhere.remove(self._inline)
+            listeners.remove(self._inline.announced)
             self._inline = None
         if self._modes and self._modes[-1] == "inline":
             self._inline = _Inline(self._draining())
             everywhere.add(self._inline)
+            listeners.append(self._inline.announced)
 
     @contextmanager
     def worker(
@@ -353,6 +359,25 @@ class Kit:
         wanted = checked(Expected(job, **expected))
         return _assert(wanted, self.all_dead, count, within, "dead")
 
+    def assert_flow(self, run: StartedFlow | str, state: FlowState | None = None) -> FlowView:
+        """Assert that a flow is open, running, done, failed or cancelled; return its status.
+
+        run: what `start` returned, or `name:id`. What members and programs said to it is taken in before, as a worker
+        does at once. When it isn't as expected, the error lists its steps, what it waits for and what failed.
+        """
+        self._draining().send_steps()
+        return assert_flow(self.client, run, state)
+
+    def assert_step(
+        self, run: StartedFlow | str, step: FlowStep | str, state: StepState | None = None, **counts: Unpack[StepCounts]
+    ) -> StepView:  # fmt: skip
+        """Assert that a step is waiting, ready, running, done, failed, skipped or cancelled; return its status.
+
+        members, done, dead: how many members it has so far, and how many of them are so.
+        """
+        self._draining().send_steps()
+        return assert_step(self.client, run, step, state, counts)
+
 
 class _Inline:
     """Middleware that runs what was just enqueued."""
@@ -364,6 +389,18 @@ class _Inline:
     def enqueue(self, outgoing: Any, following: Callable[[Any], Any]) -> Any:
         """Enqueue, then run what is ready; delayed calls and retries wait."""
         receipts = following(outgoing)
+        with self._deeper():
+            self._draining.nested().run(DrainPlan((outgoing.queue,), retries=False))
+        return receipts
+
+    def announced(self, client: Client, _: str) -> None:
+        """Run what a flow can run now. A step that fails is part of the flow, so its error is not raised."""
+        if client is self._draining.client:
+            with self._deeper():
+                self._draining.nested().run(DrainPlan(retries=False, raises=False))
+
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
         depth = getattr(self._local, "depth", 0)
         if depth >= DEEPEST:
             raise ConfigError(
@@ -371,10 +408,9 @@ class _Inline:
             )
         self._local.depth = depth + 1
         try:
-            self._draining.nested().run(DrainPlan((outgoing.queue,), retries=False))
+            yield
         finally:
             self._local.depth = depth
-        return receipts
 
 
 def _plan(

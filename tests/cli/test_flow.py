@@ -10,7 +10,6 @@ from jobq.flows import keys
 from jobq.flows.state import Edge
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
-from jobq.queue.directory import register_queues
 from jobq.queue.queue import Queue
 
 pytestmark = pytest.mark.one_server
@@ -57,7 +56,7 @@ def test_show_says_what_a_flow_waits_for(cli, client):
     assert "import:1: running, 3 of 4 steps" in shown
     assert "skipped, because rows is failed" in shown
     assert "waits for:\n  step alert (queue low)\n  no worker serves queue 'low'\n" in shown
-    assert "critical path: rows" in shown
+    assert "failed:\n  ~import:1.rows.0: dead\n" in shown
     [record] = cli("flow", "show", "import:1", "--json").records
     assert [(one["step"], one["state"]) for one in record["steps"]] == [
         ("rows", "failed"), ("stats", "skipped"), ("alert", "running"), ("mail", "skipped"),
@@ -95,7 +94,6 @@ def test_why_of_a_step_that_is_not_enqueued_is_its_flow(cli, client):
 
 
 def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkeypatch):
-    register_queues(client, ["low"])
     Queue("low", client).announce("look", "import:1")
     assert not [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
     monkeypatch.setattr("jobq.cli.check.LATE_S", -1.0)

@@ -1,0 +1,102 @@
+"""What tests assert of flows and their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypedDict
+
+from jobq.client.connection import Client
+from jobq.errors import ConfigError
+from jobq.flows.definition import FlowStep
+from jobq.flows.listing import failed_members, known_flow
+from jobq.flows.state import (
+    FLOW_STATES,
+    STEP_STATES,
+    FlowState,
+    FlowView,
+    StepState,
+    StepView,
+    step_sentence,
+)
+
+#: Reasons of dead members that an error lists.
+MOST_LISTED = 5
+
+
+class StartedFlow(Protocol):
+    """A flow that was started."""
+
+    @property
+    def flow_id(self) -> str:
+        """`name:id`."""
+        ...
+
+
+class StepCounts(TypedDict, total=False):
+    """How many members of a step a test expects: all so far, those that are done, and those that are dead."""
+
+    members: int
+    done: int
+    dead: int
+
+
+def assert_flow(client: Client, run: StartedFlow | str, state: FlowState | None) -> FlowView:
+    """Assert that a flow is in this state, or that it is there; return it."""
+    if state is not None and state not in FLOW_STATES:
+        raise ConfigError(f"state {state!r} is unknown; use {', '.join(FLOW_STATES)}")
+    view = known_flow(client, run if isinstance(run, str) else run.flow_id)
+    if state is not None and view.state != state:
+        raise AssertionError(
+            f"flow {view.facts.flow_id} is {view.state}, not {state}\n{_shown(client, view)}"
+        )
+    return view
+
+
+def assert_step(
+    client: Client,
+    run: StartedFlow | str,
+    step: FlowStep | str,
+    state: StepState | None,
+    counts: StepCounts,
+) -> StepView:
+    """Assert that a step is in this state, and has so many members; return it."""
+    if state is not None and state not in STEP_STATES:
+        raise ConfigError(f"state {state!r} is unknown; use {', '.join(STEP_STATES)}")
+    view = assert_flow(client, run, None)
+    name = step if isinstance(step, str) else step.name
+    found = view.by_name.get(name)
+    if found is None:
+        raise ConfigError(
+            f"flow {view.facts.flow_id} has no step {name!r}; it has {', '.join(view.by_name)}"
+        )
+    wrong = list(_differences(found, state, counts))
+    if wrong:
+        text = f"step {name} of flow {view.facts.flow_id} {'; '.join(wrong)}"
+        raise AssertionError(f"{text}\n{_shown(client, view)}")
+    return found
+
+
+def _differences(found: StepView, state: StepState | None, counts: StepCounts) -> Iterator[str]:
+    if state is not None and found.state != state:
+        yield f"is {found.state}, not {state}"
+    facts = found.facts
+    present = {"members": facts.size, "done": facts.done, "dead": facts.dead}
+    for what, expected in counts.items():
+        if what not in present:
+            raise ConfigError(f"a step has no {what!r}; give {', '.join(present)}")
+        if present[what] != expected:
+            yield f"has {present[what]:,} {what}, not {expected}"
+
+
+def _shown(client: Client, view: FlowView) -> str:
+    lines = [f"{view.facts.flow_id}: {view.state}, {view.progress}"]
+    for one in view.steps:
+        facts: Any = one.facts
+        said = step_sentence(view, one.name)
+        lines.append(
+            f"  {one.name}: {one.state}, {facts.ended:,} of {facts.size:,} ended"
+            + (f"; {said}" if said else "")
+        )
+    lines += [f"  waits for {one.sentence}" for one in view.waits_for]
+    lines += [f"  {one.mid}: {one.reason}" for one in failed_members(client, view, MOST_LISTED)]
+    return "\n".join(lines)
