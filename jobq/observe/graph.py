@@ -20,10 +20,12 @@ MOST_NODES = 300
 #: Layers that are drawn, and parts of edges between two layers; the shortest edges are drawn first.
 MOST_LAYERS, MOST_SEGMENTS = 100, 4_000
 SWEEPS = 4
-BOX_WIDTH, BOX_HEIGHT, GAP, LANE = 176, 52, 18, 12
+BOX_WIDTH, BOX_HEIGHT, GAP, LANE = 168, 52, 18, 12
 #: Between two layers: room for the arrow, and for each vertical line.
 GUTTER, TRACK = 40, 10
 MARGIN, CORNER = 4, 6
+#: A drawing that is a little too wide for a page is shown smaller: style sheets know it by the class `fits`.
+FITS = 1_400
 #: Characters that a box has room for.
 TITLE, NOTE = 19, 23
 
@@ -355,6 +357,7 @@ def _tracks(gutter: Sequence[_Segment], y: Mapping[_Item, float]) -> dict[tuple[
 def _drawn(frame: ChartFrame, plan: _Plan) -> Drawing:
     width, height = plan.size
     name = text(frame.name)
+    fits = " fits" if width <= FITS else ""
     edges = [part for at in range(len(plan.rows)) for part in _edges(plan, at)]
     boxes = [
         _box(node, plan.x[at], plan.y[item] - BOX_HEIGHT / 2)
@@ -362,8 +365,8 @@ def _drawn(frame: ChartFrame, plan: _Plan) -> Drawing:
         if not isinstance(item, _Lane) for node in [plan.nodes[item]]
     ]  # fmt: skip
     return Drawing(
-        f'<svg class="graph" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="group" '
-        f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{text(frame.title)}</title>'
+        f'<svg class="graph{fits}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
+        f'role="group" aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{text(frame.title)}</title>'
         f'<desc id="{name}-d">{text(frame.says)}</desc>{"".join(edges)}{"".join(boxes)}</svg>'
     )
 
@@ -382,7 +385,7 @@ def _edges(plan: _Plan, at: int) -> Iterable[str]:
         yield f'<path class="{_style(one.edge)}" d="{path}"/>'
         if not isinstance(one.end, _Lane):
             y = plan.y[one.end]
-            yield f'<path class="tip {one.edge.when}" d="M{right:g} {y:g}l-7 -4v8z"/>'
+            yield f'<path class="{_style(one.edge).replace("edge", "tip")}" d="M{right:g} {y:g}l-7 -4v8z"/>'
 
 
 def _bent(left: float, y: float, x: float, right: float, end: float) -> str:

@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any
 
 from jobq.client.connection import Client, connect
 from jobq.events import attempt_record
+from jobq.flows.keys import flow_names
+from jobq.flows.state import Edge
+from jobq.flows.store import FlowStore
+from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 from jobq.jobs.codec import encode
 from jobq.limits.limit import Limit
 from jobq.limits.slots import Slots
@@ -61,7 +67,7 @@ SAMPLES = {
     "worker": "web-7:4711",
     "schedule": "nightly-digest", "cron": "nightly-digest", "limit": "smtp", "topic": "orders",
     "operation": "0123456789abcdef", "fingerprint": "f1", "group": "billing", "rsmq": "sms", "reliable": "invoices",
-    "ruby": "default", "system": "sidekiq",
+    "ruby": "default", "system": "sidekiq", "flow": "import:2026-11-23",
 }  # fmt: skip
 
 
@@ -71,6 +77,23 @@ NO_PAGES = {"static", "find", "dead_export", "metrics", "healthz", "readyz"}
 OWN = {"edit_message": {"mid": "mail-139"}}
 #: What a page needs in its query.
 QUERIES = {"confirm_end": "?order=drain"}
+
+
+def flow_step(name: str, queue: str, job: str, *after: str, **more: Any) -> StoredStep:
+    """A step; after: `step`, or `step:failed`."""
+    edges = tuple(Edge(one.partition(":")[0], one.partition(":")[2] or "done") for one in after)  # type: ignore[arg-type]
+    options = json.dumps({"job": job}).encode()
+    return StoredStep(
+        name,
+        **{
+            "kind": "step",
+            "queue": queue,
+            "after": edges,
+            "options": options,
+            "call": b"{}",
+            **more,
+        },
+    )
 
 
 def page_paths() -> dict[str, str]:
@@ -105,6 +128,62 @@ class Shop:
         self.workers()
         self.others()
         self.operations()
+        self.flows()
+
+    def flows(self) -> None:
+        """Run an import as far as its reports, a flow that waits for a signal, and one that failed."""
+        at, minute = self.now - 840_000, 60_000
+        imported = StoredFlow((
+            flow_step("fetch", "reports", "shop.importer.fetch"),
+            flow_step("rows", "search", "shop.search.index_product", "fetch", kind="map", source="=fetch"),
+            flow_step("images", "images", "shop.images.resize", "fetch"),
+            flow_step("report", "reports", "shop.reports.monthly", "rows"),
+            flow_step("alert", "mails", "shop.mail.send_receipt", "rows:failed"),
+            flow_step("approved", "reports", "", "report", kind="wait"),
+            flow_step("publish", "search", "shop.search.index_product", "report", "approved", "images"),
+            flow_step("log", "reports", "shop.importer.log", "rows:ended"),
+            flow_step("mail", "mails", "shop.mail.send_newsletter", "publish"),
+        ), "1", "reports", 7 * 86_400_000)  # fmt: skip
+        store = self.flow(SAMPLES["flow"], imported, at)
+        self.report(store, "reports", at + minute, ("done", "fetch", 0))
+        for chunk in range(4):
+            store.reserve("rows", chunk, 250, now=at + minute)
+        store.seal("rows", 4, now=at + minute)
+        self.report(store, "search", at + 9 * minute, *(("done", "rows", n) for n in range(604)))
+        self.report(
+            store, "search", at + 10 * minute, *(("dead", "rows", n) for n in range(604, 607))
+        )
+        self.report(store, "images", at + 8 * minute, ("done", "images", 0))
+        onboarding = StoredFlow((
+            flow_step("welcome", "mails", "shop.mail.send_receipt"),
+            flow_step("confirmed", "mails", "", "welcome", kind="wait", options=b'{"delay":259200}'),
+            flow_step("activate", "payments", "shop.pay.charge", "confirmed"),
+            flow_step("remind", "mails", "shop.mail.send_newsletter", "confirmed:failed"),
+        ), "1", "mails", 86_400_000)  # fmt: skip
+        store = self.flow("onboarding:cust-4711", onboarding, at - 60 * minute)
+        self.report(store, "mails", at - 59 * minute, ("done", "welcome", 0))
+        invoice = StoredFlow((
+            flow_step("collect", "reports", "shop.reports.monthly"),
+            flow_step("charge", "payments", "shop.pay.charge", "collect"),
+            flow_step("send", "mails", "shop.mail.send_receipt", "charge"),
+        ), "1", "reports", 86_400_000)  # fmt: skip
+        store = self.flow("invoice:2026-10", invoice, at - 300 * minute)
+        self.report(store, "reports", at - 299 * minute, ("done", "collect", 0))
+        self.report(store, "payments", at - 240 * minute, ("dead", "charge", 0))
+
+    def flow(self, name: str, stored: StoredFlow, at: int) -> FlowStore:
+        """Create and begin a flow."""
+        store = FlowStore(self.client, name)
+        assert store.create(stored, now=at) == "created"
+        self.client.command("ZADD", flow_names(self.client.namespace), at, name)
+        self.report(store, stored.home, at, ("begin", "", 0))
+        return store
+
+    def report(self, store: FlowStore, queue: str, at: int, *changes: tuple[str, str, int]) -> None:
+        """Say what happened in a queue, and take off what is to be sent."""
+        for first in range(0, len(changes), 64):
+            told = [FlowChange(*change) for change in changes[first : first + 64]]
+            store.sent(store.apply(f"q{queue}", told, now=at).todo, now=at)
 
     def operations(self) -> None:
         """Preview an operation, and write what people did into the audit log."""

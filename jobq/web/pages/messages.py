@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobq.errors import ConfigError
+from jobq.flows.identity import member_of
+from jobq.flows.listing import flow_view, is_flow
 from jobq.observe.why import Reason
 from jobq.queue import presence
 from jobq.queue.directory import queue_names
@@ -134,13 +136,14 @@ def message(request: Request) -> Response:
         headers=values.tree("", dict(call.headers)).parts, may_see=identity_of(request).arguments,
         result=values.tree("", result.value) if result and not result.note else None,
         checkpoint=None if shown.checkpoint is None else values.tree("", shown.checkpoint),
-        edited=request.query_params.get("edited", "")[:64], copied=request.query_params.get("copied", "")[:256],
+        member=member_of(shown.facts.mid), edited=request.query_params.get("edited", "")[:64],
+        copied=request.query_params.get("copied", "")[:256],
     )  # fmt: skip
 
 
 @page("/find")
 def find(request: Request) -> Response:
-    """Find a message by its mid, a queue, a job, or messages by a filter."""
+    """Find a message by its mid, a queue, a flow, a job, or messages by a filter."""
     text = request.query_params.get("q", "").strip()
     client = site_of(request).client
     names = queue_names(client)
@@ -209,11 +212,13 @@ def more_of(request: Request, found: FoundRows | None) -> str:
 
 
 def _named(request: Request, text: str, names: Sequence[str]) -> Response | None:
-    """What else a text may name: a queue, a job that workers know, a filter."""
+    """What else a text may name: a queue, a flow, a job that workers know, a filter."""
     if text in names and "queue" in ROUTES.declared:
         return _see(request, "queue", queue=text)
     if text in names:
         return _see(request, "queue_messages", queue=text)
+    if is_flow(text) and flow_view(site_of(request).client, text) is not None:
+        return _see(request, "flow", flow=text)
     if "job" in ROUTES.declared and text in _jobs(request):
         return _see(request, "job", job=text)
     try:
@@ -255,6 +260,8 @@ def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShow
         ("key_held", "key_rate", "key_max", "line", "turns", "queue_max"), ("See the keys", "keys", {})
     )  # fmt: skip
     label, route, parts = pages.get(reason.code, ("", "", {}))
+    if reason.code.startswith("flow_") and (member := member_of(facts.mid)):
+        label, route, parts = "See the flow", "flow", {"flow": member.flow}
     if route not in ROUTES.declared or "" in parts.values():
         return ReasonShown(*reason)
     return ReasonShown(*reason, label, path_to(request, route, **parts))

@@ -28,6 +28,7 @@ from jobq.web.api.resource import RESOURCES, ROOT
 from jobq.web.routes import load_pages
 from tests import tools
 from tests.lifecycle.conftest import ROOT as CHECKOUT
+from tests.web.shop import Shop
 
 Draft202012Validator = tools.library("jsonschema").Draft202012Validator
 validate = tools.library("openapi_spec_validator").validate
@@ -90,6 +91,9 @@ def filled(client: Client) -> None:
     rsmq.send_message("sms", HOSTILE)
     ReliableQueue(client).push("invoices", "one")
     SidekiqQueue("default", client).push("HardWorker", [1])
+    shop = Shop(client)
+    shop.flows()
+    client.command("ZADD", "jobq:flows", 1, HOSTILE)
     log = AuditLog(client)
     for number in range(3):
         with log.performing(Act("anna", "admin", "pause", "low", HOSTILE, number)):
@@ -99,7 +103,7 @@ def filled(client: Client) -> None:
 #: Values for the parts of paths.
 NAMES = {
     "queue": "low", "mid": "m7", "job": "app.mail", "group": "ab" * 8, "topic": "orders", "worker": "web-7:4711",
-    "operation": "0" * 16,
+    "operation": "0" * 16, "flow": "import:2026-11-23",
 }  # fmt: skip
 #: Query that a resource needs.
 NEEDED = {"/autoscale": "?queues=low,high", "/messages": "?f=job:app.*"}

@@ -1,0 +1,183 @@
+"""What pages and the API show of flows: rows of steps, the drawing, what members are dead of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jobq.flows.identity import member_mid
+from jobq.flows.listing import FlowRow
+from jobq.flows.state import Edge, FlowView, StepState, StepView, counted, step_sentence
+from jobq.observe.chart import ChartFrame
+from jobq.observe.graph import DrawnGraph, GraphEdge, GraphNode, draw
+from jobq.web.filters import quoted
+from jobq.web.formats import duration, number
+
+#: State of a step -> the state of messages whose colour and glyph it has.
+LOOKS: dict[StepState, str] = {
+    "waiting": "waiting", "ready": "ready", "running": "running", "done": "done", "failed": "dead",
+    "skipped": "skipped", "cancelled": "skipped",
+}  # fmt: skip
+#: State of a flow -> the same.
+FLOW_LOOKS = {
+    "open": "waiting", "running": "running", "done": "done", "failed": "dead", "cancelled": "skipped",
+}  # fmt: skip
+GLYPHS = {
+    "waiting": "◌", "ready": "○", "running": "●", "delayed": "◷", "done": "✓", "dead": "✕", "skipped": "–",
+}  # fmt: skip
+#: A folded node has the look of that of its steps that a person has to look at first.
+URGENCY = ("dead", "running", "delayed", "ready", "waiting", "skipped", "done")
+#: Steps that the table of a page has.
+MOST_ROWS = 100
+
+
+class StepRow(NamedTuple):
+    """A step as a page shows it. look: its glyph and colour. share: of its members that ended; None for a single one.
+
+    sentence: why it is skipped. took_ms: from ready to its end or to now. messages, dead:
+    filters of its messages, '' if it has none. mid: of its only message.
+    """
+
+    view: StepView
+    look: str
+    progress: str
+    share: float | None
+    sentence: str
+    took_ms: int | None
+    on_path: bool
+    mid: str = ""
+    messages: str = ""
+    dead: str = ""
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.view.name
+
+    @property
+    def anchor(self) -> str:
+        """The id of its row. The drawing leads there."""
+        return f"step-{self.view.name}"
+
+    @property
+    def after(self) -> tuple[Edge, ...]:
+        """What it waits for."""
+        return self.view.facts.after
+
+
+def look_of(view: StepView) -> str:
+    """Return the glyph and colour of a step; a wait or a timer that has begun looks like a delayed message."""
+    if view.state == "running" and view.facts.kind in ("wait", "timer"):
+        return "delayed"
+    return LOOKS[view.state]
+
+
+def step_rows(flow: FlowView) -> list[StepRow]:
+    """Return the steps in the order of their definition."""
+    path = {one.step for one in flow.critical_path}
+    return [_row(flow, view, view.name in path) for view in flow.steps]
+
+
+def listed_steps(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Return the rows of a table: all of them, or those that need a look first."""
+    if len(rows) <= MOST_ROWS:
+        return list(rows)
+    return sorted(rows, key=lambda row: URGENCY.index(row.look))[:MOST_ROWS]
+
+
+def _row(flow: FlowView, view: StepView, on_path: bool) -> StepRow:
+    facts, state = view.facts, view.state
+    sentence = (
+        step_sentence(flow, view.name).removeprefix("skipped, ") if state == "skipped" else ""
+    )
+    row = StepRow(
+        view, look_of(view), _progress(flow, view), _share(view), sentence, _took(flow, view), on_path
+    )  # fmt: skip
+    if facts.kind == "flow" or not facts.has_begun or state == "skipped" or not facts.queue:
+        return row
+    mid = member_mid(flow.facts.flow_id, facts.name)
+    named = quoted(mid) if facts.kind != "map" else f"{quoted(mid.removesuffix('0'))}*"
+    dead = f"queue:{quoted(facts.queue)} mid:{named}" if facts.dead else ""
+    if facts.kind == "map":
+        return row._replace(messages=f"mid:{named}", dead=dead)
+    return row._replace(mid=mid, dead=dead)
+
+
+def _share(view: StepView) -> float | None:
+    facts = view.facts
+    if facts.kind != "map" or not facts.has_begun:
+        return None
+    return min(1.0, facts.ended / facts.size) if facts.size else float(view.state == "done")
+
+
+def _took(flow: FlowView, view: StepView) -> int | None:
+    facts = view.facts
+    end = facts.ended_at if view.state in ("done", "failed", "cancelled") else flow.facts.now_ms
+    if not facts.ready_at or not end or view.state in ("waiting", "skipped"):
+        return None
+    return max(0, end - facts.ready_at)
+
+
+def _progress(flow: FlowView, view: StepView) -> str:
+    """Return the second line of a step's box."""
+    facts, state = view.facts, view.state
+    if state == "waiting":
+        open_ = len(view.waits_for)
+        return f"waits for {counted(open_, 'step')}" if open_ else "waits for its begin"
+    if facts.kind == "map" and facts.has_begun:
+        more = "" if facts.sealed else ", adding"
+        dead = f", {number(facts.dead)} dead" if facts.dead else ""
+        return f"{number(facts.ended)} of {number(facts.size)}{more}{dead}"
+    if state == "running":
+        left_ms = facts.due_at - flow.facts.now_ms
+        left = duration(left_ms / 1000) if left_ms > 0 else ""
+        if facts.kind == "wait":
+            return f"signal, or {left}" if left else "waits for a signal"
+        if facts.kind == "timer":
+            return f"in {left}" if left else "due now"
+    took = _took(flow, view)
+    return state if took is None else f"{state}, {duration(took / 1000)}"
+
+
+def graph_of(flow: FlowView, href: Callable[[StepRow], str]) -> DrawnGraph:
+    """Draw the steps and their edges. href: where a step of the drawing leads."""
+    rows, path = step_rows(flow), [one.step for one in flow.critical_path]
+    following = set(itertools.pairwise(path))
+    nodes = [
+        GraphNode(
+            row.name, row.view.state, row.look, GLYPHS[row.look], row.progress, row.view.facts.job, row.share,
+            row.on_path, href(row),
+        )
+        for row in rows
+    ]  # fmt: skip
+    edges = [
+        GraphEdge(edge.step, row.name, edge.when, (edge.step, row.name) in following)
+        for row in rows for edge in row.after
+    ]  # fmt: skip
+    frame = ChartFrame("flow", f"Steps of {flow.facts.flow_id}", says(flow))
+    return draw(frame, nodes, edges, URGENCY)
+
+
+def says(flow: FlowView) -> str:
+    """Return a flow in one sentence, for those who can't see its drawing."""
+    states = ", ".join(f"{count:,} {state}" for state, count in flow.counts.items())
+    path = ", ".join(one.step for one in flow.critical_path[:20])
+    number_of = counted(len(flow.facts.steps), "step")
+    return f"{number_of}: {states}." + (f" The critical path: {path}." if path else "")
+
+
+class ListedFlow(NamedTuple):
+    """A row of the list. share: how much of it is over; of a map that runs, the share of its members counts."""
+
+    row: FlowRow
+    share: float
+
+
+def listed(row: FlowRow) -> ListedFlow:
+    """Return a flow as the list shows it."""
+    if row.view is None or not row.view.facts.steps:
+        return ListedFlow(row, 0.0)
+    steps = step_rows(row.view)
+    running = sum(one.share or 0.0 for one in steps if one.view.state == "running")
+    return ListedFlow(row, min(1.0, (row.view.over + running) / len(steps)))

@@ -1,0 +1,163 @@
+"""Pages of flows on a real server: the list, the drawing, what a flow waits for, and links from its messages."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+
+from jobq.flows.identity import member_mid
+from jobq.flows.keys import flow_names
+from jobq.flows.types import StoredFlow
+from jobq.queue.queue import Queue
+from jobq.web import UserRole
+from jobq.web.names import encoded
+from tests.hostile import HOSTILE
+from tests.web.shop import Shop, flow_step
+from tests.web.test_messages import words
+
+pytestmark = pytest.mark.one_server
+IMPORT = "/flows/import:2026-11-23"
+
+
+@pytest.fixture
+def shop(client: Any) -> Shop:
+    made = Shop(client)
+    made.flows()
+    return made
+
+
+def names(page: str) -> list[str]:
+    return re.findall(r'<th scope="row" class="mono long"><a [^>]*>([^<]+)', page)
+
+
+def test_list_shows_the_newest_first_with_state_and_progress(visit: Any, client: Any) -> None:
+    page = visit()
+    assert "No flows" in page.get("/flows").text and ">Flows<" not in page.get("/").text
+    Shop(client).flows()
+    shown = visit().get("/flows").text
+    assert names(shown) == ["import:2026-11-23", "onboarding:cust-4711", "invoice:2026-10"]
+    said = words(shown)
+    assert "2 of 9 steps, 609 of 1,002 members" in said and "3 dead" in said and "✕ failed" in said
+    assert ">Flows<" in visit().get("/").text
+    assert names(page.get("/flows?q=IMP").text) == ["import:2026-11-23"]
+    assert names(page.get("/flows?state=failed").text) == ["invoice:2026-10"]
+    assert "No flow matches" in page.get("/flows?q=none").text
+    assert page.get("/flows?offset=x").status_code == 400
+
+
+def test_a_producer_that_stopped_shows(visit: Any, shop: Shop) -> None:
+    stored = StoredFlow((
+        flow_step("resize", "images", "shop.images.resize", kind="map", source="stream"),
+        flow_step("done", "mails", "shop.mail.send_receipt", "resize"),
+    ), "1", "images", 60_000)  # fmt: skip
+    at = shop.now - 1_500_000
+    store = shop.flow("thumbnails:7", stored, at)
+    store.reserve("resize", 0, 250, now=at + 1_000)
+    store.reserve("resize", 1, 250, now=shop.now - 600_000)
+    assert "adding, stopped 10 min ago" in words(visit().get("/flows?q=thumb").text)
+    assert "the last came 10 min ago" in words(visit().get("/flows/thumbnails:7").text)
+
+
+def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
+    visit: Any, shop: Shop
+) -> None:
+    shown = visit().get(IMPORT).text
+    said = words(unescape(shown))
+    assert "393 of 1,000 members of step rows (queue search)" in said
+    steps = ["fetch", "rows", "images", "report", "alert", "approved", "publish", "log", "mail"]
+    for step in steps:
+        assert f'href="#step-{step}"' in shown and f'id="step-{step}"' in shown
+    assert [shown.count(f'class="tip {when}') for when in ("done", "ended", "failed")] == [8, 1, 1]
+    assert re.search(r"Critical path fetch 1 m 00 s → rows 1\d m", said)
+    assert 'href="/dead?f=queue%3Asearch+mid%3A~import%3A2026-11-23.rows.%2A"' in shown
+    fetched = encoded(member_mid("import:2026-11-23", "fetch"))
+    assert f'href="/queues/reports/messages/{fetched}"' in shown
+    assert "waits for 1 step" in shown and "607 of 1,000, 3 dead" in said
+    failed = words(visit().get("/flows/invoice:2026-10").text)
+    assert "nothing can go on" in failed and "because charge is failed" in failed
+    waiting = words(visit().get("/flows/onboarding:cust-4711").text)
+    assert "signal, or 2 d 2" in waiting
+
+
+def test_message_of_a_flow_leads_to_it_and_so_does_the_find_box(
+    visit: Any, shop: Shop, client: Any
+) -> None:
+    Queue("search", client).list_in_directory()
+    mid = member_mid("import:2026-11-23", "publish")
+    shown = visit().get(f"/queues/search/messages/{encoded(mid)}")
+    assert 'href="/flows/import:2026-11-23"' in shown.text and "See the flow" in shown.text
+    found = visit().get("/find?q=import:2026-11-23", follow_redirects=False)
+    assert found.headers["location"] == "/flows/import:2026-11-23"
+
+
+def test_a_wide_flow_is_folded_and_lists_what_needs_a_look_first(visit: Any, shop: Shop) -> None:
+    wide = [f"resize-{n}" for n in range(320)]
+    stored = StoredFlow((
+        flow_step("split", "images", "shop.images.split"),
+        *(flow_step(name, "images", "shop.images.resize", "split") for name in wide),
+        flow_step("join", "images", "shop.images.join", *wide),
+    ), "1", "images", 60_000)  # fmt: skip
+    store = shop.flow("wide:1", stored, shop.now - 60_000)
+    shop.report(store, "images", shop.now - 50_000, ("done", "split", 0))
+    for _ in range(8):
+        shop.report(store, "images", shop.now - 50_000, ("look", "", 0))
+    shop.report(
+        store,
+        "images",
+        shop.now - 40_000,
+        ("dead", "resize-311", 0),
+        *(("done", one, 0) for one in wide[:40]),
+    )
+    shown = visit().get("/flows/wide:1").text
+    assert "320 x resize" in shown and "319 steps are drawn together" in words(shown)
+    assert "100 of 322 steps" in words(shown) and 'id="step-resize-311"' in shown
+    assert shown.index('id="step-resize-311"') < shown.index('id="step-resize-60"')
+    assert len(shown) < 200_000
+
+
+def test_what_anybody_wrote_shows_as_damaged_and_the_rest_is_there(
+    visit: Any, shop: Shop, client: Any
+) -> None:
+    index = flow_names(client.namespace)
+    for number, text in enumerate(HOSTILE):
+        client.command("ZADD", index, number, text)
+    client.command("ZADD", index, 5, "broken:1", 6, "other:1")
+    client.command("SET", "jobq:flow:{broken:1}:meta", "x")
+    client.command(
+        "HSET",
+        "jobq:flow:{other:1}:meta",
+        "state",
+        "<b>",
+        "n:a",
+        "x,y",
+        "home",
+        "\x1b[31m",
+        routed_by="x",
+    )
+    client.command(
+        "HSET",
+        "jobq:flow:{other:1}:steps",
+        "*",
+        "a,<i>,b",
+        "a",
+        "step\x1flow\x1f\x1fzzz:done,<i>:x\x1f{",
+    )
+    page = visit(UserRole.READ)
+    shown = page.get("/flows")
+    assert (
+        shown.status_code == 200 and "import:2026-11-23" in shown.text and "damaged" in shown.text
+    )
+    assert "<b>" not in shown.text and "\x1b" not in shown.text
+    other = page.get("/flows/other:1")
+    assert other.status_code == 200 and "<i>" not in other.text
+    for path in (
+        "/flows/broken:1",
+        "/flows/none:1",
+        "/flows/x",
+        "/flows/%00:1",
+        "/flows/" + "a" * 70,
+    ):
+        assert page.get(path).status_code in (404, 502), path
