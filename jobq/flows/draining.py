@@ -17,7 +17,7 @@ from jobq.client.pipelining import commands
 from jobq.errors import CodecError, ConfigError, ScriptError
 from jobq.flows.announcing import SEPARATOR, WORDS, announce, announced, queue_at
 from jobq.flows.identity import Member, checked_flow, member_mid, member_of
-from jobq.flows.sending import Sending, StepSender
+from jobq.flows.sending import Sending, StepSender, knows_flows
 from jobq.flows.store import PER_CALL, FlowStore
 from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
 from jobq.queue.members import OutboxEntry, OutboxRecord
@@ -57,7 +57,10 @@ class Drainer:
             if not entries or (stuck and flows_in(entries) <= stuck):
                 return taken
             stuck |= self._take(source, entries, read_at)
-            for flow in stuck & flows_in(entries):
+            waiting = stuck & flows_in(entries)
+            if waiting and not knows_flows(source):
+                return taken
+            for flow in waiting:
                 # The drainer that reads this goes on where this call stopped.
                 announce(self.client, queue, "look", flow)
             source.flow_outbox_drop([entry.entry_id for entry in entries])

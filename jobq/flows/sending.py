@@ -17,11 +17,12 @@ from jobq.client.clock import wall
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import CodecError, ConfigError, KeyFullError
+from jobq.flows.accepting import LIVE, apply_all, enqueue_members
 from jobq.flows.announcing import announce, queue_at
 from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.identity import member_mid
 from jobq.flows.state import FLOW_OVER
-from jobq.flows.store import PER_CALL, FlowStore
+from jobq.flows.store import FlowStore
 from jobq.flows.types import PER_CHUNK, Applied, FlowChange, Reserved, TodoItem
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of
@@ -32,7 +33,6 @@ from jobq.queue.queue import Content, Queue
 DEDUPE_S = 3_600.0
 #: Sub-flows in sub-flows, at most.
 DEEPEST = 16
-LIVE = frozenset(("queued", "queued-with-backoff", "locked", "locked-with-requeue"))
 _log = logging.getLogger("jobq.flows")
 
 
@@ -71,9 +71,7 @@ class StepSender:
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
         """Apply what the queues of these items have to say; what is still to be sent."""
         for queue in sorted({one.queue for one in doubtful if one.queue}):
-            changes = self._sending.unapplied(queue, self.flow)
-            for at in range(0, len(changes), PER_CALL):
-                self.store.apply(f"q{queue}", changes[at : at + PER_CALL])
+            apply_all(self.store, queue, self._sending.unapplied(queue, self.flow))
         return self.store.apply("q", [])
 
     def _send(self, item: TodoItem) -> bool:
@@ -101,7 +99,8 @@ class StepSender:
     def _enqueue(self, item: TodoItem) -> bool:
         options = _options(item.options)
         queue, mid = queue_at(self._client, item.queue), member_mid(self.flow, item.step)
-        queue.know_flows()
+        if not knows_flows(queue):
+            return False
         due_ms = 0.0
         if "at" in options:
             due_ms = options["at"] * 1000
@@ -110,13 +109,14 @@ class StepSender:
         content = message_of(self._client, item.queue, mid, item.call, due_ms)
         if not self._sending.may_go():
             return False
-        queue.enqueue_members([(mid, content)], dedupe=DEDUPE_S, **options)
+        self._accept(queue, [(mid, content)], dedupe=DEDUPE_S, **options)
         return True
 
     def _expand(self, item: TodoItem) -> bool:
         """Enqueue the members of a map that waited."""
         options, queue = _options(item.options), queue_at(self._client, item.queue)
-        queue.know_flows()
+        if not knows_flows(queue):
+            return False
         chunks = self._chunks_of(item)
         for chunk in count():
             contents = chunks(chunk)
@@ -182,20 +182,18 @@ class StepSender:
         """Enqueue one chunk of a map; of one in doubt the members that haven't ended."""
         found = self.store.reserve(step, chunk, len(contents))
         if found.outcome == "new":
-            queue.enqueue_members(contents, **options)
+            self._accept(queue, contents, **options)
         elif found.outcome == "doubt":
-            self._apply_unapplied(queue.name)
+            apply_all(self.store, queue.name, self._sending.unapplied(queue.name, self.flow))
             page = self.store.page(step, "live", found.first)
             left = {number - found.first for number in page.numbers}
-            queue.enqueue_members(
-                [one for place, one in enumerate(contents) if place in left], **options
+            self._accept(
+                queue, [one for place, one in enumerate(contents) if place in left], **options
             )
         return found
 
-    def _apply_unapplied(self, queue: str) -> None:
-        changes = self._sending.unapplied(queue, self.flow)
-        for at in range(0, len(changes), PER_CALL):
-            self.store.apply(f"q{queue}", changes[at : at + PER_CALL])
+    def _accept(self, queue: Queue, rows: Sequence[Content], **options: Any) -> None:
+        enqueue_members(self.store, queue, rows, self._sending.unapplied, **options)
 
     def _begin(self, item: TodoItem) -> bool:
         """Begin a sub-flow, which was stored with its parent."""
@@ -297,6 +295,16 @@ _SENDING: dict[str, Callable[[StepSender, TodoItem], bool]] = {
     "revive": StepSender._revive,
     "parent": StepSender._tell_parent,
 }
+
+
+def knows_flows(queue: Queue) -> bool:
+    """Whether all workers of a queue know flows. Those that were started since a flow began may be older."""
+    try:
+        queue.know_flows()
+    except ConfigError as error:
+        _log.warning("steps of flows wait: %s", error)
+        return False
+    return True
 
 
 def _options(raw: bytes) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""Enqueue members. A mid that is taken by the message of an earlier flow of the same id must not keep a flow waiting.
+
+That happens when a flow was removed, or kept for a short time, and is started again: its dead stay in their queue, and
+the mids of its steps stay taken for an hour after they were done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jobq.client.connection import Client
+from jobq.flows.identity import member_of
+from jobq.flows.store import PER_CALL, FlowStore
+from jobq.flows.types import FlowChange
+from jobq.queue import keys
+from jobq.queue.queue import Content, Queue
+from jobq.queue.types import Enqueued
+
+LIVE = frozenset(("queued", "queued-with-backoff", "locked", "locked-with-requeue"))
+_log = logging.getLogger("jobq.flows")
+
+
+def enqueue_members(
+    store: FlowStore,
+    queue: Queue,
+    rows: Sequence[Content],
+    unapplied: Callable[[str, str], Sequence[FlowChange]],
+    **options: Any,
+) -> None:
+    """Enqueue messages of one step, 250 at most in the order of their numbers.
+
+    unapplied: what a queue has to say about a flow and didn't reach it. A member that has ended by that, or whose
+    message lives, is accepted already. Of others, dead ones are purged and enqueued again, and the rest has failed.
+    """
+    taken = _taken(rows, queue.enqueue_members(rows, **options))
+    if not taken:
+        return
+    apply_all(store, queue.name, unapplied(queue.name, store.flow))
+    members = {mid: member_of(mid) for mid, _ in taken}
+    numbers = {mid: member.number for mid, member in members.items() if member is not None}
+    step = next(member.step for member in members.values() if member is not None)
+    live = {*store.page(step, "live", min(numbers.values())).numbers}
+    left = [row for mid, row in taken if numbers.get(mid) in live]
+    if not left:
+        return
+    _purge(store.client, queue, [str(row[0]) for row in left])
+    for mid, _ in _taken(left, queue.enqueue_members(left, **options)):
+        _log.error(
+            "%s has failed: a message of an earlier flow of this id was done just before", mid
+        )
+        store.apply(f"q{queue.name}", [FlowChange("dead", step, numbers[mid])])
+
+
+def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> None:
+    """Apply what a queue says, in as many calls as it takes."""
+    for at in range(0, len(changes), PER_CALL):
+        store.apply(f"q{queue}", changes[at : at + PER_CALL])
+
+
+def _taken(rows: Sequence[Content], found: Sequence[Enqueued]) -> list[tuple[str, Any]]:
+    """The mid and the row of each message that was refused for one that has ended."""
+    return [
+        (one.mid, row)
+        for row, one in zip(rows, found, strict=True)
+        if one.action == "exists" and one.existing_status not in LIVE
+    ]
+
+
+def _purge(client: Client, queue: Queue, mids: Sequence[str]) -> None:
+    """Forget the dead of these mids."""
+    dead_ids = client.command("HMGET", keys.key(queue.prefix, "last_dead"), *mids)
+    if found := [raw.decode() for raw in dead_ids if raw]:
+        queue.admin.purge(*found)
