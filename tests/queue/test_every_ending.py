@@ -16,7 +16,17 @@ from jobq.queue.types import Ending, Message, Outcome
 FLOW = "import:7"
 MIDS = [f"~{FLOW}.rows.{number}" for number in range(4)]
 PLAIN = ["plain", "other"]
-OUTCOMES: tuple[Outcome, ...] = ("done", "done", "retry", "dead", "crashed", "snooze", "release", "unknown", "expired")
+OUTCOMES: tuple[Outcome, ...] = (
+    "done",
+    "done",
+    "retry",
+    "dead",
+    "crashed",
+    "snooze",
+    "release",
+    "unknown",
+    "expired",
+)
 SEEDS, CALLS = 40, 60
 #: What a mid is called that no longer lives, or never did.
 OVER = ("nil", "dead", "done-with-backoff", "done-awaiting-gc")
