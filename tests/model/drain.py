@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.model.digest import digest
-from tests.model.expect import call, events, handed, recovered
+from tests.model.expect import call, events, handed, recovered, told_flows
 from tests.model.machine import Machine, Violation
 from tests.model.world import World
 
@@ -59,6 +59,7 @@ class Drain:
         _, *reply = call(m, w, "dequeue", "D", w.scope.lease, w.scope.crash_limit, 2)
         recovered(w, events(m))
         handed(m, w, "D", tuple(reply))
+        told_flows(m, w)
         if not w.holds["D"]:
             return self._wait(w, int(str(reply[0])))
         for hold in w.holds["D"]:
@@ -68,7 +69,8 @@ class Drain:
                 raise Violation(f"the only worker's finish was called {word}")
             record = w.records[hold.mid]
             record.token = ""
-            record.settle()
+            record.settle("done")
+        told_flows(m, w)
         w.holds["D"] = ()
         m.forget("call:D")
         return False

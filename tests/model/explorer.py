@@ -9,7 +9,7 @@ from jobq.queue.fsck import PARTS
 from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain
-from tests.model.expect import forget_blocked, need, taken_deaths, word_of
+from tests.model.expect import forget_blocked, need, taken_deaths, told_flows, word_of
 from tests.model.explored import Explored, Seen, way_to
 from tests.model.machine import Machine, Mutation, Violation, lap_of
 from tests.model.world import Scope, World, begin
@@ -70,6 +70,7 @@ class Explorer:
         self.result.kinds[action[0]] += 1
         try:
             ACTIONS[action[0]](m, after, *action[1:])
+            told_flows(m, after)
             self._settle(after)
             if not seen.add(self._name(after), after.left):
                 return None

@@ -68,7 +68,7 @@ class Machine:
         self.emitted, self.cost, self._times = scripts.emitted, scripts.cost, scripts.times
         self.writes, self.forget, self.next_time = scripts.writes, scripts.forget, scripts.next_time
         self._undeclared = scripts.undeclared
-        self.leftovers = scripts.leftovers
+        self.leftovers, self.for_flows = scripts.leftovers, scripts.for_flows
         self.take, self.open, self.put = snapshots.take, snapshots.open, snapshots.put
         self.canonical, self.unchanged = snapshots.canonical, snapshots.unchanged
         invariants = part("invariants", store, snapshots, scripts.struct)

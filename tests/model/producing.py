@@ -21,6 +21,8 @@ ACCEPTS = {
 
 
 def expected_action(record: Record, word: str, flavour: Flavour) -> str:
+    if flavour.again == "member":
+        return "added" if word == "nil" else "exists"
     by_update, by_requeue, otherwise = ACCEPTS[word]
     if flavour.again and not flavour.requeue:
         if word == "done-awaiting-gc" or (word == "done-with-backoff" and record.cancelled):
@@ -62,7 +64,8 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
         expected = expected_action(w.records[mid], word, flavour)
         need(action == expected, f"I15 enqueue of a {word} {mid} answered {action}, not {expected}")
         if action == "exists":
-            need(reply[i + 1] == word, f"{mid} exists as {reply[i + 1]}, not as {word}")
+            told = (word, "dead") if flavour.again == "member" else (word,)
+            need(reply[i + 1] in told, f"{mid} exists as {reply[i + 1]}, not as {word}")
         else:
             accepted(w, w.records[mid], action, word, content, flavour)
             words[mid] = following(word, action, flavour)
@@ -154,7 +157,7 @@ def cancelled(w: World, record: Record) -> None:
     # Whoever holds it may run until the lock ends, so that the mid is taken as long.
     until = record.until if record.token else 0
     record.cancelled = record.dedupe == ""
-    record.settle()
+    record.settle("cancelled")
     record.token = ""
     if until > w.now:
         record.deduped_till = until
@@ -188,7 +191,12 @@ def pause(m: Machine, w: World) -> None:
 
 def clear(m: Machine, w: World) -> None:
     w.left["clear"] -= 1
-    call(m, w, "clear", "P")
+    members = sum(bool(record.content) and mid[0] == "~" for mid, record in w.records.items())
+    word, count = call(m, w, "clear", "P")
+    if members:
+        need((word, count) == ("members", members), f"clear of {members} members: {word} {count}")
+        need(m.unchanged(), "a clear that was refused wrote something")
+        return
     for record in w.records.values():
         record.settle()
         record.token, record.deduped_till = "", 0

@@ -1,7 +1,7 @@
 """Where each promise is looked at, in every state that the explorer reaches or after every call on the way.
 
 I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them; K1-K8
-are promises of keys.
+are promises of keys, M1 and M2 of messages of flows.
 A row names the file under tests/ and words of the check there, which is what a violation says; a test reads the rows.
 
 I1   one status per mid, that of the model         model/explorer.py: I1 status of
@@ -43,6 +43,8 @@ K5   nothing is kept of a key owed nothing         model/lua/invariants.lua: K5 
 K6   none before another that never left the line  model/expect.py: K6 {mid} of
 K7   an ordered line starts in order               model/expect.py: K7 {mid} of
 K8   what may go comes within a lap of the keys    model/expect.py: K8 {went!r} went
+M1   its flow is told of a member that ends, once  model/expect.py: M1 flows are told
+M2   members that haven't ended are counted        model/lua/invariants.lua: M2 members counts
 L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
 L2   what waits moves, whatever is ready           queue/test_upkeep.py: def test_
@@ -67,5 +69,5 @@ class Check(NamedTuple):
     words: str
 
 
-_ROW = re.compile(r"^([IKL]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
+_ROW = re.compile(r"^([IKLM]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
 CHECKS = tuple(Check(*row) for row in _ROW.findall(__doc__))

@@ -33,6 +33,8 @@ ALL = ("extend", "release", "collect")
 KEYED = Flavour(key="A")
 ORDERED = Flavour(key="A", ordered=True)
 
+MEMBER = Flavour(again="member")
+
 SCOPES = (  # those that take long first
     Scope(
         "several in one call",
@@ -380,6 +382,34 @@ SCOPES = (  # those that take long first
         idle=True,
         most=1,
         rule=(1, 1, 30, "", ""),
+    ),
+    Scope(
+        "members of flows",
+        {"member": MEMBER},
+        {"enqueue": 2, "fail": 2, "forget": 1, "cancel": 1, "revive": 1},
+        mids=("~1",),
+        endings=("done", "retry", "dead", "crashed", "expired"),
+        actions=("collect", "more"),
+    ),
+    Scope(
+        "members with a dedupe, calls repeated",
+        {"deduped": replace(MEMBER, dedupe=2), "keyed, later": replace(MEMBER, delay=2, key="A")},
+        {"enqueue": 2, "fail": 1, "forget": 1, "cancel": 1},
+        workers="A",
+        mids=("~1",),
+        endings=("done", "dead"),
+        actions=("more",),
+        calls=True,
+    ),
+    Scope(
+        "members taken out, put back, cleared",
+        {"member": MEMBER},
+        {"enqueue": 3, "fail": 2, "forget": 1, "take": 2, "put": 2, "clear": 1},
+        workers="A",
+        mids=("~1",),
+        batches=("~1,~1",),
+        endings=("done", "dead"),
+        actions=(),
     ),
     Scope(
         "a clock that steps back",

@@ -45,7 +45,7 @@ def take_out(m: Machine, w: World, mid: str, generation: str) -> None:
         return
     need(events(m) == [("cancelled", mid)], f"take_out wrote {events(m)}")
     w.binned[mid] = record.copy()
-    record.settle()
+    record.settle("cancelled")
 
 
 def put_back(m: Machine, w: World, mid: str) -> None:
@@ -113,7 +113,7 @@ def put_dead_back(m: Machine, w: World, dead_id: str) -> None:
     need(known or not newest, f"nothing says that {mid} is dead")
     del w.binned_dead[dead_id]
     if place == "revived":
-        record.settle()
+        record.settle("dead")
     record.dead += ((dead_id, content),)
 
 

@@ -93,9 +93,9 @@ def ended(
         buried(record, hold.mid)
     elif outcome == "done" and not fresh:
         record.deduped_till, record.cancelled = deduped_till(w.now, record.dedupe), False
-        record.settle()
+        record.settle("done")
     elif outcome == "expired" and not fresh:
-        record.settle()
+        record.settle("cancelled")
     elif not fresh:
         record.attempts -= outcome in ("snooze", "release", "unknown", "hold")
         if outcome == "unknown":

@@ -98,6 +98,7 @@ class Record:
         self.died = 0  # times, of which no message tells yet
         self.checkpoint = ""  # for the next attempt at this content
         self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
+        self.ended = ""  # how, in this call: done, dead, cancelled
         self.key, self.newer_key = "", ""  # of the run at hand, of what is fresh
         self.lined = False  # it waits at the head of its line, and the line with it
         # Its place among those that wait in the line of its key and never left it, 0 = none; and among those of an
@@ -112,8 +113,9 @@ class Record:
     def accept(self, content: str, not_before: int) -> None:
         self.content, self.fresh, self.not_before = content, True, not_before
 
-    def settle(self) -> None:
+    def settle(self, ended: str = "") -> None:
         """Nothing is owed any more."""
+        self.ended = ended
         self.content, self.fresh, self.not_before = "", False, 0
         self.attempts = self.crashes = self.unknowns = 0
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")

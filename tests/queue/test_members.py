@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from typing import Any
 
@@ -188,18 +189,24 @@ def test_what_others_wrote_into_the_outbox_is_read_as_text_or_not_at_all(queue: 
 
 
 def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, redis: Any):
+    """As if three entries were too many."""
+
+    def run(name: str, *args: Any) -> Any:
+        script = queue.scripts[name]
+        text = re.sub(rf"\b{MOST_ENTRIES}\b", "3", script.script.text)
+        assert text != script.script.text
+        names = [*script.keys, f"{queue.prefix}call:me"][: len(script.script.keys)]
+        return redis.eval(text, len(names), *names, *args)
+
     queue.enqueue_members(ROOT)
-    outbox = keys.key(queue.prefix, "flow_outbox")
-    fill = "for i = ARGV[1], ARGV[2] do redis.call('XADD', KEYS[1], '1-' .. i, '1', 'look') end"
-    for first in range(1, MOST_ENTRIES + 2, 50_000):
-        redis.eval(fill, 1, outbox, first, min(first + 49_999, MOST_ENTRIES + 1))
-    handed = queue.dequeue()
-    assert (handed.messages, handed.paused, handed.outbox) == ([], True, True)
-    assert handed.sleep_ms > 0
+    ids = [queue.announce("look", "f") for _ in range(4)]
+    word, sleep_ms, flags, *_ = run("dequeue", "me", 1, "", 1_000, 3, 5)
+    assert (word, flags) == (b"handed", 3)
+    assert sleep_ms > 0
     redis.delete(queue.wake_key)
-    queue.flow_outbox_drop(["1-1"])
+    assert run("flow_drop", ids[0]) == [1]
     assert redis.llen(queue.wake_key) == 1
-    assert len(queue.dequeue(8).messages) == 8
+    assert len(run("dequeue", "me", 2, "", 1_000, 3, 8)) == 4 + 7 * 8
 
 
 def test_members_are_refused_while_a_worker_of_the_queue_knows_no_flows(queue: Queue):

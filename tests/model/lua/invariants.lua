@@ -90,6 +90,11 @@ end
 local function check_totals()
   local deduped = 0
   for mid in pairs(fields('done')) do if fields('due')[mid] then deduped = deduped + 1 end end
+  local members = 0
+  for mid in pairs(fields('messages')) do
+    if string.byte(mid) == 126 and not fields('done')[mid] then members = members + 1 end
+  end
+  rule(members == (tonumber(fields('meta').members) or 0), 'M2 members counts ' .. (fields('meta').members or '0') .. ' of ' .. members)
   rule(deduped == (tonumber(fields('meta').deduped) or 0), 'I14 deduped counts ' .. (fields('meta').deduped or '0'))
   for key, value in pairs(R.db) do
     if value.t == 'hash' or value.t == 'set' or value.t == 'zset' then

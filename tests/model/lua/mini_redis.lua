@@ -1,6 +1,6 @@
 -- mini_redis: the commands that lua/queue uses, over plain tables. Unknown commands, undeclared keys,
 -- wrong types and wrong numbers raise. A value is copied at its first write after a snapshot shared it.
-local R = {db = {}, now = 0, declared = nil, ncalls = 0, nwrites = 0, ntimes = 0, emitted = {}}
+local R = {db = {}, now = 0, declared = nil, ncalls = 0, nwrites = 0, ntimes = 0, emitted = {}, for_flows = {}}
 local commands = {}
 
 local function fail(message) error('redis: ' .. message, 0) end

@@ -50,16 +50,17 @@ function M.load(name, text, keys)
   scripts[name] = {chunk = chunk, keys = keys, bound = {}}
 end
 
-local function bound_keys(script, caller)
-  local found = script.bound[caller]
+-- more: a key behind those that the script binds
+local function bound_keys(script, caller, more)
+  local found = script.bound[caller .. more]
   if not found then
     found = {names = {}, declared = {}}
-    for key in string.gmatch(script.keys, '[^ ]+') do
+    for key in string.gmatch(script.keys .. ' ' .. more, '[^ ]+') do
       if key == 'last_call' then key = 'call:' .. caller end
       found.names[#found.names + 1] = key
       found.declared[key] = true
     end
-    script.bound[caller] = found
+    script.bound[caller .. more] = found
   end
   return found
 end
@@ -67,7 +68,7 @@ end
 -- Run one script, atomically, at `now`. -> its reply, item by item
 function M.run(name, caller, now, ...)
   local script = scripts[name]
-  local keys = bound_keys(script, caller)
+  local keys = bound_keys(script, caller, name == 'enqueue' and select(8, ...) == 'member' and 'last_dead' or '')
   R.now, R.declared, R.emitted = now, not undeclared and keys.declared or nil, {}
   R.ncalls, R.nwrites, R.ntimes = 0, 0, 0
   env.KEYS, env.ARGV = keys.names, {...}
@@ -75,6 +76,12 @@ function M.run(name, caller, now, ...)
   R.declared = nil
   if reply.err then error(reply.err, 0) end
   return unpack(reply)
+end
+
+function M.for_flows()
+  local text = table.concat(R.for_flows, '\30')
+  R.for_flows = {}
+  return text
 end
 
 function M.emitted() return table.concat(R.emitted, '\n') end

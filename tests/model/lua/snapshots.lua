@@ -32,7 +32,7 @@ end
 function S.put()
   local db = {}
   for key, value in pairs(S.base) do db[key] = value end
-  R.db = db
+  R.db, R.for_flows = db, {}
 end
 
 local calls = {}
@@ -68,14 +68,14 @@ end
 local function settings(value)
   local floor = tonumber(value.m.floor) or 0
   local ahead = floor > R.now and '+' .. left_ms(floor) or ''
-  return table.concat({value.m.turn and 'keyed' or '', value.m.max or '', value.m.paused or '', value.m.events or '', value.m.max_lease or '', value.m.deduped or '', ahead}, ' ')
+  return table.concat({value.m.turn and 'keyed' or '', value.m.members and 'flows' or '', value.m.max or '', value.m.paused or '', value.m.events or '', value.m.max_lease or '', value.m.deduped or '', ahead}, ' ')
 end
 
 -- number 0x1e words 0x1e hand-outs: of these only whose they are
 local function call_record(value)
   local head, rows = string.match(value.s, '^(x?%d*\30[^\30]*\30)(.*)$')
   local mids = string.gsub(rows .. '\31', '([^\31]*)\31', function(item)
-    local mid = string.match(item, '^m%d$') or string.match(item, '^(m%d)\29')
+    local mid = string.match(item, '^[m~]%d$') or string.match(item, '^([m~]%d)\29')
     return mid and mid .. ' ' or ''
   end)
   return string.gsub(head, '^(x?)%d+', '%1') .. mids
