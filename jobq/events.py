@@ -74,6 +74,7 @@ LIMITS = {
 #: The record's enqueued_at below this is ms before finished_at, eight bytes shorter than an epoch ms.
 ABSOLUTE = 10**12
 _NEEDED = ("kind", "finished_at")
+_VERSION, _EMPTY = SCHEMA.encode(), [""] * len(COLUMNS)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _SENTRY_TRACE = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}(?:-[01])?")
 _BREAKS = re.compile(r"[\x1f\r\n\0]")
@@ -143,11 +144,62 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
     """Read one entry; missing columns take their defaults. BadRecordError for what is not a record."""
+    event = _plain(value) if version == _VERSION else None
+    if event is not None:
+        return event
     found = {"mid": ""} | columns_of(value, version)
     enqueued = found.get("enqueued_at")
     if isinstance(enqueued, int) and enqueued < ABSOLUTE:
         found["enqueued_at"] = int(found["finished_at"]) - enqueued
     return Event(**found)  # type: ignore[arg-type]
+
+
+def _plain(value: bytes) -> Event | None:
+    """Read what a worker writes, in less than half the time; None for what has to be looked at closely."""
+    try:
+        fields = value.decode().split(SEPARATOR)
+    except UnicodeDecodeError:
+        return None
+    missing = len(COLUMNS) - len(fields)
+    if missing < 0:
+        return None
+    fields += _EMPTY[:missing]
+    (
+        kind,
+        mid,
+        finished,
+        job,
+        attempt,
+        enqueued,
+        run,
+        cpu,
+        rss,
+        worker,
+        error,
+        group,
+        size,
+        trace,
+        key,
+    ) = fields
+    numbers = "".join((finished, attempt, enqueued, run, cpu, rss, size))
+    lengths = (
+        len(finished) - 5,
+        len(enqueued) - 5,
+        len(run) - 6,
+        len(cpu) - 6,
+        len(attempt),
+        len(rss),
+        len(size),
+    )
+    if not (kind and finished and numbers.isascii() and numbers.isdigit() and max(lengths) < 10):
+        return None
+    at, ago = int(finished), int(enqueued or 0)
+    if enqueued and ago < ABSOLUTE:
+        ago = at - ago
+    return Event(
+        kind, mid, at, job, int(attempt or 0), ago, int(run or 0), int(cpu or 0), int(rss or 0), worker, error, group,
+        int(size or 0), trace, key,
+    )  # fmt: skip
 
 
 def named(value: bytes, version: bytes, at_ms: int) -> Event | None:

@@ -12,8 +12,8 @@ from jobq.events import decode
 from jobq.queue import keys
 from jobq.web.outcomes import StreamEntry
 
-#: Most events of a tick; of more, the newest stand for all.
-MOST_EVENTS = 5_000
+#: Most events of a tick; of more, this number of the newest stand for all.
+MOST_EVENTS, SAMPLE = 5_000, 2_000
 #: After a start this much is read of the past.
 PAST_MS, MOST_PAST = 900_000, 50_000
 #: Of one stream at once.
@@ -100,7 +100,7 @@ class Tail:
             follower.forget(gone)
 
     def _follow(self, grown: Mapping[str, int], added: Mapping[str, int]) -> None:
-        wanted = shared(grown, MOST_EVENTS)
+        wanted = shared(grown, MOST_EVENTS if sum(grown.values()) <= MOST_EVENTS else SAMPLE)
         words: dict[str, tuple[Any, ...]] = {}
         for name, count in wanted.items():
             after = f"({self._streams[name].last}"

@@ -98,6 +98,7 @@ def test_of_too_many_events_the_newest_stand_for_all(client, monkeypatch):
     sampling = Sampling(client)
     sampling.catch_up()
     monkeypatch.setattr("jobq.web.tail.MOST_EVENTS", 20)
+    monkeypatch.setattr("jobq.web.tail.SAMPLE", 20)
     run(low, "done", 100), run(high, "done", 5)
     found = sampling.read()
     assert found.sampled

@@ -54,13 +54,22 @@ _BACK = {
 
 
 class Applier:
-    """Applies or undoes one operation. ended: whether this process is to stop. pause: sleeps; a test may wait in it."""
+    """Applies or undoes one operation.
+
+    ended: whether this process is to stop. pause: sleeps; a test may wait in it. token: of its lock.
+    """
 
     def __init__(
         self, store: OperationStore, state: OperationState, ended: Callable[[], bool] = bool,
-        pause: Callable[[float], object] = time.sleep,
+        pause: Callable[[float], object] = time.sleep, token: str = "",
     ) -> None:  # fmt: skip
-        self.store, self.state, self.ended, self.pause = store, state, ended, pause
+        self.store, self.state, self.ended, self.pause, self.token = (
+            store,
+            state,
+            ended,
+            pause,
+            token,
+        )
         self.verb = verb_of(state.verb)
 
     def apply(self) -> None:
@@ -136,7 +145,8 @@ class Applier:
         return found
 
     def _keep_pace(self, number: int, began: float) -> None:
-        self.store.renew(self.state.id)
+        if self.token:
+            self.store.renew(self.state.id, self.token)
         self.pause(max(0.0, number / RATE - (time.monotonic() - began)))
 
     def _bin(self, queue: str) -> Bin:

@@ -40,14 +40,14 @@ _PLACES = {
 
 
 class Freezer:
-    """Freezes the messages of one operation. reads: lists queues. ended: whether to stop."""
+    """Freezes the messages of one operation. reads: lists queues. ended: whether to stop. token: of its lock."""
 
     def __init__(
         self, store: OperationStore, reads: Client, contents: Contents, state: OperationState,
-        ended: Callable[[], bool] = bool,
+        ended: Callable[[], bool] = bool, token: str = "",
     ) -> None:  # fmt: skip
         self.store, self.reads, self.contents, self.state = store, reads, contents, state
-        self.ended = ended
+        self.ended, self.token = ended, token
         self.verb = verb_of(state.verb)
         self._counters = {name: Counter[str]() for name in ("queues", "jobs", "errors")}
         self._known: set[tuple[str, str]] = set()
@@ -69,7 +69,7 @@ class Freezer:
             if not cursor or self.state.number >= MOST_MESSAGES:
                 return self._finish()
             self._save()
-            self.store.renew(self.state.id)
+            self._renew()
         raise InterruptedError
 
     def chosen(self, ids: Sequence[tuple[str, str]]) -> None:
@@ -84,8 +84,12 @@ class Freezer:
             self._take(rows)
             self.state.looked_at = min(len(ids), first + CHUNK)
             self._save()
-            self.store.renew(self.state.id)
+            self._renew()
         self._finish()
+
+    def _renew(self) -> None:
+        if self.token:
+            self.store.renew(self.state.id, self.token)
 
     def _row(self, name: str, one: str) -> Iterator[ListedRow]:
         queue = Queue(name, self.reads)

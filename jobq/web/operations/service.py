@@ -115,8 +115,8 @@ class Operations:
             chosen=digest_of(ids), created_at=self.operate.clock_ms(),
         )  # fmt: skip
 
-        def work() -> None:
-            freezer = Freezer(self.store, self.reads, contents, state, self._closing.is_set)
+        def work(token: str) -> None:
+            freezer = Freezer(self.store, self.reads, contents, state, self._closing.is_set, token)
             if ids is None:
                 freezer.matching(asked)
             else:
@@ -156,9 +156,9 @@ class Operations:
             state.spread_ms = round(spread_s * 1000) if state.verb == "revive" else 0
         state.phase, state.applied_by, state.error, state.stopped_by = "applying", who.name, "", ""
 
-        def work() -> None:
+        def work(token: str) -> None:
             with self._audited(state, who) as performed:
-                Applier(self.store, state, self._closing.is_set, self.pause).apply()
+                Applier(self.store, state, self._closing.is_set, self.pause, token).apply()
                 performed.set(number=state.results.get("applied", 0), note=_note(state))
 
         self._start(state, work, lambda: self._begin(state, former))
@@ -175,9 +175,9 @@ class Operations:
         state, former = view.state, replace(view.state)
         state.phase, state.error, state.stopped_by = "undoing", "", ""
 
-        def work() -> None:
+        def work(token: str) -> None:
             with self._audited(state, who, "undone") as performed:
-                Applier(self.store, state, self._closing.is_set, self.pause).undo()
+                Applier(self.store, state, self._closing.is_set, self.pause, token).undo()
                 performed.set(number=state.undone.get("restored", 0), note=_note(state))
 
         self._start(state, work, lambda: self._begin(state, former))
@@ -250,7 +250,7 @@ class Operations:
         return self.log.performing(act, ending=ending)
 
     def _start(
-        self, state: OperationState, work: Callable[[], None], begin: Callable[[], object]
+        self, state: OperationState, work: Callable[[str], None], begin: Callable[[], object]
     ) -> None:
         with self._starting:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -275,9 +275,9 @@ class Operations:
                 raise
             self._threads.append(thread)
 
-    def _work(self, state: OperationState, work: Callable[[], None], token: str) -> None:
+    def _work(self, state: OperationState, work: Callable[[str], None], token: str) -> None:
         try:
-            work()
+            work(token)
         except InterruptedError:
             log.info("operation %s is left for another process", state.id)
         except Exception as error:

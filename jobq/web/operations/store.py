@@ -184,9 +184,17 @@ class OperationStore:
         words = ("SET", f"{self.key(op)}:lock", token, "NX", "PX", LOCK_MS)
         return token if self.client.command(*words) else ""
 
-    def renew(self, op: str) -> None:
-        """Say that this process still works on it."""
-        self.client.command("PEXPIRE", f"{self.key(op)}:lock", LOCK_MS)
+    def renew(self, op: str, token: str) -> None:
+        """Say that this process still works on it. InterruptedError: another one does by now.
+
+        A lock that ended and that nobody took is taken again.
+        """
+        key = f"{self.key(op)}:lock"
+        found = self.client.command("GET", key)
+        if found == token.encode():
+            self.client.command("PEXPIRE", key, LOCK_MS)
+        elif found or not self.client.command("SET", key, token, "NX", "PX", LOCK_MS):
+            raise InterruptedError
 
     def unlock(self, op: str, token: str) -> None:
         """Let others work on it."""

@@ -239,6 +239,28 @@ def test_two_processes_never_work_on_one_operation(low, kill, frozen, operations
         operations.apply(view.state.id, ANNA)
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_process_whose_lock_ended_leaves_the_operation_to_who_took_it(
+    low, kill, frozen, operations, client, taken
+):
+    kill(low, 3 * CHUNK)
+    view = frozen("revive", filter="queue:low")
+    key = operations.store.key(view.state.id) + ":lock"
+
+    def stands_still(seconds):
+        client.command("DEL", key)
+        if taken:
+            client.command("SET", key, "of another process")
+
+    operations.pause = stands_still
+    operations.apply(view.state.id, ANNA)
+    operations.wait()
+    found = operations.view(view.state.id).state
+    assert found.results["applied"] == (2 if taken else 3) * CHUNK
+    assert found.phase == ("applying" if taken else "done")
+    assert client.command("GET", key) == (b"of another process" if taken else None)
+
+
 @pytest.mark.parametrize("act", ["apply", "undo"])
 def test_two_users_at_once_do_not_overwrite_each_others_results(
     low, kill, frozen, applied, operations, client, monkeypatch, act
