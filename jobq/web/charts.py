@@ -20,10 +20,14 @@ from jobq.observe.chart import (
 from jobq.queue.presence import WorkerEntry
 from jobq.web import formats
 from jobq.web.outcomes import DEAD, DONE, FAILED
+from jobq.web.past import LONG_RANGES, Past, past_of
 from jobq.web.sampler import ALL, DELAYED, HANDOUTS, READY, RUNNING, Sampling, Snapshot
+from jobq.web.site import Site
 
 #: How much a chart shows, in seconds.
 RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
+#: A lake isn't asked for less: what the server has of it is read after the start.
+LONG_S = 3_600
 #: Points of a line; rows of its table; points of a sparkline, and the time that one shows.
 POINTS, ROWS = 150, 12
 SPARK_POINTS, SPARK_S = 60, 900
@@ -44,7 +48,7 @@ class ChartView(NamedTuple):
 
 
 class ChartRange(NamedTuple):
-    """What the charts of one page show. word: one of RANGES. since, until: epoch seconds."""
+    """What the charts of one page show. word: one of RANGES or LONG_RANGES. since, until: epoch seconds."""
 
     word: str
     since: float
@@ -52,13 +56,38 @@ class ChartRange(NamedTuple):
     zone: tzinfo = UTC
     marks: Sequence[Mark] = ()
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it goes beyond what a dashboard remembers."""
+        return self.word in LONG_RANGES
 
-def span_of(word: str, snapshot: Snapshot, zone: tzinfo) -> ChartRange:
-    """Return the range that a page was asked for; the first of RANGES for an unknown one."""
-    word = word if word in RANGES else next(iter(RANGES))
+
+def ranges_of(has_lake: bool) -> dict[str, int]:
+    """Return the ranges that a page offers."""
+    return RANGES | LONG_RANGES if has_lake else RANGES
+
+
+def span_of(word: str, snapshot: Snapshot, zone: tzinfo, has_lake: bool = False) -> ChartRange:
+    """Return the range that a page was asked for; the first of RANGES for one that isn't offered."""
+    ranges = ranges_of(has_lake)
+    word = word if word in ranges else next(iter(RANGES))
     until = snapshot.at_ms / 1000
-    since = until - RANGES[word]
+    since = until - ranges[word]
     return ChartRange(word, since, until, zone, starts(snapshot.workers, since))
+
+
+def with_past(
+    site: Site, sampling: Sampling, span: ChartRange, queue: str = ""
+) -> tuple[ChartRange, Past | None]:
+    """Return what the lake has of a range that goes beyond what was read here, and the range with the lake's deploys.
+
+    None where nothing is needed of a lake, or there is none.
+    """
+    known = _known_since_s(sampling, queue or None)
+    if not span.is_long and (RANGES[span.word] <= LONG_S or 0 < known <= span.since):
+        return span, None
+    past = past_of(site, span.word, span.since, span.until, queue)
+    return (span._replace(marks=sorted([*span.marks, *past.marks])), past) if past else (span, None)
 
 
 def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
@@ -91,15 +120,26 @@ def handouts(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartVie
     )
 
 
-def outcomes(sampling: Sampling, span: ChartRange, queue: str | None = None) -> ChartView:
-    """How many attempts were done, failed and died in each minute."""
-    known, since_s = sampling.outcomes, _known_since_s(sampling, queue)
-    lines = [
-        (name, style, _from(since_s, known.counted(queue, column, span.since, span.until)))
-        for name, style, column in (
-            ("done", "done", DONE), ("retry", "retry", FAILED), ("dead", "dead", DEAD),
-        )
-    ]  # fmt: skip
+def outcomes(
+    sampling: Sampling, span: ChartRange, queue: str | None = None, past: Past | None = None
+) -> ChartView:
+    """How many attempts were done, failed and died in each minute. past: before what was read here."""
+    known, since_s = sampling.outcomes, _since_s(sampling, span, queue)
+    past = None if past and past.error else past
+    minutes = past.step_s / 60 if past else 1
+    lines = []
+    for name, style, column in (
+        ("done", "done", DONE),
+        ("retry", "retry", FAILED),
+        ("dead", "dead", DEAD),
+    ):
+        points = _from(since_s, known.counted(queue, column, span.since, span.until))
+        if past:
+            whole = [
+                (one.at, (one.done, one.failed, one.dead)[column] / minutes) for one in past.points
+            ]
+            points = _with_past(span, since_s, past, whole, points)
+        lines.append((name, style, points))
     if not any(value for _, _, points in lines for _, value in points):
         lines = []
     return _chart("outcomes", "Attempts per minute", lines, span, formats.number)
@@ -116,11 +156,54 @@ def _from(since_s: float, points: Points) -> Points:
     return [point if point[0] + 60 > since_s else (point[0], None) for point in points]
 
 
-def times(sampling: Sampling, span: ChartRange, queue: str) -> ChartView:
-    """By what time 95 % of the attempts of each minute had started, and had run."""
+def _since_s(sampling: Sampling, span: ChartRange, queue: str | None) -> float:
+    """Return from when on a chart shows what was read here: of a long range nothing."""
+    return span.until if span.is_long else _known_since_s(sampling, queue)
+
+
+def _with_past(
+    span: ChartRange,
+    since_s: float,
+    past: Past,
+    found: Sequence[tuple[int, float | None]],
+    read: Points,
+) -> Points:
+    """Put what a lake has before what was read here. Where it has no attempts there were none."""
+    by_part = {round((at / 1000 - span.since) / past.step_s): value for at, value in found}
+    before: list[tuple[float, float | None]] = []
+    for part in range(int(((since_s or span.until) - span.since) // past.step_s)):
+        at = span.since + (part + 0.5) * past.step_s
+        known = past.since_s and at + past.step_s > past.since_s
+        before.append((at, by_part.get(part, 0.0) if known else None))
+    newest = before[-1][0] if before else span.since
+    return [*before, *(point for point in read if point[0] > newest)]
+
+
+def times(
+    sampling: Sampling, span: ChartRange, queue: str = ALL, past: Past | None = None
+) -> ChartView:
+    """By what time 95 % of the attempts of each minute had started, and had run. past: before what was read here."""
     waits, runs = sampling.outcomes.quantiles(queue, span.since, span.until)
+    if past and not past.error:
+        since_s = _since_s(sampling, span, queue)
+        waits = [
+            *_until(since_s, span, [(one.at, one.wait_p95_ms) for one in past.points]),
+            *_after(since_s, waits),
+        ]
+        runs = [
+            *_until(since_s, span, [(one.at, one.run_p95_ms) for one in past.points]),
+            *_after(since_s, runs),
+        ]
     lines = [("wait", "delayed", _seconds(waits)), ("run", "running", _seconds(runs))]
     return _chart("times", "Wait and run, 95th percentile", lines, span, formats.duration)
+
+
+def _until(since_s: float, span: ChartRange, found: Sequence[tuple[int, float | None]]) -> Points:
+    return [(at / 1000, value) for at, value in found if at / 1000 < (since_s or span.until)]
+
+
+def _after(since_s: float, read: Points) -> Points:
+    return [point for point in read if since_s and point[0] >= since_s]
 
 
 def spark(sampling: Sampling, snapshot: Snapshot, queue: str = ALL, figure: int = READY) -> Drawing:
@@ -172,7 +255,7 @@ def _rows(
         if any(value is not None for value in values):
             at = datetime.fromtimestamp(span.since + (i + 1) * step, span.zone)
             shown = [formats.UNKNOWN if value is None else label(value) for value in values]
-            found.append([f"{at:%H:%M}", *shown])
+            found.append([f"{at:%d %b %H:%M}" if span.is_long else f"{at:%H:%M}", *shown])
     return found
 
 

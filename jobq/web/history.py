@@ -68,6 +68,17 @@ class Span(NamedTuple):
         return min(POINTS - 1, max(0, (at - self.since) // self.step))
 
 
+class PastPoint(NamedTuple):
+    """How attempts ended within one point of a range. at: its beginning, epoch ms; p95: None without a run."""
+
+    at: int
+    done: int
+    failed: int
+    dead: int
+    wait_p95_ms: float | None
+    run_p95_ms: float | None
+
+
 class Percentiles(NamedTuple):
     """Milliseconds; None without a run."""
 

@@ -34,6 +34,7 @@ from jobq.web.history import (
     ErrorHistory,
     JobFigures,
     JobHistory,
+    PastPoint,
     Percentiles,
     Point,
     RunPage,
@@ -127,6 +128,23 @@ class LakeHistory:
             tuple(_chart_point(span, number, by_point.get(number)) for number in range(POINTS)),
             tuple(map(_run, slowest)),
         )
+
+    def outcomes(self, span: Span, queue: str = "") -> list[PastPoint]:
+        """How the attempts of a queue ended, or of all queues, in equal parts of a range; only parts with attempts."""
+        mine = _in("queue", [queue] if queue else [])
+        rows = self.query(
+            f"""SELECT {_point(span)} AS point, count(*) FILTER (WHERE kind = 'done') AS done,
+            count(*) FILTER (WHERE kind = 'dead') AS dead, count(*) AS runs,
+            approx_percentile_cont({_WAIT}, 0.95) AS wait95, approx_percentile_cont(run_us, 0.95) AS run95
+            FROM events WHERE {_within(span)} AND kind IN ({_list(ENDS)}) {mine} GROUP BY 1 ORDER BY 1"""  # noqa: S608  # nosec B608
+        )
+        return [
+            PastPoint(
+                span.since + row["point"] * span.step, row["done"], row["runs"] - row["done"] - row["dead"],
+                row["dead"], _whole(row["wait95"]), _ms(row["run95"]),
+            )
+            for row in rows
+        ]  # fmt: skip
 
     def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
         """Groups of errors, those with the most first."""

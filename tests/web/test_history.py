@@ -16,8 +16,10 @@ from jobq.pipeline import offsets
 from jobq.pipeline.lake.lake import Lake
 from jobq.queue import directory
 from jobq.queue.directory import queue_names
+from jobq.web import UserRole
 from jobq.web.history import ENDS, FAILED, Span, StreamHistory, Wanted
 from jobq.web.lake import LakeHistory, literal
+from jobq.web.sources import sources_of
 from tests import tools
 
 #: 2026-11-21 00:00 UTC, epoch ms.
@@ -199,3 +201,34 @@ def test_a_child_that_fails_or_hangs_is_replaced(client, events, lake_history, t
     with pytest.raises(LakeError, match="is not a lake"):
         nowhere.jobs(Span(DAY, DAY + 1))
     nowhere.close()
+
+
+def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
+    now = client.clock_ms()
+    old = [
+        (now - 76 * HOUR, "dead"),
+        (now - 75 * HOUR, "done"),
+        (now - 5 * HOUR, "done"),
+        (now - 5 * HOUR, "retry"),
+    ]
+    write(client, "low", [(at, record(kind, f"m{n}", at)) for n, (at, kind) in enumerate(old)])
+    lake = lake_history(client)
+    write(client, "low", [(now - 60_000, record("done", "new", now - 60_000))])
+    visitor = visit(UserRole.READ, lake=lake.path)
+    sources_of(visitor.app.state.site).lake = lake
+    found = lake.outcomes(Span(now - 168 * HOUR, now), "low")
+    assert [(one.done, one.failed, one.dead) for one in found] == [(0, 0, 1), (1, 0, 0), (1, 1, 0)]
+    assert [one.run_p95_ms for one in found] == [20, 20, 20] and found[0].wait_p95_ms == 1980
+    assert lake.outcomes(Span(now - 168 * HOUR, now), "high") == []
+    week = visitor.get("/queues/low?range=7d").text
+    assert "Attempts are those of the lake" in week and "--since 7d --queues low --lake" in week
+    assert 'href="/errors?range=7d"' in week and "Hand-outs per second" not in week
+    assert (
+        week.count('<svg viewBox="0 0 400 180"') == 2
+        and "Attempts are those of the lake" in visitor.get("/?range=7d").text
+    )
+    day = visitor.get("/queues/low?range=24h").text
+    assert "Older attempts are those of the lake" in day and "Hand-outs per second" in day
+    assert "range=7d" not in visit(UserRole.READ).get("/").text
+    broken = visit(UserRole.READ, lake="/nowhere").get("/queues/low?range=30d").text
+    assert "Older attempts can't be shown" in broken and "is not a lake" in broken

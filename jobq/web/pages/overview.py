@@ -30,7 +30,9 @@ def overview(request: Request) -> Response:
     site = site_of(request)
     sampler, snapshot = sampler_of(site), snapshot_of(request)
     zone = zone_of(preferences(request.cookies).zone, request.cookies)
-    span = charts.span_of(request.query_params.get("range", ""), snapshot, zone)
+    has_lake = bool(site.settings.lake)
+    span = charts.span_of(request.query_params.get("range", ""), snapshot, zone, has_lake)
+    span, past = charts.with_past(site, sampler, span)
     known_ms = [
         since for name in snapshot.queues if (since := sampler.tail.since_ms(name)) is not None
     ]
@@ -41,8 +43,11 @@ def overview(request: Request) -> Response:
         findings=findings(site, snapshot),
         spark=lambda figure: charts.spark(sampler, snapshot, figure=figure),
         DEAD=DEAD, HANDOUTS=HANDOUTS, RUNNING=RUNNING,
-        span=span, ranges=charts.RANGES,
-        charts=[charts.backlog(sampler, span), charts.outcomes(sampler, span)],
+        span=span, ranges=charts.ranges_of(has_lake), past=past,
+        charts=[
+            charts.times(sampler, span, past=past) if span.is_long else charts.backlog(sampler, span),
+            charts.outcomes(sampler, span, past=past),
+        ],
         newest_dead=sampler.outcomes.newest_dead(NEWEST_DEAD),
         newest_acts=newest_acts(site.client, NEWEST_ACTS),
         known_ms=max(known_ms, default=None),

@@ -107,17 +107,17 @@ def queue(request: Request) -> Response:
             404, f"no queue is named {name}; a queue is listed after its first message"
         )
     zone = zone_of(preferences(request.cookies).zone, request.cookies)
-    span = charts.span_of(request.query_params.get("range", ""), snapshot, zone)
-    shown = [
-        charts.backlog(sampler, span, name),
-        charts.handouts(sampler, span, name),
-        charts.outcomes(sampler, span, name),
-        charts.times(sampler, span, name),
-    ]
+    has_lake = bool(site.settings.lake)
+    span = charts.span_of(request.query_params.get("range", ""), snapshot, zone, has_lake)
+    span, past = charts.with_past(site, sampler, span, name)
+    shown = [charts.outcomes(sampler, span, name, past), charts.times(sampler, span, name, past)]
+    if not span.is_long:
+        shown = [charts.backlog(sampler, span, name), charts.handouts(sampler, span, name), *shown]
     known_ms = sampler.tail.since_ms(name)
     return render(
         request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=word_of(figures),
-        why=sentence(figures), remedy=remedy(figures), charts=shown, span=span, ranges=charts.RANGES,
+        why=sentence(figures), remedy=remedy(figures), charts=shown, span=span, past=past,
+        ranges=charts.ranges_of(has_lake),
         unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(figures),
         paused_by=paused_by(site.client, name) if figures.paused else None,
     )  # fmt: skip

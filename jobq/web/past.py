@@ -1,0 +1,68 @@
+"""What charts show of the time before this dashboard began to read: attempts and deploys, from the lake."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from jobq.errors import LakeError
+from jobq.observe.chart import Mark
+from jobq.web.history import PastPoint, Span
+from jobq.web.lake import LakeHistory
+from jobq.web.site import Site
+from jobq.web.sources import sources_of
+
+#: What a lake has beyond the day that a dashboard remembers, in seconds.
+LONG_RANGES = {"7d": 604_800, "30d": 2_592_000}
+#: How long an answer is shown: of a range of a day at most, and of a longer one.
+KEPT_S, LONG_KEPT_S = 60.0, 300.0
+MOST_KEPT = 100
+
+
+class Past(NamedTuple):
+    """Attempts of a range, and its deploys. since_s: when the lake begins. error: why it can't be read, else ''."""
+
+    points: Sequence[PastPoint] = ()
+    step_s: float = 60.0
+    marks: Sequence[Mark] = ()
+    since_s: float = 0.0
+    error: str = ""
+
+
+class PastReader:
+    """Asks the lake at most once a minute for each queue and range. Threads may share it."""
+
+    def __init__(self, lake: LakeHistory) -> None:
+        self._lake = lake
+        self._lock = Lock()
+        self._known: dict[tuple[str, str], tuple[float, Past]] = {}
+
+    def read(self, word: str, span: Span, queue: str = "") -> Past:
+        """Return the past of a queue, or of all if that is ''. word: the name of the range."""
+        asked, now = (word, queue), time.monotonic()
+        with self._lock:
+            until, known = self._known.get(asked, (0.0, Past()))
+            if now < until:
+                return known
+            try:
+                marks = [Mark(one.at / 1000, one.name) for one in self._lake.marks(span)]
+                begins_s = self._lake.begins_at() / 1000
+                found = Past(self._lake.outcomes(span, queue), span.step / 1000, marks, begins_s)
+            except LakeError as error:
+                found = Past(error=str(error))
+            if len(self._known) >= MOST_KEPT:
+                self._known.clear()
+            kept_s = LONG_KEPT_S if word in LONG_RANGES else KEPT_S
+            self._known[asked] = (time.monotonic() + kept_s, found)
+            return found
+
+
+def past_of(site: Site, word: str, since_s: float, until_s: float, queue: str = "") -> Past | None:
+    """Return what the lake of a dashboard has of a range; None if it has no lake."""
+    lake = sources_of(site).lake
+    if lake is None:
+        return None
+    reader = site.part(PastReader, lambda _: PastReader(lake))
+    return reader.read(word, Span(round(since_s * 1000), round(until_s * 1000)), queue)
