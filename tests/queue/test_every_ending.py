@@ -11,12 +11,12 @@ import pytest
 
 from jobq.queue.fsck import repair
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending, Message, Outcome
+from jobq.queue.types import Ending, Message, OutcomeWord
 
 FLOW = "import:7"
 MIDS = [f"~{FLOW}.rows.{number}" for number in range(4)]
 PLAIN = ["plain", "other"]
-OUTCOMES: tuple[Outcome, ...] = (
+OUTCOMES: tuple[OutcomeWord, ...] = (
     "done",
     "done",
     "retry",
