@@ -66,6 +66,8 @@ class StepSender:
             if not sent:
                 return False
             applied = self.store.sent(sent)
+            if {one.stamp for one in sent} & {one.stamp for one in applied.todo}:
+                return False
         return True
 
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
@@ -89,10 +91,18 @@ class StepSender:
     def _failed(self, item: TodoItem) -> None:
         """What can't be sent has failed, so that nothing waits for it without end."""
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
-        if item.kind == "map":
-            found = self.store.reserve(item.step, 0, 1)
-            self.store.seal(item.step, found.chunks)
-        self.store.apply(source, [FlowChange("dead", item.step)])
+        number = self._failing_member(item.step) if item.kind == "map" else 0
+        self.store.apply(source, [FlowChange("dead", item.step, number)])
+
+    def _failing_member(self, step: str) -> int:
+        """Seal a map that can't be expanded any further; the number of a member that stands for the rest."""
+        found = self.store.reserve(step, 0, 1)
+        for chunk in (found.chunks, found.chunks - 1):
+            if found.outcome not in ("added", "other"):
+                break
+            found = self.store.reserve(step, chunk, 1)
+        self.store.seal(step, found.chunks)
+        return found.first
 
     # One function for each kind of item. Each may be interrupted anywhere, and called again.
 

@@ -99,8 +99,9 @@ class FlowStore:
         )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:
-        """Say that a map has so many chunks, all enqueued, and no more; 'ok', 'other' or 'closed'.
+        """Say that a map has so many chunks, all enqueued, and no more; 'ok', 'sealed', 'other' or 'closed'.
 
+        'sealed': it was, with another number of chunks. 'other': another number is reserved.
         What becomes ready by that is sent by the next drainer that applies something to the flow: announce a look.
         """
         return self.client.ask(self.seal_call(step, chunks, now=now))

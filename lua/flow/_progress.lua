@@ -84,9 +84,10 @@ end
 local function settle(flow, now_ms)
   if flow.state == 'open' then return end
   local quiet = flow.open == 0 and flow.retried == 0 and still_to_do() == 0
-  if quiet and flow.over == 0 then
-    flow.over = math.max(1, now_ms)
-    if flow.state ~= 'cancelled' then flow.state = flow.failed > 0 and 'failed' or 'done' end
+  local state = flow.state == 'cancelled' and 'cancelled' or flow.failed > 0 and 'failed' or 'done'
+  -- A person may revive the last one that is dead: then nothing goes on, and yet the flow is done.
+  if quiet and (flow.over == 0 or flow.state ~= state) then
+    flow.over, flow.state = math.max(1, now_ms), state
     if flow.parent ~= '' then to_do(flow, PARENT, 'parent') end
   elseif not quiet and flow.over > 0 then
     flow.over = 0

@@ -171,6 +171,7 @@ local function begin()
 end
 
 local function commanded(kind, name, detail)
+  if kind == 'look' then return true end
   if source ~= 'q' .. flow.home then return false end
   if kind == 'begin' then
     begin()

@@ -8,8 +8,8 @@ ARGV
   now  epoch ms, or '' for the server's clock
   step  the map
   chunks  how many chunks it has
-RETURNS  {'ok', state}; {'other', chunks reserved} if it has another number; {'closed', state} if the flow is over, cancelled
-         or gone
+RETURNS  {'ok', state}; {'sealed', chunks} if it was sealed with another number; {'other', chunks} if so many are reserved;
+         {'closed', state} if the flow is over, cancelled or gone
 COST     O(steps that wait for this one)
 WRITES   of all keys what changed
 ]]
@@ -33,7 +33,7 @@ local now_ms, flow = time_ms(now), read_flow()
 local s = flow and step_of(step)
 if flow and (not s or s.kind ~= 'map') then refuse('step', 'a map') end
 if not flow then return {'closed', ''} end
-if s.chunks ~= chunks then return {'other', s.chunks} end
+if s.chunks ~= chunks then return {s.sealed == 1 and 'sealed' or 'other', s.chunks} end
 if s.sealed == 1 then return {'ok', flow.state} end
 if flow.over > 0 or flow.state == 'cancelled' then return {'closed', flow.state} end
 note(s)

@@ -178,6 +178,7 @@ def test_a_map_is_numbered_by_chunks_and_ends_when_it_is_sealed(client: Any):
     assert store.page("rows", "live") == ((9_999,), -1)
     assert store.seal("rows", 40) == "other"
     assert store.seal("rows", 41) == "ok"
+    assert [store.seal("rows", 41), store.seal("rows", 40)] == ["ok", "sealed"]
     assert store.reserve("rows", 41, 1).outcome == "sealed"
     assert flow.send() == []
     flow.tell("done", "rows", 9_999)
