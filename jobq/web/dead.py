@@ -13,7 +13,15 @@ from jobq.errors import ScriptError, UnavailableError
 from jobq.queue.queue import Queue
 from jobq.web.contents import Contents
 from jobq.web.filters import MOST_CHARACTERS, Filter, quoted
-from jobq.web.search import MOST_MESSAGES, MOST_SECONDS, PER_CALL, ListedRow, counts_of, dead_row
+from jobq.web.search import (
+    MOST_MESSAGES,
+    MOST_SECONDS,
+    PER_CALL,
+    DeadFingerprints,
+    ListedRow,
+    counts_of,
+    dead_row,
+)
 
 #: Groups of a page, and characters of an error that tell groups apart.
 MOST_GROUPS, MOST_ERROR = 200, 160
@@ -74,11 +82,14 @@ def groups(
     left = sorted((one.dead, name) for name, one in counts.items() if one.dead)
     tallies: dict[tuple[str, str, str], _Tally] = {}
     looked_at, total = 0, sum(number for number, _ in left)
+    fingerprints = DeadFingerprints(asked)
     while left:
         share = max(PER_CALL, (most - looked_at) // len(left))
         _, name = left.pop(0)
         try:
-            for listed in _newest(Queue(name, client), contents, share, now_ms, until):
+            queue = Queue(name, client)
+            rows = _newest(queue, contents, share, now_ms, until)
+            for listed in fingerprints.added(queue, rows):
                 looked_at += 1
                 if asked(listed.row):
                     key = (name, listed.row.job, shape(listed.row.error))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ ROWS = 100
 MOST_WORKERS = 200
 #: The filter keys of each kind of list.
 LIVE_KEYS = ("queue", "place", "job", "mid", "attempt", "crashes", "age", "due")
-DEAD_KEYS = ("queue", "job", "mid", "error", "attempt", "crashes", "age")
+DEAD_KEYS = ("queue", "job", "mid", "error", "fingerprint", "attempt", "crashes", "age")
 EVENT_KEYS = (
     "job",
     "mid",
@@ -163,6 +163,7 @@ class _Search:
         self.looked_at = 0
         self.now_ms = client.clock_ms()
         self._until = time.monotonic() + limits.seconds
+        self._fingerprints = DeadFingerprints(asked)
 
     def run(self, queues: Sequence[str], places: Sequence[str], cursor: str) -> FoundRows:
         wanted = [place for place in places if self.asked.may("place", place)]
@@ -237,6 +238,7 @@ class _Search:
     ) -> tuple[list[ListedRow], SearchStep | None]:
         found = queue.admin.dead(step.offset, number)
         listed = [dead_row(self.contents, queue.name, one, self.now_ms) for one in found]
+        listed = self._fingerprints.added(queue, listed)
         following = SearchStep(step.queue, "dead", step.offset + len(found))
         return listed, following if found else None
 
@@ -282,6 +284,36 @@ def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) 
         size=len(message.content),
         reading=call,
     )
+
+
+class DeadFingerprints:
+    """Fingerprints of dead messages, which only events have: read if a filter asks for them.
+
+    One that died before the newest MOST_MESSAGES events of its queue has none.
+    """
+
+    def __init__(self, asked: Filter) -> None:
+        self._asks = any(term.key == "fingerprint" for term in asked.terms)
+        self._known: dict[str, dict[str, str]] = {}
+
+    def added(self, queue: Queue, rows: list[ListedRow]) -> list[ListedRow]:
+        """Return the rows with their fingerprints."""
+        if not self._asks or not rows:
+            return rows
+        if queue.name not in self._known:
+            self._known[queue.name] = dict(self._read(queue))
+        known = self._known[queue.name]
+        return [
+            replace(one, row=replace(one.row, fingerprint=known.get(one.row.mid, "")))
+            for one in rows
+        ]
+
+    def _read(self, queue: Queue) -> Iterator[tuple[str, str]]:
+        """Yield mids and fingerprints, the newest last."""
+        for written in reversed(list(newest(queue, most=MOST_MESSAGES))):
+            event = event_of(written)
+            if event is not None and event.kind == "dead" and event.fingerprint:
+                yield event.mid, event.fingerprint
 
 
 def events(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.client.connection import Client
+from jobq.events import attempt_record
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web.contents import Contents
@@ -112,3 +113,27 @@ def test_no_dead_says_what_would_be_here(visit: Any):
     assert "Messages land here after their last attempt." in visit().get("/dead").text
     assert "No dead message matches" in visit().get("/dead?f=mid:x").text
     assert "can't be read" in visit().get("/dead?f=due:%3E1s").text
+
+
+def test_the_dead_of_one_error_are_found_by_its_fingerprint(
+    queue: Queue, client: Client, visit: Any
+):
+    queue.list_in_directory()
+    for number, mark in enumerate(("f1", "f2", "f1", "")):
+        queue.enqueue(call("a.b", "x", number), mid=f"m{number}")
+        [taken] = queue.dequeue(1).messages
+        record = attempt_record("a.b", 1, 0, 1, 1, 0, "w:1", "E" if mark else "", mark)
+        queue.finish(
+            [Ending(mid=taken.mid, token=taken.token, outcome="dead", reason="E: x", record=record)]
+        )
+    shown = words(visit().get("/dead?f=fingerprint:f1").text)
+    assert "m0" in shown and "m2" in shown and "m1" not in shown and "m3" not in shown
+    assert "Counted among all 4" in shown
+    found = groups(
+        client,
+        Contents(client, Redactor(), arguments=True),
+        parse("-fingerprint:f1", keys=DEAD_KEYS),
+        ["low"],
+    )
+    assert [one.number for one in found.groups] == [2]
+    assert 'f=fingerprint%3Af1"' in visit().get("/errors/f1").text

@@ -255,16 +255,11 @@ def _shown_errors(request: Request, rows: Sequence[ErrorFigures]) -> list[ErrorF
 
 
 def _filter_of_dead(figures: ErrorFigures) -> str:
-    """Return the filter of the dead messages that failed so; it may have others with errors of the same class."""
+    """Return the filter of the dead messages that failed so; of a crash, all dead of its jobs."""
+    if figures.group != figures.error:  # an error of a class and a place
+        return f"fingerprint:{quoted(figures.group)}"
     jobs = ",".join(quoted(job) for job in figures.jobs if job)
-    parts = [f"job:{jobs}"] if jobs else []
-    if (
-        figures.group != figures.error
-    ):  # an error of a class, no crash: reasons begin with the class
-        parts.append(f"error:{quoted(figures.error)}*")
-    while len(" ".join(parts)) > MOST_CHARACTERS:
-        parts.pop(0)
-    return " ".join(parts)
+    return f"job:{jobs}" if jobs and len(jobs) < MOST_CHARACTERS - 4 else ""
 
 
 def _shown_runs(request: Request, rows: Sequence[RunRow]) -> list[RunRow]:
