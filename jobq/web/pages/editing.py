@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ def edit_message(request: Request) -> Response:
     with _refused():
         queue, mid, content = _waiting(request)
         call = _call_of(queue, mid, content)
-    text = _typable(json.dumps(_shown(site_of(request), call), ensure_ascii=False, indent=2))
+    text = typable(json.dumps(_shown(site_of(request), call), ensure_ascii=False, indent=2))
     return render(
         request, "message-edit.html", live=0, queue=queue.name, mid=mid, job=call.job, text=text,
         digest=_digest(content), knows=default_registry.find(call.job) is not None,
@@ -164,7 +164,14 @@ def _sealed(queue: Queue, mid: str, call: Envelope, like: bytes, at_ms: int) -> 
 
 
 def _shown(site: Site, call: Envelope) -> dict[str, Any]:
-    shown = redactor_of(site).call(call.job, call.args, call.kwargs)
+    return shown_arguments(site, call.job, call.args, call.kwargs)
+
+
+def shown_arguments(
+    site: Site, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return arguments as JSON data, with secrets hidden."""
+    shown = redactor_of(site).call(job, args, kwargs)
     found: dict[str, Any] = json.loads(json.dumps({"args": shown.args, "kwargs": shown.kwargs}))
     return found
 
@@ -176,16 +183,8 @@ def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> Edi
     imported here.
     """
     call = _call_of(queue, mid, content)
-    try:
-        given = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"the arguments can't be read as JSON: {error}") from error
-    if given.keys() != {"args", "kwargs"}:
-        raise ConfigError('give an object with "args" and "kwargs", and nothing else')
-    args, kwargs = given["args"], given["kwargs"]
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise ConfigError('"args" must be a list, and "kwargs" an object')
-    shown, stored = _shown(site, call), {"args": list(call.args), "kwargs": dict(call.kwargs)}
+    given, shown = arguments_in(text), _shown(site, call)
+    stored = {"args": list(call.args), "kwargs": dict(call.kwargs)}
     made = merged(given, shown, stored)
     known = default_registry.find(call.job)
     if known is not None:
@@ -196,6 +195,19 @@ def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> Edi
     changed = tuple(_changes(made, stored))
     call = msgspec.structs.replace(call, args=made["args"], kwargs=made["kwargs"])
     return EditedCall(_sealed(queue, mid, call, content, call.enqueued_at), changed)
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """Return the arguments of a form, which are JSON, by `args` and `kwargs`. ConfigError for anything else."""
+    try:
+        given = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"the arguments can't be read as JSON: {error}") from error
+    if given.keys() != {"args", "kwargs"}:
+        raise ConfigError('give an object with "args" and "kwargs", and nothing else')
+    if not isinstance(given["args"], list) or not isinstance(given["kwargs"], dict):
+        raise ConfigError('"args" must be a list, and "kwargs" an object')
+    return given
 
 
 def merged(given: Any, shown: Any, stored: Any) -> Any:
@@ -233,7 +245,7 @@ def _changes(made: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[str
             yield f"kwargs.{name}"
 
 
-def _typable(text: str) -> str:
+def typable(text: str) -> str:
     """Return JSON with escapes for characters that a person can't see."""
     return "".join(
         one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text

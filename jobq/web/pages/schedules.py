@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,16 +16,19 @@ from starlette.responses import RedirectResponse, Response
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, JobqError
+from jobq.jobs.job import Job
+from jobq.jobs.registry import default_registry
 from jobq.jobs.ticks import moment
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import LoggedTick, Schedules
 from jobq.schedules import listing
-from jobq.schedules.definition import Schedule
+from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule, encoded
 from jobq.schedules.listing import ScheduleRow, names_of, schedule_row, schedules_of_queues
 from jobq.schedules.words import in_words
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import performing
+from jobq.web.pages.editing import arguments_in, merged, shown_arguments, typable
 from jobq.web.paging import PER_PAGE, page_number
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
@@ -228,3 +231,62 @@ def steer_schedule(request: Request) -> Response:
             raise HTTPException(404, f"there is no schedule {name!r:.120}")
     where = path_to(request, "schedule", schedule=name, queue=home, ran=ran or None)
     return RedirectResponse(where, 303)
+
+
+@page("/cron/{schedule}/edit", role=UserRole.OPERATE)
+def edit_schedule(request: Request) -> Response:
+    """Show a schedule that was added at the server, to be changed."""
+    queue, one = _added(request)
+    shown = shown_arguments(site_of(request), one.job, one.args, one.kwargs)
+    text = typable(json.dumps(shown, ensure_ascii=False, indent=2))
+    return render(
+        request, "schedule-edit.html", live=0, queue=queue.name, one=one, text=text, missed=get_args(Missed),
+        overlaps=get_args(Overlap), every=f"{one.every_ms / 1000:g}s" if one.every_ms else "",
+        spread=f"{one.spread_ms / 1000:g}s" if one.spread_ms else "",
+    )  # fmt: skip
+
+
+@action("/cron/{schedule}/edit", role=UserRole.OPERATE)
+def change_schedule(request: Request) -> Response:
+    """Replace the definition of a schedule that was added at the server."""
+    queue, one = _added(request)
+    form = {key: str(value).strip() for key, value in form_of(request).items()}
+    given = {key: form.get(key) or None for key in ("every", "tz", "missed", "overlap", "spread")}
+    name = f"cron:{one.name}"
+    with performing(request, "cron-edit", queue=queue.name, filter=name) as client:
+        shown = shown_arguments(site_of(request), one.job, one.args, one.kwargs)
+        stored = {"args": list(one.args), "kwargs": one.kwargs}
+        call = merged(arguments_in(form.get("call", "")), shown, stored)
+        known = default_registry.find(one.job)
+        if known is not None:
+            _check_call(known, call)
+        made = checked_schedule(
+            one.name, one.job, form.get("cron") or None, given, call["args"], call["kwargs"]
+        )
+        word, _ = Queue(queue.name, client).admin.schedule("add", one.name, encoded(made))
+        if word not in ("added", "same"):
+            raise ConfigError(f"the schedule was not changed: the server says {word}")
+    return RedirectResponse(path_to(request, "schedule", schedule=one.name, queue=queue.name), 303)
+
+
+def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
+    try:
+        job.check_arguments(call["args"], call["kwargs"])
+    except TypeError as error:
+        raise ConfigError(f"{job.name} can't be called so: {error}") from error
+
+
+def _added(request: Request) -> tuple[Queue, Schedule]:
+    """Return a schedule that was added at the server, whose definition this user may see and change."""
+    if not identity_of(request).arguments:
+        raise HTTPException(403, "this needs the right 'arguments'")
+    name = request.path_params["schedule"]
+    queue, found, _ = _home(request, name)
+    row = schedule_row(queue.name, name, found)
+    if row.schedule is None:
+        raise HTTPException(409, f"schedule {name!r:.120} has no definition that can be read")
+    if row.origin == "code":
+        raise HTTPException(
+            409, f"schedule {name} is declared in code; pause it, or change it there"
+        )
+    return queue, row.schedule

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
-from jobq.schedules.definition import checked_schedule, encoded
+from jobq.schedules.definition import checked_schedule, decoded, encoded
 from jobq.web import UserRole
 from jobq.web.names import encoded as part
 from tests.hostile import HOSTILE
@@ -120,3 +120,37 @@ def test_damage_spoils_one_row_alone(visit: Any, client: Any, redis: Any) -> Non
     add(client, "fine", queue="other")
     shown = page.get("/cron").text
     assert "Schedules of queue low can't be read" in shown and names(shown) == ["fine"]
+
+
+def test_a_schedule_that_was_added_is_edited_and_keeps_what_is_hidden(
+    visit: Any, client: Any
+) -> None:
+    home, path = add(client, "nightly"), "/cron/nightly/edit"
+    anna = visit(UserRole.OPERATE)
+    assert f'href="{path}?queue=low"' in anna.get("/cron/nightly").text
+    page = anna.get(f"{path}?queue=low").text
+    assert "t-1" not in page and "30 2 * * *" in page and "Europe/Berlin" in page
+    fields = {"cron": "15 4 * * 1", "tz": "UTC", "missed": "skip", "overlap": "queue",
+              "call": '{"args": [18], "kwargs": {"token": "[hidden]"}}'}  # fmt: skip
+    shown = anna.post(f"{path}?queue=low", data=fields)
+    assert shown.status_code == 200 and "15 4 * * 1" in shown.text
+    made = decoded(home.admin.schedules().definitions["nightly"][1:])
+    assert (made.cron, made.tz, made.missed, made.overlap) == ("15 4 * * 1", "UTC", "skip", "queue")
+    assert (made.args, made.kwargs) == ((18,), {"token": "t-1"})
+    for wrong in (
+        {"cron": "x"},
+        {"every": "10m"},
+        {"missed": "never"},
+        {"call": "{"},
+        {"tz": "Moon"},
+    ):
+        assert anna.post(f"{path}?queue=low", data=fields | wrong).status_code == 409, wrong
+    assert [one.phase for one in AuditLog(client).page(limit=1)] == ["refused"]
+    assert visit(arguments=False).get(path).status_code == 403
+    home.admin.schedule(
+        "declare",
+        "coded",
+        home.admin.schedules().definitions["nightly"][1:].replace("nightly", "coded"),
+    )
+    assert anna.get("/cron/coded/edit").status_code == 409
+    assert "Edit…" not in anna.get("/cron/coded").text
