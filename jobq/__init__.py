@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from jobq import config, errors, events
     from jobq.client.connection import Client, connect, default_client, set_default_client
     from jobq.errors import Dead, Hold, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
+    from jobq.flows.batch import Batch
+    from jobq.flows.flow import Flow
+    from jobq.flows.run import FlowRun
     from jobq.jobs import middleware, retry
     from jobq.jobs.context import Context, current
     from jobq.jobs.deaths import DeadCall
@@ -39,9 +42,9 @@ if TYPE_CHECKING:
     from jobq.schedules.declared import schedule
 
 __all__ = [
-    "AsyncJob", "Client", "Context", "Dead", "DeadCall", "Ending", "Hold", "Job", "JobAborted", "JobTimeout",
-    "JobqError", "Lease", "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Slots", "Snooze",
-    "SyncJob", "__version__",
+    "AsyncJob", "Batch", "Client", "Context", "Dead", "DeadCall", "Ending", "Flow", "FlowRun", "Hold", "Job",
+    "JobAborted", "JobTimeout", "JobqError", "Lease", "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry",
+    "Retry", "Slots", "Snooze", "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
     "retry", "schedule", "set_default_client",
 ]  # fmt: skip
@@ -67,6 +70,9 @@ _NAMES = {
     "jobq.jobs.deaths": ("DeadCall",),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob"),
     "jobq.jobs.results": ("Receipt",),
+    "jobq.flows.batch": ("Batch",),
+    "jobq.flows.flow": ("Flow",),
+    "jobq.flows.run": ("FlowRun",),
     "jobq.limits.limit": ("Limit",),
     "jobq.limits.slots": ("Slots",),
     "jobq.jobs.registry": ("Registry", "default_registry", "job"),

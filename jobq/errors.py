@@ -22,6 +22,9 @@
     ├── JobFailedError
     ├── EmptyKeyError
     ├── LimitedError
+    ├── FlowConflictError
+    ├── FlowClosedError
+    ├── FlowFullError
     ├── GroupNotFoundError
     ├── OutOfRangeError
     └── PipelineError
@@ -198,6 +201,18 @@ class LimitedError(JobqError):
     def __init__(self, message: str | None = None, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class FlowConflictError(JobqError):
+    """A flow of this name and id was started with another definition; give this one another id."""
+
+
+class FlowClosedError(JobqError):
+    """The flow is over or gone: nothing can be added, and nobody waits for it."""
+
+
+class FlowFullError(JobqError):
+    """The results of a flow are over 64 MiB; store them elsewhere and return where they are."""
 
 
 class GroupNotFoundError(JobqError):

@@ -25,16 +25,19 @@ from typing import (
 
 import msgspec
 
+from jobq.client.names import checked_name
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import ConfigError
-from jobq.flows.identity import LONGEST_STEP, checked_step
+from jobq.flows.identity import LONGEST_STEP, checked_step, flow_id
 from jobq.flows.references import ResultOf, taken_out
 from jobq.flows.state import Edge, Kind, When, listed
 from jobq.flows.types import MOST_STEPS
 from jobq.jobs.codec import FLOW_HEADER, check
 from jobq.jobs.job import Args, Job
 from jobq.jobs.options import checked_options
+from jobq.jobs.queues import ClientLike
+from jobq.queue.mids import new_mid
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +59,7 @@ _REFUSED_OPTIONS = {
 #: Options of a job that its messages get when they are sent.
 _SENT_WITH = ("delay", "at", "lease", "ordered")
 _WORDS = ("after", "when", "name")
+LONGEST_KEEP_S = 366 * 86_400.0
 
 
 class Failure(TypedDict):
@@ -161,9 +165,9 @@ class MapStep(FlowStep, Generic[R]):
         super().__init__(owner, name, "map", after, job.queue)
         self.job, self.keeps_results = job, keeps_results
         if isinstance(items, ResultOf):
-            if items.what not in ("result", "results"):
+            if items.what != "result":
                 raise ConfigError(
-                    f"{items!r} can't be mapped; take a step's result or a map's results"
+                    f"{items!r} can't be mapped; take the result of a step that returns a list"
                 )
             owner.refer(items, self.after)
         elif isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
@@ -255,6 +259,22 @@ class TimerStep(FlowStep):
         return super().facts() | {"at": self.at_s}
 
 
+class SubFlowStep(FlowStep):
+    """A whole flow, which begins when this step does."""
+
+    __slots__ = ("sub",)
+
+    def __init__(
+        self, owner: StepList, name: str, after: Mapping[str, When], sub: Definition
+    ) -> None:
+        super().__init__(owner, name, "flow", after)
+        self.sub = sub
+
+    def facts(self) -> dict[str, Any]:
+        """As for every step."""
+        return super().facts() | {"flow": self.sub.flow_id, "definition": self.sub.hash}
+
+
 #: What `after` takes: a step, several, or each with how it must end. A name stands for the step of that name.
 After = FlowStep | str | Iterable[FlowStep | str] | Mapping[FlowStep | str, When] | None
 
@@ -265,9 +285,9 @@ class StepList:
     #: Whether a step without a name is named after its job.
     names_steps = True
 
-    def __init__(self, flow: str) -> None:
-        #: How errors name the flow.
-        self.flow = flow
+    def __init__(self, flow_id: str) -> None:
+        #: `name:id`.
+        self.flow_id = flow_id
         self.steps: dict[str, FlowStep] = {}
 
     # One call.
@@ -313,7 +333,7 @@ class StepList:
             job, args, kwargs = job.target, tuple(job.args), job.kwargs
         else:
             _refuse_ambiguous(job, words)
-        checked = checked_job(job, self.flow)
+        checked = checked_job(job, self.flow_id)
         for value in (*args, *kwargs.values()):
             if isinstance(value, FlowStep):
                 raise ConfigError(
@@ -379,7 +399,7 @@ class StepList:
         iterable is read as it is sent, so ten million items take little memory. With `after`, items are a list, of at
         most 8 MiB, or the result of a step. results: keep what the members return, 64 KiB each, for `results`.
         """
-        checked = checked_job(job, self.flow)
+        checked = checked_job(job, self.flow_id)
         edges = self._after(after, when)
         made = MapStep(self, self._name(name, checked), checked, items, edges, results)
         return self._add(made)
@@ -411,7 +431,7 @@ class StepList:
         source = one.step
         if source.owner is not self:
             raise ConfigError(
-                f"{one!r} belongs to another flow than {self.flow}; its steps can't use it"
+                f"{one!r} belongs to another flow than {self.flow_id}; its steps can't use it"
             )
         when = after.setdefault(source.name, "ended" if one.what == "failures" else "done")
         if one.what in ("result", "value") and when != "done":
@@ -429,7 +449,9 @@ class StepList:
         if given is not None:
             name = _checked_name(given)
             if name in self.steps:
-                raise ConfigError(f"two steps of flow {self.flow} are named {name!r}; rename one")
+                raise ConfigError(
+                    f"two steps of flow {self.flow_id} are named {name!r}; rename one"
+                )
         elif job is None or not self.names_steps:
             raise ConfigError(
                 "a step that a running step adds needs name=…, so that its next attempt adds nothing twice"
@@ -438,7 +460,7 @@ class StepList:
             name = self._numbered(step_name_of(job.name))
         if len(self.steps) >= MOST_STEPS:
             raise ConfigError(
-                f"flow {self.flow} has {MOST_STEPS:,} steps, its most; use maps for many calls of one job"
+                f"flow {self.flow_id} has {MOST_STEPS:,} steps, its most; use maps for many calls of one job"
             )
         return name
 
@@ -478,8 +500,76 @@ class StepList:
         if not isinstance(one, FlowStep):
             raise ConfigError(f"after has {one!r:.80}, which is not a step; give steps or names")
         if one.owner is not self:
-            raise ConfigError(f"{one!r} belongs to another flow than {self.flow}")
+            raise ConfigError(f"{one!r} belongs to another flow than {self.flow_id}")
         return one.name
+
+
+class Definition(StepList):
+    """All steps of one flow. name and id name it together; the id is random if none is given."""
+
+    def __init__(
+        self, name: str, id: str | None, keep: Duration, queue: str | None, client: ClientLike | None
+    ) -> None:  # fmt: skip
+        if not isinstance(name, str) or not isinstance(id, str | None):
+            raise ConfigError(
+                f"flow name {name!r:.80} with id {id!r:.80} can't be used; give texts"
+            )
+        self._has_id = id is not None
+        self.name, self.id = name, new_mid() if id is None else id
+        super().__init__(flow_id(name, self.id))
+        self.keep_s = duration_s(keep)
+        if not 1 <= self.keep_s <= LONGEST_KEEP_S:
+            raise ConfigError(f"keep={keep!r} is out of range; take 1 second to 366 days")
+        self.client = client
+        self._queue = None if queue is None else checked_name("queue", queue)
+
+    @property
+    def home(self) -> str:
+        """The queue where it is announced and its timers wait."""
+        if self._queue is not None:
+            return self._queue
+        queues = (step.queue for step in self.steps.values() if step.queue)
+        subs = (step.sub.home for step in self.steps.values() if isinstance(step, SubFlowStep))
+        return next(queues, None) or next(subs, None) or "default"
+
+    @property
+    def hash(self) -> str:
+        """Two definitions with the same steps have the same one. Items that are streamed to a map are no part of it."""
+        return hash_of(self.steps.values(), self.keep_s)
+
+    def flow(self, sub: Definition, *, after: After = None, name: str | None = None) -> SubFlowStep:
+        """Add a whole flow as a step: done when that is done, failed when that has failed.
+
+        If it has no id, it gets the one of this flow and the name of the step. Items of its maps are lists, or results
+        of its steps.
+        """
+        if not isinstance(sub, Definition) or sub is self:
+            raise ConfigError(
+                f"{sub!r:.80} can't be a step of flow {self.flow_id}; give another Flow"
+            )
+        if name is None:
+            name = self._numbered(step_name_of(sub.name))
+        edges = self._after(after, "done")
+        return self._add(SubFlowStep(self, self._name(name, None), edges, sub))
+
+    def check(self) -> None:
+        """Raise ConfigError if it can't run: without steps, or with steps that wait for each other."""
+        if not self.steps:
+            raise ConfigError(f"flow {self.flow_id} has no steps; add one with flow.step(job, …)")
+        checked_graph(self.steps)
+        for step in self.steps.values():
+            if isinstance(step, SubFlowStep):
+                step.sub.belong_to(self, step.name)
+                step.sub.check()
+
+    def belong_to(self, parent: Definition, step: str) -> None:
+        """Take the id of the parent and its step, if this flow has none."""
+        if not self._has_id:
+            self.id = f"{parent.id}+{step}"
+            self.flow_id = flow_id(self.name, self.id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.flow_id}, {len(self.steps)} steps>"
 
 
 S = TypeVar("S", bound=FlowStep)

@@ -42,16 +42,26 @@ class Drainer:
     def __init__(self, client: Client, clock: Callable[[], int] = boot_ns) -> None:
         self.client, self._clock = client, clock
         self._id = secrets.token_hex(8)
+        # Queues where something was said to sub-flows.
+        self._said_at: set[str] = set()
 
-    def drain(self, queue: str) -> int:
+    def drain(self, queue: str, most: int | None = None) -> int:
         """Take what a queue has to say to the flows, until nothing is left or another drainer is at it.
 
-        Return how many entries were taken. What can't be sent yet is left for the next call. Raises UnavailableError
-        or ServerFullError when a server can't be used now; the entries stay.
+        most: stop after about so many entries. Queues where sub-flows are to begin are drained too. Return how many
+        entries were taken. What can't be sent yet is left for the next call. Raises UnavailableError or ServerFullError
+        when a server can't be used now; the entries stay.
         """
+        taken, left = self._drain(queue, most), self._said_at
+        while left and (most is None or taken < most):
+            taken += self._drain(left.pop(), most)
+        left.clear()
+        return taken
+
+    def _drain(self, queue: str, most: int | None) -> int:
         source, taken = queue_at(self.client, queue), 0
         stuck: set[str] = set()
-        while True:
+        while most is None or taken < most:
             read_at = self._clock()
             entries = source.flow_outbox(BATCH, self._id)
             if not entries or (stuck and flows_in(entries) <= stuck):
@@ -65,6 +75,7 @@ class Drainer:
                 announce(self.client, queue, "look", flow)
             source.flow_outbox_drop([entry.entry_id for entry in entries])
             taken += len(entries)
+        return taken
 
     def look(self, flow: str) -> bool:
         """Send what one flow has to send; whether all was."""
@@ -90,7 +101,8 @@ class Drainer:
 
     def _sending(self, read_at: int) -> Sending:
         until = read_at + round(GIVE_UP_S * 1e9)
-        return Sending(self.client, lambda: self._clock() < until, self.unapplied)
+        read = self._clock
+        return Sending(self.client, lambda: read() < until, self.unapplied, said=self._said_at.add)
 
     def unapplied(self, queue: str, flow: str) -> list[FlowChange]:
         """What the outbox of a queue has to say about members of a flow, without a claim."""

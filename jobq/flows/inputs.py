@@ -10,6 +10,7 @@ from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
+from jobq.flows.announcing import queue_at
 from jobq.flows.identity import member_mid, member_of
 from jobq.flows.references import FlowInput, inputs_in, put_in
 from jobq.flows.state import FlowFacts, StepFacts
@@ -17,10 +18,12 @@ from jobq.flows.store import FlowStore
 from jobq.jobs.codec import FLOW_HEADER
 from jobq.jobs.context import Call
 from jobq.jobs.results import decode_result
-from jobq.jobs.signing import opened, seal_of
+from jobq.jobs.signing import opened, seal_of, shown_text
 
 #: Results of one read.
 PER_READ = 500
+#: Dead members whose reason is looked up.
+MOST_REASONS = 100
 
 
 class FlowInputs:
@@ -58,17 +61,30 @@ class StepResults:
             return self.failures(one.step)
         if one.what == "results":
             return self.results(one.step, one.queue)
+        if one.what == "value":
+            return self.value(one.step, one.queue)
         return self.result(one.step, one.queue)
 
     def result(self, step: str, queue: str) -> Any:
-        """What a step returned, or what came with the signal of a wait."""
+        """What a step returned. queue: where it ran."""
+        return self._opened(step, 0, queue, self._only(step))
+
+    def value(self, step: str, home: str) -> Any:
+        """What came with the signal of a wait. home: the queue where the flow was announced."""
+        mid, seal, text = member_mid(self.flow, step), seal_of(self._client), self._only(step)
+        if seal is not None:
+            text = seal.of("result").open_text(home, mid, text.decode("utf-8", "replace")).encode()
+        return decode_result(text, step, mid)
+
+    def _only(self, step: str) -> bytes:
         name = f"{step}:0"
         stored = self._store.results([name]).get(name)
         if stored is None:
             raise ResultNotStoredError(
-                f"no result of step {step} of flow {self.flow} is kept; it isn't done, or the flow is gone"
+                f"no result of step {step} of flow {self.flow} is kept: it isn't done, the flow is gone, or no step "
+                "takes it and its job isn't declared with result_ttl="
             )
-        return self._opened(step, 0, queue, stored)
+        return stored
 
     def results(self, step: str, queue: str) -> list[Any]:
         """What the members of a map returned, in order; those that returned nothing yet are left out."""
@@ -78,14 +94,25 @@ class StepResults:
         ]
 
     def failures(self, step: str) -> list[dict[str, Any]]:
-        """The members that are dead now, up to 1,000."""
-        found = []
-        for name, reason in self._store.failures().items():
-            named, _, number = name.rpartition(":")
-            if named == step and number.isdecimal():
-                mid = member_mid(self.flow, step, int(number))
-                found.append({"index": int(number), "mid": mid, "reason": reason})
-        return sorted(found, key=lambda one: int(one["index"]))
+        """The members that are dead now, up to 1,000 of them, the first 100 with the error that killed them."""
+        whys: dict[int, str] = {}
+        for name, why in self._store.failures().items():
+            named, _, text = name.rpartition(":")
+            if named == step and text.isdecimal():
+                whys[int(text)] = why
+        queue = self._step(step).queue if whys else ""
+        found: list[dict[str, Any]] = []
+        for number in sorted(whys):
+            mid = member_mid(self.flow, step, number)
+            why = self._reason(queue, mid) if queue and len(found) < MOST_REASONS else ""
+            found.append({"index": number, "mid": mid, "reason": why or whys[number]})
+        return found
+
+    def _reason(self, queue: str, mid: str) -> str:
+        died = queue_at(self._client, queue).admin.dead(mid=mid)
+        if not died or not died[0].reason:
+            return ""
+        return shown_text(seal_of(self._client), "reason", queue, mid, died[0].reason)
 
     def _stored(self, step: str, size: int) -> Iterator[tuple[int, bytes]]:
         for start in range(0, size, PER_READ):

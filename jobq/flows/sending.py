@@ -18,7 +18,7 @@ from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import CodecError, ConfigError, KeyFullError
 from jobq.flows.accepting import LIVE, apply_all, enqueue_members
-from jobq.flows.announcing import announce, queue_at
+from jobq.flows.announcing import Word, announce, queue_at
 from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.identity import member_mid
 from jobq.flows.state import FLOW_OVER
@@ -37,12 +37,16 @@ _log = logging.getLogger("jobq.flows")
 
 
 class Sending(NamedTuple):
-    """How to send. may_go: False once too long ago was read what is sent. unapplied: what a queue has to say."""
+    """How to send. may_go: False once too long ago was read what is sent. unapplied: what a queue has to say.
+
+    said: called with the queue where something was said to another flow.
+    """
 
     client: Client
     may_go: Callable[[], bool]
     unapplied: Callable[[str, str], Sequence[FlowChange]]
     depth: int = 0
+    said: Callable[[str], object] = bool
 
 
 class StepSender:
@@ -211,7 +215,7 @@ class StepSender:
         if child is None:
             self._failed(item)
         else:
-            announce(self._client, child.queue, "begin", item.source)
+            self._say(child.queue, "begin", item.source)
         return True
 
     def _cancel(self, item: TodoItem) -> bool:
@@ -220,7 +224,7 @@ class StepSender:
             if child is None or child.ended_at:
                 self.store.apply(f"f{item.source}", [FlowChange("cancelled", item.step)])
             else:
-                announce(self._client, child.queue, "cancel", item.source)
+                self._say(child.queue, "cancel", item.source)
             return True
         queue, cursor = queue_at(self._client, item.queue), 0
         while cursor >= 0:
@@ -274,6 +278,10 @@ class StepSender:
         if gone:
             self.store.apply(f"q{item.queue}", gone)
 
+    def _say(self, queue: str, word: Word, flow: str) -> None:
+        announce(self._client, queue, word, flow)
+        self._sending.said(queue)
+
     def _retry_child(self, item: TodoItem) -> bool:
         self.store.retried(item.step, [0])
         child = FlowStore(self._client, item.source).facts()
@@ -282,7 +290,7 @@ class StepSender:
         elif child.state == "done":
             self.store.apply(f"f{item.source}", [FlowChange("done", item.step)])
         else:
-            announce(self._client, child.queue, "retry", item.source)
+            self._say(child.queue, "retry", item.source)
         return True
 
     def _tell_parent(self, item: TodoItem) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import resource
 import sys
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from os import getpid
@@ -30,6 +30,7 @@ from jobq.jobs.context import Call, Checkpoint, Context, FlowOf, JobLines, Repor
 from jobq.jobs.deaths import ON_DEAD, FindDead, dead_call, dead_id_in
 from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
 from jobq.jobs.forks import ForkedProcessError, Home, leave
+from jobq.jobs.job import Job
 from jobq.jobs.middleware import Middlewares, around_run
 from jobq.jobs.registry import Registry
 from jobq.jobs.results import encode_result
@@ -126,6 +127,8 @@ class Executor:
         self.attempt_logs: AttemptLogs | None = None
         #: Finds the dead message that a message about a death names.
         self.find_dead: FindDead | None = None
+        #: Jobs that every worker can run, by name.
+        self.built_in: Mapping[str, Job[..., Any]] = {}
         #: Puts results of steps to their positions in the arguments of a member.
         self.fill_inputs: FillInputs | None = None
         #: The flow of a running member.
@@ -155,7 +158,7 @@ class Executor:
                     f"the sealed call was valid until {until}; enqueue it again (JOBQ_CODEC_VALID)"
                 )
                 return self.refuse(queue, message, why)
-            job = self.registry.find(envelope.job)
+            job = self.registry.find(envelope.job) or self.built_in.get(envelope.job)
             if job is None:
                 why = f"no job {envelope.job!r:.200} here; is its module in --import?"
                 return self._unrunnable.ending(queue, message, envelope.job, why, envelope.headers)

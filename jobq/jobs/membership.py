@@ -74,7 +74,7 @@ class MemberFlow(Protocol):
         when: EndedAs = "done",
         **kwargs: Any,
     ) -> AddedStep[R]: ...
-    def step(self, job: Any, /, *args: Any, name: str, **kwargs: Any) -> AddedStep[Any]:
+    def step(self, job: Any, /, *args: Any, **kwargs: Any) -> AddedStep[Any]:
         """Add a step: `current().flow.step(load.args(7), name="seventh")`. FlowClosedError once the flow is over."""
         ...
 

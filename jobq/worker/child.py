@@ -14,12 +14,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
+from jobq.flows.adding import flow_of
+from jobq.flows.inputs import FlowInputs
+from jobq.flows.timer import BUILT_IN
 from jobq.jobs.attempt_log import AttemptLogs
 from jobq.jobs.context import Call, JobLines
 from jobq.jobs.crashes import MonitorListener
@@ -32,6 +36,7 @@ from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.counters import Counters
+from jobq.worker.flow_drains import FlowDrains
 from jobq.worker.holdings import Keeper
 from jobq.worker.polling import Polling
 from jobq.worker.queue_client import NotReportedError
@@ -40,6 +45,9 @@ from jobq.worker.recycle import Recycling
 from jobq.worker.shared_state import Control, Phase, SharedSlots, lease_and_margin
 from jobq.worker.signals import Signals
 from jobq.worker.timers import Timers
+
+#: How long a child that leaves waits for a thread that takes entries to flows.
+SETTLE_FLOWS_S = 2.0
 
 
 class TickSource(Protocol):
@@ -159,6 +167,9 @@ class Child:
         self.executor.checkpoint = self.queues.checkpoint
         self.executor.attempt_logs = AttemptLogs(self.queues.store_log)
         self.executor.find_dead = self.queues.find_dead
+        self.executor.fill_inputs = FlowInputs(self.queues.progress_client)
+        self.executor.flow_of = partial(flow_of, self.queues.progress_client)
+        self.executor.built_in = BUILT_IN
         self.executor.counted = plan.counters is not None
         self.log = plan.log
         if self.log is not None:
@@ -200,9 +211,15 @@ class Child:
     def run(self, runner: Runner) -> None:
         """Take and run messages until the supervisor asks it to leave."""
         self.runner = runner
+        self.flows = FlowDrains(
+            self.queues.hasty_client,
+            [name for name, _ in self.settings.queues],
+            aside=runner.overlaps,
+        )
         try:
             runner.drive()
             self._settle()
+            self.flows.settle(SETTLE_FLOWS_S)
             self.return_wakes()
         except (UnavailableError, ServerFullError) as error:
             if not self._must_leave():
@@ -229,9 +246,12 @@ class Child:
             return Next.WAIT
         if self._take():
             return Next.TURN
-        if self.settings.burst and not self.is_busy and not self.polling.waits_for_server():
+        if self.settings.burst and not (self.is_busy or self._waits_for_others()):
             return Next.END
         return Next.SLEEP
+
+    def _waits_for_others(self) -> bool:
+        return bool(self.flows.left) or self.polling.waits_for_server()
 
     @property
     def is_busy(self) -> bool:
@@ -272,13 +292,25 @@ class Child:
         return self.recycling.left(room, slots.nfinished + slots.nrunning + slots.nwaiting)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
-        """Hold and run what was handed out; whether that was anything."""
+        """Hold and run what was handed out; whether there was anything to do."""
         self.polling.found(index, dequeued)
         messages = dequeued.messages
         if not messages:
             self.slots.reading_done()
-            return False
+            return self._tell_flows(index, dequeued)
+        if dequeued.outbox:
+            self._tell_flows(index, dequeued)
         self.runner.begin(index, self.slots.publish(index, messages, deadline), messages)
+        return True
+
+    def _tell_flows(self, index: int, dequeued: Dequeued) -> bool:
+        """Take what the queue's outbox holds to the flows; whether that may have enqueued something."""
+        if not dequeued.outbox:
+            self.flows.left.discard(index)
+            return False
+        if not self.flows.noticed(index, is_busy=len(dequeued.messages) > 1):
+            return False
+        self.polling.ask_all()
         return True
 
     def resolve(self, slot: int, index: int, message: Message) -> Call | Ending:
@@ -377,6 +409,7 @@ class Child:
             return True
         self.polling.found(index, dequeued)
         messages = dequeued.messages
+        self._tell_flows(index, dequeued)
         if messages:
             self._fetched.append((index, self.slots.publish(index, messages, deadline), messages))
         else:

@@ -74,6 +74,7 @@ class ChildQueues:
         #: For calls while a job runs, and the longest that one may take.
         self.hasty = [Queue(name, clients.hasty) for name in names]
         self._hasty_ns = clients.hasty_ns
+        self.hasty_client, self.progress_client = clients.hasty, clients.progress
         self._progress = {name: Queue(name, clients.progress) for name in names}
         caller_id, numbers = Caller().id, count(1)
         slots.caller = caller_id

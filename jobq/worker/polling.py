@@ -76,6 +76,10 @@ class Polling:
         if 0 < dequeued.due_ms <= NEAR_MS or self.in_trouble(index):
             self._ask_at[index] = monotonic() + min(dequeued.due_ms, NEAR_MS) / 1000
 
+    def ask_all(self) -> None:
+        """Ask the queues that were found empty again: this child has enqueued something."""
+        self._turns.found(0, True)
+
     def nap_s(self) -> float:
         """Return how long to wait for a marker."""
         if not self._many:

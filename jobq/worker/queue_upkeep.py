@@ -8,9 +8,11 @@ from functools import partial
 from jobq.client.clock import boot_ns
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError
+from jobq.flows.draining import Drainer
 from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.worker import logger
+from jobq.worker.cautions import OnceAMinute
 from jobq.worker.queue_client import REFUSED, same_node
 from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth, QueueTrouble
 
@@ -21,6 +23,8 @@ EVERY_NS = 2_000_000_000
 PER_LOOK = 100
 #: How often the other queues are checked; the least time between two checks; queues per command.
 SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
+#: Entries of a queue's outbox that the supervisor takes to flows in a row. Leases must be renewed in time.
+MOST_ENTRIES = 256
 #: A node that doesn't answer takes at most a fifth of the supervisor's time. The longest pause bounds the case that the
 #: worker itself was stopped for an hour during a try.
 PAUSE_PER_TRY, LONGEST_PAUSE_NS = 4, 10_000_000_000
@@ -45,6 +49,7 @@ class QueueUpkeep:
         self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
+        self._drainer, self._once = Drainer(queues[0].client), OnceAMinute()
         # When to ask which queue; at first all. Queues that are not here have no work to do.
         self._due = dict.fromkeys(range(len(queues)), 0)
         self._asked_at: dict[int, int] = {}
@@ -122,7 +127,9 @@ class QueueUpkeep:
             self._to_note.discard(index)
         left = self._queues[index].admin.upkeep(limit, crash_limit=self._settings.crash_limit)
         self._due.pop(index, None)
-        if left.circle or left.surplus:
+        if left.outbox:
+            self._tell_flows(index)
+        if left.circle or left.surplus or left.outbox:
             self._schedule(index, now)
         elif left.due_ms:
             self._schedule(index, now + left.due_ms * 1_000_000)
@@ -134,6 +141,15 @@ class QueueUpkeep:
                 "jobq check fsck shows them",
                 self._queues[index].name, more, "y" if more == 1 else "ies", left.quarantined,
             )  # fmt: skip
+
+    def _tell_flows(self, index: int) -> None:
+        """Take entries that no child took to the flows."""
+        name = self._queues[index].name
+        try:
+            self._drainer.drain(name, MOST_ENTRIES)
+        except JobqError as error:
+            if self._once.is_due(name):
+                logger.warning("what queue %s says to flows waits: %s", name, error)
 
     def _sweep(self, now: int) -> None:
         """Find work that others left behind: a host that died, a marker that was lost with a connection."""
@@ -149,7 +165,7 @@ class QueueUpkeep:
         names = [
             keys.key(self._queues[index].prefix, place)
             for index in indexes
-            for place in ("ready", "due", "circle")
+            for place in ("ready", "due", "circle", "flow_outbox")
         ]
         exist = partial(self._queues[indexes[0]].client.command, "EXISTS", *names)
         found: list[int] = []

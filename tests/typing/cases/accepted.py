@@ -9,9 +9,12 @@ from typing import Any, assert_type
 import jobq
 from jobq import (
     AsyncJob,
+    Batch,
     Client,
     Context,
     Dead,
+    Flow,
+    FlowRun,
     Job,
     Queue,
     Receipt,
@@ -21,6 +24,7 @@ from jobq import (
     SyncJob,
     job,
 )
+from jobq.flows.definition import Failure, MapStep, Step
 from jobq.protocols import rsmq
 from jobq.protocols.reliable import AsyncReliableQueue, PendingItem, Popped
 from jobq.topics import AsyncTopic, Retention, TopicBatch
@@ -100,6 +104,47 @@ assert_type(shared.delete_messages("q", shared.receive_messages("q", 5)), list[b
 assert_type(shared.consume("q", lambda message: print(message.sent), max_receives=3), rsmq.Consumed)
 
 
+@job
+def rows_of(number: int, deep: bool = False) -> dict[str, int]:
+    return {"number": number}
+
+
+@job
+def report(rows: list[dict[str, int]], title: str = "") -> str:
+    return title
+
+
+@job
+def alert(failures: list[Failure]) -> None: ...
+
+
+flow = Flow("import", id="2026-11-22", keep="7d")
+rows = flow.map(rows_of, range(3), results=True)
+assert_type(rows, MapStep[dict[str, int]])
+stats = flow.step(report, rows.results, title="all")
+assert_type(stats, Step[str])
+gate = flow.wait("approved", timeout="3d", after=stats)
+flow.step(alert, rows.failures, after=rows, when="failed")
+flow.step(alert.args(rows.failures), after={rows: "failed", gate: "ended"}, name="alert")
+assert_type(flow.step(fetch, stats.result, after=[gate, stats]), Step[bytes])
+assert_type(flow.step(fetch, gate.value, name="again"), Step[bytes])
+assert_type(flow.map(rows_of, [rows_of.args(1, deep=True)]), MapStep[dict[str, int]])
+assert_type(flow.map(rows_of, [(1, True), (2, False)], after=gate), MapStep[dict[str, int]])
+assert_type(flow.step(rows_of.options(key="k", delay="5m"), 1), Step[dict[str, int]])
+flow.flow(Flow("inner"), after=flow.at(datetime.now(UTC), name="later"))
+run = flow.start()
+assert_type(run, FlowRun)
+assert_type(run.result(stats, timeout=60), str)
+assert_type(run.result(rows), list[dict[str, int]])
+assert_type(run.status().progress, str)
+batch = Batch(rows_of, range(3), results=True)
+assert_type(batch.results, list[dict[str, int]])
+batch.then(report, batch.results).on_failure(alert, batch.failures).on_end(fetch, "u").start()
+added = jobq.current().flow.map(rows_of, [1, 2], name="more", results=True)
+assert_type(added.results, list[dict[str, int]])
+assert_type(jobq.current().flow.step(report.args(added.results), name="sum").result, str)
+
+
 async def handle(message: rsmq.RsmqMessage) -> None: ...
 
 
@@ -117,3 +162,4 @@ async def main() -> None:
     assert_type(await bare.aenqueue(1), Receipt[int])
     assert_type(await (await fetch.options(mid="u").aenqueue("u")).aresult(5), bytes)
     assert_type(await fetch("u"), bytes)
+    assert_type(await (await flow.astart()).aresult(stats), str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import jobq
-from jobq import Receipt, job
+from jobq import Batch, Flow, Receipt, job
 from jobq.protocols.reliable import AsyncReliableQueue
 from jobq.protocols.rsmq import AsyncRsmq, Rsmq
 from jobq.topics import AsyncTopic
@@ -49,3 +49,26 @@ AsyncRsmq().send_message("q", 5)  # E
 AsyncTopic("orders").append("text")  # E
 AsyncTopic("orders").reader("g", commit="never")  # E
 AsyncReliableQueue().pop("q")  # E
+
+
+@job
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+flow = Flow("import")
+numbers = flow.map(add, range(3), results=True)
+flow.step(total, 3)  # E
+flow.step(total)  # E
+flow.step(total, numbers)  # E
+flow.step(total, numbers.failures)  # E
+flow.step(fetch, "u", urls=3)  # E
+flow.step(fetch.args(3), after=numbers)  # E
+flow.step(total, [1], after=numbers, when="never")  # E
+flow.map(add, ["x"])  # E
+flow.map(add, 3)  # E
+flow.map(add, [fetch.args("u")])  # E
+flow.wait("go", timeout=[1])  # E
+text_of_sum: str = flow.start().result(flow.step(total, numbers.results))  # E
+Batch(add, ["x"])  # E
+Batch(add, range(3)).then(total, "x")  # E

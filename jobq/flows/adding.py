@@ -1,0 +1,74 @@
+"""Steps that a running step adds to its flow: `current().flow.map(load, more, name="more")`."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from jobq.client.connection import Client
+from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
+from jobq.flows.definition import FlowStep, MapStep, StepList, checked_graph
+from jobq.flows.identity import member_of
+from jobq.flows.references import ResultOf
+from jobq.flows.starting import add_members, drain_soon, put_items, stored_step
+from jobq.flows.state import When
+from jobq.flows.store import FlowStore
+from jobq.jobs.context import Context
+from jobq.jobs.membership import MemberFlow
+
+S = TypeVar("S", bound=FlowStep)
+
+
+class RunningFlow(StepList):
+    """The flow of a member that runs. Each step is added when it is defined."""
+
+    names_steps = False
+
+    def __init__(self, client: Client, context: Context) -> None:
+        member = member_of(context.mid)
+        if member is None:
+            raise ConfigError(f"message {context.mid} is not part of a flow")
+        super().__init__(member.flow)
+        self._client, self._store = client, FlowStore(client, member.flow)
+        self.step_name, self.index = member.step, member.number
+
+    @property
+    def id(self) -> str:
+        """`name:id` of the flow."""
+        return self.flow_id
+
+    def refer(self, one: ResultOf, after: dict[str, When]) -> None:
+        """As in StepList, for a step that is there already."""
+        if one.what == "result" and not one.step.keeps_results:
+            raise ConfigError(
+                f"{one!r} isn't kept, since the step is there already; declare its job with result_ttl=…"
+            )
+        super().refer(one, after)
+
+    def _add(self, step: S) -> S:
+        facts = self._store.facts()
+        if facts is None:
+            raise FlowClosedError(f"flow {self.flow_id} is gone; nothing can be added")
+        checked_graph({step.name: step}, [one.name for one in facts.steps])
+        record = stored_step(self._client, self.flow_id, facts.queue, step)
+        if isinstance(step, MapStep) and record.source == "items":
+            put_items(self._client, self._store, step)
+        added = self._store.add_steps([record])
+        if added == "closed":
+            raise FlowClosedError(f"flow {self.flow_id} is {facts.state}; nothing can be added")
+        if added == "conflict":
+            raise FlowConflictError(
+                f"flow {self.flow_id} has another step named {step.name!r}; rename this one"
+            )
+        if added == "full":
+            raise ConfigError(f"flow {self.flow_id} has 10,000 steps, its most; add a map instead")
+        super()._add(step)
+        if isinstance(step, MapStep) and record.source == "stream":
+            add_members(self._client, self._store, step, facts.queue)
+        drain_soon(self._client, facts.queue)
+        return step
+
+
+def flow_of(client: Client, context: Context) -> MemberFlow:
+    """The flow of a member that runs, as jobs see it."""
+    flow: Any = RunningFlow(client, context)
+    return flow  # type: ignore[no-any-return]

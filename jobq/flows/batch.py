@@ -1,0 +1,121 @@
+"""`Batch`: one map, and what follows it. A flow said short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from jobq.durations import Duration
+from jobq.flows.definition import Failure, MapStep, step_name_of
+from jobq.flows.flow import KEEP, Flow
+from jobq.flows.run import FlowRun
+from jobq.flows.state import When
+from jobq.jobs.job import Args, Job
+from jobq.jobs.queues import ClientLike
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+class Batch(Generic[R]):
+    """Calls of one job for many items, and jobs that run once they have ended.
+
+    ::
+
+        Batch(load, ids()).then(mail, "all loaded").on_failure(alert).start()
+
+    items: as in `Flow.map`. name: the job's by default; id: random by default. results: keep what the calls return.
+    """
+
+    @overload
+    def __init__(
+        self: Batch[R],
+        job: Job[P, R],
+        items: Iterable[Args[P, R]],
+        /,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        results: bool = False,
+        keep: Duration = KEEP,
+        client: ClientLike | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Batch[R],
+        job: Job[..., R],
+        items: Iterable[tuple[Any, ...]],
+        /,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        results: bool = False,
+        keep: Duration = KEEP,
+        client: ClientLike | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Batch[R],
+        job: Job[Concatenate[A, ...], R],
+        items: Iterable[A],
+        /,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        results: bool = False,
+        keep: Duration = KEEP,
+        client: ClientLike | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        job: Any,
+        items: Iterable[Any],
+        /,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        results: bool = False,
+        keep: Duration = KEEP,
+        client: ClientLike | None = None,
+    ) -> None:
+        flow_name = name or step_name_of(str(getattr(job, "name", "batch")))
+        #: The flow that it stands for: more steps can be added to it.
+        self.flow = Flow(flow_name, id, keep=keep, client=client)
+        #: The map.
+        self.calls: MapStep[R] = self.flow.map(job, items, results=results)
+
+    @property
+    def results(self) -> list[R]:
+        """For the arguments of `then` and `on_end`: what the calls returned, with results=True."""
+        return self.calls.results
+
+    @property
+    def failures(self) -> list[Failure]:
+        """For the arguments of `on_failure` and `on_end`: the calls that are dead."""
+        return self.calls.failures
+
+    def then(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
+        """Call a job once every call is done: perhaps after a retry of the dead ones."""
+        return self._follow("done", job, args, kwargs)
+
+    def on_failure(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
+        """Call a job once every call has ended and some are dead."""
+        return self._follow("failed", job, args, kwargs)
+
+    def on_end(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
+        """Call a job once every call is done or dead."""
+        return self._follow("ended", job, args, kwargs)
+
+    def start(self) -> FlowRun:
+        """As Flow.start."""
+        return self.flow.start()
+
+    async def astart(self) -> FlowRun:
+        """`start` in a thread, so that the event loop goes on."""
+        return await self.flow.astart()
+
+    def _follow(self, when: When, job: Job[..., Any], args: Any, kwargs: Any) -> Self:
+        self.flow.step(job.args(*args, **kwargs), after=self.calls, when=when)
+        return self

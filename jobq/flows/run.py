@@ -1,0 +1,221 @@
+"""A flow that was started: where it is, and what can be said to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any, TypeVar, overload
+
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import (
+    ConfigError,
+    FlowClosedError,
+    JobFailedError,
+    JobqError,
+    ResultNotStoredError,
+    ResultTimeoutError,
+)
+from jobq.flows.announcing import SEPARATOR, Word, announce, client_of
+from jobq.flows.definition import FlowStep, MapStep, Step
+from jobq.flows.draining import Drainer
+from jobq.flows.identity import checked_step, flow_id, member_mid
+from jobq.flows.inputs import StepResults
+from jobq.flows.state import FLOW_OVER, STEP_OVER, FlowView, StepView, listed, step_sentence
+from jobq.flows.store import FlowStore
+from jobq.jobs.codec import MEMBER_SIGN
+from jobq.jobs.queues import ClientLike
+from jobq.jobs.results import encode_result
+from jobq.jobs.signing import seal_of
+
+R = TypeVar("R")
+
+#: Between two looks at a flow: from the first pause to the longest one.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+
+
+class FlowRun:
+    """The flow of this name and id. It needn't have been started here."""
+
+    def __init__(self, name: str, id: str, *, client: ClientLike | None = None) -> None:
+        self.name, self.id = name, id
+        self.flow_id = flow_id(name, id)
+        self._client = client_of(client)
+        self._store = FlowStore(self._client, self.flow_id)
+
+    def status(self) -> FlowView:
+        """Its state, its steps with theirs, and what it waits for. FlowClosedError if it is gone or never started."""
+        facts = self._store.facts()
+        if facts is None:
+            raise FlowClosedError(
+                f"flow {self.flow_id} is not there; it was never started, or it ended and is no longer kept"
+            )
+        return FlowView(facts)
+
+    def signal(self, step: str, value: Any = None) -> None:
+        """End the wait of this name, which is done then. value: any JSON of up to 64 KiB, for steps that take it.
+
+        A signal that comes before its wait begins counts at once when it does; the first one counts. ConfigError if
+        the flow has no such wait, FlowClosedError if it is over.
+        """
+        view = self._running(f"can't be signalled: {step}")
+        waits = [one.name for one in view.steps if one.facts.kind == "wait"]
+        if step not in waits:
+            raise ConfigError(
+                f"flow {self.flow_id} has no wait named {step!r:.80}; it has {listed(waits) or 'none'}"
+            )
+        mid = member_mid(self.flow_id, step)
+        text = encode_result(value, f"signal {step}", MEMBER_SIGN).decode()
+        home, seal = view.facts.queue, seal_of(self._client)
+        if seal is not None:
+            text = seal.of("result").close_text(home, mid, text)
+        self._say(view, "signal", f"{step}{SEPARATOR}{text}")
+
+    def cancel(self) -> None:
+        """Send nothing more, and cancel messages that wait.
+
+        Workers of those that run learn of it when they renew leases next.
+        """
+        view = self.status()
+        if view.facts.state != "cancelled":
+            self._say(view, "cancel")
+
+    def retry(self, step: FlowStep | str | None = None) -> None:
+        """Revive what is dead, of this step or of all. Steps behind it run once it is done."""
+        name = step.name if isinstance(step, FlowStep) else step
+        view = self.status()
+        if name is not None and checked_step(name) not in view.by_name:
+            raise ConfigError(f"flow {self.flow_id} has no step {name!r}; it has {_names(view)}")
+        self._say(view, "retry", name or "")
+
+    def wait(self, timeout: Duration | None = None) -> FlowView:
+        """Return once the flow is over, or raise ResultTimeoutError. It asks once a second at most."""
+        pauses = LongerPauses(timeout)
+        while (view := self.status()).state not in FLOW_OVER:
+            pauses.sleep(lambda: f"flow {self.flow_id} still {_waits(view)}")
+        return view
+
+    @overload
+    def result(self, step: Step[R], timeout: Duration | None = None) -> R: ...
+    @overload
+    def result(self, step: MapStep[R], timeout: Duration | None = None) -> list[R]: ...
+    @overload
+    def result(self, step: FlowStep | str, timeout: Duration | None = None) -> Any: ...
+    def result(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
+        """What a step returned, waiting up to `timeout` for it; of a map a list, of a wait what came with its signal.
+
+        Raises ResultNotStoredError if the step keeps none: declare the job with result_ttl=, pass the result to another
+        step, or give the map results=True. JobFailedError if it failed, was skipped or cancelled, ResultTimeoutError
+        when time is up.
+        """
+        if isinstance(step, FlowStep) and step.kind in ("step", "map") and not step.keeps_results:
+            raise ResultNotStoredError(
+                f"step {step.name} of flow {self.flow_id} keeps no result; declare its job with result_ttl=…, or give "
+                "the map results=True"
+            )
+        name = step.name if isinstance(step, FlowStep) else step
+        pauses = LongerPauses(timeout)
+        while True:
+            view = self.status()
+            found = view.by_name.get(name)
+            if found is None:
+                raise ConfigError(
+                    f"flow {self.flow_id} has no step {name!r:.80}; it has {_names(view)}"
+                )
+            if found.state in STEP_OVER or (view.state in FLOW_OVER):
+                return self._result(view, found)
+            pauses.sleep(lambda: f"no result of step {name} of flow {self.flow_id}")
+
+    def _result(self, view: FlowView, found: StepView) -> Any:
+        results, name = StepResults(self._client, self.flow_id), found.name
+        if found.state != "done":
+            said = f"step {name} of flow {self.flow_id}"
+            if dead := results.failures(name):
+                reason = dead[0]["reason"].partition("\n")[0]
+                raise JobFailedError(f"{said} is {found.state}: {reason} ({dead[0]['mid']})")
+            raise JobFailedError(f"{said} {step_sentence(view, name) or f'is {found.state}'}")
+        home = view.facts.queue
+        if found.facts.kind == "wait":
+            return results.value(name, home)
+        if found.facts.kind == "map":
+            return results.results(name, found.facts.queue)
+        if found.facts.kind == "step":
+            return results.result(name, found.facts.queue)
+        return None
+
+    # The same without blocking an event loop.
+
+    async def astatus(self) -> FlowView:
+        """`status` in a thread, so that the event loop goes on."""
+        return await asyncio.to_thread(self.status)
+
+    async def asignal(self, step: str, value: Any = None) -> None:
+        """`signal` in a thread."""
+        await asyncio.to_thread(self.signal, step, value)
+
+    async def acancel(self) -> None:
+        """`cancel` in a thread."""
+        await asyncio.to_thread(self.cancel)
+
+    async def aretry(self, step: FlowStep | str | None = None) -> None:
+        """`retry` in a thread."""
+        await asyncio.to_thread(self.retry, step)
+
+    async def await_end(self, timeout: Duration | None = None) -> FlowView:
+        """`wait` in a thread. Cancelling doesn't end that thread's wait."""
+        return await asyncio.to_thread(self.wait, timeout)
+
+    @overload
+    async def aresult(self, step: Step[R], timeout: Duration | None = None) -> R: ...
+    @overload
+    async def aresult(self, step: MapStep[R], timeout: Duration | None = None) -> list[R]: ...
+    @overload
+    async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any: ...
+    async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
+        """`result` in a thread. Cancelling doesn't end that thread's wait."""
+        return await asyncio.to_thread(self.result, step, timeout)
+
+    def _running(self, what: str) -> FlowView:
+        view = self.status()
+        if view.state in FLOW_OVER:
+            raise FlowClosedError(f"flow {self.flow_id} is {view.state}; it {what}")
+        return view
+
+    def _say(self, view: FlowView, word: Word, detail: str = "") -> None:
+        home = view.facts.queue
+        announce(self._client, home, word, self.flow_id, detail)
+        # A worker does it if this fails.
+        with suppress(JobqError):
+            Drainer(self._client).drain(home)
+
+    def __repr__(self) -> str:
+        return f"FlowRun({self.name!r}, {self.id!r})"
+
+
+class LongerPauses:
+    """Longer and longer pauses up to a deadline."""
+
+    def __init__(self, timeout: Duration | None) -> None:
+        self._timeout_s = None if timeout is None else duration_s(timeout)
+        self._until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        self._pause_s = FIRST_PAUSE_S
+
+    def sleep(self, what: Any) -> None:
+        """Sleep, or raise ResultTimeoutError with the text that `what()` returns."""
+        pause_s = self._pause_s
+        if self._until is not None:
+            pause_s = min(pause_s, self._until - time.monotonic())
+            if pause_s <= 0:
+                raise ResultTimeoutError(f"{what()} within {self._timeout_s:g} s")
+        time.sleep(pause_s)
+        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 1.5)
+
+
+def _names(view: FlowView) -> str:
+    return listed([one.name for one in view.steps])
+
+
+def _waits(view: FlowView) -> str:
+    waits = listed([one.sentence for one in view.waits_for])
+    return f"waits for {waits}; it was not over" if waits else "runs; it was not over"

@@ -1,0 +1,304 @@
+"""Start a flow: store it, announce it, and enqueue the items of its maps as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from jobq.client.clock import wall
+from jobq.client.connection import Client
+from jobq.errors import ConfigError, FlowClosedError, FlowConflictError, JobqError
+from jobq.flows.announcing import announce, client_of, queue_at
+from jobq.flows.contents import kept_call
+from jobq.flows.definition import (
+    Definition,
+    FlowStep,
+    MapStep,
+    Step,
+    SubFlowStep,
+    TimerStep,
+    WaitStep,
+)
+from jobq.flows.draining import Drainer
+from jobq.flows.identity import member_mid
+from jobq.flows.references import FlowInput, ResultOf, header_of
+from jobq.flows.run import FlowRun
+from jobq.flows.store import FlowStore
+from jobq.flows.timer import TIMER
+from jobq.flows.types import PER_CHUNK, StoredFlow, StoredStep
+from jobq.jobs.codec import FLOW_HEADER, CallEncoder
+from jobq.jobs.job import Job
+from jobq.jobs.signing import seal_of
+
+#: How long a sub-flow waits for its begin.
+SUB_LIFE_MS = 366 * 86_400_000
+#: Bytes of the items of a map that waits.
+MOST_ITEMS_BYTES = 8 << 20
+#: For how long a result stays with its message, unless a drainer copies it to the flow, which it does at once.
+RESULT_S = 86_400.0
+
+
+def started(flow: Definition) -> FlowRun:
+    """Start a definition that was checked."""
+    client = client_of(flow.client)
+    planned = Planned(client, flow)
+    for queue in planned.queues:
+        queue_at(client, queue).know_flows()
+    run = FlowRun(flow.name, flow.id, client=client)
+    if planned.store() == "over":
+        return run
+    announce(client, flow.home, "begin", flow.flow_id)
+    drain_soon(client, flow.home)
+    store = FlowStore(client, flow.flow_id)
+    for step in flow.steps.values():
+        if isinstance(step, MapStep) and source_of(step) == "stream":
+            add_members(client, store, step, flow.home)
+            drain_soon(client, flow.home)
+    return run
+
+
+def drain_soon(client: Client, home: str) -> None:
+    """Take what was announced to its flow now. If that fails, a worker does it."""
+    with suppress(JobqError):
+        Drainer(client).drain(home)
+
+
+class Planned:
+    """A definition as it is stored, with its sub-flows."""
+
+    def __init__(self, client: Client, flow: Definition, parent: str = "") -> None:
+        self._client, self._flow, self._parent = client, flow, parent
+        self.steps = tuple(
+            [
+                stored_step(client, flow.flow_id, flow.home, step, is_sub=bool(parent))
+                for step in in_order(flow.steps)
+            ]
+        )
+        self.subs = [
+            Planned(client, step.sub, f"{flow.flow_id}.{step.name}")
+            for step in flow.steps.values()
+            if isinstance(step, SubFlowStep)
+        ]
+
+    @property
+    def queues(self) -> list[str]:
+        """All queues that have a part in it."""
+        found = dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
+        for sub in self.subs:
+            found |= dict.fromkeys(sub.queues)
+        return list(found)
+
+    def store(self) -> str:
+        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition is there."""
+        for sub in self.subs:
+            sub.store()
+        flow = self._flow
+        life = {"life_ms": SUB_LIFE_MS} if self._parent else {}
+        record = StoredFlow(
+            self.steps, flow.hash, flow.home, round(flow.keep_s * 1000), self._parent, **life
+        )
+        store = FlowStore(self._client, flow.flow_id)
+        outcome = store.create(record)
+        if outcome == "over":
+            return outcome
+        if outcome == "conflict":
+            raise FlowConflictError(
+                f"flow {flow.flow_id} was started with other steps; give this one another id"
+            )
+        for step in flow.steps.values():
+            if isinstance(step, MapStep) and source_of(step, bool(self._parent)) == "items":
+                put_items(self._client, store, step)
+        return outcome
+
+
+def stored_step(
+    client: Client, flow_id: str, home: str, step: FlowStep, *, is_sub: bool = False
+) -> StoredStep:
+    """One step as it is stored. home: the queue where its flow is announced. is_sub: the flow is a step of another."""
+    made = StoredStep(step.name, step.kind, step.queue, step.edges)
+    where = (step.queue or home, member_mid(flow_id, step.name))
+    if isinstance(step, Step):
+        job = keeping(step.job, step.keeps_results)
+        call = kept_call(client, where, job, step.args, step.kwargs, headers_of(step, home))
+        return made._replace(options=options_of(step.job, step.options), call=call)
+    if isinstance(step, MapStep):
+        job = keeping(step.job, step.keeps_results)
+        call = kept_call(client, where, job, headers=dict(job.settings.get("headers") or {}))
+        options = options_of(step.job, step.options)
+        return made._replace(source=source_of(step, is_sub), options=options, call=call)
+    if isinstance(step, SubFlowStep):
+        return made._replace(source=step.sub.flow_id)
+    if isinstance(step, TimerStep):
+        options, call = options_of(TIMER, {"at": step.at_s}), kept_call(client, where, TIMER)
+        return made._replace(queue=home, options=options, call=call)
+    if isinstance(step, WaitStep) and step.timeout_s is not None:
+        options, call = (
+            options_of(TIMER, {"delay": step.timeout_s}),
+            kept_call(client, where, TIMER),
+        )
+        return made._replace(queue=home, options=options, call=call)
+    return made._replace(queue=home)
+
+
+def in_order(steps: dict[str, FlowStep]) -> list[FlowStep]:
+    """The steps, each behind those that it waits for, which `checked_graph` has found possible."""
+    found: dict[str, FlowStep] = {}
+    left = list(steps.values())
+    while left:
+        ready = [
+            step for step in left if all(one in found or one not in steps for one in step.after)
+        ]
+        found.update((step.name, step) for step in ready)
+        left = [step for step in left if step.name not in found]
+    return list(found.values())
+
+
+def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
+    """Where the items of a map come from, in the words of StoredStep."""
+    if isinstance(step.items, ResultOf):
+        return f"={step.items.name}"
+    if is_sub and not isinstance(step.items, list | tuple):
+        raise ConfigError(
+            f"map {step.name!r} begins with its sub-flow, so its items must be stored: give a list of them, or the "
+            "result of a step that returns one"
+        )
+    return "items" if step.after or is_sub else "stream"
+
+
+def options_of(job: Job[..., Any], options: dict[str, Any]) -> bytes:
+    """The options of a step as they are stored."""
+    return msgspec.json.encode({"job": job.name, **options}, order="sorted")
+
+
+def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
+    """The job, with messages whose results are stored, or aren't."""
+    if job.stores_result == keeps_results:
+        return job
+    return job.options(result_ttl=RESULT_S if keeps_results else None)
+
+
+def headers_of(step: Step[Any], home: str) -> dict[str, str]:
+    """The headers of a step's call. Those of its inputs name the queue that a result is sealed for."""
+    headers = dict(step.job.settings.get("headers") or {})
+    if step.inputs:
+        inputs = [
+            FlowInput(path, one.name, one.what, one.step.queue or home) for path, one in step.inputs
+        ]
+        headers[FLOW_HEADER] = header_of(inputs)
+    return headers
+
+
+# Members of maps.
+
+
+def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
+    """Store the calls of a map that waits."""
+    size = 0
+    job = keeping(step.job, step.keeps_results)
+    headers = dict(job.settings.get("headers") or {})
+    for chunk, calls in enumerate(chunks(step.calls(step.items))):
+        contents = []
+        for number, (args, kwargs) in enumerate(calls, chunk * PER_CHUNK):
+            mid = member_mid(store.flow, step.name, number)
+            contents.append(kept_call(client, (step.queue, mid), job, args, kwargs, headers))
+        size += sum(map(len, contents))
+        if size > MOST_ITEMS_BYTES:
+            _too_long(step)
+        if store.put_items(step.name, chunk, contents) == "full":
+            _too_long(step)
+
+
+def _too_long(step: MapStep[Any]) -> None:
+    raise ConfigError(
+        f"the items of map {step.name!r} and others that wait take more than {MOST_ITEMS_BYTES >> 20} MiB; let a step "
+        "return or add them"
+    )
+
+
+def add_members(client: Client, store: FlowStore, step: MapStep[Any], home: str) -> None:
+    """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued."""
+    rows = MemberRows(client, store.flow, step)
+    reserved = count = 0
+    for chunk, calls in enumerate(chunks(step.calls(step.items))):
+        count, outcome = chunk + 1, "added"
+        if chunk >= reserved - 1:
+            found = store.reserve(step.name, chunk, len(calls))
+            outcome, reserved = found.outcome, found.chunks
+        if outcome in ("closed", "sealed", "other"):
+            _refuse(store, step, outcome)
+            return
+        if outcome != "added":
+            left = None if outcome == "new" else unended(store, step.name, chunk, len(calls))
+            rows.enqueue(chunk * PER_CHUNK, calls, left)
+    sealed = store.seal(step.name, count)
+    if sealed != "ok":
+        _refuse(store, step, sealed)
+    announce(client, home, "look", store.flow)
+
+
+def _refuse(store: FlowStore, step: MapStep[Any], outcome: str) -> None:
+    if outcome == "sealed":
+        return
+    if outcome == "closed":
+        raise FlowClosedError(
+            f"flow {store.flow} is over or cancelled; nothing can be added to map {step.name}"
+        )
+    raise FlowConflictError(
+        f"map {step.name} of flow {store.flow} was begun with other items than these; "
+        "start it again with the same ones, or cancel it and start another"
+    )
+
+
+def unended(store: FlowStore, step: str, chunk: int, count: int) -> set[int]:
+    """The members of a chunk that have not ended."""
+    first = chunk * PER_CHUNK
+    page = store.page(step, "live", first, PER_CHUNK)
+    return {number for number in page.numbers if first <= number < first + count}
+
+
+class MemberRows:
+    """Messages of the members of one map."""
+
+    def __init__(self, client: Client, flow: str, step: MapStep[Any]) -> None:
+        self._client, self._flow, self._step = client, flow, step
+        self._job = keeping(step.job, step.keeps_results)
+        headers = dict(self._job.settings.get("headers") or {})
+        limit = client.settings.max_content
+        self._encode = CallEncoder(self._job.name, headers, self._job.overrides, limit)
+        self._seal = seal_of(client)
+        self._queue = queue_at(client, step.queue)
+
+    def enqueue(
+        self, first: int, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]], only: set[int] | None
+    ) -> None:  # fmt: skip
+        """Enqueue members from number `first` on; only: those of these numbers."""
+        rows = [
+            self._row(number, args, kwargs)
+            for number, (args, kwargs) in enumerate(calls, first)
+            if only is None or number in only
+        ]
+        options = {name: value for name, value in self._job.queue_options.items() if name != "key"}
+        self._queue.enqueue_members(rows, **options)
+
+    def _row(self, number: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        mid = member_mid(self._flow, self._step.name, number)
+        now = wall.ms()
+        content = self._encode(args, kwargs, now)
+        if self._seal is not None:
+            content = self._seal.close_call(self._queue.name, mid, content, self._job.due_ms(now))
+        if self._job.keyless:
+            return mid, content
+        return mid, content, self._job.key_of(args, kwargs)
+
+
+def chunks(
+    calls: Iterable[tuple[Sequence[Any], dict[str, Any]]],
+) -> Iterator[list[tuple[Sequence[Any], dict[str, Any]]]]:
+    """The calls, PER_CHUNK at a time."""
+    left = iter(calls)
+    while part := list(islice(left, PER_CHUNK)):
+        yield part

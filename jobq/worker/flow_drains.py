@@ -1,0 +1,80 @@
+"""A child takes what its queues have to say to flows: at once if it is idle, else after a report.
+
+The server says with each hand-out whether a queue's outbox holds entries. Another child may drain the same outbox; the
+queue's claim makes that two don't do the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from time import monotonic
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.flows.draining import Drainer
+from jobq.worker import logger
+from jobq.worker.cautions import OnceAMinute
+
+#: While there are messages to run, a child drains at most this often.
+EVERY_S = 0.02
+#: Entries that it takes in a row, before it runs what was handed out.
+MOST_ENTRIES = 1_024
+
+
+class FlowDrains:
+    """Queues are given by index. client: with little patience. aside: drain in a thread beside the event loop."""
+
+    def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:
+        self._drainer, self._names, self._aside = Drainer(client), names, aside
+        self._lock = threading.Lock()
+        # Queues that the thread is to drain, and the thread while there are any.
+        self._wanted: dict[int, None] = {}
+        self._thread: threading.Thread | None = None
+        self._drained_at: dict[int, float] = {}
+        self._once = OnceAMinute()
+        #: Queues whose entries another drainer has, or this one could not take.
+        self.left: set[int] = set()
+
+    def noticed(self, index: int, *, is_busy: bool) -> bool:
+        """A queue's outbox holds entries. Drain it now, or later if this child is busy; whether any were taken."""
+        if is_busy and monotonic() - self._drained_at.get(index, 0.0) < EVERY_S:
+            return False
+        if not self._aside:
+            return self._drain(index) > 0
+        with self._lock:
+            self._wanted[index] = None
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._drain_wanted, daemon=True)
+                self._thread.start()
+        return False
+
+    def _drain_wanted(self) -> None:
+        while True:
+            with self._lock:
+                if not self._wanted:
+                    self._thread = None
+                    return
+                index = next(iter(self._wanted))
+                del self._wanted[index]
+            self._drain(index)
+
+    def settle(self, seconds: float) -> None:
+        """Before the end, wait for what drains aside."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+
+    def _drain(self, index: int) -> int:
+        try:
+            taken = self._drainer.drain(self._names[index], MOST_ENTRIES)
+        except JobqError as error:
+            taken = 0
+            if self._once.is_due(self._names[index]):
+                logger.warning("what queue %s says to flows waits: %s", self._names[index], error)
+        self._drained_at[index] = monotonic()
+        if taken:
+            self.left.discard(index)
+        else:
+            self.left.add(index)
+        return taken

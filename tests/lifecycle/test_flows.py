@@ -1,0 +1,206 @@
+"""Flows with real workers: what their authors write, and what comes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq import Batch, Flow, FlowRun
+from jobq.client.connection import connect
+from jobq.config import CodecSettings, parse_codec_keys
+from jobq.errors import (
+    FlowClosedError,
+    FlowConflictError,
+    JobFailedError,
+    ResultNotStoredError,
+    ResultTimeoutError,
+)
+from jobq.flows.state import FlowView
+
+from .conftest import DEADLINE_S, Worker, until
+from .jobs_in_flows import alert, grow, listed, load, tell, total
+
+MODULE = "tests.lifecycle.jobs_in_flows"
+
+
+class Notes:
+    """What the jobs noted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def lines(self) -> list[str]:
+        """Every note, sorted: jobs of several children write them."""
+        file = self.folder / "notes"
+        return sorted(file.read_text().splitlines()) if file.exists() else []
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    """None yet."""
+    return Notes(tmp_path)
+
+
+@pytest.fixture
+def work(start: Callable[..., Worker], tmp_path: Path) -> Callable[..., Worker]:
+    """work("--processes", "2"): a worker of all queues of these flows."""
+
+    def begin(*options: str, **more: str) -> Worker:
+        env = {"FLOWS_FOLDER": str(tmp_path), **more}
+        return start(*options, module=MODULE, queues="low,high,default", env=env)
+
+    return begin
+
+
+def states(view: FlowView) -> dict[str, str]:
+    return {step.name: step.state for step in view.steps}
+
+
+def ended(run: FlowRun) -> FlowView:
+    return run.wait(DEADLINE_S)
+
+
+def whole(client: Any, id: str) -> tuple[Flow, Any]:
+    """A flow with a step of each kind."""
+    flow = Flow("import", id, client=client)
+    rows = flow.map(load, range(600), results=True)
+    summed = flow.step(total, rows.results, title="sum ")
+    gate = flow.wait("approved", timeout="1h", after=summed)
+    late = flow.at(time.time() + 0.2, name="later")
+    told = flow.step(tell, summed.result, {"gate": [gate.value]}, after=late, name="told")
+    numbers = flow.step(listed, 3)
+    again = flow.map(load, numbers.result, name="again")
+    sub = Flow("sub")
+    inner = sub.map(tell, ["inner"], name="inner")
+    sub.step(tell, "sub", after=inner)
+    flow.flow(sub, after=[told, again])
+    flow.map(load.options(key="k"), [load.args(-2), (-3,), -4], after=numbers, name="listed-2")
+    return flow, summed
+
+
+@pytest.mark.parametrize("codec", ["", "sign", "encrypt"])
+def test_whole_flow_runs_once_and_hands_results_on(
+    client: Any, work: Callable[..., Worker], notes: Notes, codec: str
+):
+    keys = {"JOBQ_CODEC": codec, "JOBQ_CODEC_KEYS": f"k1:{'abcd' * 11}"} if codec else {}
+    if codec:
+        sealing = CodecSettings(keys=parse_codec_keys(keys["JOBQ_CODEC_KEYS"]), mode=codec)
+        client = connect(settings=replace(client.settings, url=client.url, codec=sealing))
+    worker = work("--processes", "2", "--lease", "1h", **keys)
+    flow, summed = whole(client, "1")
+    run = flow.start()
+    assert run.result(summed, timeout=DEADLINE_S) == "sum 179700"
+    with pytest.raises(ResultTimeoutError, match=r"a signal for approved.*within 0\.1 s"):
+        run.wait(0.1)
+    run.signal("approved", {"by": "ann"})
+    assert {*states(ended(run)).values()} == {"done"}, [
+        one for one in run.status().steps if one.state != "done"
+    ]
+    assert run.result("approved") == {"by": "ann"}
+    again = whole(client, "1")[0]
+    again.steps["later"].at_s = flow.steps["later"].at_s  # type: ignore[attr-defined]
+    assert states(again.start().status()) == states(run.status())
+    loads = [*range(600), 0, 1, 2, -2, -3, -4]
+    told = ["sum 179700 {'gate': [{'by': 'ann'}]}", "inner", "sub"]
+    assert notes.lines() == sorted([*(f"load {one}" for one in loads), *told])
+    with pytest.raises(FlowClosedError, match="is done; it can't be signalled"):
+        run.signal("approved")
+    assert worker.stop() == 0
+
+
+def test_batch_tells_of_failures_and_is_done_after_a_retry(
+    client: Any, work: Callable[..., Worker], notes: Notes
+):
+    work("--lease", "1h")
+    batch = Batch(load, [load.args(one, unlucky=7) for one in range(10)], client=client)
+    batch.then(tell, "all").on_end(tell, "ended").on_failure(alert, batch.failures)
+    run = batch.start()
+    found = {"load": "failed", "tell": "skipped", "tell-2": "done", "alert": "done"}
+    assert states(ended(run)) == found
+    assert [one for one in notes.lines() if "load" not in one] == [
+        "ended",
+        "failed 7 ValueError: no luck (attempt 1 of 1)",
+    ]
+    with pytest.raises(JobFailedError, match="skipped, because load is failed"):
+        run.result("tell")
+    with pytest.raises(ResultNotStoredError, match="keeps no result"):
+        run.result(batch.calls)
+    (notes.folder / "lucky").touch()
+    run.retry()
+    until(lambda: run.status().state == "done")
+    assert states(run.status()) == {**found, "load": "done", "tell": "done"}
+    others = [one for one in notes.lines() if not one.startswith("load")]
+    assert others == ["all", "ended", "failed 7 ValueError: no luck (attempt 1 of 1)"]
+    assert len(notes.lines()) == 13
+
+
+def test_step_adds_steps_once_though_its_process_died(
+    client: Any, work: Callable[..., Worker], notes: Notes
+):
+    work("--lease", "1h")
+    flow = Flow("grow", "1", client=client)
+    grown = flow.step(grow, 3)
+    flow.step(tell, "behind", after=grown)
+    run = flow.start()
+    view = ended(run)
+    assert {*states(view).values()} == {"done"}
+    assert [one.name for one in view.steps] == ["grow", "tell", "more", "sum", "grown"]
+    assert notes.lines() == [
+        "behind", "grow grow:1 grow 0", "grown", "load 100", "load 101", "load 102",
+    ]  # fmt: skip
+
+
+@pytest.mark.one_server
+def test_producer_that_died_amid_a_map_goes_on_where_it_was(
+    client: Any, work: Callable[..., Worker], notes: Notes
+):
+    def items(most: int) -> Iterator[int]:
+        for number in range(800):
+            if number == most:
+                raise OSError("the producer died")
+            yield number
+
+    def flow(most: int) -> Flow:
+        made = Flow("import", "1", client=client)
+        made.step(tell, "all", after=made.map(load, items(most)))
+        return made
+
+    with pytest.raises(OSError, match="died"):
+        flow(620).start()
+    work("--lease", "1h")
+    until(lambda: len(notes.lines()) == 500)
+    assert states(FlowRun("import", "1", client=client).status()) == {
+        "load": "running",
+        "tell": "waiting",
+    }
+    run = flow(-1).start()
+    assert states(ended(run)) == {"load": "done", "tell": "done"}
+    assert notes.lines() == sorted([*(f"load {one}" for one in range(800)), "all"])
+
+
+@pytest.mark.one_server
+def test_what_is_said_too_late_or_otherwise_is_refused(client: Any):
+    def flow(text: str) -> Flow:
+        made = Flow("import", "1", client=client)
+        gate = made.wait("go")
+        made.step(tell, text, gate.value)
+        return made
+
+    run = flow("a").start()
+    flow("a").start()
+    with pytest.raises(FlowConflictError, match="import:1 was started with other steps"):
+        flow("b").start()
+    with pytest.raises(Exception, match="has no wait named 'stop'; it has go"):
+        run.signal("stop")
+    run.cancel()
+    assert (ended(run).state, states(run.status())["tell"]) == ("cancelled", "cancelled")
+    run.cancel()
+    with pytest.raises(FlowClosedError, match="is cancelled; it can't be signalled"):
+        run.signal("go")
+    with pytest.raises(FlowClosedError, match="import:2 is not there"):
+        FlowRun("import", "2", client=client).status()
