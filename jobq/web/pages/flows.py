@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from jobq.client.connection import Client
-from jobq.errors import ScriptError
+from jobq.errors import CodecError, ConfigError, FlowClosedError, ScriptError
 from jobq.flows import keys
 from jobq.flows.listing import FlowRow, flow_page, flow_view, is_flow, unserved
+from jobq.flows.run import FlowRun
 from jobq.flows.state import FLOW_STATES, FlowView
 from jobq.web import flows as shown
+from jobq.web.access.identity import UserRole
+from jobq.web.acting import performing
 from jobq.web.pages.foreign import offset_of
 from jobq.web.rendering import render
-from jobq.web.routes import nav, page
+from jobq.web.routes import action, form_of, nav, page, path_to
 from jobq.web.site import site_of
 
 LONGEST_SEARCH = 100
 #: Flows of one page of the list.
 PER_PAGE = 25
+#: What a page says after an action.
+SAID = {
+    "signal": "The signal was sent.", "retry": "The retry was sent: what is dead runs again.",
+    "cancel": "The cancel was sent: nothing more begins, and workers stop what runs when they renew leases next.",
+}  # fmt: skip
 
 
 def _has_flows(client: Client) -> bool:
@@ -61,6 +73,7 @@ def flow(request: Request) -> Response:
     return render(
         request, "flow.html", flow=view, facts=view.facts, rows=shown.listed_steps(rows), drawn=drawn, path=path,
         looks=shown.FLOW_LOOKS, timed=any(one.took_ms for one in path), unserved=unserved(client, view),
+        said=SAID.get(request.query_params.get("said", ""), ""),
     )  # fmt: skip
 
 
@@ -73,3 +86,54 @@ def _known(request: Request) -> FlowView:
     if view is None:
         raise HTTPException(404, f"there is no flow {name!r:.140}, or it is over and was deleted")
     return view
+
+
+@action("/flows/{flow}/steer", role=UserRole.OPERATE)
+def steer_flow(request: Request) -> Response:
+    """Signal a wait of a flow, or run again what is dead."""
+    form = {key: str(value) for key, value in form_of(request).items()}
+    verb, step = form.get("verb", ""), form.get("step", "")
+    if verb == "signal":
+        value = _value(form.get("value", ""))
+        return _say(request, verb, lambda run: run.signal(step, value), step)
+    if verb == "retry":
+        return _say(request, verb, lambda run: run.retry(step or None), step)
+    raise HTTPException(400, f"unknown verb {verb!r:.40}; use signal or retry")
+
+
+@page("/flows/{flow}/cancel", role=UserRole.ADMIN)
+def confirm_cancel(request: Request) -> Response:
+    """Ask for the id of a flow before it is cancelled."""
+    view = _known(request)
+    return render(request, "flow-cancel.html", live=0, flow=view, facts=view.facts)
+
+
+@action("/flows/{flow}/cancel", role=UserRole.ADMIN)
+def cancel_flow(request: Request) -> Response:
+    """Cancel a flow, if its id was typed."""
+    if str(form_of(request).get("typed", "")).strip() != request.path_params["flow"]:
+        raise HTTPException(409, "the id that was typed is another one; nothing was done")
+    return _say(request, "cancel", FlowRun.cancel)
+
+
+def _say(request: Request, verb: str, say: Callable[[FlowRun], None], step: str = "") -> Response:
+    """Tell a flow something, with an entry of the audit log, and show the flow."""
+    view = _known(request)
+    facts = view.facts
+    what = f"flow:{facts.flow_id}" + (f" step:{step[:40]}" if step else "")
+    with performing(request, f"flow-{verb}", queue=facts.queue, filter=what) as client:
+        try:
+            say(FlowRun(facts.name, facts.id, client=client))
+        except (FlowClosedError, CodecError) as error:
+            raise ConfigError(str(error)) from error
+    return RedirectResponse(path_to(request, "flow", flow=facts.flow_id, said=verb), 303)
+
+
+def _value(text: str) -> Any:
+    """Return what comes with a signal: JSON, None for nothing."""
+    try:
+        return json.loads(text) if text.strip() else None
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(
+            409, f"the value can't be read as JSON: {error}; put a text in quotes"
+        ) from error

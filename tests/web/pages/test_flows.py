@@ -11,9 +11,11 @@ import pytest
 from jobq.flows.identity import member_mid
 from jobq.flows.keys import flow_names
 from jobq.flows.types import StoredFlow
+from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
 from jobq.web import UserRole
 from jobq.web.names import encoded
+from tests.flows.flowing import Flowing, step
 from tests.hostile import HOSTILE
 from tests.web.shop import Shop, flow_step
 from tests.web.test_messages import words
@@ -68,8 +70,8 @@ def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
     said = words(unescape(shown))
     assert "393 of 1,000 members of step rows (queue search)" in said
     steps = ["fetch", "rows", "images", "report", "alert", "approved", "publish", "log", "mail"]
-    for step in steps:
-        assert f'href="#step-{step}"' in shown and f'id="step-{step}"' in shown
+    for name in steps:
+        assert f'href="#step-{name}"' in shown and f'id="step-{name}"' in shown
     assert [shown.count(f'class="tip {when}') for when in ("done", "ended", "failed")] == [8, 1, 1]
     assert re.search(r"Critical path fetch 1 m 00 s → rows 1\d m", said)
     assert 'href="/dead?f=queue%3Asearch+mid%3A~import%3A2026-11-23.rows.%2A"' in shown
@@ -161,3 +163,76 @@ def test_what_anybody_wrote_shows_as_damaged_and_the_rest_is_there(
         "/flows/" + "a" * 70,
     ):
         assert page.get(path).status_code in (404, 502), path
+
+
+@pytest.fixture
+def flowing(client: Any) -> Flowing:
+    """An order that waits for an approval, and one whose first step is dead."""
+    made = Flowing(client)
+    for queue in made.queues.values():
+        queue.list_in_directory()
+    gate = step("approved", "check", kind="wait", call=b"")
+    made.start("order:1", step("check"), gate, step("ship", "approved", queue="high"))
+    made.start("order:2", step("bad"), step("ship", "bad", queue="high"))
+    for name in ("order:1", "order:2"):
+        client.command("ZADD", flow_names(client.namespace), 1, name)
+    made.work({"~order:2.bad.0": "dead"})
+    return made
+
+
+def test_a_person_signals_and_the_flow_goes_on(visit: Any, flowing: Flowing, client: Any) -> None:
+    anna = visit(UserRole.OPERATE)
+    shown = anna.get("/flows/order:1").text
+    assert "a signal for approved" in words(shown) and ">Signal approved<" in shown
+    assert "Signal approved" not in visit(UserRole.READ).get("/flows/order:1").text
+    for value in ("{", "nan x"):
+        assert (
+            anna.post(
+                "/flows/order:1/steer", data={"verb": "signal", "step": "approved", "value": value}
+            ).status_code
+            == 409
+        )
+    assert (
+        anna.post("/flows/order:1/steer", data={"verb": "signal", "step": "ship"}).status_code
+        == 409
+    )
+    assert anna.post("/flows/order:1/steer", data={"verb": "stop"}).status_code == 400
+    done = anna.post(
+        "/flows/order:1/steer",
+        data={"verb": "signal", "step": "approved", "value": '{"by": "anna"}'},
+    )
+    assert "The signal was sent." in done.text
+    assert flowing.work() == ["~order:1.ship.0"]
+    newest = next(iter(AuditLog(client).page()))
+    assert (newest.who, newest.verb, newest.queue, newest.filter, newest.phase) == (
+        "anna", "flow-signal", "low", "flow:order:1 step:approved", "done",
+    )  # fmt: skip
+
+
+def test_the_dead_of_a_flow_run_again(visit: Any, flowing: Flowing) -> None:
+    anna = visit(UserRole.OPERATE)
+    shown = anna.get("/flows/order:2").text
+    assert "Retry the failed" in shown and "nothing can go on" in shown
+    assert (
+        visit(UserRole.READ).post("/flows/order:2/steer", data={"verb": "retry"}).status_code == 403
+    )
+    assert "The retry was sent" in anna.post("/flows/order:2/steer", data={"verb": "retry"}).text
+    assert flowing.work() == ["~order:2.bad.0", "~order:2.ship.0"]
+    assert "✓ done" in words(anna.get("/flows/order:2").text)
+    assert anna.post("/flows/none:1/steer", data={"verb": "retry"}).status_code == 404
+
+
+def test_an_admin_cancels_a_flow_by_typing_its_id(
+    visit: Any, flowing: Flowing, client: Any
+) -> None:
+    admin, path = visit(UserRole.ADMIN), "/flows/order:1/cancel"
+    assert f'href="{path}"' in admin.get("/flows/order:1").text
+    assert f'href="{path}"' not in visit(UserRole.OPERATE).get("/flows/order:1").text
+    assert "can't be undone" in unescape(admin.get(path).text)
+    assert visit(UserRole.OPERATE).post(path, data={"typed": "order:1"}).status_code == 403
+    assert admin.post(path, data={"typed": "order"}).status_code == 409
+    assert admin.post(path, data={"typed": "order:1"}).status_code == 200
+    flowing.drain()
+    assert "– cancelled" in words(admin.get("/flows/order:1").text)
+    again = admin.post("/flows/order:1/steer", data={"verb": "signal", "step": "approved"})
+    assert again.status_code == 409 and "cancelled" in again.text
