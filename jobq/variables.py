@@ -21,7 +21,7 @@ INNER = frozenset(
     PREFIX + name
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
-        "AUDIT", "BURSTS", "CHAOS_JOBS", "COUNTED_JOBS", "DJANGO", "KEYS", "KIT", "LIMITS", "MODEL", "OUTBOX",
+        "AUDIT", "BURSTS", "CHAOS_JOBS", "COUNTED_JOBS", "DJANGO", "FLOWS", "KEYS", "KIT", "LIMITS", "MODEL", "OUTBOX",
         "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES", "WEB",
         "TEST_LEDGER", "TEST_SERVERS", "TOPIC_MESSAGES",
     )

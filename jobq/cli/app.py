@@ -46,7 +46,11 @@ SECTIONS = {
         "events": Verb(
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
-        "flow": Verb("flow", "flow", "List and show flows, whose steps wait for one another."),
+        "flow": Verb(
+            "flow",
+            "flow",
+            "List, show, signal, cancel and retry flows, whose steps wait for one another.",
+        ),
         "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
         "web": Verb("web", "web", "Serve the dashboard until TERM or INT."),
         "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),

@@ -1,26 +1,40 @@
-"""`jobq flow`: what flows are there, and what they wait for."""
+"""`jobq flow`: see flows, say something to them, and put them in order."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from jobq.cli import output
-from jobq.cli.options import group, limit_option, option
+from jobq.cli.options import group, limit_option, option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.durations import lasting
+from jobq.errors import ConfigError
+from jobq.flows.checking import CheckedFlow, FlowCheck, Lost
 from jobq.flows.listing import (
     FailedMember,
     FlowRow,
     failed_members,
+    flow_ids,
     flow_page,
     known_flow,
+    remove_flow,
     unserved,
 )
-from jobq.flows.state import FLOW_STATES, FlowView, StepView, counted, step_sentence
+from jobq.flows.run import FlowRun
+from jobq.flows.state import (
+    FLOW_OVER,
+    FLOW_STATES,
+    FlowView,
+    StepView,
+    counted,
+    listed,
+    step_sentence,
+)
 
 FLOWS = Listing(
     ("flow", "state", "steps", "members", "started", "took", ":remark"),
@@ -38,9 +52,9 @@ _IN_QUOTES = str.maketrans(dict.fromkeys('"\\[]<>', "?"))
 flow_argument = click.argument("flow", metavar="FLOW")
 
 
-@group("flow", "list --state failed", "show import:2026-11-22", "graph import:2026-11-22")
+@group("flow", "list --state failed", "show import:2026-11-22", "retry import:2026-11-22 rows")
 def flow() -> None:
-    """List and show flows, whose steps wait for one another.
+    """List, show, signal, cancel and retry flows, whose steps wait for one another.
 
     FLOW is its name and id, such as import:2026-11-22.
     """
@@ -249,3 +263,142 @@ def dot(view: FlowView) -> Iterator[str]:
             label = "" if edge.when == "done" else f' [label="{edge.when}"]'
             yield f'  "{_quoted(edge.step)}" -> "{_quoted(one.name)}"{label};'
     yield "}"
+
+
+@command(
+    "signal", "import:2026-11-22 approved", """import:2026-11-22 approved '{"by": "ann"}'""", group=flow,
+    operation="flow-signal",
+)  # fmt: skip
+@flow_argument
+@click.argument("step")
+@click.argument("value", required=False)
+def signal(session: Session, flow: str, step: str, value: str | None) -> None:
+    """End a wait of a flow. STEP is its name, VALUE any JSON for the steps that take it.
+
+    A signal that comes before its wait begins counts at once when it does.
+    """
+    run = _run(session, flow)
+    content = None if value is None else _json(value)
+    with session.operation("", f"flow:{flow} step:{step}"):
+        run.signal(step, content)
+    session.say({"flow": flow, "step": step}, f"{flow}: {step} is signalled")
+
+
+@command(
+    "cancel", "import:2026-11-22", "import:2026-11-22 --yes", group=flow, operation="flow-cancel"
+)
+@flow_argument
+@yes_option
+def cancel(session: Session, flow: str, yes: bool) -> bool:
+    """Cancel a flow: send nothing more, and cancel its messages.
+
+    Jobs that run hear of it when their worker renews its leases, within 5 seconds by default. Exit code 1: the flow is
+    over already.
+    """
+    run = _run(session, flow)
+    view = run.status()
+    if view.state in FLOW_OVER:
+        session.say({"flow": flow, "cancelled": False}, f"{flow} is {view.state} already")
+        return False
+    session.confirmed(f"Cancel {flow} ({view.progress})?", yes)
+    with session.operation("", f"flow:{flow}"):
+        run.cancel()
+    session.say({"flow": flow, "cancelled": True}, f"{flow}: nothing more is sent")
+    return True
+
+
+@command("retry", "import:2026-11-22", "import:2026-11-22 rows", group=flow, operation="flow-retry")
+@flow_argument
+@click.argument("step", required=False)
+def retry(session: Session, flow: str, step: str | None) -> bool:
+    """Run the dead members of a flow again, or those of one step. Steps behind them run once they are done.
+
+    Exit code 1: nothing of it is dead.
+    """
+    run = _run(session, flow)
+    view = run.status()
+    known = view.by_name if step is None else {step: view.by_name.get(step)}
+    number = sum(one.facts.dead for one in known.values() if one is not None)
+    with session.operation("", f"flow:{flow}" + (f" step:{step}" if step else "")) as performed:
+        run.retry(step)
+        performed.set(number=number)
+    session.say(
+        {"flow": flow, "retried": number}, f"{flow}: {counted(number, 'member')} to run again"
+    )
+    return number > 0
+
+
+@command("rm", "import:2026-11-22", group=flow, operation="flow-rm")
+@flow_argument
+def remove(session: Session, flow: str) -> bool:
+    """Delete what is kept of a flow that is over, or was never begun.
+
+    Its dead messages stay in their queues. Exit code 1: the flow still runs.
+    """
+    view = known_flow(session.client, flow)
+    with session.operation("", f"flow:{flow}"):
+        word = remove_flow(session.client, flow)
+    if word == "running":
+        session.say({"flow": flow, "removed": False}, f"{flow} is {view.state}; cancel it first")
+        return False
+    session.say({"flow": flow, "removed": True}, f"{flow}: removed")
+    return True
+
+
+@command(
+    "check", "", "import:2026-11-22", "import:2026-11-22 --lost done", group=flow, changes=True,
+    operation="flow-check",
+)  # fmt: skip
+@click.argument("flows", metavar="[FLOW]...", nargs=-1)
+@option("--lost done|cancelled", "Count members without a trace as this.")
+def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
+    """Put flows in order: all that have not ended, or those that are named.
+
+    It takes to flows what queues have to say, and compares members that should live with their queues. A server that
+    lost writes in a failover may know less of a flow than its queues do. Flows that are gone leave the list. Exit
+    code 1: there are members of which no queue has a trace.
+    """
+    checks, nlost = FlowCheck(session.client, lost), 0
+    with session.operation(None, f"flows:{','.join(flows) or '*'}") as performed:
+        for name, entries in session.from_each(None, lambda q: [(q.name, checks.drain(q.name))]):
+            if entries:
+                text = f"queue {name}: {entries:,} {'entry' if entries == 1 else 'entries'} taken to flows"
+                session.say({"queue": name, "entries": entries}, text)
+        number = 0
+        for flow in flows or flow_ids(session.client):
+            with session.tolerating(flow, "flow"):
+                done = checks.flow(flow)
+                number, nlost = number + 1, nlost + done.nlost
+                _say_checked(session, done, named=bool(flows))
+        performed.set(number=number)
+    session.note(f"{counted(number, 'flow')} checked")
+    return not nlost
+
+
+def _say_checked(session: Session, done: CheckedFlow, *, named: bool) -> None:
+    record = done._asdict() | {"queue": None}
+    if not done.state:
+        session.say(record, f"{done.flow}: gone; taken off the list")
+        return
+    said = [f"{done.flow}: {done.state}"]
+    if done.ended:
+        said.append(f"{counted(done.ended, 'end')} of members found")
+    if done.nlost:
+        said.append(f"no trace of {counted(done.nlost, 'member')}: {listed(list(done.lost))}")
+    if named or len(said) > 1:
+        session.say(record, "; ".join(said))
+
+
+def _run(session: Session, flow: str) -> FlowRun:
+    """A flow that is there; ConfigError names the nearest one."""
+    facts = known_flow(session.client, flow).facts
+    return FlowRun(facts.name, facts.id, client=session.client)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"value {text!r:.80} is not JSON ({error}); quote a text: '\"yes\"'"
+        ) from None

@@ -6,6 +6,7 @@ The index of flows is advice: flows that are gone are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice
 from typing import NamedTuple
@@ -44,6 +45,12 @@ class FlowPage(NamedTuple):
     following: int | None
 
 
+def put_on_list(client: Client, flow: str) -> None:
+    """Put a flow on the list when it is started first. Nothing depends on the list, so errors are ignored."""
+    with suppress(JobqError):
+        client.command("ZADD", keys.flow_names(client.namespace), "NX", client.clock_ms(), flow)
+
+
 def flow_page(
     client: Client, first: int = 0, most: int = 50, wanted: Callable[[FlowRow], bool] | None = None
 ) -> FlowPage:
@@ -65,6 +72,14 @@ def flow_ids(client: Client, most: int = MOST_READ) -> list[str]:
     """Return the ids of the newest flows, of those that are gone, too."""
     reply = client.command("ZRANGE", keys.flow_names(client.namespace), 0, most - 1, "REV")
     return [raw.decode("utf-8", "backslashreplace") for raw in reply]
+
+
+def remove_flow(client: Client, flow: str) -> str:
+    """Delete a flow that is over or was never begun, also from the list; 'removed', 'running' or 'gone'."""
+    word = FlowStore(client, flow).remove()
+    if word != "running":
+        client.command("ZREM", keys.flow_names(client.namespace), flow)
+    return word
 
 
 def _indexed(client: Client, first: int) -> list[tuple[str, int]]:

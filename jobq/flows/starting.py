@@ -25,6 +25,7 @@ from jobq.flows.definition import (
 )
 from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
+from jobq.flows.listing import put_on_list
 from jobq.flows.references import FlowInput, ResultOf, header_of
 from jobq.flows.run import FlowRun
 from jobq.flows.store import FlowStore
@@ -52,6 +53,7 @@ def started(flow: Definition) -> FlowRun:
     if planned.store() == "over":
         return run
     announce(client, flow.home, "begin", flow.flow_id)
+    put_on_list(client, flow.flow_id)
     drain_soon(client, flow.home)
     store = FlowStore(client, flow.flow_id)
     for step in flow.steps.values():

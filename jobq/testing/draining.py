@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from jobq.client.clock import wall
@@ -21,7 +22,10 @@ from jobq.errors import (
     JobTimeout,
     Outcome,
 )
+from jobq.flows.adding import flow_of
 from jobq.flows.draining import Drainer
+from jobq.flows.inputs import FlowInputs
+from jobq.flows.timer import BUILT_IN
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
@@ -77,6 +81,9 @@ class Draining:
             mid, token, value
         )
         self.executor.find_dead = self._find_dead
+        self.executor.fill_inputs = FlowInputs(client)
+        self.executor.flow_of = partial(flow_of, client)
+        self.executor.built_in = BUILT_IN
         self.executor.on_failure = self._on_failure
 
     def nested(self) -> Draining:

@@ -10,19 +10,23 @@ from jobq.flows import keys
 from jobq.flows.state import Edge
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
+from jobq.jobs.codec import encode
+from jobq.queue.directory import register_queues
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 pytestmark = pytest.mark.one_server
+CALL = encode("app.step", enqueued_at=1)
 
 
 def begun(client: Any, flow: str, *changes: FlowChange) -> FlowStore:
     """A flow: `rows` of queue low, then `stats` and `alert`, then `mail`."""
     store = FlowStore(client, flow)
     steps = (
-        StoredStep("rows", "step", "low", call=b"x"),
-        StoredStep("stats", "step", "pdf", (Edge("rows"),), call=b"x"),
-        StoredStep("alert", "step", "low", (Edge("rows", "failed"),), call=b"x"),
-        StoredStep("mail", "step", "low", (Edge("stats"),), call=b"x"),
+        StoredStep("rows", "step", "low", call=CALL),
+        StoredStep("stats", "step", "pdf", (Edge("rows"),), call=CALL),
+        StoredStep("alert", "step", "low", (Edge("rows", "failed"),), call=CALL),
+        StoredStep("mail", "step", "low", (Edge("stats"),), call=CALL),
     )
     assert store.create(StoredFlow(steps, "hash", "low", 60_000)) == "created"
     client.command("ZADD", keys.flow_names(client.namespace), client.clock_ms(), flow)
@@ -105,3 +109,102 @@ def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkey
     monkeypatch.setattr("jobq.cli.check.MOST_ENTRIES", 0)
     [found] = [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
     assert found["level"] == "fail" and "hands out nothing" in found["value"]
+
+
+@pytest.fixture
+def approved(client):
+    """A flow that waits for a signal; behind it is `mail`."""
+    register_queues(client, ["low"])
+    store = FlowStore(client, "import:1")
+    steps = (
+        StoredStep("approved", "wait", "low"),
+        StoredStep("mail", "step", "low", (Edge("approved"),), call=encode("mail", enqueued_at=1)),
+    )
+    assert store.create(StoredFlow(steps, "hash", "low", 60_000)) == "created"
+    client.command("ZADD", keys.flow_names(client.namespace), 1, "import:1")
+    store.sent(store.apply("qlow", [FlowChange("begin")]).todo)
+    return store
+
+
+def test_signal_ends_a_wait(cli, client, approved):
+    shown = cli("flow", "show", "import:1").out
+    assert "waits for:\n  a signal for approved\n" in shown
+    said = cli("flow", "signal", "import:1", "approved", '{"by": "ann"}', "--by", "ann")
+    assert (said.code, said.out) == (0, "import:1: approved is signalled\n")
+    assert approved.results(["approved:0"]) == {"approved:0": b'{"ok":{"by":"ann"}}'}
+    [record] = cli("flow", "show", "import:1", "--json").records
+    assert [one["state"] for one in record["steps"]] == ["done", "running"]
+    [entry] = cli("audit-log", "--json").records
+    assert (entry["verb"], entry["filter"], entry["who"]) == (
+        "flow-signal",
+        "flow:import:1 step:approved",
+        "ann",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["signal", "import:1", "mail"], "has no wait named 'mail'; it has approved"),
+        (["signal", "import:1", "approved", "yes"], "value 'yes' is not JSON"),
+        (["retry", "import:1", "none"], "has no step 'none'; it has approved, mail"),
+        (["cancel", "import:2", "--yes"], "did you mean 'import:1'"),
+        (["rm", "nothing"], "there is no flow 'nothing'"),
+    ],
+)
+def test_bad_words_are_refused(cli, approved, words, says):
+    refused = cli("flow", *words)
+    assert refused.code == 2
+    assert says in refused.err
+
+
+def test_cancelled_flow_can_be_removed(cli, client, approved):
+    kept = cli("flow", "rm", "import:1")
+    assert (kept.code, kept.out) == (1, "import:1 is running; cancel it first\n")
+    assert cli("flow", "cancel", "import:1").code == 1  # nobody confirms
+    assert cli("flow", "cancel", "import:1", "--yes").out == "import:1: nothing more is sent\n"
+    again = cli("flow", "cancel", "import:1", "--yes")
+    assert (again.code, again.out) == (1, "import:1 is cancelled already\n")
+    assert cli("flow", "rm", "import:1").out == "import:1: removed\n"
+    assert cli("flow", "list", "--json").records == []
+    assert approved.facts() is None
+
+
+def test_retry_runs_the_dead_again(cli, client):
+    register_queues(client, ["low"])
+    low = Queue("low", client)
+    store = FlowStore(client, "import:1")
+    call = encode("mail", enqueued_at=1)
+    steps = (StoredStep("mail", "step", "low", call=call),)
+    assert store.create(StoredFlow(steps, "hash", "low", 60_000)) == "created"
+    low.announce("begin", "import:1")
+    assert "2 flows" not in cli("flow", "check").err
+    [message] = low.dequeue(1).messages
+    low.finish(
+        [Ending(mid=message.mid, token=message.token, outcome="dead", reason="ValueError: x")]
+    )
+    assert cli("flow", "check", "import:1").out == (
+        "queue low: 1 entry taken to flows\nimport:1: failed\n"
+    )
+    assert "failed:\n  ~import:1.mail.0: ValueError: x\n" in cli("flow", "show", "import:1").out
+    why = cli("why", "~import:1.mail.0").out
+    assert "jobq flow retry import:1 mail" in why
+    done = cli("flow", "retry", "import:1")
+    assert (done.code, done.out) == (0, "import:1: 1 member to run again\n")
+    assert [one.mid for one in low.dequeue(1).messages] == ["~import:1.mail.0"]
+    assert cli("flow", "retry", "import:1").code == 1
+
+
+def test_check_reports_members_without_a_trace(cli, client):
+    begun(client, "import:1")
+    register_queues(client, ["low"])
+    found = cli("flow", "check")
+    assert (found.code, found.out) == (
+        1,
+        "import:1: running; no trace of 1 member: ~import:1.rows.0\n",
+    )
+    assert found.err == "1 flow checked\n"
+    done = cli("flow", "check", "--lost", "done")
+    assert (done.code, done.out) == (0, "import:1: running; 1 end of members found\n")
+    client.command("ZADD", keys.flow_names(client.namespace), 1, "import:gone")
+    assert cli("flow", "check", "--json").records[0]["flow"] in ("import:1", "import:gone")

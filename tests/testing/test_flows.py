@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from jobq.errors import ConfigError
 from jobq.flows.announcing import announce
+from jobq.flows.flow import Flow
 from jobq.flows.state import Edge
 from jobq.flows.store import FlowStore
 from jobq.flows.types import StoredFlow, StoredStep
@@ -122,3 +124,61 @@ def test_what_can_never_hold_is_refused(
     jobq.client.command("ZADD", "jobq:flows", 1, "import:1")
     with pytest.raises(ConfigError, match=says):
         jobq.assert_step(*words, **counts)
+
+
+@pytest.fixture
+def add(jobq: Kit, registry: Registry, ran: list[str]) -> Any:
+    """A job that keeps and returns what it is given."""
+
+    @job(name="add", queue="low", result_ttl="1h", registry=registry)
+    def add(*values: Any) -> Any:
+        ran.append(f"add {values}")
+        return sum(value if isinstance(value, int) else sum(value) for value in values)
+
+    return add
+
+
+@pytest.mark.parametrize("mode", ["fake", "inline"])
+def test_results_of_maps_and_steps_are_arguments(jobq, add, ran, mode):
+    flow = Flow("sum", id="1")
+    rows = flow.map(add, [1, 2, 3], results=True, name="rows")
+    total = flow.step(add, rows.results, name="total")
+    flow.step(add, total.result, 10, name="last")
+    with jobq.mode(mode):
+        run = flow.start()
+        if mode == "fake":
+            assert jobq.drain().done == 5
+    jobq.assert_step(run, rows, "done", members=3, done=3)
+    jobq.assert_flow(run, "done")
+    assert (run.result(total), run.result("last"), ran[-1]) == (6, 16, "add (6, 10)")
+
+
+def test_timers_and_timeouts_follow_the_clock_of_the_test(jobq, add, ran):
+    flow = Flow("later", id="1")
+    morning = flow.at(jobq.clock.now() + timedelta(hours=2), name="morning")
+    gate = flow.wait("approved", timeout="3d")
+    flow.step(add, 1, after=morning, name="early")
+    flow.step(add, 2, after=gate, when="failed", name="reminder")
+    run = flow.start()
+    assert jobq.drain().done == 0
+    jobq.assert_step(run, "approved", "running")
+    jobq.clock.move("2h")
+    assert jobq.drain().done == 2  # the timer is a message, too
+    jobq.assert_step(run, "early", "done")
+    jobq.assert_step(run, gate, "running")
+    jobq.drain(delayed=True)
+    jobq.assert_step(run, gate, "failed")
+    jobq.assert_flow(run, "failed")
+    assert ran == ["add (1,)", "add (2,)"]
+
+
+def test_signal_is_taken_in_at_once(jobq, add):
+    flow = Flow("ask", id="1")
+    gate = flow.wait("approved")
+    flow.step(add, gate.value, name="after")
+    run = flow.start()
+    run.signal("approved", 7)
+    jobq.assert_step(run, gate, "done")
+    jobq.assert_enqueued(add, count=1)
+    jobq.drain()
+    assert run.result("after") == 7

@@ -1,0 +1,156 @@
+"""Put flows in order: take to them what queues have to say, and compare their members with the queues.
+
+A server that lost writes in a failover may know less of a flow than its queues do. What a queue still shows is applied
+again, which is harmless. A member without any trace is reported; a person says what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
+from jobq.errors import BadRecordError, JobqError
+from jobq.events import decode
+from jobq.flows import keys
+from jobq.flows.draining import Drainer
+from jobq.flows.identity import member_mid
+from jobq.flows.listing import flow_view, is_flow
+from jobq.flows.state import FlowView, StepView
+from jobq.flows.store import FlowStore
+from jobq.flows.types import PER_CHUNK, FlowChange
+from jobq.queue.keys import key
+from jobq.queue.queue import Queue
+
+T = TypeVar("T")
+Lost = Literal["done", "cancelled"]
+#: Newest events in which the end of a member is looked for, and how many are read at once.
+MOST_EVENTS, EVENTS_PER_CALL = 20_000, 500
+#: Ids of members that are reported.
+MOST_NAMED = 10
+_ENDED = {
+    "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
+    "purged": "cancelled",
+}  # fmt: skip
+_OVER = {"done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "dead"}
+
+
+class CheckedFlow(NamedTuple):
+    """What a check did. state: '' for a flow that is gone. ended: members of which the flow has learned only now.
+
+    lost: the first members of which there is no trace; nlost: how many there are.
+    """
+
+    flow: str
+    state: str
+    ended: int = 0
+    lost: tuple[str, ...] = ()
+    nlost: int = 0
+
+
+class FlowCheck:
+    """Checks the flows of one server. lost: what members without a trace count as; None to report them."""
+
+    def __init__(self, client: Client, lost: Lost | None = None) -> None:
+        self._client, self._lost = client, lost
+        self._drainer = Drainer(client)
+
+    def drain(self, queue: str) -> int:
+        """Take what a queue has to say to its flows; how many entries."""
+        return self._drainer.drain(queue)
+
+    def flow(self, flow: str) -> CheckedFlow:
+        """Compare a flow with its queues."""
+        view = flow_view(self._client, flow) if is_flow(flow) else None
+        if view is None:
+            self._client.command("ZREM", keys.flow_names(self._client.namespace), flow)
+            return CheckedFlow(flow, "")
+        ended, lost = 0, list[str]()
+        if view.facts.state != "open":
+            for step in view.steps:
+                changes, gone = self._step(view, step)
+                ended += len(changes)
+                lost += gone
+            self._drainer.look(flow)
+        after = flow_view(self._client, flow)
+        state = "" if after is None else after.state
+        return CheckedFlow(flow, state, ended, tuple(lost[:MOST_NAMED]), len(lost))
+
+    def _step(self, view: FlowView, step: StepView) -> tuple[list[FlowChange], list[str]]:
+        """What a step learns, and its members without a trace."""
+        facts = step.facts
+        if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
+            return [], []
+        queue, store = Queue(facts.queue, self._client), FlowStore(self._client, view.facts.flow_id)
+        found, absent = self._compared(queue, store, step)
+        if absent:
+            # Their ends may have come between the two reads.
+            self._drainer.drain(queue.name)
+            ends = ends_in(queue, {member_mid(store.flow, step.name, one) for one in absent})
+            left = set(self._live(store, step))
+            for number in [one for one in absent if one in left]:
+                end = ends.get(member_mid(store.flow, step.name, number), self._lost)
+                found[number] = end or ""
+        changes = [FlowChange(end, step.name, number) for number, end in found.items() if end]
+        for some in _parts(changes, 1_000):
+            store.apply(f"q{queue.name}", some)
+        gone = [member_mid(store.flow, step.name, one) for one, end in found.items() if not end]
+        return changes, gone
+
+    def _compared(
+        self, queue: Queue, store: FlowStore, step: StepView
+    ) -> tuple[dict[int, str], list[int]]:
+        """Members that have ended at their queue, by number, and those that it doesn't have."""
+        found, absent = dict[int, str](), list[int]()
+        for numbers in _parts(self._live(store, step), PER_CHUNK):
+            calls = [queue.status_call(member_mid(store.flow, step.name, one)) for one in numbers]
+            for number, status in zip(numbers, run_each(self._client, calls), strict=True):
+                if isinstance(status, JobqError):
+                    raise status
+                if status.word in _OVER:
+                    found[number] = _OVER[status.word]
+                elif status.word == "nil":
+                    absent.append(number)
+        return found, absent
+
+    def _live(self, store: FlowStore, step: StepView) -> Iterator[int]:
+        """Numbers of members that have not ended; the last chunk of an unsealed map may not be enqueued yet."""
+        until = step.facts.size - (0 if step.facts.sealed else PER_CHUNK)
+        cursor = 0
+        while cursor >= 0:
+            page = store.page(step.name, "live", cursor)
+            yield from (number for number in page.numbers if number < until)
+            cursor = page.cursor
+
+
+def _parts(some: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(some)
+    while part := list(islice(left, size)):
+        yield part
+
+
+def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
+    """How these mids ended, by the newest events of their queue."""
+    found: dict[str, str] = {}
+    for _, fields in _newest(queue):
+        try:
+            event = decode(fields[1], fields[0])
+        except (BadRecordError, IndexError):
+            continue
+        if event.mid in mids and event.kind in _ENDED:
+            found.setdefault(event.mid, _ENDED[event.kind])
+            if len(found) == len(mids):
+                break
+    return found
+
+
+def _newest(queue: Queue) -> Iterator[Any]:
+    where, before, left = key(queue.prefix, "events"), "+", MOST_EVENTS
+    while left > 0:
+        reply = queue.client.command("XREVRANGE", where, before, "-", "COUNT", EVENTS_PER_CALL)
+        yield from reply
+        if len(reply) < EVENTS_PER_CALL:
+            return
+        before, left = f"({reply[-1][0].decode()}", left - len(reply)
