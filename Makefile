@@ -149,6 +149,7 @@ soak: $(VENV)/.tested ## what make test has in short form, at full size: make ch
 	JOBQ_COUNTED_JOBS=10000 $(BIN)/python -m pytest tests/lifecycle/test_counted.py $(PYTEST_ARGS) || failed="$$failed counters"; \
 	JOBQ_KIT=large $(BIN)/python -m pytest tests/testing $(PYTEST_ARGS) || failed="$$failed tests/testing"; \
 	JOBQ_KEYS=soak $(BIN)/python -m pytest tests/queue/test_crowded_keys.py $(PYTEST_ARGS) || failed="$$failed keys"; \
+	JOBQ_FLOWS=soak $(BIN)/python -m pytest tests/flows/test_histories.py $(PYTEST_ARGS) || failed="$$failed flows"; \
 	JOBQ_SCHEDULES=whole $(BIN)/python -m pytest tests/schedules $(PYTEST_ARGS) || failed="$$failed tests/schedules"; \
 	JOBQ_DJANGO=soak $(BIN)/python -m pytest tests/django $(PYTEST_ARGS) || failed="$$failed tests/django"; \
 	JOBQ_OUTBOX=soak $(BIN)/python -m pytest tests/outbox $(PYTEST_ARGS) || failed="$$failed tests/outbox"; \

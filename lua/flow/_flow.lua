@@ -2,7 +2,7 @@
 -- needs: meta steps
 local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused'}
 local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried'}
-local FOLLOWS, ROOTS, ALL, LARGEST = '>', '>', '*', 9007199254740991
+local FOLLOWS, ROOTS, ALL, LARGEST, MOST_BITS = '>', '>', '*', 9007199254740991, 33554432
 
 local function count_in(value)
   local number = tonumber(value)
@@ -57,7 +57,10 @@ end
 local function bit_of(s, number)
   if number >= s.size then return nil end
   for _, extent in ipairs(s.extents) do
-    if number < extent[2] then return extent[1] + number end
+    if number < extent[2] then
+      local bit = extent[1] + number
+      return bit < MOST_BITS and bit or nil
+    end
     number = number - extent[2]
   end
   return nil

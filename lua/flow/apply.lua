@@ -57,22 +57,24 @@ local function change(s)
   end
 end
 
+local nreasons = redis.call('HLEN', failed)
 local function say_why(s, number, reason)
-  if redis.call('HLEN', failed) < MOST_REASONS then redis.call('HSET', failed, s.name .. ':' .. number, reason) end
+  if nreasons < MOST_REASONS then nreasons = nreasons + redis.call('HSET', failed, s.name .. ':' .. number, reason) end
 end
 
 -- Whether this source may say what becomes of the member.
 local function is_from_there(s, number)
   if not s or number >= s.size then return false end
   if s.kind == 'flow' then return source == 'f' .. s.source and s.ready_at > 0 end
-  if source ~= 'q' .. s.queue then return false end
+  if s.is_there == nil then s.is_there = source == 'q' .. s.queue end
+  if not s.is_there then return false end
   return s.ready_at > 0 or (s.kind == 'map' and s.source == 'stream')
 end
 
 local function set_done(s, number, bit, result)
   if redis.call('SETBIT', done, bit, 1) == 1 then return end
   s.ndone = s.ndone + 1
-  if redis.call('HLEN', failed) > 0 then redis.call('HDEL', failed, s.name .. ':' .. number) end
+  if nreasons > 0 then nreasons = nreasons - redis.call('HDEL', failed, s.name .. ':' .. number) end
   if result then
     redis.call('HSET', results, s.name .. ':' .. number, result)
     flow.bytes = flow.bytes + #result
@@ -127,6 +129,7 @@ end
 local function all_steps() return names_in(redis.call('HGET', steps, ALL)) end
 
 local function cancel_wait(s, bit)
+  if not bit then return end
   set_ended(s, bit)
   say_why(s, 0, 'cancelled')
   if redis.call('HSTRLEN', calls, s.name) > 0 then to_do(flow, s.name, 'drop') end
@@ -155,9 +158,11 @@ end
 local function retry(name)
   local s = step_of(name)
   if not s or not is_over(s) or s.ndone + s.nretried >= s.size or todo_of(name) then return end
+  local bit = bit_of(s, 0)
+  if s.kind == 'wait' and not bit then return end
   change(s)
   if s.kind == 'wait' then
-    redis.call('SETBIT', retried, bit_of(s, 0), 1)
+    redis.call('SETBIT', retried, bit, 1)
     s.nretried, flow.retried = 1, flow.retried + 1
   else
     to_do(flow, name, 'revive')

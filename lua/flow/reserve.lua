@@ -12,7 +12,7 @@ ARGV
 RETURNS  {outcome, index of the chunk's first member, chunks reserved}. Outcomes: `new`; `doubt`, it was reserved before and
          none behind it; `added`, it is enqueued; `sealed`; `closed`, the flow is over, cancelled or gone; `other`, another
          count than before, or a chunk was left out
-COST     O(1), O(members so far) when the bits grow, which is at every doubling, and every 65,536 members
+COST     O(1), O(members so far) when the bits grow, which is at every doubling, and every 65,000 members
 WRITES   meta, done and ended
 ]]
 local meta, steps, done, ended = unpack(KEYS)
@@ -29,7 +29,8 @@ probe('STRLEN', done, ended)
 --@include shared/_clock
 --@include _flow
 
-local PER_CHUNK, LEAST_BLOCK, MOST_BLOCK = 250, 256, 65536
+-- Blocks so long that a million bits, with what the server puts in front, fit 128 KiB.
+local PER_CHUNK, LEAST_BLOCK, MOST_BLOCK = 250, 250, 65000
 local now_ms, flow = time_ms(now), read_flow()
 local s = flow and step_of(step)
 if flow and (not s or s.kind ~= 'map') then refuse('step', 'a map') end
@@ -40,7 +41,7 @@ if chunk + 1 < s.chunks then return {'added', first, s.chunks} end
 if chunk + 1 == s.chunks then
   return {s.size - first == count and 'doubt' or 'other', first, s.chunks}
 end
-if chunk > s.chunks or s.size ~= first then return {'other', first, s.chunks} end
+if flow.bits >= MOST_BITS or chunk > s.chunks or s.size ~= first then return {'other', first, s.chunks} end
 
 -- Bits that are made at once take no more memory than they need.
 local function grow(key, bits)

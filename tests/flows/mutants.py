@@ -91,7 +91,7 @@ FAULTS = (
     ),
     Fault(
         "any queue may end a member",
-        ("flow/apply", "if source ~= 'q' .. s.queue then return false end", ""),
+        ("flow/apply", "if not s.is_there then return false end", ""),
         rare=True,
     ),
     Fault(
