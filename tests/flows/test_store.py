@@ -361,3 +361,14 @@ def test_more_than_a_page_of_things_to_send_comes_page_by_page(client: Any):
         sent += [one.step for one in applied.todo]
         applied = flow.store.sent(applied.todo)
     assert len(sent) == len(set(sent)) == 700
+
+
+def test_a_million_members_take_little_memory(client: Any, redis: Any):
+    flow = Told(client, step("rows", kind="map", source="stream"), step("after", "rows"))
+    flow.begin()
+    for chunk in range(4_000):
+        flow.store.reserve("rows", chunk, 250)
+    flow.store.seal("rows", 4_000)
+    flow.tell("done", "rows", 999_999)
+    nbytes = {name: redis.memory_usage(name, samples=0) for name in redis.keys("jobq:flow:*")}
+    assert sum(nbytes.values()) <= 320_000, nbytes
