@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 from dataclasses import replace
@@ -65,7 +67,12 @@ class Elements(HTMLParser):
 def test_page_takes_nothing_from_elsewhere_whatever_jobs_are_called():
     said = page(full(), ASKED, SEEN)
     found = Elements(said).found
-    assert not {"script", "img", "iframe", "object", "base", "form"} & {tag for tag, _ in found}
+    [script] = re.findall(r"<script>(.*?)</script>", said, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert [tag for tag, _ in found].count(
+        "script"
+    ) == 1 and f"script-src 'sha256-{digest}'" in said
+    assert not {"img", "iframe", "object", "base", "form"} & {tag for tag, _ in found}
     assert [
         a for _, attrs in found for a in attrs if a.startswith("on") or a in ("src", "srcset")
     ] == []
@@ -272,6 +279,40 @@ def test_page_fits_a_phone_and_asks_nobody_in_a_browser(tmp_path: Path):
                 )
                 assert (max(_rgb(shown, "body", "backgroundColor")) < 60) == dark
                 assert _too_faint(shown) == []
+        browser.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_headings_sort_tables_in_a_browser(tmp_path: Path):
+    where = tools.chromium()
+    from playwright.sync_api import sync_playwright
+
+    counts = [9, 1200, 80, *range(100, 148)]
+    rows = [
+        row(ERRORS, i) | {"error": f"E{i:02}", "attempts": count} for i, count in enumerate(counts)
+    ]
+    place = tmp_path / "page.html"
+    place.write_text(page([ReportResult(ERRORS, rows)], ASKED, SEEN), encoding="utf-8")
+    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=where, args=sandbox)
+        shown = browser.new_page()
+        shown.goto(place.as_uri())
+        printed = shown.locator("tbody tr:not(.later)").count()
+        attempts = next(column for column in ERRORS.columns if column.name == "attempts")
+        button = shown.get_by_role("button", name=attempts.heading, exact=True)
+        shown_first = []
+        for _ in range(2):
+            button.click()
+            shown_first.append(
+                [
+                    shown.locator("tbody tr").nth(i).locator("td").nth(2).inner_text()
+                    for i in range(2)
+                ]
+            )
+        assert shown_first == [["E01", "E50"], ["E00", "E02"]]
+        assert shown.locator("th[aria-sort=ascending]").count() == 1
+        assert shown.locator("tbody tr:not(.later)").count() == printed < len(rows)
         browser.close()
 
 
