@@ -1,4 +1,4 @@
-"""What charts show of the time before this dashboard began to read: attempts and deploys, from the lake."""
+"""What the lake has of the time before this dashboard began to read, and of messages that the server forgot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from jobq.errors import LakeError
 from jobq.observe.chart import Mark
-from jobq.web.history import PastPoint, Span
+from jobq.observe.why import MessageFacts
+from jobq.web.contents import Contents
+from jobq.web.history import PastPoint, RunRow, Span
 from jobq.web.lake import LakeHistory
 from jobq.web.site import Site
 from jobq.web.sources import sources_of
@@ -57,6 +59,27 @@ class PastReader:
             kept_s = LONG_KEPT_S if word in LONG_RANGES else KEPT_S
             self._known[asked] = (time.monotonic() + kept_s, found)
             return found
+
+
+class EarlierLives(NamedTuple):
+    """What a lake has of one mid beyond what the server does, newest first. error: why it can't be read."""
+
+    rows: Sequence[RunRow] = ()
+    error: str = ""
+
+
+def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> EarlierLives | None:
+    """Ask the lake for the events of a message that the server no longer has; None without a lake."""
+    lake = sources_of(site).lake
+    if lake is None:
+        return None
+    here = {(event.kind, event.finished_at) for event in facts.history}
+    try:
+        found = lake.message(facts.queue, facts.mid)
+    except LakeError as error:
+        return EarlierLives(error=str(error))
+    rows = [one for one in found if (one.kind, one.at) not in here]
+    return EarlierLives([one._replace(error=contents.error(one.error)) for one in rows])
 
 
 def past_of(site: Site, word: str, since_s: float, until_s: float, queue: str = "") -> Past | None:

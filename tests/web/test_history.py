@@ -16,6 +16,7 @@ from jobq.pipeline import offsets
 from jobq.pipeline.lake.lake import Lake
 from jobq.queue import directory
 from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
 from jobq.web import UserRole
 from jobq.web.history import ENDS, FAILED, Span, StreamHistory, Wanted
 from jobq.web.lake import LakeHistory, literal
@@ -230,5 +231,19 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     day = visitor.get("/queues/low?range=24h").text
     assert "Older attempts are those of the lake" in day and "Hand-outs per second" in day
     assert "range=7d" not in visit(UserRole.READ).get("/").text
+    path = "/queues/low/messages/m1"
+    client.command("DEL", offsets.events_key("jobq", "low"))
+    gone = visitor.get(path)
+    assert (
+        gone.status_code == 404
+        and "Earlier, from the lake" in gone.text
+        and ">done</span>" in gone.text
+    )
+    Queue("low", client).enqueue(b'{"job":"app.resize"}', mid="m1")
+    assert (
+        f"{path}?past=1" in visitor.get(path).text and ">done</span>" not in visitor.get(path).text
+    )
+    assert ">done</span>" in visitor.get(f"{path}?past=1").text
+    assert "no other event" in visitor.get("/queues/low/messages/none").text
     broken = visit(UserRole.READ, lake="/nowhere").get("/queues/low?range=30d").text
     assert "Older attempts can't be shown" in broken and "is not a lake" in broken

@@ -30,7 +30,8 @@ from jobq.web.messages import (
     state_of,
     state_of_kind,
 )
-from jobq.web.rendering import render
+from jobq.web.past import earlier_lives
+from jobq.web.rendering import LIVE_S, render
 from jobq.web.routes import ROUTES, identity_of, page, path_to
 from jobq.web.search import FoundRows, ListedRow
 from jobq.web.site import site_of
@@ -130,8 +131,11 @@ def message(request: Request) -> Response:
     call = shown.call
     parts = values.arguments(*call.arguments[:2], call.arguments.names) if call.arguments else []
     result = shown.result
+    asks = "past" in request.query_params or not shown.is_known
+    lives = earlier_lives(site, contents, shown.facts) if asks else None
     return render(
-        request, "message.html", status=200 if shown.is_known else 404, shown=shown, facts=shown.facts, call=call,
+        request, "message.html", lives=lives, live=0 if lives else LIVE_S,
+        status=200 if shown.is_known else 404, shown=shown, facts=shown.facts, call=call,
         reasons=[_linked(request, shown, reason) for reason in shown.reasons], parts=parts,
         headers=values.tree("", dict(call.headers)).parts, may_see=identity_of(request).arguments,
         result=values.tree("", result.value) if result and not result.note else None,
