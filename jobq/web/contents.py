@@ -97,35 +97,40 @@ class Contents:
             arguments=arguments, headers=self._redactor.tree(dict(envelope.headers))
         )
 
-    def text(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-        """Return a reason, a progress or a checkpoint, opened if this user may see it, with secrets hidden."""
+    def text(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> str:
+        """Return a reason, a progress or a log, opened if this user may see it, with secrets hidden.
+
+        job: what its `@job(redact=...)` names is hidden, too.
+        """
         if text.startswith(MARK.decode()) and not self.may_see:
             key = text_of(key_id_of(text.encode("utf-8", "replace")))
             return f"(sealed, key {key})"
         shown = shown_text(self._seal, purpose, queue, mid, text)
-        return self.error(shown) if purpose == "reason" else self.plain(shown)
+        return self.error(shown, job) if purpose == "reason" else self.plain(shown, job)
 
-    def error(self, text: str) -> str:
+    def error(self, text: str, job: str = "") -> str:
         """Return the text of an error as this user may see it: `Timeout: no route`, or `Timeout` alone."""
         return (
-            text.partition("\n")[0].partition(": ")[0] if self._hides_errors else self.plain(text)
+            text.partition("\n")[0].partition(": ")[0]
+            if self._hides_errors
+            else self.plain(text, job)
         )
 
-    def plain(self, text: str) -> str:
+    def plain(self, text: str, job: str = "") -> str:
         """Return a text that was never sealed, with secrets hidden."""
         more = len(text) - MOST_SHOWN
         cut = f"{text[:MOST_SHOWN]}… and {more:,} characters more" if more > 0 else text
-        return self._redactor.text(cut)
+        return self._redactor.text(cut, self._redactor.declared(job))
 
-    def value(self, purpose: Purpose, queue: str, mid: str, text: str) -> Any:
+    def value(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> Any:
         """Return a checkpoint as JSON data with secrets hidden; a text if it isn't JSON."""
         if not self.may_see:
             return None
         shown = shown_text(self._seal, purpose, queue, mid, text)
         try:
-            return self._redactor.tree(msgspec.json.decode(shown))
+            return self._redactor.tree(msgspec.json.decode(shown), self._redactor.declared(job))
         except (msgspec.DecodeError, RecursionError):
-            return self.plain(shown)
+            return self.plain(shown, job)
 
     def result(self, queue: str, job: str, mid: str, content: bytes) -> ShownResult:
         """Return what a job returned."""
@@ -134,9 +139,9 @@ class Contents:
         try:
             seal = self._seal.of("result") if self._seal else None
             value = decode_result(opened(seal, queue, mid, content), job, mid)
-            return ShownResult(self._redactor.tree(value))
+            return ShownResult(self._redactor.tree(value, self._redactor.declared(job)))
         except JobFailedError as error:
-            return ShownResult(self.error(str(error)), failed=True)
+            return ShownResult(self.error(str(error), job), failed=True)
         except CodecError as error:
             return ShownResult(note=str(error))
 

@@ -102,10 +102,10 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     """Read everything about one message. ConfigError for a name that no queue or message can have."""
     queue, mid = Queue(queue_name, client), checked_mid(mid)
     collector = Collector(queue)
-    facts = _seen(collector.collect(mid), contents)
+    facts = collector.collect(mid)
     content = collector.content(mid) or (facts.dead.content if facts.dead else b"")
     call = contents.call(queue.name, mid, content) if content else ShownCall()
-    facts = replace(facts, job=facts.job or call.job)
+    facts = _seen(replace(facts, job=facts.job or call.job), contents)
     stored = collector.result(mid)
     status = facts.status
     attempts = list(attempts_of(facts))
@@ -119,31 +119,41 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
         facts.dead.reason if facts.dead else "",
         contents.result(queue.name, facts.job, mid, stored[0]) if stored else None,
         stored[1] if stored else 0,
-        contents.text("progress", queue.name, mid, status.progress) if status.progress else "",
-        contents.value("checkpoint", queue.name, mid, status.checkpoint) if status.checkpoint else None,
+        contents.text("progress", queue.name, mid, status.progress, job=facts.job) if status.progress else "",
+        contents.value("checkpoint", queue.name, mid, status.checkpoint, job=facts.job) if status.checkpoint else None,
         collector.unread,
-        list(_logs(queue, mid, max([status.attempts, *(one.number for one in attempts)]), contents)),
+        list(_logs(queue, facts, max([status.attempts, *(one.number for one in attempts)]), contents)),
     )  # fmt: skip
 
 
-def _logs(queue: Queue, mid: str, newest: int, contents: Contents) -> Iterator[tuple[int, str]]:
+def _logs(
+    queue: Queue, facts: MessageFacts, newest: int, contents: Contents
+) -> Iterator[tuple[int, str]]:
     """What the newest attempts logged, if their job declares keep_logs. It may quote arguments."""
     for number in range(newest, max(0, newest - MOST_LOGS), -1) if contents.may_see else ():
         try:
-            found = queue.admin.log(mid, number)
+            found = queue.admin.log(facts.mid, number)
         except ScriptError:  # closed to this server's user, or a key of another type
             return
         if found is not None:
-            yield number, contents.text("log", queue.name, mid, found.decode("utf-8", "replace"))
+            yield (
+                number,
+                contents.text(
+                    "log", queue.name, facts.mid, found.decode("utf-8", "replace"), job=facts.job
+                ),
+            )
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
     """The facts with the errors as this user may see them; the sentences of reasons quote errors."""
     dead = facts.dead
     if dead is not None:
-        dead = dead._replace(reason=contents.text("reason", facts.queue, facts.mid, dead.reason))
+        dead = dead._replace(
+            reason=contents.text("reason", facts.queue, facts.mid, dead.reason, job=facts.job)
+        )
     history = tuple(
-        structs.replace(event, error=contents.error(event.error)) for event in facts.history
+        structs.replace(event, error=contents.error(event.error, event.job or facts.job))
+        for event in facts.history
     )
     return replace(facts, dead=dead, history=history)
 

@@ -79,7 +79,9 @@ def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> Earlie
     except LakeError as error:
         return EarlierLives(error=str(error))
     rows = [one for one in found if (one.kind, one.at) not in here]
-    return EarlierLives([one._replace(error=contents.error(one.error)) for one in rows])
+    return EarlierLives(
+        [one._replace(error=contents.error(one.error, one.job or facts.job)) for one in rows]
+    )
 
 
 def past_of(site: Site, word: str, since_s: float, until_s: float, queue: str = "") -> Past | None:

@@ -132,16 +132,22 @@ class Redactor:
         """Return JSON data with its secrets hidden."""
         return self._tree(value, tuple(more), MOST_LEVELS)
 
-    def text(self, text: str) -> str:
-        """Return `text` without the secrets that it shows."""
+    def declared(self, job: str) -> tuple[str, ...]:
+        """Return the names that a job hides; '*' for all. Positions of arguments aren't among them."""
+        found = self._declared(job) if job else ()
+        return tuple(name for name in found if not name.isdigit())
+
+    def text(self, text: str, more: Iterable[str] = ()) -> str:
+        """Return `text` without the secrets that it shows. more: names that are hidden, too."""
+        more = tuple(more)
         shown = _SCHEME.sub(lambda found: f"{found[1]} {HIDDEN}", masked_text(text))
         if "PRIVATE KEY" in shown:
             shown = _KEY.sub(HIDDEN, shown)
         if "</" in shown:
-            shown = _ELEMENT.sub(self._element, shown)
+            shown = _ELEMENT.sub(lambda found: self._element(found, more), shown)
         if "=" in shown or ":" in shown or "%3" in shown:
-            shown = self._without_values(_NAMED, shown)
-        return self._without_values(_PAIRED, shown) if "-" in shown or "," in shown else shown
+            shown = self._without_values(_NAMED, shown, more)
+        return self._without_values(_PAIRED, shown, more) if "-" in shown or "," in shown else shown
 
     def call(self, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShownArguments:
         """Return the arguments of a call with secrets hidden; positions are named if the job is imported here."""
@@ -199,19 +205,19 @@ class Redactor:
                 return json.dumps(self._tree(inner, more, levels - 1), ensure_ascii=False)
             except (ValueError, RecursionError):
                 pass
-        return self.text(text)
+        return self.text(text, more)
 
-    def _element(self, found: re.Match[str]) -> str:
-        return f"{found[1]}{HIDDEN}" if self.hides(found["name"]) else found[0]
+    def _element(self, found: re.Match[str], more: tuple[str, ...]) -> str:
+        return f"{found[1]}{HIDDEN}" if self.hides(found["name"], more) else found[0]
 
-    def _without_values(self, names: re.Pattern[str], text: str) -> str:
+    def _without_values(self, names: re.Pattern[str], text: str, more: tuple[str, ...]) -> str:
         """Return `text` without the values of names that are hidden."""
         parts, at, known = [], 0, dict[str, bool]()
         for found in names.finditer(text):
             name = next(filter(None, (found[one] for one in names.groupindex)))
             if name not in known:
                 # `TokenError: expired` names an error, and what follows is its message.
-                known[name] = not name.endswith(_ERRORS) and self.hides(name)
+                known[name] = not name.endswith(_ERRORS) and self.hides(name, more)
             if not known[name] or found.start() < at or text.startswith("//", found.end()):
                 continue
             is_header = names is _NAMED and found["sign"] == ":" and _hides(name, _HEADERS)

@@ -271,9 +271,11 @@ def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) 
     def call() -> ShownCall:
         return contents.call(queue, message.mid, message.content)
 
+    job = contents.job(queue, message.mid, message.content)[0]
     row = Row(
-        queue, message.mid, "dead", contents.job(queue, message.mid, message.content)[0],
-        contents.text("reason", queue, message.mid, message.reason), attempt=message.attempts, crashes=message.ncrashes,
+        queue, message.mid, "dead", job,
+        contents.text("reason", queue, message.mid, message.reason, job=job), attempt=message.attempts,
+        crashes=message.ncrashes,
         age_ms=max(0, now_ms - message.died_at), arguments=lambda: _arguments(call()),
     )  # fmt: skip
     return ListedRow(
@@ -352,7 +354,7 @@ def events(
 def _event_row(contents: Contents, queue: str, event: Event, now_ms: int) -> ListedRow:
     people = event.kind in _BY_PEOPLE
     row = Row(
-        queue, event.mid, "", event.job, contents.error(event.error), event.fingerprint, event.attempt,
+        queue, event.mid, "", event.job, contents.error(event.error, event.job), event.fingerprint, event.attempt,
         age_ms=max(0, now_ms - event.finished_at), worker="" if people else event.worker, kind=event.kind,
         trace=event.trace_id, by=event.worker if people else "",
     )  # fmt: skip

@@ -12,7 +12,9 @@ from jobq.client.connection import Client
 from jobq.errors import ConfigError, UnavailableError
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.registry import Registry, job
+from jobq.jobs.results import encode_result
 from jobq.queue import presence
+from jobq.web.contents import Contents
 from jobq.web.redaction import HIDDEN, DeclaredNames, Redactor
 
 S3CR3T = "s3cr3t-value"
@@ -205,3 +207,23 @@ def test_while_nobody_knows_what_jobs_declare_all_is_hidden(
     assert Redactor(declared=DeclaredNames(client)).call("a", [1], {"b": 2})[:2] == (
         [HIDDEN], {"b": HIDDEN},
     )  # fmt: skip
+
+
+def test_names_that_a_job_hides_are_hidden_in_its_texts(client: Client):
+    presence.put_redactions(client, {"pay": ["holder", "0"], "quiet": ["*"]}, may_replace=True)
+    contents = Contents(client, Redactor(declared=DeclaredNames(client)), arguments=True)
+    text = "ValueError: holder='Ann B', city='Ulm', order 0=7 {\"holder\": \"Ann B\"} <holder>Ann B</holder> --holder Ann"  # noqa: E501
+    shown = contents.error(text, "pay")
+    assert "Ann" not in shown and "city='Ulm'" in shown and "order 0=7" in shown
+    assert contents.error(text, "mail") == contents.error(text) == text
+    assert "Ann" not in contents.text("log", "low", "m", text, job="pay")
+    assert "Ulm" not in contents.text("log", "low", "m", text, job="quiet")
+    assert contents.value("checkpoint", "low", "m", '{"holder": "Ann", "page": 3}', job="pay") == {
+        "holder": HIDDEN,
+        "page": 3,
+    }
+    result = encode_result({"holder": "Ann", "page": 3}, "pay", "m")
+    assert contents.result("low", "pay", "m", result).value == {"holder": HIDDEN, "page": 3}
+    assert contents.result(
+        "low", "mail", "m", encode_result({"holder": "Ann"}, "mail", "m")
+    ).value == {"holder": "Ann"}

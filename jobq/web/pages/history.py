@@ -401,4 +401,4 @@ def _traceback(request: Request, newest: Sequence[RunRow]) -> str:
         return ""
     if not found:
         return ""
-    return contents_of(request).text("reason", died.queue, died.mid, found[0].reason)
+    return contents_of(request).text("reason", died.queue, died.mid, found[0].reason, job=died.job)
