@@ -28,6 +28,7 @@ from jobq.flows.identity import member_mid
 from jobq.flows.listing import put_on_list
 from jobq.flows.references import FlowInput, ResultOf, header_of
 from jobq.flows.run import FlowRun
+from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
 from jobq.flows.timer import TIMER
 from jobq.flows.types import PER_CHUNK, StoredFlow, StoredStep
@@ -223,23 +224,26 @@ def _too_long(step: MapStep[Any]) -> None:
 
 def add_members(client: Client, store: FlowStore, step: MapStep[Any], home: str) -> None:
     """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued."""
-    rows = MemberRows(client, store.flow, step)
+    rows, queue = MemberRows(client, store.flow, step), queue_at(client, step.queue)
+    sender = StepSender(Sending(client, _always, Drainer(client).unapplied), store.flow)
     reserved = count = 0
     for chunk, calls in enumerate(chunks(step.calls(step.items))):
-        count, outcome = chunk + 1, "added"
-        if chunk >= reserved - 1:
-            found = store.reserve(step.name, chunk, len(calls))
-            outcome, reserved = found.outcome, found.chunks
-        if outcome in ("closed", "sealed", "other"):
-            _refuse(store, step, outcome)
+        count = chunk + 1
+        if count < reserved:
+            continue
+        found = sender.add_chunk(queue, step.name, chunk, rows.of(chunk, calls), rows.options)
+        reserved = found.chunks
+        if found.outcome in ("closed", "sealed", "other"):
+            _refuse(store, step, found.outcome)
             return
-        if outcome != "added":
-            left = None if outcome == "new" else unended(store, step.name, chunk, len(calls))
-            rows.enqueue(chunk * PER_CHUNK, calls, left)
     sealed = store.seal(step.name, count)
     if sealed != "ok":
         _refuse(store, step, sealed)
     announce(client, home, "look", store.flow)
+
+
+def _always() -> bool:
+    return True
 
 
 def _refuse(store: FlowStore, step: MapStep[Any], outcome: str) -> None:
@@ -255,13 +259,6 @@ def _refuse(store: FlowStore, step: MapStep[Any], outcome: str) -> None:
     )
 
 
-def unended(store: FlowStore, step: str, chunk: int, count: int) -> set[int]:
-    """The members of a chunk that have not ended."""
-    first = chunk * PER_CHUNK
-    page = store.page(step, "live", first, PER_CHUNK)
-    return {number for number in page.numbers if first <= number < first + count}
-
-
 class MemberRows:
     """Messages of the members of one map."""
 
@@ -272,26 +269,23 @@ class MemberRows:
         limit = client.settings.max_content
         self._encode = CallEncoder(self._job.name, headers, self._job.overrides, limit)
         self._seal = seal_of(client)
-        self._queue = queue_at(client, step.queue)
+        named = self._job.queue_options.items()
+        #: How they are enqueued.
+        self.options = {name: value for name, value in named if name != "key"}
 
-    def enqueue(
-        self, first: int, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]], only: set[int] | None
-    ) -> None:  # fmt: skip
-        """Enqueue members from number `first` on; only: those of these numbers."""
-        rows = [
-            self._row(number, args, kwargs)
-            for number, (args, kwargs) in enumerate(calls, first)
-            if only is None or number in only
+    def of(self, chunk: int, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list[Any]:
+        """The messages of one chunk."""
+        first = chunk * PER_CHUNK
+        return [
+            self._row(number, args, kwargs) for number, (args, kwargs) in enumerate(calls, first)
         ]
-        options = {name: value for name, value in self._job.queue_options.items() if name != "key"}
-        self._queue.enqueue_members(rows, **options)
 
     def _row(self, number: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         mid = member_mid(self._flow, self._step.name, number)
         now = wall.ms()
         content = self._encode(args, kwargs, now)
         if self._seal is not None:
-            content = self._seal.close_call(self._queue.name, mid, content, self._job.due_ms(now))
+            content = self._seal.close_call(self._step.queue, mid, content, self._job.due_ms(now))
         if self._job.keyless:
             return mid, content
         return mid, content, self._job.key_of(args, kwargs)

@@ -131,6 +131,10 @@ def _mid(name: str, value: Any) -> str | None:
         raise ConfigError(
             f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; take another, or unique=…"
         )
+    if value.startswith("~"):
+        raise ConfigError(
+            f"mid={value!r} can't be used: mids that begin with '~' belong to flows, whose steps make their own"
+        )
     return value
 
 

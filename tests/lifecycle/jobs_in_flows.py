@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,14 @@ def grow(many: int) -> None:
     if current().attempt == 1:
         note(f"grow {flow.id} {flow.step_name} {flow.index}")
         os.kill(os.getpid(), 9)
+
+
+@job(queue="low")
+def hold(gate: str) -> None:
+    """Run until a file is there."""
+    note("holds")
+    while not (FOLDER / gate).exists():
+        time.sleep(0.01)
 
 
 if os.environ.get("LIFECYCLE_LOOP") == "yes":

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 
-from jobq import Batch, Flow, FlowRun
+from jobq import Batch, Flow, FlowRun, Queue
 from jobq.client.connection import connect
-from jobq.config import CodecSettings, parse_codec_keys
+from jobq.config import CodecSettings, ServerSettings, parse_codec_keys
 from jobq.errors import (
     FlowClosedError,
     FlowConflictError,
@@ -21,9 +22,11 @@ from jobq.errors import (
     ResultTimeoutError,
 )
 from jobq.flows.state import FlowView
+from tests.client.deployments import Spread
+from tests.conftest import binary
 
 from .conftest import DEADLINE_S, Worker, until
-from .jobs_in_flows import alert, grow, listed, load, tell, total
+from .jobs_in_flows import alert, grow, hold, listed, load, tell, total
 
 MODULE = "tests.lifecycle.jobs_in_flows"
 
@@ -153,6 +156,47 @@ def test_step_adds_steps_once_though_its_process_died(
     assert notes.lines() == [
         "behind", "grow grow:1 grow 0", "grown", "load 100", "load 101", "load 102",
     ]  # fmt: skip
+
+
+@pytest.mark.main_thread
+@pytest.mark.one_server
+def test_supervisor_takes_to_flows_what_no_child_can(
+    client: Any, work: Callable[..., Worker], notes: Notes, monkeypatch: pytest.MonkeyPatch
+):
+    work("--processes", "1", "--lease", "1h")
+    hold.options(client=client).enqueue("gate")
+    until(lambda: notes.lines() == ["holds"])
+    # The producer dies right after it has announced the flow, and the only child is busy.
+    monkeypatch.setattr("jobq.flows.starting.drain_soon", lambda *_: None)
+    flow = Flow("import", "1", client=client)
+    flow.step(tell, "told")
+    run = flow.start()
+    until(lambda: Queue("high", client).admin.counts().ready == 1)
+    (notes.folder / "gate").touch()
+    assert states(ended(run)) == {"tell": "done"}
+
+
+@pytest.mark.one_server
+def test_flow_spans_the_nodes_of_a_cluster(
+    server: Any, start: Callable[..., Worker], notes: Notes, tmp_path: Path
+):
+    spread = Spread(binary(server.kind), tmp_path)
+    try:
+        cluster = connect(settings=ServerSettings(url=spread.url))
+        queues = ["a", "b", "c"]
+        assert len({key_slot(f"{{{one}}}".encode()) // 5461 for one in queues}) == 3
+        env = {"FLOWS_FOLDER": str(tmp_path)}
+        start("--processes", "2", module=MODULE, queues=",".join(queues), url=spread.url, env=env)
+        flow = Flow("import", client=cluster)
+        rows = flow.map(load.options(queue="a"), range(300), results=True)
+        summed = flow.step(total.options(queue="b"), rows.results)
+        flow.step(tell.options(queue="c"), summed.result)
+        run = flow.start()
+        assert {*states(ended(run)).values()} == {"done"}
+        assert notes.lines()[-1] == "load 99" and notes.lines()[0] == "44850"
+        cluster.close()
+    finally:
+        spread.close()
 
 
 @pytest.mark.one_server

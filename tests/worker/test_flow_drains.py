@@ -1,0 +1,81 @@
+"""When a child takes what its queues say to flows."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from jobq.errors import UnavailableError
+from jobq.worker.flow_drains import FlowDrains
+
+
+class Drained:
+    """Stands for a Drainer: which queues it was to drain; `gate` holds it up, `found` is its answer."""
+
+    def __init__(self, _client: Any = None) -> None:
+        self.queues: list[str] = []
+        self.found: int | Exception = 3
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def drain(self, queue: str, _most: int) -> int:
+        self.queues.append(queue)
+        self.entered.set()
+        assert self.gate.wait(120)
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.fixture
+def drained(monkeypatch: pytest.MonkeyPatch) -> Drained:
+    one = Drained()
+    monkeypatch.setattr("jobq.worker.flow_drains.Drainer", lambda client: one)
+    return one
+
+
+def drains(*, aside: bool) -> FlowDrains:
+    client: Any = None
+    return FlowDrains(client, ["low", "high"], aside=aside)
+
+
+def test_idle_child_drains_at_once_and_a_busy_one_not_again_and_again(drained: Drained):
+    flows = drains(aside=False)
+    assert flows.noticed(0, is_busy=True)
+    assert not flows.noticed(0, is_busy=True)
+    assert flows.noticed(1, is_busy=True)
+    assert flows.noticed(0, is_busy=False)
+    assert drained.queues == ["low", "high", "low"]
+
+
+def test_what_another_drainer_has_or_no_server_takes_is_left(
+    drained: Drained, caplog: pytest.LogCaptureFixture
+):
+    flows, drained.found = drains(aside=False), 0
+    assert not flows.noticed(0, is_busy=False) and flows.left == {0}
+    drained.found = UnavailableError("away")
+    for _ in range(2):
+        assert not flows.noticed(1, is_busy=False) and flows.left == {0, 1}
+    assert caplog.text.count("what queue high says to flows waits: away") == 1
+    drained.found = 1
+    assert flows.noticed(0, is_busy=False) and flows.left == {1}
+
+
+def test_beside_an_event_loop_it_drains_in_a_thread_and_again_for_what_came_meanwhile(
+    drained: Drained,
+):
+    flows = drains(aside=True)
+    drained.gate.clear()
+    assert not flows.noticed(0, is_busy=False)
+    assert drained.entered.wait(120)
+    for index in (0, 1, 0):
+        assert not flows.noticed(index, is_busy=False)
+    drained.gate.set()
+    flows.settle(120)
+    assert drained.queues == ["low", "low", "high"]
+    flows.noticed(1, is_busy=False)
+    flows.settle(120)
+    assert drained.queues[3:] == ["high"]
