@@ -67,6 +67,24 @@ def test_celery_and_jobq_run_side_by_side(shell, server):
     guide.until("sent", {"old@example.org celery", "new@example.org jobq"})
 
 
+def test_flows_do_what_celery_does_with_chains_groups_chords_and_maps(shell, server):
+    guide = shell("From Celery's canvas")
+    module = guide.folder / "app" / "orders.py"
+    address = f'"redis+socket://{server.socket}"'
+    module.write_text(module.read_text().replace('os.environ.get("JOBQ_URL")', address))
+    text = guide.run(blocks("From Celery's canvas", "sh")[0])
+    lines = {"chain 3", "chord 11", "map [3, 3, 5]", "failed None"}
+    guide.until("notes", {f"{by} {line}" for by in ("celery", "jobq") for line in lines})
+    assert "failed" in text
+
+
+def test_batch_calls_back_as_those_of_sidekiq_do(shell):
+    guide = shell("From Sidekiq's batches")
+    assert "done" in guide.run(blocks("From Sidekiq's batches", "sh")[0])
+    guide.until("imports", {"row 0", "row 1", "row 2", "all of rows.csv", "0 failed"})
+    assert len(guide.lines("imports")) == 5
+
+
 def test_worker_runs_what_is_pushed_for_sidekiq(shell):
     guide = shell("From Sidekiq")
     text = guide.run("export BY=jobq\n" + blocks("From Sidekiq", "sh")[0])
