@@ -185,14 +185,26 @@ def _drawn(place: _Place, line: ChartLine) -> str:
 
 def _grid(place: _Place, label: Callable[[float], str]) -> list[str]:
     found = []
-    for i in range(5):
-        value = place.top * i / 4
+    parts = _parts(place.top, label)
+    for i in range(parts + 1):
+        value = place.top * i / parts
         y = place.y(value)
         found.append(
             f'<line class="grid" x1="{LEFT}" x2="{place.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="tick end" x="{LEFT - 6}" y="{y + 4:.1f}">{text(label(value))}</text>'
         )
     return found
+
+
+def _parts(top: float, label: Callable[[float], str]) -> int:
+    """Return into how many parts lines divide a chart: four, or fewer where labels would be the same or not true."""
+    rounds = label(0.5) in (label(0.0), label(1.0))
+    for parts in (4, 2):
+        values = [top * i / parts for i in range(parts + 1)]
+        is_whole = not rounds or all(value == int(value) for value in values)
+        if is_whole and len({label(value) for value in values}) == len(values):
+            return parts
+    return 1
 
 
 def _marks(place: _Place, axis: TimeAxis) -> list[str]:

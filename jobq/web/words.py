@@ -106,8 +106,12 @@ def headline(snapshot: Snapshot) -> Headline:
     if not bad:
         return Headline("The queue keeps up" if count == 1 else f"All {words} keep up", False)
     behind = [one for one in bad if one.state in ("falling_behind", "no_worker", "late")]
+    damaged = sum(1 for one in bad if one.broken)
+    unread = f"{damaged:,} can't be read" if damaged else ""
     if behind:
         falls = "falls" if len(behind) == 1 else "fall"
-        return Headline(f"{len(behind):,} of {words} {falls} behind", True)
+        return Headline(
+            f"{len(behind):,} of {words} {falls} behind" + (unread and f", {unread}"), True
+        )
     need = "needs" if len(bad) == 1 else "need"
     return Headline(f"{len(bad):,} of {words} {need} a look", True)

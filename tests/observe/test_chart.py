@@ -128,3 +128,16 @@ def test_colours_are_told_apart_by_everybody(theme):
                 a, b = lab(found[one], vision), lab(found[other], vision)
                 distance = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5
                 assert distance >= 18, (vision, one, other, distance)
+
+
+@pytest.mark.parametrize(
+    ("most", "labels"),
+    [(1, ["0", "1"]), (2, ["0", "1", "2"]), (5, ["0", "2", "4", "6", "8"]), (80, ["0", "20", "40", "60", "80"]),
+     (9, ["0", "5", "10"])],
+)  # fmt: skip
+def test_lines_of_counts_are_at_whole_numbers_once_each(most, labels):
+    line = ChartLine("ready", "ready", [(0.0, 0.0), (60.0, float(most))])
+    drawn = line_chart(
+        ChartFrame("c", "Counts", "Counts."), [line], TimeAxis(), lambda value: f"{value:.0f}"
+    )
+    assert re.findall(r'class="tick end"[^>]*>([^<]*)<', drawn)[: len(labels)] == labels

@@ -57,11 +57,16 @@ def filled(client, redis):
 
 def test_first_page_says_what_needs_a_look(visit, filled):
     text = visit().get("/").text
-    assert "2 of 5 queues fall behind" in text and "1 worker lost" in text
+    assert "2 of 5 queues fall behind, 1 can&#39;t be read" in text and "1 worker lost" in text
     found = re.findall(r'<div><strong>(?:<a href="([^"]*)">)?([^<]*)', text)
     assert [name for _, name in found] == ["broken", "halted", "orphans", "mails", "web-7:4711"]
     assert found[3][0] == "/queues/mails"
     assert re.search(r"waited 1\d m \d\d s", text) and "No worker serves it" in text
+
+
+def test_page_of_a_damaged_queue_says_what_to_do(visit, filled):
+    text = visit().get("/queues/broken").text
+    assert "figures of this queue can&#39;t be read" in text and "jobq check fsck" in text
 
 
 def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled, client):
