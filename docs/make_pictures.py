@@ -36,6 +36,7 @@ SHOWN = {
     "message": ("message", 1280, 860, "light"),
     "dead": ("dead", 1280, 640, "light"),
     "workers": ("worker", 1280, 640, "dark"),
+    "flow": ("flow", 1280, 860, "light"),
     "phone": ("overview", 390, 844, "dark"),
 }
 
