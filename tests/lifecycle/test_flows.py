@@ -98,6 +98,7 @@ def test_whole_flow_runs_once_and_hands_results_on(
     flow, summed = whole(client, "1")
     run = flow.start()
     assert run.result(summed, timeout=DEADLINE_S) == "sum 179700"
+    until(lambda: "signal" in [one.code for one in run.status().waits_for])
     with pytest.raises(ResultTimeoutError, match=r"a signal for approved.*within 0\.1 s"):
         run.wait(0.1)
     run.signal("approved", {"by": "ann"})
