@@ -63,7 +63,7 @@ def counted() -> Iterator[Counted]:
         ]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            yield Counted(folder, process, connected(f"unix://{folder}/s"))
+            yield Counted(folder, process, connected(f"unix://{folder}/s", patience_s=60))
         finally:
             process.kill()
             process.wait(10)
@@ -94,13 +94,13 @@ def in_batches(count: int, keys: int = 0, key_max: int | None = None) -> tuple[f
         queue = Queue("bench", server.client)
         if key_max:
             queue.rules(key_max=key_max)
+        # While a hash is small the server searches it from its beginning.
         queue.enqueue_many(rows(WARM), now=NOW)
-        drain(queue, BATCH, NOW)
         server.instructions()
         queue.enqueue_many(rows(count), now=NOW + 10**6)
         enqueued = server.instructions()
         drain(queue, BATCH, NOW + 10**6)
-        return enqueued / count, server.instructions() / count
+        return enqueued / count, server.instructions() / (WARM + count)
 
 
 def members(count: int, taken: bool = True) -> tuple[float, float]:
@@ -170,7 +170,7 @@ def main() -> None:
     """Print a row per case."""
     parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {'; '.join(CASES)}")
-    parser.add_argument("--messages", type=int, default=6_000)
+    parser.add_argument("--messages", type=int, default=8_000)
     chosen = parser.parse_args()
     if not shutil.which("valgrind"):
         parser.error("valgrind is not installed")

@@ -56,8 +56,10 @@ def saved(client: jobq.Client, to: Path) -> None:
     shutil.copyfile(Path(socket).with_name("dump.rdb"), to)
 
 
-def connected(url: str) -> jobq.Client:
+def connected(url: str, patience_s: float = 2) -> jobq.Client:
+    """A client of a server that is starting."""
     client = jobq.connect(url)
+    client.patience_s = patience_s
     deadline = time.monotonic() + READY_S
     while True:
         try:

@@ -31,9 +31,10 @@ end
 local function write_together(batch, again, before_writing)
   local mids, seen, new, n = {}, {}, {}, 0
   for k = 1, #batch / 2 do mids[k] = batch[2 * k - 1] end
-  for k, content in ipairs(redis.call('HMGET', messages, unpack(mids))) do
+  local contents = redis.call('HMGET', messages, unpack(mids))
+  for k = 1, #mids do
     local mid = mids[k]
-    if content or seen[mid] then
+    if contents[k] or seen[mid] then
       again[2 * k - 1] = true
     else
       n = n + 1

@@ -1,6 +1,6 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
 -- needs: tokens options any free emit level now_ms rarely tick done turn in_lines members end_member
-local LONGEST_RECORD = 65536
+local LONGEST_RECORD, COMMA = 65536, 44
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true, hold = true}
 
@@ -25,9 +25,8 @@ local function ended_mids(first, count)
 end
 
 -- A record, with the key of its message as the last column.
-local function with_key(record, own)
-  local key = turn and own and level ~= 'off' and in_lines().key_in(own)
-  if not key then return record end
+local function with_key(record, key)
+  if not key or level == 'off' then return record end
   local missing, at = 11, 0
   repeat
     at = string.find(record, '\31', at + 1, true)
@@ -39,12 +38,14 @@ end
 -- A stale ending changes nothing.
 local function settle_all(words, first, count, crash_limit)
   local mids, ended, released, finished, argv = ended_mids(first, count), {}, {}, {}, ARGV
-  local finished_own = {}
+  local finished_keys, nfinished, all = {}, 0, turn and in_lines()
   local held = count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
   local own = any.options and (turn or not any.newer) and count > 0 and redis.call('HMGET', options, unpack(mids)) or {}
   local function is_plain(i)
     if any.newer then return false end
-    return not own[i] or string.find(own[i], '^%d*,,') or string.find(own[i], '^%d*,$')
+    if not own[i] then return true end
+    local first, second = string.byte(own[i], 1, 2)
+    return (first == COMMA and second == COMMA) or string.find(own[i], '^%d*,,') or string.find(own[i], '^%d*,$')
   end
   for i = 1, count do
     local at = first + 6 * (i - 1)
@@ -52,17 +53,18 @@ local function settle_all(words, first, count, crash_limit)
     if ended[mid] or held[i] ~= token then words[i] = 'stale' else
       words[i], ended[mid] = 'ok', true
       tick()
+      local key = all and own[i] and all.key_of(own[i])
       if outcome == 'done' and detail == '' and is_plain(i) then
-        finished[#finished + 1] = mid
-        if turn then finished_own[#finished] = own[i] or false end
-        emit('done', mid, now_ms - argv[at + 4], with_key(argv[at + 5], own[i]))
+        nfinished = nfinished + 1
+        finished[nfinished], finished_keys[nfinished] = mid, key or false
+        emit('done', mid, now_ms - argv[at + 4], key and with_key(argv[at + 5], key) or argv[at + 5])
       elseif outcome == 'release' or outcome == 'hold' then
         released[#released + 1] = {mid, token, outcome, detail}
         -- A release ends no attempt, so it has no event.
-        if outcome == 'hold' then emit('snoozed', mid, now_ms - argv[at + 4], with_key(argv[at + 5], own[i])) end
+        if outcome == 'hold' then emit('snoozed', mid, now_ms - argv[at + 4], with_key(argv[at + 5], key)) end
       else
         local kind = rarely().settle(mid, token, outcome, detail, crash_limit)
-        emit(kind, mid, now_ms - argv[at + 4], with_key(argv[at + 5], own[i]))
+        emit(kind, mid, now_ms - argv[at + 4], with_key(argv[at + 5], key))
         if outcome == 'crashed' and kind == 'dead' then words[i] = 'dead' end
       end
     end
@@ -70,7 +72,7 @@ local function settle_all(words, first, count, crash_limit)
   -- Each goes to the front of ready, the first one last.
   for i = #released, 1, -1 do rarely().settle(unpack(released[i])) end
   if #finished > 0 then
-    free(finished, turn and finished_own)
+    free(finished, turn and finished_keys)
     redis.call('SADD', done, unpack(finished))
     for i = 1, members and #finished or 0 do end_member('done', finished[i]) end
   end

@@ -3,8 +3,8 @@
 local function write_locks(mids, reply, lock_at, attempts, stem)
   local expiry, token, attempt, again = {}, {}, {}, false
   local last, last_text = 0, '0'
-  for i, mid in ipairs(mids) do
-    local right, ends = stem .. (i - 1), lock_at[i]
+  for i = 1, #mids do
+    local mid, right, ends = mids[i], stem .. (i - 1), lock_at[i]
     if ends ~= last then last, last_text = ends, string.format('%.0f', ends) end
     expiry[2 * i - 1], expiry[2 * i] = mid, last_text
     token[2 * i - 1], token[2 * i] = mid, right

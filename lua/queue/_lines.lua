@@ -22,6 +22,11 @@ local function in_lines()
     return key, slot, ordered == 'o'
   end
 
+  -- -> the key alone; most messages have no other options
+  local function key_of(own)
+    return own and (string.match(own, '^,,%d*,(.+)$') or (key_in(own)))
+  end
+
   -- What can't be a state counts as none.
   local function state_in(text)
     if text and #text == 57 then
@@ -41,11 +46,13 @@ local function in_lines()
 
   local function states_of(names)
     local missing, n = {}, 0
-    for _, key in ipairs(names) do
+    for i = 1, #names do
+      local key = names[i]
       if not known[key] then n = n + 1; missing[n], known[key] = key, true end
     end
     if n == 0 then return end
-    for i, text in ipairs(redis.call('HMGET', keys, unpack(missing))) do known[missing[i]] = state_in(text) end
+    local texts = redis.call('HMGET', keys, unpack(missing))
+    for i = 1, n do known[missing[i]] = state_in(texts[i]) end
   end
 
   local function state_of(key)
@@ -64,8 +71,8 @@ local function in_lines()
   local all_rule
   local function rule_states(names)
     if no_rules then
-      for _, key in ipairs(names) do
-        local s = known[key]
+      for i = 1, #names do
+        local s = known[names[i]]
         s.cost, s.most = UNIT, s.ordered and 1 or nil
       end
       return
@@ -85,6 +92,7 @@ local function in_lines()
   -- Into turns, if something waits and the key isn't held. Whether its limits let it go is decided by the hand-out. A
   -- key without a past pays its first message in advance: else one that comes back again and again would always be first.
   -- -> whether it was offered
+  local offers, noffers = {}, 0
   local function offer(key, s)
     if s.turned or s.resting or s.waiting == 0 then return false end
     s.touched = true
@@ -97,19 +105,23 @@ local function in_lines()
       if not s.cost then rule_states({key}) end
       s.pass = turn + s.cost
     end
-    s.pass, s.turned = math.max(s.pass, turn), true
-    s.offered = true
+    if s.pass < turn then s.pass = turn end
+    s.turned, s.offered, noffers = true, true, noffers + 1
+    offers[noffers] = key
     return true
   end
 
   local function write_offers()
     local row, n = {}, 0
-    for key, s in pairs(known) do
+    for i = 1, noffers do
+      local key = offers[i]
+      local s = known[key]
       if s.offered then
         n, s.offered = n + 2, false
         row[n - 1], row[n] = string.format('%d', s.pass), key
       end
     end
+    noffers = 0
     for first = 1, n, 2000 do redis.call('ZADD', turns, unpack(row, first, math.min(n, first + 1999))) end
   end
 
@@ -126,20 +138,23 @@ local function in_lines()
     for key, s in pairs(known) do if s.touched then
       s.touched = false
       if s.waiting == 0 then s.head = s.tail end
-      local owes_until = math.max(s.hold, math.ceil(s.tat / 1000))
-      if s.waiting + s.running == 0 and not s.turned and owes_until > now_ms and not s.resting then
-        redis.call('ZADD', rests, string.format('%.0f', owes_until), key)
-        s.resting = true
-      elseif s.resting and s.waiting + s.running == 0 and owes_until <= now_ms then
-        redis.call('ZREM', rests, key)
-        s.resting = false
+      local is_idle = s.waiting + s.running == 0
+      if is_idle then
+        local owes_until = math.max(s.hold, math.ceil(s.tat / 1000))
+        if not s.turned and owes_until > now_ms and not s.resting then
+          redis.call('ZADD', rests, string.format('%.0f', owes_until), key)
+          s.resting = true
+        elseif s.resting and owes_until <= now_ms then
+          redis.call('ZREM', rests, key)
+          s.resting = false
+        end
       end
-      if s.waiting + s.running == 0 and not s.turned and not s.resting then
+      if is_idle and not s.turned and not s.resting then
         gone[#gone + 1] = key
       else
-        local flags = (s.turned and 1 or 0) + (s.resting and 2 or 0) + (s.ordered and 4 or 0)
+        local pass, flags = s.pass, (s.turned and 1 or 0) + (s.resting and 2 or 0) + (s.ordered and 4 or 0)
         row[n + 1] = key
-        row[n + 2] = struct.pack('<dddddddB', s.head, s.tail, s.waiting, s.running, math.max(0, s.pass), s.tat, s.hold, flags)
+        row[n + 2] = struct.pack('<dddddddB', s.head, s.tail, s.waiting, s.running, pass < 0 and 0 or pass, s.tat, s.hold, flags)
         n = n + 2
       end
     end end
@@ -166,16 +181,17 @@ local function in_lines()
 
   -- New messages, each to the end of the line of its key. stem: lock length and dedupe backoff; mark: 'o' = ordered
   local function put(mids, key_of, stem, mark)
-    local names, own, slots = {}, {}, {}
-    for i, mid in ipairs(mids) do names[i] = key_of[mid] end
+    local names, own, slots, last, slot, before = {}, {}, {}, nil, nil, stem .. ',' .. mark
+    for i = 1, #mids do names[i] = key_of[mids[i]] end
     states_of(names)
-    for i, mid in ipairs(mids) do
-      local key = key_of[mid]
+    for i = 1, #mids do
+      local mid, key = mids[i], names[i]
       local s = known[key]
-      local slot = string.format('%d', s.tail)
-      own[2 * i - 1], own[2 * i] = mid, stem .. ',' .. mark .. slot .. ',' .. key
+      local tail = s.tail
+      if tail ~= last then last, slot = tail, string.format('%d', tail) end
+      own[2 * i - 1], own[2 * i] = mid, before .. slot .. ',' .. key
       slots[2 * i - 1], slots[2 * i] = slot .. ':' .. key, mid
-      s.tail, s.waiting, s.touched = s.tail + 1, s.waiting + 1, true
+      s.tail, s.waiting, s.touched = tail + 1, s.waiting + 1, true
       if mark == 'o' then s.ordered = true end
       if not s.turned then offer(key, s) end
     end
@@ -217,25 +233,33 @@ local function in_lines()
   end
 
   -- The locks of these are about to go, where they have one: their keys, and the queue, may run so many more.
-  local function free_slots(mids, own)
-    local names, n, freed, offers = {}, 0, 0, false
-    local held = own and mids or redis.call('HMGET', locks, unpack(mids))
-    own = own or redis.call('HMGET', options, unpack(mids))
-    for i = 1, #mids do
-      local key = held[i] and own[i] and key_in(own[i])
-      if held[i] then freed = freed + 1 end
-      if key then n = n + 1; names[n] = key end
+  -- given: the key of each, or false, where all of them are held; else nil
+  local function free_slots(mids, given)
+    local names, n, freed, offered = {}, 0, #mids, false
+    if given then
+      for i = 1, #mids do
+        if given[i] then n = n + 1; names[n] = given[i] end
+      end
+    else
+      local held, own = redis.call('HMGET', locks, unpack(mids)), redis.call('HMGET', options, unpack(mids))
+      freed = 0
+      for i = 1, #mids do
+        local key = held[i] and key_of(own[i])
+        if held[i] then freed = freed + 1 end
+        if key then n = n + 1; names[n] = key end
+      end
     end
     states_of(names)
-    for _, key in ipairs(names) do
+    for i = 1, n do
+      local key = names[i]
       local s = known[key]
       s.running, s.touched = math.max(0, s.running - 1), true
-      offers = offer(key, s) or offers
+      if not s.turned then offered = offer(key, s) or offered end
     end
-    if freed > 0 and most_running and not offers then
-      offers = redis.call('LLEN', ready) + redis.call('ZCARD', turns) > 0
+    if freed > 0 and most_running and not offered then
+      offered = redis.call('LLEN', ready) + redis.call('ZCARD', turns) > 0
     end
-    if offers then wake_up() end
+    if offered then wake_up() end
   end
 
   -- Nothing of the key is handed out before `till`.
@@ -285,7 +309,7 @@ local function in_lines()
   end
 
   made_lines = {
-    known = known, now_us = now_us, most_running = most_running, key_in = key_in, state_of = state_of,
+    known = known, now_us = now_us, most_running = most_running, key_in = key_in, key_of = key_of, state_of = state_of,
     states_of = states_of, rule_states = rule_states, offer = offer, write_offers = write_offers, leave_turns = leave_turns,
     save = save, put = put, full_line = full_line, to_line = to_line, leave_line = leave_line, free_slots = free_slots, hold = hold,
     hold_key = hold_key, hold_line = hold_line, end_rests = end_rests, next_rest = next_rest,

@@ -15,7 +15,8 @@ local function pick(limit, reply, mids)
   local contents, strange = redis.call('HMGET', messages, unpack(window)), {}
   if not string.find(table.concat(window), '^[ -~]*$') then strange = rarely().strange_ones(window) end
   local stale, used = {}, 0
-  for i, mid in ipairs(window) do
+  for i = 1, #window do
+    local mid = window[i]
     local is_strange = strange[i] or #mid > LONGEST_MID
     if noted[i] == 1 or not (contents[i] or is_strange) then
       stale[#stale + 1] = mid

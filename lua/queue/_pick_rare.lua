@@ -47,6 +47,9 @@ end
 -- The lock length of its own of each mid that has one, by index.
 local function lock_lengths(mids)
   local found = {}
-  for i, own in ipairs(redis.call('HMGET', options, unpack(mids))) do found[i] = own and own_options(own) or nil end
+  local own = redis.call('HMGET', options, unpack(mids))
+  for i = 1, #mids do
+    if own[i] and string.byte(own[i]) ~= 44 then found[i] = own_options(own[i]) end -- it begins with no comma
+  end
   return found
 end

@@ -62,12 +62,14 @@ end
 local function without_contents(reply, lease_ms)
   local usual = now_ms + lease_ms
   local short = {reply[1], reply[2], reply[3], string.format('%.0f', usual)}
+  local n = 4
   for i = 4, #reply, 7 do
     local mid, attempt, crashes, life, lock_at = reply[i], reply[i + 2], reply[i + 3], reply[i + 4], reply[i + 5]
     if attempt ~= 1 or crashes ~= 0 or life ~= '' or lock_at ~= usual then
       mid = table.concat({mid, attempt, crashes, life, string.format('%.0f', lock_at)}, '\29')
     end
-    short[#short + 1] = mid
+    n = n + 1
+    short[n] = mid
   end
   return short
 end

@@ -20,11 +20,14 @@ local function walk(limit, crash_limit)
   local finished = redis.call('SMISMEMBER', done, unpack(mids))
   local expiries = redis.call('HMGET', locks, unpack(mids))
   local stale, collected, live, expired, longest = {}, {}, {}, {}, now_ms + max_lease
-  for i, mid in ipairs(mids) do
+  local ncollected = 0
+  for i = 1, #mids do
+    local mid = mids[i]
     if noted[i] == 1 then
       stale[#stale + 1] = mid
     elseif finished[i] == 1 then
-      collected[#collected + 1] = mid
+      ncollected = ncollected + 1
+      collected[ncollected] = mid
     else
       local expiry = tonumber(expiries[i])
       if expiry and expiry > now_ms then

@@ -104,9 +104,10 @@ local own = lock_ms .. ',' .. dedupe_ms
 if from_now_ms then own = lock_ms .. ',@' .. string.format('%.0f', math.min(LATEST_MS, now_ms + from_now_ms)) end
 if at_most_ms then own = lock_ms .. ',<' .. string.format('%.0f', math.min(LATEST_MS, now_ms + at_most_ms)) end
 
-local batch, key_of, any_key = {unpack(ARGV, FIXED + 1)}, {}, false
-if keyed ~= '' then
-  batch = {}
+local batch, key_of, any_key = {}, {}, false
+if keyed == '' then
+  batch = {unpack(ARGV, FIXED + 1)}
+else
   local given_keys, n = {}, 0
   for i = FIXED + 1, #ARGV, 3 do
     local mid, key = ARGV[i], ARGV[i + 2]
@@ -190,9 +191,9 @@ if new[1] then
   local plain, lined = new, {}
   if any_key then
     plain = {}
-    for _, mid in ipairs(new) do
-      local group = key_of[mid] and lined or plain
-      group[#group + 1] = mid
+    for i = 1, #new do
+      local group = key_of[new[i]] and lined or plain
+      group[#group + 1] = new[i]
     end
   end
   write_options(plain, own)

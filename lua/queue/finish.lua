@@ -117,7 +117,8 @@ local function store_results(words)
 end
 
 local function append(words, items)
-  for _, item in ipairs(items) do words[#words + 1] = item end
+  local n = #words
+  for i = 1, #items do words[n + i] = items[i] end
   return words
 end
 
