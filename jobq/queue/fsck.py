@@ -195,16 +195,24 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
     return suspects
 
 
+def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
+    """How many members haven't ended, and what meta said of that at each page."""
+    found, said = set[bytes](), set[bytes]()
+    for page in _pages(queue, "members", limit):
+        found.update(page.mids)
+        said.update(page.notes)
+    return len(found), said
+
+
 def _miscounted(queue: CheckedQueue, limit: int) -> list[Violation]:
     """Whether meta counts another number of members than there are: seen twice, since a queue in use changes."""
+    rule = ""
     for _ in range(2):
-        found, said = set[bytes](), set[bytes]()
-        for page in _pages(queue, "members", limit):
-            found.update(page.mids)
-            said.update(page.notes)
-        if len(said) > 1 or said == {b"%d" % len(found)}:
+        number, said = _members(queue, limit)
+        if len(said) > 1 or said == {b"%d" % number}:
             return []
-    return [Violation(f"{MISCOUNTED}: {said.pop().decode()} of {len(found)}", "")]
+        rule = f"{MISCOUNTED}: {said.pop().decode()} of {number}"
+    return [Violation(rule, "")]
 
 
 def _confirmed(
