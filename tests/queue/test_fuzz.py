@@ -276,3 +276,17 @@ def test_limits_are_kept_by_the_scripts_themselves(raw: Raw, good: dict[str, hos
         for limit in (1_001, 10**9, -1):
             args[place] = limit
             assert not raw(script, good[name].keys, args), (name, limit)
+
+
+def test_enqueue_of_members_changes_nothing_when_it_is_refused(
+    queue: Queue, raw: Raw, good: dict[str, hostile.Call]
+):
+    args = _numbered(
+        "", "", 0, 0, "member", 50, 60, "", "", "key", "~f.s.1", "v", "k", "~f.s.7", "w", ""
+    )
+    names = [*_keys(queue, ENGINE["enqueue"]), f"{queue.prefix}last-dead"]
+    call = hostile.Call(tuple(names), args)
+    assert hostile.takes(raw, ENGINE["enqueue"], call)
+    hostile.refuses_whole(raw, ENGINE["enqueue"], call, stays=True)
+    hostile.refuses_keys_of_another_type(raw, ENGINE["enqueue"], call)
+    _still_works(queue)
