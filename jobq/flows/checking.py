@@ -18,7 +18,7 @@ from jobq.flows import keys
 from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
 from jobq.flows.listing import flow_view, is_flow
-from jobq.flows.state import FlowView, StepView
+from jobq.flows.state import FLOW_OVER, FlowView, StepView
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PER_CHUNK, FlowChange
 from jobq.queue.keys import key
@@ -62,7 +62,10 @@ class FlowCheck:
         return self._drainer.drain(queue)
 
     def flow(self, flow: str) -> CheckedFlow:
-        """Compare a flow with its queues."""
+        """Compare a flow and its sub-flows with their queues."""
+        return self._flow(flow, frozenset())
+
+    def _flow(self, flow: str, within: frozenset[str]) -> CheckedFlow:
         view = flow_view(self._client, flow) if is_flow(flow) else None
         if view is None:
             self._client.command("ZREM", keys.flow_names(self._client.namespace), flow)
@@ -70,19 +73,42 @@ class FlowCheck:
         ended, lost = 0, list[str]()
         if view.facts.state != "open":
             for step in view.steps:
-                changes, gone = self._step(view, step)
-                ended += len(changes)
+                if step.facts.kind == "flow" and step.facts.flow not in within:
+                    number, gone = self._sub_flow(view, step, within | {flow})
+                else:
+                    number, gone = self._step(view, step)
+                ended += number
                 lost += gone
             self._drainer.look(flow)
         after = flow_view(self._client, flow)
         state = "" if after is None else after.state
         return CheckedFlow(flow, state, ended, tuple(lost[:MOST_NAMED]), len(lost))
 
-    def _step(self, view: FlowView, step: StepView) -> tuple[list[FlowChange], list[str]]:
-        """What a step learns, and its members without a trace."""
+    def _sub_flow(
+        self, view: FlowView, step: StepView, within: frozenset[str]
+    ) -> tuple[int, list[str]]:
+        """As `_step`, of a step that is another flow."""
+        if step.state != "running" or not is_flow(step.facts.flow):
+            return 0, []
+        checked = self._flow(step.facts.flow, within)
+        end: str | None = None if checked.state else self._lost
+        if checked.state in FLOW_OVER:
+            end = "done" if checked.state == "done" else "dead"
+        ended, lost = checked.ended, list(checked.lost)
+        if end is not None:
+            store = FlowStore(self._client, view.facts.flow_id)
+            before = store.facts()
+            store.apply(f"f{step.facts.flow}", [FlowChange(end, step.name)])
+            ended += before != store.facts()
+        elif not checked.state:
+            lost.append(member_mid(view.facts.flow_id, step.name))
+        return ended, lost
+
+    def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
+        """How many ends a step learns, and its members without a trace."""
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
-            return [], []
+            return 0, []
         queue, store = Queue(facts.queue, self._client), FlowStore(self._client, view.facts.flow_id)
         found, absent = self._compared(queue, store, step)
         if absent:
@@ -97,7 +123,7 @@ class FlowCheck:
         for some in _parts(changes, 1_000):
             store.apply(f"q{queue.name}", some)
         gone = [member_mid(store.flow, step.name, one) for one, end in found.items() if not end]
-        return changes, gone
+        return len(changes), gone
 
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView

@@ -17,7 +17,7 @@ from jobq.durations import lasting
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.flows import keys
 from jobq.flows.identity import checked_flow, member_mid
-from jobq.flows.state import STEP_OVER, FlowView
+from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
 from jobq.jobs.signing import seal_of, shown_text
 from jobq.queue import presence
@@ -172,7 +172,9 @@ def unserved(client: Client, view: FlowView) -> dict[str, str]:
     wanted = {
         one.facts.queue
         for one in view.steps
-        if one.facts.queue and one.state in ("ready", "running") and one.state not in STEP_OVER
+        if one.facts.queue and one.state in ("ready", "running")
+        # A wait without a timeout needs no worker: who signals takes that to the flow.
+        if one.facts.kind != "wait" or one.facts.due_at
     }
     if not wanted:
         return {}

@@ -9,11 +9,13 @@ import pytest
 from jobq.flows import keys
 from jobq.flows.checking import FlowCheck
 from jobq.flows.draining import Drainer
+from jobq.flows.flow import Flow
 from jobq.flows.identity import member_mid
 from jobq.flows.state import Edge, FlowView
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 from jobq.jobs.codec import encode
+from jobq.jobs.registry import Registry, job
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -114,3 +116,35 @@ def test_entries_that_nobody_took_are_taken_and_gone_flows_leave_the_list(client
     assert [check.flow(flow).state for flow in ("import:gone", "no flow")] == ["", ""]
     assert client.command("ZRANGE", index, 0, -1) == [FLOW.encode()]
     assert Drainer(client).drain("low") == 0
+
+
+def test_end_of_a_sub_flow_that_its_parent_lost_is_found(client, low):
+    def ends() -> None:
+        Drainer(client).drain("low")
+
+    @job(name="part", queue="low", registry=Registry())
+    def part() -> None: ...
+
+    sub = Flow("part", id="1")
+    sub.step(part)
+    outer = Flow("whole", id="1", queue="low")
+    inner = outer.flow(sub)
+    outer.step(part, after=inner, name="last")
+    run = outer.start()
+    ends()
+    # The sub-flow learns of its end, and its parent doesn't.
+    part_store = FlowStore(client, "part:1")
+    part_store.sent(part_store.apply("qlow", [FlowChange("done", "part")]).todo)
+    assert run.status().by_name[inner.name].state == "running"
+    assert FlowCheck(client).flow("whole:1")[1:] == ("running", 1, (), 0)
+    assert [one.state for one in run.status().steps] == ["done", "running"]
+    # A sub-flow that is gone has no trace, either.
+    again = Flow("whole", id="2", queue="low")
+    other = Flow("part", id="2")
+    other.step(part)
+    again.flow(other)
+    again.start()
+    ends()
+    base = keys.base(client.namespace, "part:2")
+    client.command("DEL", *(base + name for name in keys.NAMES))
+    assert FlowCheck(client).flow("whole:2").lost == ("~whole:2.part.0",)

@@ -4,12 +4,18 @@ WITH ends AS (
   FROM events
   WHERE flow IS NOT NULL AND kind IN ('done', 'dead', 'cancelled', 'expired')
 ),
-steps AS (
-  SELECT name, flow, step, count(DISTINCT mid) AS members,
-         count(DISTINCT mid) - count(DISTINCT CASE WHEN kind = 'done' THEN mid END) AS failed,
+-- The timer of a wait is cancelled by its signal, so a cancelled message has not failed.
+members AS (
+  SELECT name, flow, step, mid, max(kind IN ('dead', 'expired')) AND NOT max(kind = 'done') AS has_failed,
          unix_millis(min(coalesce(enqueued_at, started_at, finished_at))) AS ready_ms,
          unix_millis(max(finished_at)) AS ended_ms
   FROM ends
+  GROUP BY name, flow, step, mid
+),
+steps AS (
+  SELECT name, flow, step, count(*) AS members, count_if(has_failed) AS failed, min(ready_ms) AS ready_ms,
+         max(ended_ms) AS ended_ms
+  FROM members
   GROUP BY name, flow, step
 ),
 -- A step that begins right after another one ended waited for it: the chain leads backwards from the step that ended last.

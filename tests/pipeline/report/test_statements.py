@@ -139,15 +139,18 @@ def test_flows_take_as_long_as_their_critical_path(spark):
         member("import:1", "mail", 89.998, 100),
         # Here quick is slower, slow dies, and nothing follows.
         member("import:2", "rows", 200, 210), member("import:2", "slow", 210, 220, "dead"),
+        # The signal of a wait cancels its timer.
+        event("cancelled", mid="~import:2.gate.0", flow="import:2", step="gate", run=None, end=205),
         member("import:2", "quick", 210, 250),
         member("other:1", "only", 300, 301), event(mid="m"),
     ]  # fmt: skip
     check(spark, "flows", events, [
-        ("import", None, 2, 8, 1, 70_000.0, 88_000.0, 90_000, None, None, "rows > quick"),
+        ("import", None, 2, 9, 1, 70_000.0, 88_000.0, 90_000, None, None, "rows > quick"),
         ("import", "slow", 2, 2, 1, 34_999.5, 57_499.05, 59_999, 0.5, 59_999 / 140_000, None),
         ("import", "quick", 2, 2, 0, 25_000.0, 38_500.0, 40_000, 0.5, 40_000 / 140_000, None),
         ("import", "rows", 2, 3, 0, 15_000.0, 19_500.0, 20_000, 1.0, 30_000 / 140_000, None),
         ("import", "mail", 1, 1, 0, 10_002.0, 10_002.0, 10_002, 1.0, 10_002 / 140_000, None),
+        ("import", "gate", 1, 1, 0, 0.0, 0.0, 0, 0.0, 0.0, None),
         ("other", None, 1, 1, 0, 1000.0, 1000.0, 1000, None, None, "only"),
         ("other", "only", 1, 1, 0, 1000.0, 1000.0, 1000, 1.0, 1.0, None),
     ])  # fmt: skip
