@@ -15,11 +15,14 @@ from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.lake import Lake
 from jobq.queue import directory
+from jobq.queue.audit import Audit
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from jobq.web import UserRole
 from jobq.web.history import ENDS, FAILED, Span, StreamHistory, Wanted
 from jobq.web.lake import LakeHistory, literal
+from jobq.web.sampler import Sampling
 from jobq.web.sources import sources_of
 from tests import tools
 
@@ -247,3 +250,42 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     assert "no other event" in visitor.get("/queues/low/messages/none").text
     broken = visit(UserRole.READ, lake="/nowhere").get("/queues/low?range=30d").text
     assert "Older attempts can't be shown" in broken and "is not a lake" in broken
+
+
+def test_pages_lake_and_audit_count_one_load_alike(visit, client, queue, lake_history):
+    """To the unit: what was accepted, how it ended, and what is left."""
+    queue.admin.events_level("all")
+    begun = client.clock_ms()
+    while (since := client.clock_ms()) < begun + 3:
+        continue
+    queue.enqueue_many([b'{"job":"app.resize"}'] * 60)
+    wanted = {"done": 0, "dead": 0, "retry": 0}
+    for number, one in enumerate(queue.dequeue(50).messages):
+        outcome = ("done", "done", "dead", "retry", "done")[number % 5]
+        wanted[outcome] += 1
+        text = record(outcome, one.mid, since).split("\x1f", 3)[3]
+        backoff = 3_600.0 if outcome == "retry" else None
+        queue.finish(
+            [Ending(mid=one.mid, token=one.token, outcome=outcome, record=text, backoff=backoff)]
+        )
+    audited = Audit(queue, since).result()
+    ended = wanted["done"] + wanted["dead"]
+    assert (audited.accepted, audited.finished, audited.live, audited.lost) == (
+        60,
+        ended,
+        60 - ended,
+        0,
+    )
+    lake, span = lake_history(client), Span(since, client.clock_ms() + 1)
+    points = lake.outcomes(span, queue.name)
+    counts = tuple(sum(getattr(one, name) for one in points) for name in ("done", "failed", "dead"))
+    assert counts == (wanted["done"], wanted["retry"], wanted["dead"])
+    snapshot = Sampling(client).catch_up()
+    shown = snapshot.queues[queue.name]
+    assert (shown.recent.done, shown.recent.failed, shown.recent.dead) == counts
+    assert (
+        shown.ready + shown.delayed + shown.running == audited.live and shown.dead == wanted["dead"]
+    )
+    visitor = visit(UserRole.READ)
+    assert [one.runs for one in StreamHistory(client, lambda: [queue.name]).jobs(span)] == [50]
+    assert ">50</td>" in visitor.get("/jobs?range=15m").text
