@@ -424,6 +424,16 @@ def note(number):
 """
 
 
+def test_unit_of_the_dashboard_asks_for_a_login(contain):
+    port = free_port()
+    made = contain(of_unit("jobq-web@.service"), JOBQ_WEB_BIND=f"127.0.0.1:{port}")
+    until(lambda: answer(port, "/login") == 200, made.said())
+    assert answer(port, "/api/v1/queues") == 401
+    made.process.terminate()
+    # systemd takes an end by TERM for a clean one.
+    assert made.process.wait(DEADLINE_S) in (0, -signal.SIGTERM), made.said()
+
+
 def test_unit_of_the_worker_notifies_systemd(contain, short_folder):
     path = short_folder / "notify"
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listening:
