@@ -14,15 +14,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
-from jobq.flows.adding import flow_of
-from jobq.flows.inputs import FlowInputs
 from jobq.flows.timer import BUILT_IN
 from jobq.jobs.attempt_log import AttemptLogs
 from jobq.jobs.context import Call, JobLines
@@ -36,7 +33,7 @@ from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.counters import Counters
-from jobq.worker.flow_drains import FlowDrains
+from jobq.worker.flow_drains import FlowDrains, LateFlows
 from jobq.worker.holdings import Keeper
 from jobq.worker.polling import Polling
 from jobq.worker.queue_client import NotReportedError
@@ -167,8 +164,8 @@ class Child:
         self.executor.checkpoint = self.queues.checkpoint
         self.executor.attempt_logs = AttemptLogs(self.queues.store_log)
         self.executor.find_dead = self.queues.find_dead
-        self.executor.fill_inputs = FlowInputs(self.queues.progress_client)
-        self.executor.flow_of = partial(flow_of, self.queues.progress_client)
+        members = LateFlows(self.queues.progress_client)
+        self.executor.fill_inputs, self.executor.flow_of = members.fill_inputs, members.flow_of
         self.executor.built_in = BUILT_IN
         self.executor.counted = plan.counters is not None
         self.log = plan.log

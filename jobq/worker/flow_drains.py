@@ -1,7 +1,8 @@
 """A child takes what its queues have to say to flows: at once if it is idle, else after a report.
 
 The server says with each hand-out whether a queue's outbox holds entries. Another child may drain the same outbox; the
-queue's claim makes that two don't do the same.
+queue's claim makes that two don't do the same. A worker loads the code of flows with the first of their messages: most
+workers never see any.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from time import monotonic
+from typing import Any
 
 from jobq.client.connection import Client
 from jobq.errors import JobqError
-from jobq.flows.draining import Drainer
+from jobq.jobs.context import Call, Context
+from jobq.jobs.membership import MemberFlow
 from jobq.worker import logger
 from jobq.worker.cautions import OnceAMinute
 
@@ -22,11 +25,39 @@ EVERY_S = 0.02
 MOST_ENTRIES = 1_024
 
 
+class LateFlows:
+    """Takes what queues say to the flows, and serves members that run. client: of all calls."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._drainer: Any = None
+
+    def drain(self, queue: str, most: int) -> int:
+        """Take about so many entries of a queue's outbox to the flows; how many it took."""
+        if self._drainer is None:
+            from jobq.flows.draining import Drainer
+
+            self._drainer = Drainer(self._client)
+        return int(self._drainer.drain(queue, most))
+
+    def fill_inputs(self, call: Call) -> Call:
+        """The call with results of steps as its arguments."""
+        from jobq.flows.inputs import FlowInputs
+
+        return FlowInputs(self._client)(call)
+
+    def flow_of(self, context: Context) -> MemberFlow:
+        """The flow of a member that runs."""
+        from jobq.flows.adding import flow_of
+
+        return flow_of(self._client, context)
+
+
 class FlowDrains:
     """Queues are given by index. client: with little patience. aside: drain in a thread beside the event loop."""
 
     def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:
-        self._drainer, self._names, self._aside = Drainer(client), names, aside
+        self._flows, self._names, self._aside = LateFlows(client), names, aside
         self._lock = threading.Lock()
         # Queues that the thread is to drain, and the thread while there are any.
         self._wanted: dict[int, None] = {}
@@ -67,7 +98,7 @@ class FlowDrains:
 
     def _drain(self, index: int) -> int:
         try:
-            taken = self._drainer.drain(self._names[index], MOST_ENTRIES)
+            taken = self._flows.drain(self._names[index], MOST_ENTRIES)
         except JobqError as error:
             taken = 0
             if self._once.is_due(self._names[index]):

@@ -8,11 +8,11 @@ from functools import partial
 from jobq.client.clock import boot_ns
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError
-from jobq.flows.draining import Drainer
 from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.worker import logger
 from jobq.worker.cautions import OnceAMinute
+from jobq.worker.flow_drains import LateFlows
 from jobq.worker.queue_client import REFUSED, same_node
 from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth, QueueTrouble
 
@@ -49,7 +49,7 @@ class QueueUpkeep:
         self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
-        self._drainer, self._once = Drainer(queues[0].client), OnceAMinute()
+        self._flows, self._once = LateFlows(queues[0].client), OnceAMinute()
         # When to ask which queue; at first all. Queues that are not here have no work to do.
         self._due = dict.fromkeys(range(len(queues)), 0)
         self._asked_at: dict[int, int] = {}
@@ -146,7 +146,7 @@ class QueueUpkeep:
         """Take entries that no child took to the flows."""
         name = self._queues[index].name
         try:
-            self._drainer.drain(name, MOST_ENTRIES)
+            self._flows.drain(name, MOST_ENTRIES)
         except JobqError as error:
             if self._once.is_due(name):
                 logger.warning("what queue %s says to flows waits: %s", name, error)

@@ -33,7 +33,7 @@ class Drained:
 @pytest.fixture
 def drained(monkeypatch: pytest.MonkeyPatch) -> Drained:
     one = Drained()
-    monkeypatch.setattr("jobq.worker.flow_drains.Drainer", lambda client: one)
+    monkeypatch.setattr("jobq.flows.draining.Drainer", lambda client: one)
     return one
 
 
