@@ -20,6 +20,11 @@ from typing import Any
 import jobq
 from bench.server import connected, redis_binary
 from jobq import Ending, Queue
+from jobq.flows.announcing import announce
+from jobq.flows.draining import Drainer
+from jobq.flows.identity import member_mid
+from jobq.flows.store import FlowStore
+from jobq.flows.types import PER_CHUNK, StoredFlow, StoredStep
 
 NOW = 1_700_000_000_000
 CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
@@ -64,8 +69,8 @@ def counted() -> Iterator[Counted]:
             process.wait(10)
 
 
-def drain(queue: Queue, batch: int, now: int) -> None:
-    """Run what there is: each call ends a batch and takes the next."""
+def drain(queue: Queue, batch: int, now: int, after: Callable[[], object] = lambda: None) -> None:
+    """Run what there is: each call ends a batch and takes the next; `after` is called behind each."""
     endings: list[Ending] = []
     while True:
         now += 1
@@ -73,6 +78,7 @@ def drain(queue: Queue, batch: int, now: int) -> None:
         assert dequeued is not None
         if not dequeued.messages and not endings:
             return
+        after()
         endings = [Ending(mid=one.mid, token=one.token) for one in dequeued.messages]
 
 
@@ -95,6 +101,38 @@ def in_batches(count: int, keys: int = 0, key_max: int | None = None) -> tuple[f
         enqueued = server.instructions()
         drain(queue, BATCH, NOW + 10**6)
         return enqueued / count, server.instructions() / (WARM + count)
+
+
+def members(count: int, taken: bool = True) -> tuple[float, float]:
+    """As in_batches, of a step of a flow; with what takes each batch of endings to the flow, if `taken`."""
+    count -= count % PER_CHUNK
+    with counted() as server:
+        queue, store = Queue("bench", server.client), FlowStore(server.client, "bench:1")
+        rows = StoredStep("rows", "map", "bench", source="stream", call=CONTENT)
+        store.create(StoredFlow((rows,), "hash", "bench", 60_000))
+        announce(server.client, "bench", "begin", "bench:1")
+        drainer = Drainer(server.client)
+        drainer.drain("bench")
+
+        def enqueue(first: int, number: int) -> None:
+            for chunk in range(first, first + number // PER_CHUNK):
+                start = store.reserve("rows", chunk, PER_CHUNK).first
+                mids = [member_mid("bench:1", "rows", start + one) for one in range(PER_CHUNK)]
+                queue.enqueue_members([(mid, CONTENT) for mid in mids], now=NOW)
+
+        def after() -> None:
+            if taken:
+                drainer.drain("bench")
+            else:
+                queue.flow_outbox_drop([one.entry_id for one in queue.flow_outbox()])
+
+        enqueue(0, WARM)
+        drain(queue, BATCH, NOW, after)
+        server.instructions()
+        enqueue(WARM // PER_CHUNK, count)
+        enqueued = server.instructions()
+        drain(queue, BATCH, NOW + 10**6, after)
+        return enqueued / count, server.instructions() / count
 
 
 def one_by_one(count: int, keys: int = 0) -> tuple[float, float]:
@@ -121,6 +159,8 @@ CASES: dict[str, Callable[[int], tuple[float, float]]] = {
     "in batches, 1 key": lambda count: in_batches(count, 1),
     "in batches, 1,000 keys": lambda count: in_batches(count, 1_000),
     "in batches, 1,000 keys, at most 5 of each at once": lambda count: in_batches(count, 1_000, 5),
+    "in batches, members of a flow": members,
+    "in batches, members of a flow, not taken to it": lambda count: members(count, taken=False),
     "one by one": one_by_one,
     "one by one, 1,000 keys": lambda count: one_by_one(count, 1_000),
 }

@@ -74,15 +74,15 @@ def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verd
         return verdict._replace(share=kept_up(lines, killed_at, span_s))
 
 
-def queues_on(server: OwnCluster, namespace: str) -> list[str]:
+def queues_on(server: OwnCluster, namespace: str, count: int = QUEUES) -> list[str]:
     """Return names of queues, the same number on each shard."""
     found: dict[int, list[str]] = {shard: [] for shard in range(SHARDS)}
     for number in itertools.count():
         name = f"q{number}"
         there = found[server.shard_of(_key(namespace, name))]
-        if len(there) < QUEUES // SHARDS:
+        if len(there) < count // SHARDS:
             there.append(name)
-        if all(len(names) == QUEUES // SHARDS for names in found.values()):
+        if all(len(names) == count // SHARDS for names in found.values()):
             return [name for names in zip(*found.values(), strict=True) for name in names]
     raise AssertionError("count() ended")
 

@@ -95,6 +95,8 @@ FAULTS = {
         Fault("shard-gone", "kill -9 of one shard of three, without a restart",
               server.shard_gone, SHARDS, lease_s=SHORT_S,
               bounds=UNDISTURBED, event_loops=False),
+        Fault("flows", "kill -9 of processes, supervisors and producers of flows on a Cluster of three shards",
+              workers.any_kill, (*SHARDS, "flows"), lease_s=SHORT_S, event_loops=False),
         Fault("fork", "jobs that fork; the fork leaves by return, sys.exit, an exception or _exit", queues.fork, (),
               (0.1, 0.3)),
         Fault("schedulers", "kill -9 and SIGSTOP of schedulers; each tick is enqueued once",

@@ -72,8 +72,8 @@ class Fault(NamedTuple):
 
     needs: "proxy"; "side", a second proxy for every other worker; "own", a server that may be killed; "alone",
     because it disturbs every user of the server; "queues", workers that serve more than the tested queue;
-    "limits", jobs with limits; "shards",
-    a Cluster of its own. pause_s: between injections, least and most. lease_s, crash_limit: of the workers.
+    "limits", jobs with limits; "shards", a Cluster of its own; "flows", a round of flows on that.
+    pause_s: between injections, least and most. lease_s, crash_limit: of the workers.
     bounds: on what is measured. per_second: messages enqueued. preload: enqueue everything before the workers
     start. poison_every: one message in so many is poison, 0 for none. baseline: the fault whose rate this one's is
     compared to. event_loops: half of the workers run async jobs. threads: sync jobs at once in one process. queues:

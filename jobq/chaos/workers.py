@@ -36,7 +36,7 @@ class WorkerOptions(NamedTuple):
     """Options of every worker.
 
     event_loops: half of the workers run async jobs. record_s: how long records of calls live, 0 for the usual time.
-    threads: sync jobs at once in one process.
+    threads: sync jobs at once in one process. module: what they import.
     """
 
     lease_s: float
@@ -45,10 +45,14 @@ class WorkerOptions(NamedTuple):
     queues: Sequence[str] = ("chaos",)
     record_s: float = 0.0
     threads: int = 1
+    module: str = "jobq.chaos.workload"
 
 
 class WorkerGroup:
-    """The workers of a round. Every other worker connects to the URL `side`, if there is one."""
+    """The workers of a round. Every other worker connects to the URL `side`, if there is one.
+
+    env: the environment of each process.
+    """
 
     def __init__(
         self, folder: Path, url: str, namespace: str, options: WorkerOptions, side: str = ""
@@ -59,29 +63,29 @@ class WorkerGroup:
         self.on_second_proxy: list[subprocess.Popen[bytes]] = []
         self._terminated: list[subprocess.Popen[bytes]] = []
         self._side, self._loops, self._queues = side, options.event_loops, ",".join(options.queues)
-        self._folder, self._threads = folder, options.threads
+        self._folder, self._threads, self._module = folder, options.threads, options.module
         self._nstarted = 0
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
         path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH", "")]))
-        self._env = {
+        self.env = {
             **kept, "PYTHONPATH": path, "JOBQ_CHAOS_LEDGER": self.ledger.folder, "JOBQ_URL": url,
             "JOBQ_NAMESPACE": namespace,
         }  # fmt: skip
         if options.record_s:
-            self._env[RECORD_VARIABLE] = str(options.record_s)
+            self.env[RECORD_VARIABLE] = str(options.record_s)
         Path(self.ledger.folder).mkdir()
 
     def start(self, children: int = 2) -> None:
         """Start one more worker."""
         command = [
-            sys.executable, "-P", "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
+            sys.executable, "-P", "-m", "jobq", "worker", "--import", self._module,
             "--queues", self._queues, "--processes", str(children), "--lease", f"{self.lease_s}s",
             "--crash-limit", str(self.crash_limit), "--threads", str(self._threads),
             "--log-level", "warning",
         ]  # fmt: skip
         self._nstarted += 1
         on_second_proxy = bool(self._side) and self._nstarted % 2 == 1
-        env = {**self._env, "JOBQ_URL": self._side} if on_second_proxy else {**self._env}
+        env = {**self.env, "JOBQ_URL": self._side} if on_second_proxy else {**self.env}
         if self._loops and (self._nstarted // 2) % 2:
             env["JOBQ_CHAOS_LOOP"] = "1"
         with (self._folder / f"worker{self._nstarted}.log").open("wb") as log:

@@ -17,6 +17,7 @@ import click
 
 from jobq.chaos.cluster_round import run_cluster_round
 from jobq.chaos.faults import FAULTS
+from jobq.chaos.flow_round import run_flow_round
 from jobq.chaos.round import RoundPlan, run_round
 from jobq.chaos.round_setup import Fault
 from jobq.chaos.servers import OwnCluster, OwnServer, TargetServer
@@ -125,7 +126,8 @@ def _played(
         if url:
             raise ConfigError(f"{plan.fault.name} needs a Cluster of its own; leave out --url")
         with closing(OwnCluster(folder, server, options)) as cluster:
-            return run_cluster_round(cluster, plan, folder)
+            run = run_flow_round if "flows" in plan.fault.needs else run_cluster_round
+            return run(cluster, plan, folder)
     with closing(TargetServer(url) if url else OwnServer(folder, server, options)) as target:
         return run_round(target, plan, folder)
 

@@ -73,8 +73,9 @@ class Drainer:
             for flow in waiting:
                 # The drainer that reads this goes on where this call stopped.
                 announce(self.client, queue, "look", flow)
-            source.flow_outbox_drop([entry.entry_id for entry in entries])
             taken += len(entries)
+            if not source.flow_outbox_drop([entry.entry_id for entry in entries], self._id):
+                return taken
         return taken
 
     def look(self, flow: str) -> bool:

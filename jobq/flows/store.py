@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeVar, cast, get_args
 
 from jobq.client.connection import Client
@@ -36,6 +37,12 @@ _KINDS: frozenset[str] = frozenset(get_args(Kind))
 _TODOS: frozenset[str] = frozenset(get_args(Todo))
 _PARENT = "^"
 _FIELDS = 9
+
+
+def _kind_and_step(change: FlowChange) -> tuple[str, str]:
+    """What the entries of one group have in common; `result` is done with a result."""
+    has_result = change.kind == "done" and change.detail is not None
+    return "result" if has_result else change.kind, change.step
 
 
 class FlowStore:
@@ -115,9 +122,12 @@ class FlowStore:
     ) -> Applied:
         """Take in up to 1,000 changes. source: `q` and the queue that they were read from, or `f` and a flow."""
         rows: list[Argument] = []
-        for one in changes:
-            kind = "result" if one.kind == "done" and one.detail is not None else one.kind
-            rows += (kind, one.step, one.number, one.detail or b"")
+        for (kind, step), some in groupby(changes, key=_kind_and_step):
+            if kind == "done":
+                rows += (kind, step, ",".join([str(one.number) for one in some]), b"")
+            else:
+                for one in some:
+                    rows += (kind, step, one.number, one.detail or b"")
         return self.client.ask(
             self._call("apply", (self._now(now), source, MOST_TODO, *rows), _applied)
         )

@@ -298,11 +298,11 @@ class Queue:
         }
         return read_entries(self.scripts["flow_read"].run(values))
 
-    def flow_outbox_drop(self, entry_ids: Sequence[str]) -> int:
-        """Delete entries that were taken to their flows; how many there were."""
+    def flow_outbox_drop(self, entry_ids: Sequence[str], drainer: str = "") -> int:
+        """Delete up to 1,000 entries that were taken to their flows; how many are left."""
         if not entry_ids:
-            return 0
-        return int(self.scripts["flow_drop"].run({}, entry_ids)[0])
+            return self.admin.flow_backlog().entries
+        return int(self.scripts["flow_drop"].run({"drainer": drainer}, entry_ids)[1])
 
     def dequeue(
         self,

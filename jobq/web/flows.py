@@ -6,13 +6,18 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from starlette.requests import Request
+
 from jobq.flows.identity import member_mid
 from jobq.flows.listing import FlowRow
+from jobq.flows.run import FlowRun
 from jobq.flows.state import Edge, FlowView, StepState, StepView, counted, step_sentence
 from jobq.observe.chart import ChartFrame
 from jobq.observe.graph import DrawnGraph, GraphEdge, GraphNode, draw
+from jobq.web.acting import audited
 from jobq.web.filters import quoted
 from jobq.web.formats import duration, number
+from jobq.web.site import site_of
 
 #: State of a step -> the state of messages whose colour and glyph it has.
 LOOKS: dict[StepState, str] = {
@@ -96,6 +101,8 @@ def _row(flow: FlowView, view: StepView, on_path: bool) -> StepRow:
     )  # fmt: skip
     if facts.kind == "flow" or not facts.has_begun or state == "skipped" or not facts.queue:
         return row
+    if facts.kind == "wait" and not facts.due_at:
+        return row  # no message stands for its timeout
     mid = member_mid(flow.facts.flow_id, facts.name)
     named = quoted(mid) if facts.kind != "map" else f"{quoted(mid.removesuffix('0'))}*"
     dead = f"queue:{quoted(facts.queue)} mid:{named}" if facts.dead else ""
@@ -181,3 +188,13 @@ def listed(row: FlowRow) -> ListedFlow:
     steps = step_rows(row.view)
     running = sum(one.share or 0.0 for one in steps if one.view.state == "running")
     return ListedFlow(row, min(1.0, (row.view.over + running) / len(steps)))
+
+
+def steer(
+    request: Request, view: FlowView, verb: str, say: Callable[[FlowRun], None], step: str = ""
+) -> None:
+    """Send a signal, a retry or a cancel to a flow, with an entry of the audit log before and after."""
+    facts = view.facts
+    what = f"flow:{facts.flow_id}" + (f" step:{step[:40]}" if step else "")
+    with audited(request, f"flow-{verb}", queue=facts.queue, filter=what):
+        say(FlowRun(facts.name, facts.id, client=site_of(request).operate))

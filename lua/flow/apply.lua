@@ -12,7 +12,7 @@ ARGV
   source  `q` and the queue that the entries were read from, or `f` and the flow that says them
   limit  things to be sent that are answered at most
   then up to 1,000 groups: kind, step, number, detail. Kinds: `begin`, `look`, `cancel`; `done`, `dead`, `cancelled` of
-  the member `number` of `step`; `result`: done, detail is its result; `signal`: detail is its value; `retry` of
+  the member `number` of `step`, of done also of several numbers joined by commas, 1,000 in all; `result`: done, detail is its result; `signal`: detail is its value; `retry` of
   `step`, or '' for all
 RETURNS  {'', 0, 0} if the flow is gone; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
          groups: step (`^`: the parent), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
@@ -30,9 +30,19 @@ keys_are(10)
 arguments_are(3, 0, 1000, 4)
 whole_or_none('now', now, 0, 253402300799999)
 limit = whole('limit', limit, 1, 250)
+local nlisted = 0
 for i = 4, #ARGV, 4 do
-  if not KINDS[ARGV[i]] then refuse('kind', 'a kind of entry') end
-  whole('number', ARGV[i + 2], 0, 9999999)
+  local kind, number = ARGV[i], ARGV[i + 2]
+  if not KINDS[kind] then refuse('kind', 'a kind of entry') end
+  if kind == 'done' and string.find(number, ',', 1, true) then
+    local _, commas = string.gsub(number, ',', '')
+    nlisted = nlisted + commas + 1
+    if nlisted > 1000 or not string.find(number, '^%d[%d,]*%d$') or string.find(number, '%d%d%d%d%d%d%d%d') then
+      refuse('number', 'up to 1,000 whole numbers from 0 to 9999999, with commas')
+    end
+  elseif not string.find(number, '^%d+$') or #number > 7 then
+    whole('number', number, 0, 9999999)
+  end
   if #ARGV[i + 3] > 65536 then refuse('detail', 'at most 65,536 bytes') end
 end
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
@@ -190,11 +200,60 @@ local function commanded(kind, name, detail)
   return true
 end
 
-local MEMBERS = {done = 1, dead = 1, cancelled = 1, result = 1}
+local function ones_in(number)
+  local count = 0
+  while number > 0 do
+    count, number = count + number % 2, math.floor(number / 2)
+  end
+  return count
+end
+
+-- So many bits of `length` ones each, {first, length}, set at once. -> how many of them were not set
+local function set_runs(key, runs)
+  local fields, missing = {}, 0
+  for i, run in ipairs(runs) do
+    fields[4 * i - 3], fields[4 * i - 2] = 'SET', 'u' .. run[2]
+    fields[4 * i - 1], fields[4 * i] = string.format('%d', run[1]), string.format('%.0f', 2 ^ run[2] - 1)
+  end
+  for i, was in ipairs(redis.call('BITFIELD', key, unpack(fields))) do missing = missing + runs[i][2] - ones_in(was) end
+  return missing
+end
+
+-- Most entries say that members of a map are done, and most of these are neighbours: up to 32 bits are set as one.
+local function members_done(name, list)
+  local s = step_of(name)
+  local of_map = s and s.kind == 'map' and s.nretried == 0
+  local from_there, runs, names, run = of_map and is_from_there(s, 0), {}, {}, {0, 32}
+  for digits in string.gmatch(list, '%d+') do
+    local bit = from_there and bit_of(s, tonumber(digits))
+    if bit then
+      if bit == run[1] + run[2] and run[2] < 32 then
+        run[2] = run[2] + 1
+      else
+        run = {bit, 1}
+        runs[#runs + 1] = run
+      end
+      names[#names + 1] = digits
+    elseif of_map or not member_ended('done', name, tonumber(digits)) then
+      refused = refused + 1
+    end
+  end
+  if not runs[1] then return end
+  change(s)
+  s.nended, s.ndone = s.nended + set_runs(ended, runs), s.ndone + set_runs(done, runs)
+  if redis.call('HLEN', failed) > 0 then
+    for i, digits in ipairs(names) do names[i] = name .. ':' .. digits end
+    redis.call('HDEL', failed, unpack(names))
+  end
+end
+
+local MEMBERS = {dead = 1, cancelled = 1, result = 1}
 for i = 4, #ARGV, 4 do
   local kind, name, number, detail = unpack(ARGV, i, i + 3)
-  local taken
-  if MEMBERS[kind] then
+  local taken = kind == 'done'
+  if taken then
+    members_done(name, number)
+  elseif MEMBERS[kind] then
     taken = member_ended(kind, name, tonumber(number), detail)
   else
     taken = commanded(kind, name, detail)

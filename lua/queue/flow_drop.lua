@@ -3,26 +3,29 @@
 flow_drop: delete entries of flow_outbox that were taken to their flows.
 
 KEYS
-  eoq_backoff:string wake:list flow_outbox:stream
+  eoq_backoff:string wake:list flow_outbox:stream flow_claim:string
 ARGV
-  one per entry: its id, 1-1000 of them
-RETURNS  {how many were there}
+  drainer  whose claim ends where none is left; '' = read without a claim
+  then one per entry: its id, 1-1000 of them
+RETURNS  {how many were there, how many are left}
 COST     O(entries)
-WRITES   eoq_backoff and wake and flow_outbox
+WRITES   eoq_backoff and wake and flow_outbox and flow_claim
 ]]
-local eoq_backoff, wake, flow_outbox = unpack(KEYS)
+local eoq_backoff, wake, flow_outbox, flow_claim = unpack(KEYS)
+local drainer = unpack(ARGV, 1, 1)
 
 --@include shared/_arguments
-keys_are(3)
-arguments_are(0, 1, 1000)
+keys_are(4)
+arguments_are(1, 1, 1000)
 --@include _stored
-for i = 1, #ARGV do
+for i = 2, #ARGV do
   if #ARGV[i] > 41 or not string.find(ARGV[i], '^%d+%-%d+$') then refuse('an id', 'two numbers with a hyphen between them') end
 end
-probe('STRLEN', eoq_backoff)
+probe('STRLEN', eoq_backoff, flow_claim)
 local nwake, before, MOST_ENTRIES = redis.call('LLEN', wake), redis.call('XLEN', flow_outbox), 1000000
 --@include _wake
-local gone = redis.call('XDEL', flow_outbox, unpack(ARGV))
+local gone = redis.call('XDEL', flow_outbox, unpack(ARGV, 2))
 -- Messages of flows stood still.
 if before > MOST_ENTRIES and before - gone <= MOST_ENTRIES then wake_up() end
-return {gone}
+if gone == before and drainer ~= '' and redis.call('GET', flow_claim) == drainer then redis.call('DEL', flow_claim) end
+return {gone, before - gone}

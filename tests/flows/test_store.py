@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -183,6 +184,50 @@ def test_a_map_is_numbered_by_chunks_and_ends_when_it_is_sealed(client: Any):
     assert flow.send() == []
     flow.tell("done", "rows", 9_999)
     assert flow.send() == ["send after"]
+
+
+def test_members_of_a_map_count_once_in_whatever_order_and_however_often_they_end(client: Any):
+    random_ = random.Random(11)
+    told = Told(client, step("rows", kind="map", source="stream"), step("one"))
+    for chunk in range(4):
+        told.store.reserve("rows", chunk, 250)
+    told.tell("begin")
+    done, ended, refused = set[int](), set[int](), 0
+    for _ in range(60):
+        changes = []
+        for _ in range(random_.randrange(1, 6)):
+            first, kind = random_.randrange(1_010), random_.choice(["done"] * 5 + ["dead"])
+            numbers = [*range(first, first + random_.choice((1, 7, 31, 32, 33, 100)))]
+            random_.shuffle(numbers) if random_.random() < 0.3 else None
+            changes += [FlowChange(kind, "rows", one) for one in numbers]
+            known = {one for one in numbers if one < 1_000}
+            refused += len(numbers) - len(known)
+            ended |= known
+            done |= known if kind == "done" else set()
+        told.store.apply(HOME, changes)
+        facts = told.store.facts()
+        assert facts is not None
+        [rows] = [one for one in facts.steps if one.name == "rows"]
+        assert (rows.done, rows.ended, facts.refused) == (len(done), len(ended), refused)
+        assert rows.dead == len(ended - done)
+    assert set(told.store.failures()) <= {f"rows:{one}" for one in ended - done}
+    failed, cursor = set[int](), 0
+    while cursor >= 0:
+        page = told.store.page("rows", "failed", cursor)
+        failed.update(page.numbers)
+        cursor = page.cursor
+    assert failed == ended - done
+
+
+@pytest.mark.parametrize(
+    "number", ["1,", ",1", "1,x", "1,12345678", ",".join(["1"] * 1_001), "", "-1"]
+)
+def test_lists_of_members_are_refused_if_they_are_none(client: Any, number: str):
+    told = Told(client, step("rows", kind="map", source="stream"))
+    with pytest.raises(ScriptError, match="number must be"):
+        told.store.client.ask(
+            told.store._call("apply", ("", HOME, 1, "done", "rows", number, b""), list)
+        )
 
 
 def test_an_empty_map_is_done_at_once_and_all_behind_it_goes_on(client: Any):

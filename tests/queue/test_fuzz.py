@@ -61,7 +61,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "finish": Call(
             _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)
         ),
-        "flow_drop": Call(("5-1", "7-1")),
+        "flow_drop": Call(("drainer", "5-1", "7-1")),
         "flow_read": Call(("drainer", 1_000, 10, "")),
         "fsck": Call(("ready", 0, 10)),
         "hold": Call((NOW + 5_000, "acme", 60_000)),
@@ -107,6 +107,8 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     queue.enqueue_many([(f"due{i}", b"v") for i in range(3)], delay=3_600, dedupe=1, now=at(3))
     queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
     queue.cancel("ready0", now=at(4))
+    queue.enqueue_members([(f"~f.s.{i}", b"v") for i in range(3)], now=at(3))
+    queue.cancel("~f.s.0", now=at(4))
     keyed_ones(queue, at)
     queue.enqueue(b"w", mid="ready3", can_update=True, delay=60, now=at(4))
     queue.admin.schedule("add", "nightly", "{}", now=at(1_000))

@@ -151,11 +151,14 @@ def test_announcements_are_read_by_one_drainer_until_it_drops_them(queue: Queue,
     assert queue.flow_outbox(drainer="B") == []
     assert queue.flow_outbox(drainer="A") == queue.flow_outbox() == entries
     assert queue.admin.flow_backlog() == (2, entries[0].since_ms)
-    assert queue.flow_outbox_drop([one.entry_id for one in entries]) == 2
-    assert queue.flow_outbox(drainer="A") == []
-    assert not redis.exists(f"{queue.prefix}flow-claim")
+    assert queue.flow_outbox_drop([entries[1].entry_id], "A") == 1
+    assert queue.flow_outbox(drainer="B") == []
+    assert queue.flow_outbox_drop([entries[0].entry_id], "A") == 0
     queue.announce("look", "import:7")
-    assert len(queue.flow_outbox(drainer="B")) == 1
+    [look] = queue.flow_outbox(drainer="B")
+    assert queue.flow_outbox_drop([look.entry_id]) == 0
+    assert queue.flow_outbox(drainer="B") == []
+    assert not redis.exists(f"{queue.prefix}flow-claim")
 
 
 def test_an_announcement_wakes_a_child_whose_dequeue_says_that_entries_wait(
@@ -204,7 +207,7 @@ def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, r
     assert (word, flags) == (b"handed", 3)
     assert sleep_ms > 0
     redis.delete(queue.wake_key)
-    assert run("flow_drop", ids[0]) == [1]
+    assert run("flow_drop", "", ids[0]) == [1, 3]
     assert redis.llen(queue.wake_key) == 1
     assert len(run("dequeue", "me", 2, "", 1_000, 3, 8)) == 4 + 7 * 8
 

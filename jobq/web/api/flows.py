@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, FlowClosedError
 from jobq.flows.listing import FlowRow, flow_page, flow_view, is_flow, unserved
+from jobq.flows.run import FlowRun
 from jobq.flows.state import FLOW_STATES, STEP_STATES, FlowView, StepView, step_sentence
+from jobq.web.access.identity import UserRole
 from jobq.web.api.resource import (
     PAGING,
     ApiCall,
+    ConflictError,
     NotThereError,
     Parameter,
     cursor_text,
@@ -24,11 +29,13 @@ from jobq.web.api.shapes import (
     ByName,
     Items,
     Maybe,
+    Optional,
     RecordShape,
     Text,
     Whole,
     listed,
 )
+from jobq.web.flows import steer
 
 _AT = Maybe(MOMENT, zero=True)
 FLOW = RecordShape(
@@ -42,6 +49,26 @@ STEP = RecordShape(
     ended=WHOLE, dead=WHOLE, retried=WHOLE, due_at=_AT, flow=TEXT, added_at=_AT, ready_at=_AT, ended_at=_AT,
     after=Items(RecordShape(step=TEXT, when=TEXT)), waits=Text("What it waits for, or why it is skipped."),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JsonShape:
+    """Any JSON value."""
+
+    says: str = ""
+
+    def written(self, value: Any) -> Any:
+        """Return the value itself."""
+        return value
+
+    def described(self) -> dict[str, Any]:
+        """Return the JSON schema, which allows everything."""
+        return {"description": self.says}
+
+
+SENT = RecordShape(
+    flow=TEXT, sent=Text("What was sent to the flow. A worker does it within seconds.")
+)
 
 
 @resource(
@@ -74,15 +101,67 @@ def flows(call: ApiCall) -> Any:
 )  # fmt: skip
 def flow(call: ApiCall) -> Any:
     """Show one flow and its steps."""
-    client, name = call.site.client, call["flow"]
-    view = flow_view(client, name) if is_flow(name) else None
-    if view is None:
-        raise NotThereError(f"there is no flow {name!r:.140}, or it is over and was deleted")
+    client, view = call.site.client, _known(call)
     return _record(view) | {
         "refused": view.facts.refused, "steps": [_step(view, one) for one in view.steps],
         "unserved": unserved(client, view), "waits_for": [one._asdict() for one in view.waits_for],
         "critical_path": [one._asdict() for one in view.critical_path],
     }  # fmt: skip
+
+
+@resource(
+    "/flows/{flow}/signal", SENT, method="POST", role=UserRole.OPERATE, status=202,
+    body=RecordShape(step=Text("The wait that it ends."), value=Optional(JsonShape("What comes with it."))),
+)  # fmt: skip
+def signal_flow(call: ApiCall) -> Any:
+    """End a wait of a flow."""
+    step, value = _step_of(call), call.body.get("value")
+    return _sent(call, "signal", lambda run: run.signal(step, value), step)
+
+
+@resource(
+    "/flows/{flow}/retry", SENT, method="POST", role=UserRole.OPERATE, status=202,
+    body=RecordShape(step=Optional(Text("Only the dead of this step."))),
+)  # fmt: skip
+def retry_flow(call: ApiCall) -> Any:
+    """Run again what is dead, and then the steps behind it."""
+    step = _step_of(call)
+    return _sent(call, "retry", lambda run: run.retry(step or None), step)
+
+
+@resource(
+    "/flows/{flow}/cancel", SENT, method="POST", role=UserRole.ADMIN, status=202,
+    body=RecordShape(confirm=Text("The flow's id, since this can't be undone.")),
+)  # fmt: skip
+def cancel_flow(call: ApiCall) -> Any:
+    """Cancel a flow."""
+    if call.body.get("confirm") != call["flow"]:
+        raise ConfigError("this can't be undone; give the flow's id as confirm")
+    return _sent(call, "cancel", FlowRun.cancel)
+
+
+def _sent(call: ApiCall, verb: str, say: Callable[[FlowRun], None], step: str = "") -> Any:
+    view = _known(call)
+    try:
+        steer(call.request, view, verb, say, step)
+    except FlowClosedError as error:
+        raise ConflictError(str(error)) from error
+    return {"flow": view.facts.flow_id, "sent": verb}
+
+
+def _step_of(call: ApiCall) -> str:
+    step = call.body.get("step") or ""
+    if not isinstance(step, str):
+        raise ConfigError(f"step={step!r:.80} is not the name of a step")
+    return step
+
+
+def _known(call: ApiCall) -> FlowView:
+    name = call["flow"]
+    view = flow_view(call.site.client, name) if is_flow(name) else None
+    if view is None:
+        raise NotThereError(f"there is no flow {name!r:.140}, or it is over and was deleted")
+    return view
 
 
 def _row(row: FlowRow) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from jobq.flows.run import FlowRun
 from jobq.flows.state import FLOW_STATES, FlowView
 from jobq.web import flows as shown
 from jobq.web.access.identity import UserRole
-from jobq.web.acting import performing
 from jobq.web.pages.foreign import offset_of
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, nav, page, path_to
@@ -117,16 +116,13 @@ def cancel_flow(request: Request) -> Response:
 
 
 def _say(request: Request, verb: str, say: Callable[[FlowRun], None], step: str = "") -> Response:
-    """Tell a flow something, with an entry of the audit log, and show the flow."""
+    """Send something to a flow, with an entry of the audit log, and show the flow."""
     view = _known(request)
-    facts = view.facts
-    what = f"flow:{facts.flow_id}" + (f" step:{step[:40]}" if step else "")
-    with performing(request, f"flow-{verb}", queue=facts.queue, filter=what) as client:
-        try:
-            say(FlowRun(facts.name, facts.id, client=client))
-        except (FlowClosedError, CodecError) as error:
-            raise ConfigError(str(error)) from error
-    return RedirectResponse(path_to(request, "flow", flow=facts.flow_id, said=verb), 303)
+    try:
+        shown.steer(request, view, verb, say, step)
+    except (ConfigError, FlowClosedError, CodecError) as error:
+        raise HTTPException(409, str(error)) from error
+    return RedirectResponse(path_to(request, "flow", flow=view.facts.flow_id, said=verb), 303)
 
 
 def _value(text: str) -> Any:

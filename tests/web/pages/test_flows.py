@@ -236,3 +236,24 @@ def test_an_admin_cancels_a_flow_by_typing_its_id(
     assert "– cancelled" in words(admin.get("/flows/order:1").text)
     again = admin.post("/flows/order:1/steer", data={"verb": "signal", "step": "approved"})
     assert again.status_code == 409 and "cancelled" in again.text
+
+
+def test_programs_steer_flows_the_same(visit: Any, flowing: Flowing, client: Any) -> None:
+    operator, admin = visit(UserRole.OPERATE), visit(UserRole.ADMIN)
+    for one in (operator, admin):
+        one.headers.update({"Authorization": "Bearer x"})
+    path = "/api/v1/flows/order:1"
+    waits = operator.get(path).json()["waits_for"]
+    assert [one["code"] for one in waits] == ["signal"]
+    sent = operator.post(f"{path}/signal", json={"step": "approved", "value": {"by": "anna"}})
+    assert (sent.status_code, sent.json()) == (202, {"flow": "order:1", "sent": "signal"})
+    assert operator.post("/api/v1/flows/order:2/retry", json={}).status_code == 202
+    assert sorted(flowing.work()) == ["~order:1.ship.0", "~order:2.bad.0", "~order:2.ship.0"]
+    assert operator.get(path).json()["state"] == "done"
+    assert operator.post(f"{path}/signal", json={"step": "approved"}).status_code == 409
+    assert operator.post(f"{path}/retry", json={"step": 7}).status_code == 400
+    assert operator.post(f"{path}/cancel", json={"confirm": "order:1"}).status_code == 403
+    assert admin.post(f"{path}/cancel", json={"confirm": "x"}).status_code == 400
+    assert operator.post("/api/v1/flows/none:1/retry", json={}).status_code == 404
+    done = [one.verb for one in AuditLog(client).page() if one.phase == "done"]
+    assert done == ["flow-retry", "flow-signal"]

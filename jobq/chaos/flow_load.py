@@ -1,0 +1,121 @@
+"""The jobs and the producers of a round of flows.
+
+`python -m jobq.chaos.flow_load QUEUE,… FLOWS MEMBERS PROGRESS` is one producer: it starts flows of four steps, or one
+with a map of so many members. It appends a line to PROGRESS for each flow that it started and each thousandth member
+that it made. After a kill it continues with the flow that it was at.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jobq.chaos.ledger import Ledger
+from jobq.client.connection import Client, default_client
+from jobq.flows.flow import Flow
+from jobq.jobs.context import current
+from jobq.jobs.registry import job
+
+FOLDER = "JOBQ_CHAOS_LEDGER"
+ledger = Ledger(os.environ.get(FOLDER, ""))
+#: One part in so many takes long enough to be killed while it runs.
+LONG_EVERY, LONG_S = 7, 0.2
+DIAMOND, WIDE = "diamond", "wide"
+#: How long the flows of a round are kept: longer than a round lasts.
+KEEP = "2h"
+EACH_MEMBERS = 1_000
+
+
+@job(name="jobq.chaos.part")
+def part(number: int, *before: int) -> int:
+    """One step: add up what came before."""
+    _note("start")
+    if number % LONG_EVERY == 0:
+        time.sleep(LONG_S)
+    _note("end")
+    return number + sum(before)
+
+
+@job(name="jobq.chaos.member")
+def member(number: int) -> None:
+    """One member of a map."""
+    ledger.write("member", number=number)
+
+
+@job(name="jobq.chaos.callback", result_ttl=KEEP)
+def callback(*before: int) -> int:
+    """The last step of a flow."""
+    _note("start")
+    _note("end")
+    return sum(before)
+
+
+def _note(word: str) -> None:
+    # Read the time first: a process that is stopped in between must not claim a lease that is over.
+    at, context = time.monotonic(), current()
+    ledger.write(
+        word, at=at, mid=context.mid, attempt=context.attempt, fence=context.fence,
+        pid=os.getpid(), thread=threading.get_native_id(), left=min(context.lease_left, 3600.0),
+        generation=context.generation,
+    )  # fmt: skip
+
+
+def diamond(number: int, queues: Sequence[str], client: Client) -> Flow:
+    """Return a flow of four steps on four queues; its result is `diamond_result`."""
+    flow = Flow(DIAMOND, id=str(number), keep=KEEP, client=client)
+    at = [queues[(number + turn) % len(queues)] for turn in range(4)]
+    top = flow.step(part.options(queue=at[0]), number, name="top")
+    left = flow.step(part.options(queue=at[1]), number + 1, top.result, name="left")
+    right = flow.step(part.options(queue=at[2]), number + 2, top.result, name="right")
+    flow.step(callback.options(queue=at[3]), left.result, right.result, name="last")
+    return flow
+
+
+def diamond_result(number: int) -> int:
+    """Return what the last step of a diamond returns."""
+    return 4 * number + 3
+
+
+def wide(members: int, queues: Sequence[str], client: Client, progress: Path) -> Flow:
+    """Return a flow with one map, and a step after it."""
+    flow = Flow(WIDE, id="0", keep=KEEP, client=client)
+    numbers = _counted(members, progress)
+    every = flow.map(member.options(queue=queues[0]), numbers, name="every")
+    flow.step(callback.options(queue=queues[1]), after=every, name="last")
+    return flow
+
+
+def _counted(members: int, progress: Path) -> Iterator[int]:
+    """Yield the numbers of a map's members, and note how far it is and how much memory that took."""
+    for number in range(members):
+        if number % EACH_MEMBERS == 0:
+            _append(progress, f"{number}")
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            ledger.write("producer", made=number, peak_kb=peak, pid=os.getpid())
+        yield number
+
+
+def _append(progress: Path, text: str) -> None:
+    with progress.open("a") as lines:
+        lines.write(f"{text}\n")
+
+
+def main(names: str, flows: str, members: str, progress: str) -> None:
+    """One producer, until it has started everything or is killed."""
+    queues, client, path = names.split(","), default_client(), Path(progress)
+    if int(members):
+        wide(int(members), queues, client, path).start()
+        return
+    made = len(path.read_text().split()) if path.exists() else 0
+    for number in range(made, int(flows)):
+        diamond(number, queues, client).start()
+        _append(path, str(number))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
