@@ -9,7 +9,8 @@ from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
 from jobq.flows.definition import FlowStep, MapStep, StepList, checked_graph
 from jobq.flows.identity import member_of
 from jobq.flows.references import ResultOf
-from jobq.flows.starting import add_members, drain_soon, put_items, stored_step
+from jobq.flows.run import drain_soon
+from jobq.flows.starting import add_members, put_items, stored_step
 from jobq.flows.state import When
 from jobq.flows.store import FlowStore
 from jobq.jobs.context import Context

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from typing import Any, TypeVar, overload
 
+from jobq.client.connection import Client
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import (
@@ -31,6 +32,8 @@ from jobq.jobs.signing import seal_of
 
 R = TypeVar("R")
 
+#: Entries of an outbox that a producer takes to flows: those of others, too, that lie before what it said.
+MOST_ENTRIES = 512
 #: Between two looks at a flow: from the first pause to the longest one.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 
@@ -185,12 +188,16 @@ class FlowRun:
     def _say(self, view: FlowView, word: Word, detail: str = "") -> None:
         home = view.facts.queue
         announce(self._client, home, word, self.flow_id, detail)
-        # A worker does it if this fails.
-        with suppress(JobqError):
-            Drainer(self._client).drain(home)
+        drain_soon(self._client, home)
 
     def __repr__(self) -> str:
         return f"FlowRun({self.name!r}, {self.id!r})"
+
+
+def drain_soon(client: Client, home: str) -> None:
+    """Take what was announced to its flow now. If that fails, or much lies before it, a worker does it."""
+    with suppress(JobqError):
+        Drainer(client).drain(home, MOST_ENTRIES)
 
 
 class LongerPauses:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
-from jobq.errors import ConfigError, FlowClosedError, FlowConflictError, JobqError
+from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
 from jobq.flows.announcing import announce, client_of, queue_at
 from jobq.flows.contents import kept_call
 from jobq.flows.definition import (
@@ -27,7 +26,7 @@ from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
 from jobq.flows.listing import put_on_list
 from jobq.flows.references import FlowInput, ResultOf, header_of
-from jobq.flows.run import FlowRun
+from jobq.flows.run import FlowRun, drain_soon
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
 from jobq.flows.timer import TIMER
@@ -62,12 +61,6 @@ def started(flow: Definition) -> FlowRun:
             add_members(client, store, step, flow.home)
             drain_soon(client, flow.home)
     return run
-
-
-def drain_soon(client: Client, home: str) -> None:
-    """Take what was announced to its flow now. If that fails, a worker does it."""
-    with suppress(JobqError):
-        Drainer(client).drain(home)
 
 
 class Planned:
