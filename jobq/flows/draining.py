@@ -87,10 +87,9 @@ class Drainer:
         """Take entries to their flows; those flows whose next steps couldn't be sent yet."""
         sending, stuck = self._sending(read_at), set()
         for flow in sorted(flows_in(entries)):
-            records = [one for entry in entries for one in entry.records if flow_of(one) == flow]
             try:
                 sender = StepSender(sending, flow)
-                applied = self._apply(queue, sender.store, records)
+                applied = self._apply(queue, sender.store, entries)
                 if not sender.send_all(applied):
                     stuck.add(flow)
             except ScriptError as error:
@@ -110,16 +109,15 @@ class Drainer:
         source, after, changes = queue_at(self.client, queue), "", list[FlowChange]()
         while entries := source.flow_outbox(PER_CALL, after=after):
             after = entries[-1].entry_id
-            records = [one for entry in entries for one in entry.records if flow_of(one) == flow]
             changes += [
-                one for one in self._changes(source, records) if one.kind in ENDINGS.values()
+                one for one in self._changes(source, flow, entries) if one.kind in ENDINGS.values()
             ]
         return changes
 
-    def _apply(self, queue: Queue, store: FlowStore, records: Sequence[OutboxRecord]) -> Applied:
-        """Apply records in order, then delete the results that the flow has now."""
+    def _apply(self, queue: Queue, store: FlowStore, entries: Sequence[OutboxEntry]) -> Applied:
+        """Apply what entries say about one flow, in order; then delete the results that it has now."""
         applied = None
-        for some in in_calls(self._changes(queue, records)):
+        for some in in_calls(self._changes(queue, store.flow, entries)):
             applied = store.apply(f"q{queue.name}", some)
             kept = [
                 queue.result_key(member_mid(store.flow, one.step, one.number))
@@ -130,38 +128,40 @@ class Drainer:
                 commands(self.client, queue.wake_key, [("UNLINK", one) for one in kept])
         return applied or store.apply(f"q{queue.name}", [])
 
-    def _changes(self, queue: Queue, records: Sequence[OutboxRecord]) -> list[FlowChange]:
-        results = self._results(queue, [one.subject for one in records if one.kind == "done+"])
+    def _changes(self, queue: Queue, flow: str, entries: Sequence[OutboxEntry]) -> list[FlowChange]:
+        records = [
+            (entry.entry_id, one)
+            for entry in entries
+            for one in entry.records
+            if flow_of(one) == flow
+        ]
+        results = self._results(queue, [one.subject for _, one in records if one.kind == "done+"])
         changes = []
-        for one in records:
+        for entry_id, one in records:
             member = member_of(one.subject)
             if one.kind in ENDINGS and member is not None:
                 changes.append(_ending(one, member, results.get(one.subject)))
             elif one.kind in WORDS:
-                changes += self._said(queue.name, one)
+                changes += self._said(queue.name, one, entry_id)
         return changes
 
-    def _said(self, queue: str, record: OutboxRecord) -> Iterator[FlowChange]:
+    def _said(self, queue: str, record: OutboxRecord, entry_id: str) -> Iterator[FlowChange]:
+        text = record.detail.decode("utf-8", "replace")
         try:
-            detail = announced(
-                self.client,
-                queue,
-                record.kind,
-                record.subject,
-                record.detail.decode("utf-8", "replace"),
-            )
+            detail = announced(self.client, queue, record.kind, record.subject, text)
         except CodecError as error:
             _log.warning("flow %s takes no %s: %s", record.subject, record.kind, error)
             return
         if record.kind == "signal":
-            step, _, text = detail.partition(SEPARATOR)
-            value = text.encode()
+            step, _, said = detail.partition(SEPARATOR)
+            value = said.encode()
             if len(value) > MOST_RESULT_BYTES:
                 _log.error("the signal %s of flow %s is over 64 KiB", step, record.subject)
             else:
-                yield FlowChange("signal", step, 0, value)
+                yield FlowChange("signal", step, 0, value, entry_id)
         else:
-            yield FlowChange(record.kind, detail if record.kind == "retry" else "")
+            step = detail if record.kind == "retry" else ""
+            yield FlowChange(record.kind, step, 0, None, entry_id)
 
     def _results(self, queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
         """The stored results of members; those that are gone were taken to the flow before."""

@@ -127,7 +127,7 @@ class FlowStore:
                 rows += (kind, step, ",".join([str(one.number) for one in some]), b"")
             else:
                 for one in some:
-                    rows += (kind, step, one.number, one.detail or b"")
+                    rows += (kind, step, one.entry or one.number, one.detail or b"")
         return self.client.ask(
             self._call("apply", (self._now(now), source, MOST_TODO, *rows), _applied)
         )

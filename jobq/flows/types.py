@@ -58,13 +58,15 @@ class FlowChange(NamedTuple):
     """One thing that happened to a flow, for `FlowStore.apply`.
 
     kind: done, dead or cancelled of a member; begin, cancel, look; signal or retry of a step. detail: the result of a
-    done member, the value of a signal; None without one.
+    done member, the value of a signal; None without one. entry: id of the entry that says the last five, so that each
+    is taken once.
     """
 
     kind: str
     step: str = ""
     number: int = 0
     detail: bytes | None = None
+    entry: str = ""
 
 
 class TodoItem(NamedTuple):

@@ -13,9 +13,9 @@ local function text(number) return string.format('%.0f', number) end
 
 -- The flow, or nil for one that is gone.
 local function read_flow()
-  local found = redis.call('HMGET', meta, 'state', 'home', 'parent', 'definition', unpack(NUMBERS))
+  local found = redis.call('HMGET', meta, 'state', 'home', 'parent', 'said', unpack(NUMBERS))
   if not found[1] then return nil end
-  local flow = {state = found[1], home = found[2] or '', parent = found[3] or '', definition = found[4] or '', was = {}}
+  local flow = {state = found[1], home = found[2] or '', parent = found[3] or '', said = found[4] or '', was = {}}
   for i, name in ipairs(NUMBERS) do flow[name] = count_in(found[i + 4]) end
   for name, value in pairs(flow) do flow.was[name] = value end
   return flow

@@ -11,9 +11,10 @@ ARGV
   now  epoch ms, or '' for the server's clock
   source  `q` and the queue that the entries were read from, or `f` and the flow that says them
   limit  things to be sent that are answered at most
-  then up to 1,000 groups: kind, step, number, detail. Kinds: `begin`, `look`, `cancel`; `done`, `dead`, `cancelled` of
-  the member `number` of `step`, of done also of several numbers joined by commas, 1,000 in all; `result`: done, detail is its result; `signal`: detail is its value; `retry` of
-  `step`, or '' for all
+  then up to 1,000 groups: kind, step, number, detail. Kinds: `done`, `dead`, `cancelled` of the member `number` of
+  `step`, of done also of several numbers joined by commas, 1,000 in all; `result`: done, detail is its result; `begin`,
+  `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. The number of these five is the id of
+  their entry, 0 for none: each is taken once, in the order of ids
 RETURNS  {'', 0, 0} if the flow is gone; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
          groups: step (`^`: the parent), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
 COST     O(entries + steps that wait for those that ended), O(steps) for cancel and retry
@@ -23,9 +24,8 @@ local meta, steps, calls, items, done, ended, retried, failed, results, todo = u
 local now, source, limit = unpack(ARGV)
 
 --@include shared/_arguments
-local KINDS = {
-  begin = 1, look = 1, cancel = 1, done = 1, dead = 1, cancelled = 1, result = 1, signal = 1, retry = 1,
-}
+local MEMBERS = {done = 1, dead = 1, cancelled = 1, result = 1}
+local WORDS = {begin = 1, look = 1, cancel = 1, signal = 1, retry = 1}
 keys_are(10)
 arguments_are(3, 0, 1000, 4)
 whole_or_none('now', now, 0, 253402300799999)
@@ -33,8 +33,11 @@ limit = whole('limit', limit, 1, 250)
 local nlisted = 0
 for i = 4, #ARGV, 4 do
   local kind, number = ARGV[i], ARGV[i + 2]
-  if not KINDS[kind] then refuse('kind', 'a kind of entry') end
-  if kind == 'done' and string.find(number, ',', 1, true) then
+  if WORDS[kind] then
+    if number ~= '0' and (#number > 32 or not string.find(number, '^%d+%-%d+$')) then refuse('number', '0 or the id of an entry') end
+  elseif not MEMBERS[kind] then
+    refuse('kind', 'a kind of entry')
+  elseif kind == 'done' and string.find(number, ',', 1, true) then
     local _, commas = string.gsub(number, ',', '')
     nlisted = nlisted + commas + 1
     if nlisted > 1000 or not string.find(number, '^%d[%d,]*%d$') or string.find(number, '%d%d%d%d%d%d%d%d') then
@@ -185,9 +188,21 @@ local function begin()
   for _, name in ipairs(names_in(redis.call('HGET', steps, ROOTS))) do candidates[#candidates + 1] = name end
 end
 
-local function commanded(kind, name, detail)
+-- Whether an entry with words of its own was taken before: a repetition must change nothing that came in between, since
+-- the one who took it first may delete the entry.
+local function was_said(id)
+  local ms, sequence = string.match(id, '^(%d+)%-(%d+)$')
+  if not ms then return false end
+  local last_ms, last = string.match(flow.said, '^(%d+)%-(%d+)$')
+  ms, sequence, last_ms, last = tonumber(ms), tonumber(sequence), tonumber(last_ms) or -1, tonumber(last) or -1
+  return ms < last_ms or ms == last_ms and sequence <= last
+end
+
+local function commanded(kind, name, id, detail)
   if kind == 'look' then return true end
   if source ~= 'q' .. flow.home then return false end
+  if was_said(id) then return true end
+  if id ~= '0' then flow.said = id end
   if kind == 'begin' then
     begin()
   elseif kind == 'cancel' then
@@ -241,13 +256,12 @@ local function members_done(name, list)
   if not runs[1] then return end
   change(s)
   s.nended, s.ndone = s.nended + set_runs(ended, runs), s.ndone + set_runs(done, runs)
-  if redis.call('HLEN', failed) > 0 then
+  if nreasons > 0 then
     for i, digits in ipairs(names) do names[i] = name .. ':' .. digits end
-    redis.call('HDEL', failed, unpack(names))
+    nreasons = nreasons - redis.call('HDEL', failed, unpack(names))
   end
 end
 
-local MEMBERS = {dead = 1, cancelled = 1, result = 1}
 for i = 4, #ARGV, 4 do
   local kind, name, number, detail = unpack(ARGV, i, i + 3)
   local taken = kind == 'done'
@@ -256,7 +270,7 @@ for i = 4, #ARGV, 4 do
   elseif MEMBERS[kind] then
     taken = member_ended(kind, name, tonumber(number), detail)
   else
-    taken = commanded(kind, name, detail)
+    taken = commanded(kind, name, number, detail)
   end
   if not taken then refused = refused + 1 end
 end

@@ -148,6 +148,23 @@ def test_a_failed_step_goes_another_way_and_a_retry_goes_on(client: Any):
     assert flow.store.failures() == {}
 
 
+def test_what_a_person_says_is_taken_once_whatever_came_in_between(diamond: Told):
+    """Another drainer may have deleted the entry by then, and nobody would send what a repetition brings."""
+    said = [
+        FlowChange("begin", entry="5-1"),
+        FlowChange("retry", entry="5-2"),
+        FlowChange("dead", "a"),
+    ]
+    assert [one.todo for one in diamond.store.apply(HOME, said[:1]).todo] == ["send"]
+    diamond.send()
+    for _ in range(2):
+        assert diamond.store.apply(HOME, said).state == "failed"
+    assert diamond.names(diamond.store.apply(HOME, [FlowChange("retry", entry="6-0")]).todo) == [
+        "revive a"
+    ]
+    assert diamond.store.apply(HOME, [FlowChange("cancel", entry="5-9")]).state == "running"
+
+
 def test_a_map_is_numbered_by_chunks_and_ends_when_it_is_sealed(client: Any):
     flow = Told(
         client, step("rows", kind="map", source="stream"), step("one"), step("after", "rows")
