@@ -58,6 +58,7 @@ class Machine:
         part("hashes_sets", store)
         part("lists_zsets", store)
         part("streams", store)
+        part("bits", store)
         snapshots = part("snapshots", store)
         scripts = part("runtime", store, snapshots)
         snapshots.struct = scripts.struct
@@ -71,6 +72,7 @@ class Machine:
         self.leftovers, self.for_flows = scripts.leftovers, scripts.for_flows
         self.take, self.open, self.put = snapshots.take, snapshots.open, snapshots.put
         self.canonical, self.unchanged = snapshots.canonical, snapshots.unchanged
+        self.whole = snapshots.whole
         invariants = part("invariants", store, snapshots, scripts.struct)
         self.settled, self.broken = invariants.settled, invariants.broken
         self.recount = invariants.recount

@@ -10,8 +10,9 @@ import pytest
 from tests.model.machine import Machine
 
 DESCRIBE = """
+local function shown(byte) return '<' .. string.byte(byte) .. '>' end
 local function described(reply)
-  if type(reply) ~= 'table' then return type(reply) .. ' ' .. tostring(reply) end
+  if type(reply) ~= 'table' then return type(reply) .. ' ' .. string.gsub(tostring(reply), '[^ -~]', shown) end
   if reply.ok then return 'status ' .. reply.ok end
   local items = {}
   for i, item in ipairs(reply) do items[i] = described(item) end
@@ -38,11 +39,13 @@ end
 return out
 """
 
-# k a key of the right kind, f a field or member, v a value, i an index, n an integer,
+# k a key of the right kind, f a field or member, v a value, i an index, n an integer, o and p the place of a bit,
 # s a score, r the end of a range, t an id of a stream, b and e the ends of a range of these
 TEMPLATES = """
 string: GET k|STRLEN k|SET k v|SET k v PX 100000|INCR k|PTTL k
-any: DEL k k|UNLINK k|TYPE k|EXISTS k k|PEXPIRE k 100000
+string: GETBIT k o|SETBIT k o 1|SETBIT k o 0|SETBIT k o n|GETRANGE k i i
+string: BITFIELD k SET u3 p 5|BITFIELD k SET u1 p 1 SET u12 p 77
+any: DEL k k|UNLINK k|TYPE k|EXISTS k k|PEXPIRE k 100000|PERSIST k
 stream: XADD k t f v|XADD k t f v f v|XLEN k|XRANGE k b e|XRANGE k b e COUNT 2|XREVRANGE k e b COUNT 1
 stream: XTRIM k MINID t|RENAME k k
 hash: HGET k f|HMGET k f f|HEXISTS k f|HLEN k|HSTRLEN k f|HSET k f v f v|HSET k f n
@@ -71,6 +74,8 @@ def filled(rng: random.Random, kind: str, template: str) -> str:
         "v": lambda: rng.choice(["x", "", "7", "\x1f"]),
         "i": lambda: str(rng.randint(-4, 4)),
         "n": lambda: rng.choice(["1", "-3", "x"]),
+        "p": lambda: rng.choice(["0", "3", "13"]),
+        "o": lambda: rng.choice(["0", "1", "7", "8", "23", "-1", "x"]),
         "s": lambda: rng.choice(["0", "1", "-2", "1.5", "1e3", "x"]),
         "t": lambda: rng.choice(["1-1", "2-5", "3-1", "3-2", "7", "8-0", "9-4"]),
         "b": lambda: rng.choice(["-", "1", "2-6", "3-1", "8"]),

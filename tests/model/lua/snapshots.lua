@@ -226,6 +226,11 @@ local function raw(db)
   return table.concat(parts, '\n')
 end
 
+-- All of it as text; bits as numbers.
+function S.whole()
+  return (string.gsub(raw(R.db), '[\128-\255]', function(byte) return '<' .. string.byte(byte) .. '>' end))
+end
+
 -- Whether the database is as the open snapshot has it.
 function S.unchanged()
   local same = true

@@ -1,0 +1,48 @@
+"""Small flows, each with what is rare in it. JOBQ_MODEL=large explores the larger ones too."""
+
+from __future__ import annotations
+
+import os
+
+from tests.model.flow.world import Scope, StepOf
+
+ONE, CHAIN = (StepOf("a"),), (StepOf("a"), StepOf("b", "H", edges="a:done"))
+STREAM = StepOf("m", kind="map", source="stream", size=2)
+STORED = StepOf("m", "H", kind="map", source="items", edges="a:done", size=2)
+JOIN = (StepOf("a"), StepOf("b", "H"), StepOf("c", edges="a:done,b:done"))
+FORK = (StepOf("a"), StepOf("b", "H", edges="a:failed"), StepOf("c", edges="a:ended"))
+WAITS = (StepOf("w", kind="wait", timed=True), StepOf("b", "H", edges="w:done"))
+BEHIND = (StepOf("a"), StepOf("w", kind="wait", edges="a:done"))
+SMALL = (
+    Scope("a step, outages of any length", (StepOf("a", "H"),), {"kill": 1, "forget": 1}),
+    Scope("a join", JOIN, {"die": 1}, drainers=1),
+    Scope("a step that is retried", ONE, {"die": 1, "kill": 1, "retry": 1}, drainers=1),
+    Scope("a chain with forgers", CHAIN, {"forge": 1, "kill": 0}, drainers=1),
+    Scope(
+        "a chain that dies and is revived", CHAIN, {"die": 1, "kill": 1, "revive": 1}, drainers=1
+    ),
+    Scope("a fork by how it ended", FORK, {"die": 1, "kill": 1}, drainers=1),
+    Scope("a streamed map", (STREAM,), {"kill": 1, "stop": 1, "die": 1}, drainers=1),
+    Scope("a stored map", (StepOf("a"), STORED), {"kill": 1}, drainers=1),
+    Scope("a wait with a timeout", WAITS, {"signal": 1, "kill": 1}, drainers=1),
+    Scope("a wait behind a step", BEHIND, {"signal": 1, "kill": 1}, drainers=1),
+    Scope("a chain that is cancelled", CHAIN, {"cancel": 1, "kill": 1, "die": 1}, drainers=1),
+    Scope("a streamed map that is cancelled", (STREAM,), {"cancel": 1}, drainers=1),
+)
+LARGE = (
+    Scope("a step that is retried, two drainers", ONE, {"die": 1, "kill": 1, "retry": 1}),
+    Scope(
+        "a streamed map that is cancelled, deaths", (STREAM,), {"cancel": 1, "kill": 1}, drainers=1
+    ),
+    Scope("a chain, outages of any length", CHAIN, {"kill": 1, "forget": 1, "lose": 1}),
+    Scope(
+        "a chain that dies and is revived, two drainers", CHAIN, {"die": 1, "kill": 1, "revive": 1}
+    ),
+    Scope("a chain that is retried", CHAIN, {"die": 1, "kill": 1, "retry": 1}),
+    Scope("a stored map, two drainers", (StepOf("a"), STORED), {"kill": 1}),
+    Scope("a streamed map, two drainers", (STREAM,), {"kill": 1, "stop": 1, "die": 1, "revive": 1}),
+    Scope("a wait with a timeout, two drainers", WAITS, {"signal": 1, "kill": 1}),
+    Scope("a chain that is cancelled, two drainers", CHAIN, {"cancel": 1, "kill": 1}),
+)
+ALL = SMALL + LARGE
+SCOPES = ALL if os.environ.get("JOBQ_MODEL") == "large" else SMALL

@@ -1,0 +1,47 @@
+"""No interleaving of a small flow breaks F1 to F6; each fault that is sown is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.model.flow.explorer import Explorer
+from tests.model.flow.scopes import ALL, SCOPES
+from tests.model.flow.world import Scope
+from tests.model.machine import Mutation
+from tests.model.mutants import parsed
+
+BY_NAME = {scope.name: scope for scope in ALL}
+#: Of drainers and queues: fault, scope.
+FAULTS = {
+    "dead mids are accepted": "a chain that dies and is revived",
+    "nobody looks": "a step, outages of any length",
+    "entries are deleted first": "a stored map",
+}
+_COMMENT, *_BLOCKS = (
+    Path(__file__).with_name("mutants.txt").read_text().removesuffix("\n").split("\n\n")
+)
+MUTANTS = tuple(map(parsed, _BLOCKS))
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=[scope.name for scope in SCOPES])
+def test_no_interleaving_breaks_a_promise(scope: Scope) -> None:
+    result = Explorer(scope).run()
+
+    assert not result.violation, str(result)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_drainers_is_noticed(fault: str) -> None:
+    result = Explorer(BY_NAME[FAULTS[fault]], fault=fault).run()
+
+    assert result.violation, f"{fault} survived {result}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_a_fault_of_the_scripts_is_noticed(mutant: Mutation) -> None:
+    result = Explorer(BY_NAME[mutant.scope], mutant).run()
+
+    assert result.violation, f"{mutant.name} survived {result}"
+    assert "LuaError" not in result.violation, result.violation
