@@ -1,0 +1,123 @@
+"""`python -m bench.flows`: what members of a map cost beside plain messages, in jobs per second and CPU of the server.
+
+Two processes of a worker drain no-op jobs, first plain ones, then as many members of one map, and so on by turns. A map
+counts as drained when its flow is done, so its records are applied and deleted by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jobq
+from bench.page import put
+from bench.server import ROOT, private_server, server_s
+from bench.stage import wait_for
+from bench.work import noop
+from bench.worker import running_worker
+from jobq import Flow, Queue
+
+PAGE = ROOT / "docs" / "reference" / "performance.md"
+COMMAND = "python -m bench.flows --report"
+#: A drain counts from here to the end: by then all processes have started.
+FROM_SHARE = 0.2
+DEADLINE_S = 600
+
+
+class Drain(NamedTuple):
+    """Jobs per second; CPU per message in µs: of the worker with its start, and of the server to enqueue and to drain."""
+
+    rate: float
+    worker_us: float
+    enqueue_us: float
+    drain_us: float
+
+
+def plain(client: jobq.Client, count: int) -> Callable[[], bool]:
+    """Enqueue plain messages; return whether all have run."""
+    noop.options(client=client).enqueue_many([(number,) for number in range(count)])
+    queue = Queue("bench", client)
+    return lambda: not _left(queue)
+
+
+def mapped(client: jobq.Client, count: int) -> Callable[[], bool]:
+    """Start a flow with a map; return whether it is done."""
+    flow = Flow("bench", id=str(count), client=client)
+    flow.map(noop, range(count))
+    run = flow.start()
+    queue = Queue("bench", client)
+    return lambda: not _left(queue) and run.status().state == "done"
+
+
+KINDS = {"plain": plain, "members of a map": mapped}
+
+
+def drained(kind: str, count: int) -> Drain:
+    """One run."""
+    with private_server() as client:
+        used = [server_s(client)]
+        over = KINDS[kind](client, count)
+        used.append(server_s(client))
+        queue, worker_s = Queue("bench", client), _of_children_s()
+        with running_worker(client, client.url, 2):
+            wait_for(lambda: _left(queue) <= count * (1 - FROM_SHARE), DEADLINE_S)
+            began, first = time.perf_counter(), _left(queue)
+            wait_for(over, DEADLINE_S)
+            rate = first / (time.perf_counter() - began)
+            used.append(server_s(client))
+        worker_us = (_of_children_s() - worker_s) / count * 1e6
+    enqueue_us, drain_us = ((b - a) / count * 1e6 for a, b in itertools.pairwise(used))
+    return Drain(rate, worker_us, enqueue_us, drain_us)
+
+
+def _of_children_s() -> float:
+    """CPU of processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _left(queue: Queue) -> int:
+    counts = queue.admin.counts()
+    return counts.ready + counts.locked
+
+
+def tables(count: int, runs: int) -> Iterator[str]:
+    """The medians as Markdown."""
+    found: dict[str, list[Drain]] = {kind: [] for kind in KINDS}
+    for _ in range(runs):
+        for kind, drains in found.items():
+            drains.append(drained(kind, count))
+    yield f"Medians of {runs} alternating rounds of {count:,} no-op jobs, two processes, Valkey."
+    yield ""
+    yield "| messages | jobs/s | CPU of the worker, µs | enqueue, server µs | drain, server µs |"
+    yield "|---|---|---|---|---|"
+    medians = {
+        kind: Drain(*map(statistics.median, zip(*rows, strict=True)))
+        for kind, rows in found.items()
+    }
+    for kind, one in medians.items():
+        yield f"| {kind} | {one.rate:,.0f} | {one.worker_us:.0f} | {one.enqueue_us:.1f} | {one.drain_us:.1f} |"
+    ratios = (b / a for a, b in zip(*medians.values(), strict=True))
+    yield f"| ratio | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |"
+
+
+def main() -> None:
+    """Measure, and print or write into the page."""
+    parser = argparse.ArgumentParser(prog="python -m bench.flows", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=30_000)
+    parser.add_argument("--report", action="store_true", help="into docs/reference/performance.md")
+    chosen = parser.parse_args()
+    text = "\n".join(tables(chosen.messages, chosen.runs))
+    print(text)
+    if chosen.report:
+        put(PAGE, COMMAND, text)
+
+
+if __name__ == "__main__":
+    main()

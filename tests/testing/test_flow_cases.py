@@ -1,0 +1,166 @@
+"""Batches as other systems got them wrong, and flows together with keys, limits and schedules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from freezegun import freeze_time
+
+from jobq import Batch, Flow, Limit, current, job, schedule
+from jobq.flows.run import FlowRun
+from jobq.jobs.registry import Registry
+from jobq.queue.queue import Queue
+from jobq.testing import Kit
+
+pytestmark = pytest.mark.one_server
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    """What ran, in order."""
+    return []
+
+
+@pytest.fixture
+def note(registry: Registry, ran: list[Any]) -> Any:
+    """A job that says what it was called with."""
+
+    @job(name="note", queue="notes", registry=registry)
+    def note(what: Any) -> None:
+        ran.append(what)
+
+    return note
+
+
+@pytest.fixture
+def load(registry: Registry, ran: list[Any]) -> Any:
+    """A job that is dead for odd numbers, until `ran` has "lucky"."""
+
+    @job(name="load", queue="loads", retries=0, registry=registry)
+    def load(number: int) -> int:
+        if number % 2 and "lucky" not in ran:
+            raise ValueError("odd")
+        return number
+
+    return load
+
+
+def test_empty_batch_calls_back_once(jobq: Kit, note: Any, load: Any, ran: list[Any]) -> None:
+    batch = Batch(load, [], id="1", client=jobq.client)
+    run = batch.then(note, "then").on_end(note, "end").on_failure(note, "bad").start()
+    jobq.drain()
+    assert sorted(ran) == ["end", "then"]
+    jobq.assert_flow(run, "done")
+
+
+def test_dead_members_that_are_retried_call_back_once_more_and_only_then(
+    jobq: Kit, note: Any, load: Any, ran: list[Any]
+) -> None:
+    batch = Batch(load, range(4), id="1", client=jobq.client)
+    run = batch.then(note, "then").on_end(note, "end").on_failure(note, "bad").start()
+    jobq.drain(raises=False)
+    assert sorted(ran) == ["bad", "end"]
+    jobq.assert_flow(run, "failed")
+    run.retry()
+    jobq.drain(raises=False)
+    assert sorted(ran) == ["bad", "end"]
+
+    ran.append("lucky")
+    for _ in range(2):
+        run.retry()
+        jobq.drain(raises=False)
+    assert Counter(ran) == {"bad": 1, "end": 1, "lucky": 1, "then": 1}
+    jobq.assert_flow(run, "done")
+    assert batch.start().status().state == "done"
+    jobq.drain()
+    assert len(ran) == 4
+
+
+def test_batch_in_a_batch_ends_before_the_outer_one(
+    jobq: Kit, note: Any, load: Any, ran: list[Any]
+) -> None:
+    inner = Flow("inner", id="1", client=jobq.client)
+    rows = inner.map(load, [0, 2, 4], results=True)
+    inner.step(note, rows.results)
+    outer = Flow("outer", id="1", client=jobq.client)
+    first = outer.step(note, "first")
+    part = outer.flow(inner, after=first)
+    outer.step(note.args("last"), after=part)
+    jobq.drain()
+    assert ran == []
+    run = outer.start()
+    jobq.drain()
+    assert ran == ["first", [0, 2, 4], "last"]
+    jobq.assert_flow(run, "done")
+    jobq.assert_flow("inner:1", "done")
+
+
+def test_what_the_last_member_adds_is_waited_for(
+    jobq: Kit, registry: Registry, note: Any, ran: list[Any]
+) -> None:
+    @job(name="grow", queue="loads", registry=registry)
+    def grow(number: int) -> None:
+        ran.append(number)
+        if number < 3:
+            current().flow.map(grow, [number + 1], name=f"more-{number}")
+
+    flow = Flow("grows", id="1", client=jobq.client)
+    flow.map(grow, [0], name="all")
+    run = flow.start()
+    jobq.drain()
+    assert ran == [0, 1, 2, 3]
+    jobq.assert_flow(run, "done")
+
+
+def test_steps_with_a_key_keep_its_order_and_members_wait_for_a_limit(
+    jobq: Kit, registry: Registry, ran: list[Any]
+) -> None:
+    @job(name="limited", queue="loads", registry=registry, limits=[Limit("two", "2/m")])
+    def limited(number: int) -> None:
+        ran.append((jobq.clock.now(), number))
+
+    @job(name="keyed", queue="keys", registry=registry, key="key", ordered=True)
+    def keyed(key: str, number: int) -> None:
+        ran.append(number)
+
+    Queue("keys", jobq.client).rules(key_max=1)
+    flow = Flow("mixed", id="1", client=jobq.client)
+    every = flow.map(limited, range(5))
+    flow.map(keyed, [("k", number) for number in range(4)])
+    run = flow.start()
+    jobq.drain()
+    members = [one for one in ran if isinstance(one, tuple)]
+    assert [one for one in ran if isinstance(one, int)] == [0, 1, 2, 3]
+    assert sorted(number for _, number in members) == list(range(5))
+    assert members[4][0] > members[0][0]
+    jobq.assert_step(run, every.name, "done", members=5, done=5)
+    jobq.assert_flow(run, "done")
+
+
+def test_schedule_starts_a_flow_for_each_of_its_ticks(
+    jobq: Kit, registry: Registry, note: Any, ran: list[Any]
+) -> None:
+    @schedule("0 * * * *", tz="UTC")
+    @job(name="hourly", registry=registry)
+    def hourly() -> None:
+        tick = current().tick
+        assert tick is not None
+        flow = Flow("hourly", id=tick.strftime("%Y-%m-%dT%H"), client=jobq.client)
+        flow.step(note, tick.hour)
+        # The second one is the first one: an attempt may be repeated.
+        flow.start()
+        flow.start()
+
+    with freeze_time("2031-05-06 07:08:09"):
+        for _ in range(2):
+            jobq.tick()
+            jobq.drain()
+            jobq.clock.move("1h")
+        jobq.tick()
+        jobq.drain()
+    assert ran == [8, 9]
+    for hour in ("08", "09"):
+        run = FlowRun("hourly", f"2031-05-06T{hour}", client=jobq.client)
+        jobq.assert_flow(run, "done")
