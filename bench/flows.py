@@ -30,7 +30,7 @@ DEADLINE_S = 600
 
 
 class Drain(NamedTuple):
-    """Jobs per second; CPU per message in µs: of the worker with its start, and of the server to enqueue and to drain."""
+    """Jobs per second; CPU per message in µs: of the worker with its start, of the server to enqueue and to drain."""
 
     rate: float
     worker_us: float
