@@ -176,8 +176,8 @@ def _details(
     if failures:
         yield "failed:"
         yield from (f"  {one.mid}: {one.reason}" for one in failures)
-        if view.dead > len(failures):
-            yield f"  and {view.dead - len(failures):,} more"
+        if (number := view.dead + view.cancelled) > len(failures):
+            yield f"  and {number - len(failures):,} more"
     if len(view.critical_path) > 1:
         parts = (
             f"{one.step} {lasting(one.took_ms / 1000)}" if one.took_ms else one.step
@@ -195,8 +195,8 @@ def flow_record(view: FlowView, missing: dict[str, str]) -> dict[str, Any]:
     return {
         "flow": facts.flow_id, "name": facts.name, "id": facts.id, "state": view.state, "queue": facts.queue,
         "created_at": facts.created_at, "ended_at": facts.ended_at, "keep_ms": facts.keep_ms, "refused": facts.refused,
-        "members": view.members, "ended": view.ended, "dead": view.dead, "remark": view.remark,
-        "waits_for": [one._asdict() for one in view.waits_for], "unserved": missing,
+        "members": view.members, "ended": view.ended, "dead": view.dead, "cancelled": view.cancelled,
+        "remark": view.remark, "waits_for": [one._asdict() for one in view.waits_for], "unserved": missing,
         "critical_path": [one._asdict() for one in view.critical_path],
         "steps": [_step_record(view, one) for one in view.steps],
     }  # fmt: skip
@@ -205,8 +205,8 @@ def flow_record(view: FlowView, missing: dict[str, str]) -> dict[str, Any]:
 def _step_record(view: FlowView, one: StepView) -> dict[str, Any]:
     facts = one.facts
     names = (
-        "kind", "queue", "job", "size", "sealed", "done", "ended", "dead", "retried", "due_at", "flow", "added_at",
-        "ready_at", "ended_at",
+        "kind", "queue", "job", "size", "sealed", "done", "ended", "dead", "cancelled", "retried", "due_at", "flow",
+        "added_at", "ready_at", "ended_at",
     )  # fmt: skip
     return {
         "step": one.name, "state": one.state, **{name: getattr(facts, name) for name in names},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from jobq.client.connection import Client
 from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
@@ -36,6 +36,13 @@ class RunningFlow(StepList):
     def id(self) -> str:
         """`name:id` of the flow."""
         return self.flow_id
+
+    def flow(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: sub-flows are stored together with their parent, before it starts."""
+        raise ConfigError(
+            f"a running step can't add a sub-flow to flow {self.flow_id}; add its steps here with step() and map(), or "
+            "define it before the start with Flow.flow(…)"
+        )
 
     def refer(self, one: ResultOf, after: dict[str, When]) -> None:
         """As in StepList, for a step that is there already."""

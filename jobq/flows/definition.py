@@ -78,7 +78,8 @@ class FlowStep:
     def __init__(
         self, owner: StepList, name: str, kind: Kind, after: Mapping[str, When], queue: str = ""
     ) -> None:
-        self.owner, self.name, self.kind, self.queue = owner, name, kind, queue
+        self.owner, self.name, self.queue = owner, name, queue
+        self.kind: Kind = kind
         #: Name of a step -> how that must end before this one begins.
         self.after: dict[str, When] = dict(after)
         #: Whether what its members return is stored.
@@ -180,6 +181,8 @@ class MapStep(FlowStep, Generic[R]):
                 "them, or the result of a step that returns one"
             )
         self.items = items
+        if self.after:
+            self.refuse_keys_of_arguments()
         # A function of the arguments makes the key of each member.
         key = job.settings.get("key")
         self.options = sent_with(job, None if callable(key) else key)
@@ -195,6 +198,15 @@ class MapStep(FlowStep, Generic[R]):
                 f"map {self.name!r} keeps no results; give results=True, or let its job store what it makes"
             )
         return cast("list[R]", ResultOf(self, "results"))
+
+    def refuse_keys_of_arguments(self) -> None:
+        """ConfigError if the key is a function of the arguments: only members that are sent at once get theirs."""
+        if callable(self.job.settings.get("key")):
+            raise ConfigError(
+                f"map {self.name!r} waits, so its members can't have keys made from their arguments, as "
+                f'{self.job.name} declares; give all of them one key, with options(key="…"), or let a running step add '
+                "the map without after="
+            )
 
     def calls(self, items: Iterable[Any]) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
         """The arguments for each item: a tuple has them all, anything else is the only one."""

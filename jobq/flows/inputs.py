@@ -24,6 +24,7 @@ from jobq.jobs.signing import opened, seal_of, shown_text
 PER_READ = 500
 #: Dead members whose reason is looked up.
 MOST_REASONS = 100
+_NOT_READ = " (errors are read for the first {most} only; jobq why {mid} tells this one)"
 
 
 class FlowInputs:
@@ -94,7 +95,10 @@ class StepResults:
         ]
 
     def failures(self, step: str) -> list[dict[str, Any]]:
-        """The members that are dead now, up to 1,000 of them, the first 100 with the error that killed them."""
+        """The members that are dead now, up to 1,000 of them, the first 100 with the error that killed them.
+
+        The reason of the others says so, and how to read theirs.
+        """
         whys: dict[int, str] = {}
         for name, why in self._store.failures().items():
             named, _, text = name.rpartition(":")
@@ -104,8 +108,11 @@ class StepResults:
         found: list[dict[str, Any]] = []
         for number in sorted(whys):
             mid = member_mid(self.flow, step, number)
-            why = self._reason(queue, mid) if queue and len(found) < MOST_REASONS else ""
-            found.append({"index": number, "mid": mid, "reason": why or whys[number]})
+            if queue and len(found) < MOST_REASONS:
+                why = self._reason(queue, mid) or whys[number]
+            else:
+                why = whys[number] + (_NOT_READ.format(most=MOST_REASONS, mid=mid) if queue else "")
+            found.append({"index": number, "mid": mid, "reason": why})
         return found
 
     def _reason(self, queue: str, mid: str) -> str:

@@ -44,7 +44,8 @@ class ResultOf:
     __slots__ = ("step", "what")
 
     def __init__(self, step: Any, what: What) -> None:
-        self.step, self.what = step, what
+        self.step = step
+        self.what: What = what
 
     @property
     def name(self) -> str:
@@ -59,7 +60,9 @@ class ResultOf:
             f"{self!r} is known only when the flow runs; pass it whole as an argument of a step"
         )
 
-    __bool__ = __iter__ = __len__ = __getitem__ = _refuse
+    __bool__ = __iter__ = __len__ = __getitem__ = __contains__ = _refuse
+    # An f-string would send the words `<result of step …>` to the job.
+    __str__ = __format__ = __add__ = __radd__ = __mod__ = __mul__ = _refuse
 
 
 def taken_out(

@@ -157,6 +157,8 @@ def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
     """Where the items of a map come from, in the words of StoredStep."""
     if isinstance(step.items, ResultOf):
         return f"={step.items.name}"
+    if is_sub:
+        step.refuse_keys_of_arguments()
     if is_sub and not isinstance(step.items, list | tuple):
         raise ConfigError(
             f"map {step.name!r} begins with its sub-flow, so its items must be stored: give a list of them, or the "

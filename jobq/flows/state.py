@@ -51,9 +51,10 @@ class StepFacts:
     """What the server knows of a step. Times are epoch ms, 0 if unknown.
 
     size: members so far; sealed: no more come. done, ended, dead: members that ended well, that ended at least once,
-    and that are dead or cancelled now. retried: members that run again after they were dead. sent: it was enqueued, or
-    its wait or timer has begun. todo: it is ready, and not sent yet. due_at: of a timer, or when a wait times out.
-    flow: the id of its sub-flow. added_at: when members were added last. ready_at: when its edges were met.
+    and that are dead now, or were cancelled one by one. cut: the flow was cancelled before the step was over;
+    cancelled: members that ended badly after that. retried: members that run again after they were dead. sent: it was
+    enqueued, or its wait or timer has begun. todo: it is ready, and not sent yet. due_at: of a timer, or when a wait
+    times out. flow: the id of its sub-flow. added_at: when members were added last. ready_at: when its edges were met.
     """
 
     name: str
@@ -66,6 +67,8 @@ class StepFacts:
     done: int = 0
     ended: int = 0
     dead: int = 0
+    cancelled: int = 0
+    cut: bool = False
     retried: int = 0
     sent: bool = False
     todo: bool = False
@@ -154,7 +157,7 @@ class PathStep(NamedTuple):
     took_ms: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FlowView:
     """A flow as people see it."""
 
@@ -197,6 +200,11 @@ class FlowView:
         return sum(view.facts.dead for view in self.steps)
 
     @property
+    def cancelled(self) -> int:
+        """Members that ended badly because the flow was cancelled."""
+        return sum(view.facts.cancelled for view in self.steps)
+
+    @property
     def over(self) -> int:
         """Steps that are done, failed, skipped or cancelled."""
         return sum(view.state in STEP_OVER for view in self.steps)
@@ -235,6 +243,19 @@ class FlowView:
             return "adding"
         return f"{self.dead:,} dead" if self.dead else ""
 
+    def __str__(self) -> str:
+        """A few lines for people: `import:1: running, 3 of 5 steps`, what needs attention, and what it waits for."""
+        lines = [f"{self.facts.flow_id}: {self.state}, {self.progress}"]
+        if self.remark:
+            lines[0] += f" ({self.remark})"
+        lines += [f"waits for {one.sentence}" for one in self.waits_for[:MOST_NAMES]]
+        if len(self.waits_for) > MOST_NAMES:
+            lines.append(f"and {len(self.waits_for) - MOST_NAMES:,} more")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<FlowView {self.facts.flow_id}: {self.state}, {self.progress}>"
+
 
 def _views(facts: FlowFacts) -> dict[str, StepView]:
     by_name = {step.name: step for step in facts.steps}
@@ -252,7 +273,9 @@ def _view(facts: FlowFacts, step: StepFacts, before: Mapping[str, StepView]) -> 
     lost = tuple(
         edge for edge, state in states if state in STEP_OVER and state not in _MET[edge.when]
     )
-    state = _state(facts, step, bool(lost))
+    # What stands behind a step that the cancel of the flow ended was cancelled as well.
+    is_lost = any(before[edge.step].state != "cancelled" for edge in lost)
+    state = _state(facts, step, is_lost)
     if state in ("skipped", "waiting"):
         return StepView(step, state, open_, lost)
     return StepView(step, state)
@@ -263,14 +286,14 @@ def _state(facts: FlowFacts, step: StepFacts, is_lost: bool) -> StepState:
     if step.has_ended:
         if step.done >= step.size:
             return "done"
-        return "cancelled" if is_cancelled else "failed"
+        return "cancelled" if step.cut else "failed"
     if step.sent or step.ended or step.retried:
         return "running"
-    if is_cancelled:
-        return "cancelled"
-    if step.todo:
+    if step.todo and not is_cancelled:
         return "ready"
-    return "skipped" if is_lost else "waiting"
+    if is_lost:
+        return "skipped"
+    return "cancelled" if is_cancelled else "waiting"
 
 
 def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) -> FlowState:

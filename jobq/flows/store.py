@@ -284,8 +284,10 @@ def _step(
         return None
     kind, queue, source, edges = map(_text, parts[:4])
     counts = [_number(one) for one in meta.get(f"n:{name}", b"").split(b",")]
-    counts += [0] * (9 - len(counts))
-    size, ndone, nended, sealed, ready_at, ended_at, _, added_at, nretried = counts[:9]
+    counts += [0] * (10 - len(counts))
+    size, ndone, nended, sealed, ready_at, ended_at, _, added_at, nretried, cut = counts[:10]
+    bad = max(0, nended - ndone - nretried)
+    dead = min(bad, cut - 1) if cut else bad
     options, waits = _options(parts[4]), name in todo
     return StepFacts(
         name=name,
@@ -297,7 +299,9 @@ def _step(
         sealed=sealed == 1,
         done=ndone,
         ended=nended,
-        dead=max(0, nended - ndone - nretried),
+        dead=dead,
+        cancelled=bad - dead,
+        cut=cut > 0,
         retried=nretried,
         sent=ready_at > 0 and not waits,
         todo=waits,

@@ -33,11 +33,12 @@ class StartedFlow(Protocol):
 
 
 class StepCounts(TypedDict, total=False):
-    """How many members of a step a test expects: all so far, those that are done, and those that are dead."""
+    """How many members of a step a test expects: all so far, done, dead, and cancelled with their flow."""
 
     members: int
     done: int
     dead: int
+    cancelled: int
 
 
 def assert_flow(client: Client, run: StartedFlow | str, state: FlowState | None) -> FlowView:
@@ -80,7 +81,12 @@ def _differences(found: StepView, state: StepState | None, counts: StepCounts) -
     if state is not None and found.state != state:
         yield f"is {found.state}, not {state}"
     facts = found.facts
-    present = {"members": facts.size, "done": facts.done, "dead": facts.dead}
+    present = {
+        "members": facts.size,
+        "done": facts.done,
+        "dead": facts.dead,
+        "cancelled": facts.cancelled,
+    }
     for what, expected in counts.items():
         if what not in present:
             raise ConfigError(f"a step has no {what!r}; give {', '.join(present)}")

@@ -135,6 +135,7 @@ def _progress(flow: FlowView, view: StepView) -> str:
     if facts.kind == "map" and facts.has_begun:
         more = "" if facts.sealed else ", adding"
         dead = f", {number(facts.dead)} dead" if facts.dead else ""
+        dead += f", {number(facts.cancelled)} cancelled" if facts.cancelled else ""
         return f"{number(facts.ended)} of {number(facts.size)}{more}{dead}"
     if state == "running":
         left_ms = facts.due_at - flow.facts.now_ms

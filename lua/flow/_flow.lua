@@ -1,7 +1,8 @@
 -- flow: what is stored of a flow and of its steps. A value that is damaged counts as none, so that no script fails.
 -- needs: meta steps
 local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused'}
-local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried'}
+-- cut: 0 unless the flow was cancelled before the step was over; then 1 more than the members that were dead by then.
+local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut'}
 local FOLLOWS, ROOTS, ALL, LARGEST, MOST_BITS = '>', '>', '*', 9007199254740991, 33554432
 
 local function count_in(value)

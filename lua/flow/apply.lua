@@ -157,6 +157,7 @@ local function cancel()
     local s = step_of(name)
     if s and (s.ready_at > 0 or s.source == 'stream' and s.size > 0) and (s.nended < s.size + 1 - s.sealed or s.nretried > 0) then
       change(s)
+      s.cut = 1 + math.max(0, s.nended - s.ndone - s.nretried)
       s.sealed = 1
       if s.ready_at == 0 then s.ready_at = math.max(1, now_ms) end
       if s.kind == 'wait' then

@@ -150,6 +150,26 @@ def test_maps_that_wait_need_items_that_can_be_stored():
         [*rows.calls([(1, 2)])]
 
 
+def test_key_made_from_arguments_is_for_members_that_are_sent_at_once():
+    keyed = load.options(key=lambda number, **_: str(number))
+    flow = StepList("import:1")
+    first = flow.step(load, 1)
+    assert flow.map(keyed, [1]).options == {}
+    for items, after in (([1], first), (first.result, None)):
+        with refused(
+            r"map 'load-3' waits, so its members can't have keys .* with options\(key=\"…\"\)"
+        ):
+            flow.map(keyed, items, after=after)
+    assert flow.map(load.options(key="acme"), [1], after=first).options == {"key": "acme"}
+
+
+@pytest.mark.parametrize("use", [str, "{}".format, lambda one: "x" + one, lambda one: one + 1])
+def test_result_of_a_step_cannot_be_used_before_it_is_there(use: Any):
+    result = StepList("import:1").step(load, 1).result
+    with refused("<result of step load> is known only when the flow runs; pass it whole"):
+        use(result)
+
+
 def test_steps_that_wait_for_each_other_are_named():
     flow = StepList("import:1")
     flow.step(load, 1, name="a", after="c")

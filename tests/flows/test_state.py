@@ -93,13 +93,24 @@ def test_map_is_over_only_when_it_is_sealed():
 
 def test_cancelled_flow_sends_nothing_more():
     view = flow(
-        done("a"), step("b", "a", ended=1, sent=True), step("c", "b", todo=True), step("d", "c"),
-        failed("e"), state="cancelled",
+        done("a"), step("b", "a", ended=1, sent=True, cancelled=1, cut=True), step("c", "b", todo=True), step("d", "c"),
+        state="cancelled",
+    )  # fmt: skip
+    assert states(view) == {"a": "done", "b": "cancelled", "c": "cancelled", "d": "cancelled"}
+    assert (view.state, view.dead, view.cancelled) == ("cancelled", 0, 1)
+
+
+def test_what_had_failed_before_the_cancel_has_failed():
+    view = flow(
+        failed("e"), failed("gate", kind="wait"), step("behind", "e"), step("last", "behind"),
+        failed("rows", size=5, kind="map", dead=2, cancelled=3, cut=True), step("sum", "rows", "e"),
+        step("next", "rows"), state="cancelled",
     )  # fmt: skip
     assert states(view) == {
-        "a": "done", "b": "cancelled", "c": "cancelled", "d": "cancelled", "e": "cancelled",
+        "e": "failed", "gate": "failed", "behind": "skipped", "last": "skipped", "rows": "cancelled", "sum": "skipped",
+        "next": "cancelled",
     }  # fmt: skip
-    assert view.state == "cancelled"
+    assert step_sentence(view, "behind") == "skipped, because e is failed"
 
 
 def test_flow_is_failed_as_soon_as_nothing_can_go_on():
@@ -144,6 +155,17 @@ def test_what_a_flow_waits_for():
     skipped = flow(failed("a"), step("b", "a"))
     assert step_sentence(skipped, "b") == "skipped, because a is failed"
     assert (skipped.waits_for, skipped.remark) == ((), "1 dead")
+
+
+def test_flow_is_printed_in_a_few_lines():
+    waits = [step(f"gate-{at}", kind="wait", sent=True) for at in range(5)]
+    view = flow(failed("a"), *waits, step("b", "gate-0"))
+    assert str(view).splitlines() == [
+        "import:1: running, 1 of 7 steps (1 dead)",
+        "waits for a signal for gate-0", "waits for a signal for gate-1", "waits for a signal for gate-2", "and 2 more",
+    ]  # fmt: skip
+    assert repr(view) == "<FlowView import:1: running, 1 of 7 steps>"
+    assert str(flow(done("a"))) == "import:1: done, 1 of 1 step"
 
 
 def test_critical_path_leads_backwards_from_what_ended_last():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import ScriptError
-from jobq.flows.state import Edge, When
+from jobq.flows.state import Edge, FlowView, When
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, Reserved, StoredFlow, StoredStep, TodoItem
 
@@ -336,6 +336,33 @@ def test_a_cancelled_flow_sends_nothing_more_and_is_over_once_nothing_lives(clie
     assert facts and facts.ended_at
     assert flow.tell("retry").todo == ()
     assert flow.store.remove() == "removed"
+
+
+def test_what_failed_before_the_cancel_is_told_apart_from_what_it_ended(client: Any):
+    rows = step("rows", kind="map", source="stream")
+    waits = [step(name, kind="wait", call=b"x") for name in ("late", "gate")]
+    flow = Told(client, step("bad"), step("a"), step("b", "bad"), rows, *waits)
+    flow.begin()
+    flow.send()
+    flow.store.reserve("rows", 0, 5)
+    flow.store.seal("rows", 1)
+    flow.tell("dead", "bad")
+    flow.tell("done", "late")  # its time is up
+    flow.tell("dead", "rows", 3)
+    flow.tell("cancel")
+    for number in (0, 1, 2, 4):
+        flow.tell("done" if number == 1 else "cancelled", "rows", number)
+    flow.tell("cancelled", "a")
+    flow.send()
+    facts = flow.store.facts()
+    assert facts and facts.ended_at
+    counts = {one.name: (one.done, one.dead, one.cancelled) for one in facts.steps}
+    assert counts == {
+        "bad": (0, 1, 0), "a": (0, 0, 1), "b": (0, 0, 0), "rows": (1, 1, 3), "late": (0, 1, 0), "gate": (0, 0, 1),
+    }  # fmt: skip
+    assert {one.name: one.state for one in FlowView(facts).steps} == {
+        "bad": "failed", "a": "cancelled", "b": "skipped", "rows": "cancelled", "late": "failed", "gate": "cancelled",
+    }  # fmt: skip
 
 
 def test_a_flow_tells_its_parent_how_it_ended(client: Any):

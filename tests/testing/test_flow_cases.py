@@ -9,6 +9,8 @@ import pytest
 from freezegun import freeze_time
 
 from jobq import Batch, Flow, Limit, current, job, schedule
+from jobq.errors import ConfigError
+from jobq.flows.inputs import StepResults
 from jobq.flows.run import FlowRun
 from jobq.jobs.registry import Registry
 from jobq.queue.queue import Queue
@@ -112,6 +114,45 @@ def test_what_the_last_member_adds_is_waited_for(
     jobq.drain()
     assert ran == [0, 1, 2, 3]
     jobq.assert_flow(run, "done")
+
+
+def test_sub_flow_is_refused_from_a_running_step_and_with_keys_made_from_arguments(
+    jobq: Kit, registry: Registry, note: Any
+) -> None:
+    said: list[str] = []
+
+    @job(name="grow", queue="loads", registry=registry)
+    def grow() -> None:
+        try:
+            current().flow.flow(Flow("inner"), name="inner")  # type: ignore[attr-defined]
+        except ConfigError as error:
+            said.append(str(error))
+
+    flow = Flow("grows", id="1", client=jobq.client)
+    flow.step(grow)
+    flow.start()
+    jobq.drain()
+    assert "a running step can't add a sub-flow to flow grows:1; add its steps here" in said[0]
+    inner = Flow("inner", client=jobq.client)
+    inner.map(note.options(key=lambda what: str(what)), [1, 2])
+    outer = Flow("outer", client=jobq.client)
+    outer.flow(inner)
+    with pytest.raises(ConfigError, match="map 'note' waits, so its members can't have keys"):
+        outer.start()
+
+
+def test_failures_beyond_those_that_are_read_say_so(
+    jobq: Kit, load: Any, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobq.flows.inputs.MOST_REASONS", 1)
+    batch = Batch(load, [1, 3], id="1", client=jobq.client)
+    run = batch.start()
+    jobq.drain(raises=False)
+    first, second = StepResults(jobq.client, run.flow_id).failures("load")
+    assert first["reason"].startswith("ValueError: odd")
+    assert second["reason"] == (
+        "dead (errors are read for the first 1 only; jobq why ~load:1.load.1 tells this one)"
+    )
 
 
 def test_steps_with_a_key_keep_its_order_and_members_wait_for_a_limit(

@@ -187,8 +187,8 @@ def _record(view: FlowView) -> dict[str, Any]:
 
 def _step(view: FlowView, one: StepView) -> dict[str, Any]:
     names = (
-        "kind", "queue", "job", "size", "sealed", "done", "ended", "dead", "retried", "due_at", "flow", "added_at",
-        "ready_at", "ended_at",
+        "kind", "queue", "job", "size", "sealed", "done", "ended", "dead", "cancelled", "retried", "due_at", "flow",
+        "added_at", "ready_at", "ended_at",
     )  # fmt: skip
     return {
         "step": one.name, "state": one.state, **{name: getattr(one.facts, name) for name in names},
