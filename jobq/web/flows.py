@@ -1,22 +1,40 @@
-"""What pages and the API show of flows: rows of steps, the drawing, what members are dead of."""
+"""What pages and the API show of flows: rows of steps, the drawing, what members are dead of, what needs a look."""
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from starlette.requests import Request
 
+from jobq.client.connection import Client
+from jobq.durations import lasting
+from jobq.errors import JobqError
 from jobq.flows.identity import member_mid
-from jobq.flows.listing import FlowRow
+from jobq.flows.listing import FlowRow, flow_page
 from jobq.flows.run import FlowRun
-from jobq.flows.state import Edge, FlowView, StepState, StepView, counted, step_sentence
+from jobq.flows.state import (
+    MOST_NAMES,
+    Edge,
+    FlowView,
+    StepState,
+    StepView,
+    counted,
+    step_sentence,
+)
+from jobq.flows.store import FlowStore
 from jobq.observe.chart import ChartFrame
 from jobq.observe.graph import DrawnGraph, GraphEdge, GraphNode, draw
+from jobq.queue.queue import Queue
 from jobq.web.acting import audited
+from jobq.web.contents import Contents
 from jobq.web.filters import quoted
+from jobq.web.findings import MOST, PageFinding
 from jobq.web.formats import duration, number
+from jobq.web.search import dead_row
 from jobq.web.site import site_of
 
 #: State of a step -> the state of messages whose colour and glyph it has.
@@ -33,8 +51,10 @@ GLYPHS = {
 }  # fmt: skip
 #: A folded node has the look of that of its steps that a person has to look at first.
 URGENCY = ("dead", "running", "delayed", "ready", "waiting", "skipped", "done")
-#: Steps that the table of a page has.
-MOST_ROWS = 100
+#: Steps that the table of a page has, and dead members whose reasons it shows; each of those is read by a call.
+MOST_ROWS, MOST_REASONS = 100, 6
+#: How often flows are looked at for the first page, and how many of the newest.
+LOOK_EVERY_S, MOST_LOOKED_AT = 15.0, 100
 
 
 class StepRow(NamedTuple):
@@ -199,3 +219,95 @@ def steer(
     what = f"flow:{facts.flow_id}" + (f" step:{step[:40]}" if step else "")
     with audited(request, f"flow-{verb}", queue=facts.queue, filter=what):
         say(FlowRun(facts.name, facts.id, client=site_of(request).operate))
+
+
+class DeadMember(NamedTuple):
+    """A member that is dead. error: the first line, as its reader may see it. died_at: epoch ms, 0 if unknown."""
+
+    step: str
+    queue: str
+    mid: str
+    error: str
+    died_at: int = 0
+
+
+def dead_members(client: Client, contents: Contents, view: FlowView) -> list[DeadMember]:
+    """Return the first members that are dead, with what their queues say of them."""
+    if not view.dead:
+        return []
+    found: list[DeadMember] = []
+    for name, word in FlowStore(client, view.facts.flow_id).failures().items():
+        step, _, at = name.rpartition(":")
+        one = view.by_name.get(step)
+        if word == "dead" and one is not None and one.facts.queue and at.isdecimal():
+            mid = member_mid(view.facts.flow_id, step, int(at))
+            found.append(_dead_member(client, contents, step, one.facts.queue, mid, view))
+        if len(found) == MOST_REASONS:
+            break
+    return found
+
+
+def _dead_member(
+    client: Client, contents: Contents, step: str, queue: str, mid: str, view: FlowView
+) -> DeadMember:
+    try:
+        dead = Queue(queue, client).admin.dead(mid=mid)
+    except JobqError as error:
+        return DeadMember(step, queue, mid, f"its reason can't be read: {error}")
+    if not dead:
+        return DeadMember(step, queue, mid, "its reason is no longer kept")
+    row = dead_row(contents, queue, dead[0], view.facts.now_ms)
+    return DeadMember(step, queue, mid, row.row.error.partition("\n")[0], row.at_ms)
+
+
+class FlowsInNeed:
+    """Finds flows that failed, and those whose producer stopped; it asks the server every LOOK_EVERY_S."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = Lock()
+        self._until = 0.0
+        self._found: list[PageFinding] = []
+
+    def found(self) -> list[PageFinding]:
+        """Return what needs a look among the newest flows, and how many more there are."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._found = self._read()
+                self._until = time.monotonic() + LOOK_EVERY_S
+            return self._found
+
+    def _read(self) -> list[PageFinding]:
+        try:
+            rows = flow_page(self._client, 0, MOST_LOOKED_AT).rows
+        except JobqError:  # the roles may not, or the server is away: the page says that elsewhere
+            return []
+        found = [one for row in rows if row.view is not None and (one := _in_need(row.view))]
+        if len(found) > MOST:
+            more = f"{len(found) - MOST + 1:,} more flows"
+            found = [*found[: MOST - 1], PageFinding("unknown", "more", more, "", "flows")]
+        return found
+
+
+def _in_need(view: FlowView) -> PageFinding | None:
+    facts = view.facts
+    where = {"flow": facts.flow_id}
+    if view.state == "failed":
+        failed = [one.name for one in view.steps if one.state in ("failed", "cancelled")]
+        dead = f", {counted(view.dead, 'member')} dead" if view.dead else ""
+        names = ", ".join(failed[:MOST_NAMES]) + " …" * (len(failed) > MOST_NAMES)
+        text = f"{names} failed{dead}. Retry it, or remove it: jobq flow rm {facts.flow_id}"
+        return PageFinding(
+            "dead", "failed", facts.flow_id, text, "flow", where, facts.ended_at or None
+        )
+    if view.state != "running":
+        return None
+    stopped = [(one.stopped_ms(facts.now_ms), one) for one in view.steps]
+    ago_ms, step = max(stopped, key=lambda one: one[0], default=(0, None))
+    if not ago_ms or step is None:
+        return None
+    text = (
+        f"Step {step.name} is still open, and nobody adds to it: {counted(step.facts.size, 'member')}, the last "
+        f"came {lasting(ago_ms / 1000)} ago. Start the flow again with the same id and items; it goes on there."
+    )
+    return PageFinding("retry", "stopped", facts.flow_id, text, "flow", where)

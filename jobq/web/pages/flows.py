@@ -18,10 +18,13 @@ from jobq.flows.run import FlowRun
 from jobq.flows.state import FLOW_STATES, FlowView
 from jobq.web import flows as shown
 from jobq.web.access.identity import UserRole
+from jobq.web.findings import PageFinding, finder
 from jobq.web.pages.foreign import offset_of
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, nav, page, path_to
-from jobq.web.site import site_of
+from jobq.web.sampler import Snapshot
+from jobq.web.site import Site, site_of
+from jobq.web.viewer import contents_of
 
 LONGEST_SEARCH = 100
 #: Flows of one page of the list.
@@ -41,6 +44,15 @@ nav(
     "flows", "Flows", section="Now", order=45, key="f",
     shown=lambda site: site.uses("flows", _has_flows),
 )  # fmt: skip
+
+
+@finder
+def flows_in_need(site: Site, snapshot: Snapshot) -> list[PageFinding]:
+    """Find flows that failed, and flows that nobody adds to any more."""
+    if snapshot.broken or not site.uses("flows", _has_flows):
+        return []
+    needs = site.part(shown.FlowsInNeed, lambda site: shown.FlowsInNeed(site.client))
+    return needs.found()
 
 
 @page("/flows")
@@ -72,6 +84,7 @@ def flow(request: Request) -> Response:
     return render(
         request, "flow.html", flow=view, facts=view.facts, rows=shown.listed_steps(rows), drawn=drawn, path=path,
         looks=shown.FLOW_LOOKS, timed=any(one.took_ms for one in path), unserved=unserved(client, view),
+        dead=shown.dead_members(client, contents_of(request), view),
         said=SAID.get(request.query_params.get("said", ""), ""),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from jobq.flows.keys import flow_names
 from jobq.flows.types import StoredFlow
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from jobq.web import UserRole
 from jobq.web.names import encoded
 from tests.flows.flowing import Flowing, step
@@ -61,6 +62,49 @@ def test_a_producer_that_stopped_shows(visit: Any, shop: Shop) -> None:
     store.reserve("resize", 1, 250, now=shop.now - 600_000)
     assert "adding, stopped 10 min ago" in words(visit().get("/flows?q=thumb").text)
     assert "the last came 10 min ago" in words(visit().get("/flows/thumbnails:7").text)
+
+
+def test_the_first_page_names_flows_that_failed_and_that_nobody_adds_to(
+    visit: Any, shop: Shop
+) -> None:
+    shop.queues["mails"].enqueue(b"x", mid="one")
+    stored = StoredFlow((
+        flow_step("resize", "images", "shop.images.resize", kind="map", source="stream"),
+    ), "1", "images", 60_000)  # fmt: skip
+    store = shop.flow("thumbnails:7", stored, shop.now - 1_500_000)
+    store.reserve("resize", 0, 250, now=shop.now - 600_000)
+    shown = visit().get("/").text
+    said = words(unescape(shown.partition("Needs a look")[2].partition("</section>")[0]))
+    assert 'href="/flows/thumbnails:7"' in shown and "Step resize is still open" in said
+    assert "250 members, the last came 10 min ago" in said
+    assert "✕ failed invoice:2026-10" in said and "charge failed, 1 member dead" in said
+    assert "import:2026" not in said and "onboarding" not in said
+    for number in range(10):
+        made = shop.flow(f"more:{number}", stored, shop.now - 1_500_000)
+        made.reserve("resize", 0, 250, now=shop.now - 900_000)
+    assert "5 more flows" in words(visit().get("/").text)
+
+
+def test_a_page_says_what_members_are_dead_of_and_hides_secrets(
+    visit: Any, flowing: Flowing
+) -> None:
+    low = flowing.queues["low"]
+    flowing.start("order:3", step("bad"))
+    flowing.drain()
+    [message] = low.dequeue(64).messages
+    reason = "Refused: token=hunter2hunter2 for <b>\nTraceback"
+    low.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason=reason)])
+    flowing.drain()
+    shown = visit(UserRole.READ).get("/flows/order:3").text
+    said = shown.partition("What members are dead of")[2]
+    assert f'href="/queues/low/messages/{encoded(message.mid)}"' in said
+    assert "Refused: token=[hidden] for &lt;b&gt;" in said and "Traceback" not in said
+    assert "hunter2" not in shown
+    short = words(visit(hide_errors=True).get("/flows/order:3").text)
+    assert "Refused low" in short and "token=" not in short
+    low.admin.purge(*(one.dead_id for one in low.admin.dead()))
+    assert "its reason is no longer kept" in visit().get("/flows/order:3").text
+    assert "are dead of" not in visit().get("/flows/order:1").text
 
 
 def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
