@@ -67,6 +67,9 @@ class Drainer:
             if not entries or (stuck and flows_in(entries) <= stuck):
                 return taken
             stuck |= self._take(source, entries, read_at)
+            if len(entries) < BATCH and _only_looks(entries) and flows_in(entries) <= stuck:
+                # They stay as they are: what is announced wakes workers, who would come here at once, without end.
+                return taken
             waiting = stuck & flows_in(entries)
             if waiting and not knows_flows(source):
                 return taken
@@ -92,9 +95,9 @@ class Drainer:
                 applied = self._apply(queue, sender.store, entries)
                 if not sender.send_all(applied):
                     stuck.add(flow)
-            except ScriptError as error:
+            except (ScriptError, ConfigError, CodecError) as error:
                 # Damaged keys of one flow must not keep the others waiting; anything else can be put right.
-                if "WRONGTYPE" not in str(error):
+                if not _is_damage(error):
                     raise
                 _log.error("flow %s can't take what queue %s says: %s", flow, queue.name, error)
         return stuck
@@ -172,6 +175,13 @@ class Drainer:
         return {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}
 
 
+def _is_damage(error: Exception) -> bool:
+    """Whether a flow's keys hold what no flow has: other types, names and numbers that a script or queue refuses."""
+    if not isinstance(error, ScriptError):
+        return True
+    return any(words in str(error) for words in ("WRONGTYPE", " must be "))
+
+
 def flow_of(record: OutboxRecord) -> str:
     """The flow that a record is for; '' for one that none can be meant by."""
     if record.kind in ENDINGS:
@@ -186,6 +196,10 @@ def flow_of(record: OutboxRecord) -> str:
 def flows_in(entries: Sequence[OutboxEntry]) -> set[str]:
     """The flows that entries are for."""
     return {flow for entry in entries for one in entry.records if (flow := flow_of(one))}
+
+
+def _only_looks(entries: Sequence[OutboxEntry]) -> bool:
+    return all(one.kind == "look" for entry in entries for one in entry.records)
 
 
 def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:

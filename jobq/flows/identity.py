@@ -13,6 +13,8 @@ LONGEST_FLOW, LONGEST_STEP = 64, 32
 MEMBER_SIGN = "~"
 #: Members of a step at most.
 MOST_MEMBERS = 10_000_000
+#: Digits of a member's number.
+LONGEST_NUMBER = 7
 _NAME = re.compile(r"[A-Za-z0-9_@+-]+")
 _FLOW = re.compile(r"[A-Za-z0-9_@+-]+:[A-Za-z0-9_:@+-]+")
 _STEP = re.compile(r"[A-Za-z0-9_-]+")

@@ -11,7 +11,7 @@ from msgspec import structs
 from jobq.client.connection import Client
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.flows.announcing import queue_at
-from jobq.flows.identity import member_mid, member_of
+from jobq.flows.identity import LONGEST_NUMBER, member_mid, member_of
 from jobq.flows.references import FlowInput, inputs_in, put_in
 from jobq.flows.state import FlowFacts, StepFacts
 from jobq.flows.store import FlowStore
@@ -102,7 +102,7 @@ class StepResults:
         whys: dict[int, str] = {}
         for name, why in self._store.failures().items():
             named, _, text = name.rpartition(":")
-            if named == step and text.isdecimal():
+            if named == step and text.isdecimal() and len(text) <= LONGEST_NUMBER:
                 whys[int(text)] = why
         queue = self._step(step).queue if whys else ""
         found: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from jobq.client.pipelining import run_each
 from jobq.durations import lasting
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.flows import keys
-from jobq.flows.identity import checked_flow, member_mid
+from jobq.flows.identity import LONGEST_NUMBER, checked_flow, member_mid
 from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
 from jobq.jobs.signing import seal_of, shown_text
@@ -152,7 +152,7 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
     for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
         step, _, number = name.rpartition(":")
         one = view.by_name.get(step)
-        if one is not None and number.isdecimal():
+        if one is not None and number.isdecimal() and len(number) <= LONGEST_NUMBER:
             mid = member_mid(view.facts.flow_id, step, int(number))
             said = _reason(client, one.facts.queue, mid) if one.facts.queue else ""
             found.append(FailedMember(mid, said.partition("\n")[0] or word))

@@ -22,7 +22,7 @@ from jobq.flows.announcing import Word, announce, queue_at
 from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.identity import member_mid
 from jobq.flows.state import FLOW_OVER
-from jobq.flows.store import FlowStore
+from jobq.flows.store import MOST_SECONDS, FlowStore
 from jobq.flows.types import PER_CHUNK, Applied, FlowChange, Reserved, TodoItem
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of
@@ -214,18 +214,16 @@ class StepSender:
         child = FlowStore(self._client, item.source).facts()
         if child is None:
             self._failed(item)
-        else:
-            self._say(child.queue, "begin", item.source)
-        return True
+            return True
+        return self._say(child.queue, "begin", item.source)
 
     def _cancel(self, item: TodoItem) -> bool:
         if item.kind == "flow":
             child = FlowStore(self._client, item.source).facts()
             if child is None or child.ended_at:
                 self.store.apply(f"f{item.source}", [FlowChange("cancelled", item.step)])
-            else:
-                self._say(child.queue, "cancel", item.source)
-            return True
+                return True
+            return self._say(child.queue, "cancel", item.source)
         queue, cursor = queue_at(self._client, item.queue), 0
         while cursor >= 0:
             if not self._sending.may_go():
@@ -278,9 +276,13 @@ class StepSender:
         if gone:
             self.store.apply(f"q{item.queue}", gone)
 
-    def _say(self, queue: str, word: Word, flow: str) -> None:
+    def _say(self, queue: str, word: Word, flow: str) -> bool:
+        """Say it to a sub-flow; False while a worker of its queue doesn't know flows."""
+        if not knows_flows(queue_at(self._client, queue)):
+            return False
         announce(self._client, queue, word, flow)
         self._sending.said(queue)
+        return True
 
     def _retry_child(self, item: TodoItem) -> bool:
         self.store.retried(item.step, [0])
@@ -290,7 +292,7 @@ class StepSender:
         elif child.state == "done":
             self.store.apply(f"f{item.source}", [FlowChange("done", item.step)])
         else:
-            self._say(child.queue, "retry", item.source)
+            return self._say(child.queue, "retry", item.source)
         return True
 
     def _tell_parent(self, item: TodoItem) -> bool:
@@ -334,9 +336,10 @@ def _options(raw: bytes) -> dict[str, Any]:
             for name in ("delay", "at", "lease", "key", "ordered")
             if given.get(name) is not None
         }
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"options of a step can't be read: {raw!r:.80}") from error
     numbers = [found.get(name) for name in ("delay", "at", "lease")]
-    if not all(one is None or (isinstance(one, int | float) and 0 <= one < 1e12) for one in numbers):  # fmt: skip
+    known = [one for one in numbers if one is not None]
+    if not all(isinstance(one, int | float) and 0 <= one < MOST_SECONDS for one in known):
         raise CodecError(f"options of a step can't be used: {raw!r:.80}")
     return found

@@ -37,6 +37,8 @@ _KINDS: frozenset[str] = frozenset(get_args(Kind))
 _TODOS: frozenset[str] = frozenset(get_args(Todo))
 _PARENT = "^"
 _FIELDS = 9
+#: Of a delay, a time or a lease.
+MOST_SECONDS = 1e12
 
 
 def _kind_and_step(change: FlowChange) -> tuple[str, str]:
@@ -321,18 +323,21 @@ def _edges(text: str) -> Iterable[Edge]:
 
 
 def _due_at(options: Mapping[str, Any], ready_at: int) -> int:
-    at, delay = options.get("at"), options.get("delay")
-    if isinstance(at, int | float):
+    at, delay = _seconds(options.get("at")), _seconds(options.get("delay"))
+    if at is not None:
         return round(at * 1000)
-    if isinstance(delay, int | float) and ready_at:
-        return ready_at + round(delay * 1000)
-    return 0
+    return ready_at + round(delay * 1000) if delay is not None and ready_at else 0
+
+
+def _seconds(value: Any) -> float | None:
+    """A number of seconds as a definition makes it; None for anything else, infinity and NaN among it."""
+    return value if isinstance(value, int | float) and 0 <= value < MOST_SECONDS else None
 
 
 def _options(raw: bytes) -> dict[str, Any]:
     try:
         found = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
