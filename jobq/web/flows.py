@@ -13,7 +13,7 @@ from starlette.requests import Request
 from jobq.client.connection import Client
 from jobq.durations import lasting
 from jobq.errors import JobqError
-from jobq.flows.identity import member_mid
+from jobq.flows.identity import LONGEST_NUMBER, member_mid
 from jobq.flows.listing import FlowRow, flow_page
 from jobq.flows.run import FlowRun
 from jobq.flows.state import (
@@ -239,7 +239,13 @@ def dead_members(client: Client, contents: Contents, view: FlowView) -> list[Dea
     for name, word in FlowStore(client, view.facts.flow_id).failures().items():
         step, _, at = name.rpartition(":")
         one = view.by_name.get(step)
-        if word == "dead" and one is not None and one.facts.queue and at.isdecimal():
+        if (
+            word == "dead"
+            and one is not None
+            and one.facts.queue
+            and at.isdecimal()
+            and len(at) <= LONGEST_NUMBER
+        ):
             mid = member_mid(view.facts.flow_id, step, int(at))
             found.append(_dead_member(client, contents, step, one.facts.queue, mid, view))
         if len(found) == MOST_REASONS:

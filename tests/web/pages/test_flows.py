@@ -301,3 +301,15 @@ def test_programs_steer_flows_the_same(visit: Any, flowing: Flowing, client: Any
     assert operator.post("/api/v1/flows/none:1/retry", json={}).status_code == 404
     done = [one.verb for one in AuditLog(client).page() if one.phase == "done"]
     assert done == ["flow-retry", "flow-signal"]
+
+
+def test_page_shows_a_flow_whose_failures_name_members_that_no_map_has(
+    visit: Any, client: Any, redis: Any
+) -> None:
+    flowing = Flowing(client, "low")
+    store = flowing.start("odd:1", step("a"))
+    flowing.work({"~odd:1.a.0": "dead"})
+    for number in ("9" * 5_000, "²", ""):
+        redis.hset(store.prefix + "failed", f"a:{number}", "dead")
+    shown = visit().get("/flows/odd:1")
+    assert shown.status_code == 200 and "odd:1" in shown.text
