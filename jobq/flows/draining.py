@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.client.pipelining import commands
-from jobq.errors import CodecError, ConfigError, ScriptError
+from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
 from jobq.flows.announcing import SEPARATOR, WORDS, announce, announced, queue_at
 from jobq.flows.identity import Member, checked_flow, member_mid, member_of
 from jobq.flows.sending import Sending, StepSender, knows_flows
@@ -27,6 +27,8 @@ from jobq.queue.queue import Queue
 BATCH = 64
 #: What was read longer ago is read again before anything is sent: the mids of steps stay taken for an hour.
 GIVE_UP_S = 600.0
+#: On a Cluster, how long a flow whose node doesn't answer is passed over, and the entries that wait for it.
+PASS_OVER_NS = 5_000_000_000
 #: Bytes of the results that one call takes to a flow, about.
 BYTES_PER_APPLY = 4 << 20
 ENDINGS = {"done": "done", "done+": "done", "dead": "dead", "cancelled": "cancelled"}
@@ -44,13 +46,18 @@ class Drainer:
         self._id = secrets.token_hex(8)
         # Queues where something was said to sub-flows.
         self._said_at: set[str] = set()
+        # Flows whose node didn't answer, and until when they are passed over.
+        self._away: dict[str, int] = {}
+        # Queue -> the last entry that waits for such a flow, and until when reading begins behind it.
+        self._behind: dict[str, tuple[str, int]] = {}
 
     def drain(self, queue: str, most: int | None = None) -> int:
         """Take what a queue has to say to the flows, until nothing is left or another drainer is at it.
 
         most: stop after about so many entries. Queues where sub-flows are to begin are drained too. Return how many
         entries were taken. What can't be sent yet is left for the next call. Raises UnavailableError or ServerFullError
-        when a server can't be used now; the entries stay.
+        when a server can't be used now; the entries stay. On a Cluster, entries for flows whose node doesn't answer
+        stay, and the others are taken.
         """
         taken, left = self._drain(queue, most), self._said_at
         while left and (most is None or taken < most):
@@ -59,17 +66,22 @@ class Drainer:
         return taken
 
     def _drain(self, queue: str, most: int | None) -> int:
-        source, taken = queue_at(self.client, queue), 0
+        source, taken, after = queue_at(self.client, queue), 0, self._first_after(queue)
         stuck: set[str] = set()
         while most is None or taken < most:
             read_at = self._clock()
-            entries = source.flow_outbox(BATCH, self._id)
-            if not entries or (stuck and flows_in(entries) <= stuck):
+            read = source.flow_outbox(BATCH, self._id, after)
+            if not read or (stuck and flows_in(read) <= stuck):
                 return taken
-            stuck |= self._take(source, entries, read_at)
-            if len(entries) < BATCH and _only_looks(entries) and flows_in(entries) <= stuck:
+            stuck |= self._take(source, read, read_at)
+            if len(read) < BATCH and _only_looks(read) and flows_in(read) <= stuck:
                 # They stay as they are: what is announced wakes workers, who would come here at once, without end.
                 return taken
+            entries = self._without_those_away(read)
+            if len(entries) < len(read):
+                after = self._goes_on_behind(queue, read[-1])
+            if not entries:
+                continue
             waiting = stuck & flows_in(entries)
             if waiting and not knows_flows(source):
                 return taken
@@ -81,6 +93,22 @@ class Drainer:
                 return taken
         return taken
 
+    def _first_after(self, queue: str) -> str:
+        after, until = self._behind.get(queue, ("", 0))
+        return after if self._clock() < until else ""
+
+    def _goes_on_behind(self, queue: str, entry: OutboxEntry) -> str:
+        """Begin there for a while: what was passed over is asked for again later."""
+        _, until = self._behind.get(queue, ("", 0))
+        now = self._clock()
+        self._behind[queue] = (entry.entry_id, until if now < until else now + PASS_OVER_NS)
+        return entry.entry_id
+
+    def _without_those_away(self, read: Sequence[OutboxEntry]) -> list[OutboxEntry]:
+        if not self._away:
+            return list(read)
+        return [entry for entry in read if self._away.keys().isdisjoint(flows_in([entry]))]
+
     def look(self, flow: str) -> bool:
         """Send what one flow has to send; whether all was."""
         sender = StepSender(self._sending(self._clock()), flow)
@@ -89,12 +117,18 @@ class Drainer:
     def _take(self, queue: Queue, entries: Sequence[OutboxEntry], read_at: int) -> set[str]:
         """Take entries to their flows; those flows whose next steps couldn't be sent yet."""
         sending, stuck = self._sending(read_at), set()
-        for flow in sorted(flows_in(entries)):
+        self._away = {flow: until for flow, until in self._away.items() if read_at < until}
+        for flow in sorted(flows_in(entries) - self._away.keys()):
             try:
                 sender = StepSender(sending, flow)
                 applied = self._apply(queue, sender.store, entries)
                 if not sender.send_all(applied):
                     stuck.add(flow)
+            except UnavailableError as error:
+                if not self.client.is_cluster:
+                    raise
+                _log.warning("what queue %s says to flow %s waits: %s", queue.name, flow, error)
+                self._away[flow] = self._clock() + PASS_OVER_NS
             except (ScriptError, ConfigError, CodecError) as error:
                 # Damaged keys of one flow must not keep the others waiting; anything else can be put right.
                 if not _is_damage(error):

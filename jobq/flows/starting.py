@@ -35,8 +35,8 @@ from jobq.jobs.codec import FLOW_HEADER, CallEncoder
 from jobq.jobs.job import Job
 from jobq.jobs.signing import seal_of
 
-#: How long a sub-flow waits for its begin.
-SUB_LIFE_MS = 366 * 86_400_000
+#: How long a sub-flow, and a flow that was announced, waits for its begin.
+LONG_LIFE_MS = 366 * 86_400_000
 #: Bytes of the items of a map that waits.
 MOST_ITEMS_BYTES = 8 << 20
 #: For how long a result stays with its message, unless a drainer copies it to the flow, which it does at once.
@@ -53,6 +53,8 @@ def started(flow: Definition) -> FlowRun:
     if planned.store() == "over":
         return run
     announce(client, flow.home, "begin", flow.flow_id)
+    # From here on the flow is accepted: it stays until a worker comes, however long that takes.
+    planned.keep()
     put_on_list(client, flow.flow_id)
     drain_soon(client, flow.home)
     store = FlowStore(client, flow.flow_id)
@@ -88,17 +90,24 @@ class Planned:
             found |= dict.fromkeys(sub.queues)
         return list(found)
 
+    def keep(self) -> None:
+        """Let a stored flow wait for its begin for a year, like a sub-flow."""
+        store = FlowStore(self._client, self._flow.flow_id)
+        store.create(self._record()._replace(life_ms=LONG_LIFE_MS))
+
+    def _record(self) -> StoredFlow:
+        flow = self._flow
+        life = {"life_ms": LONG_LIFE_MS} if self._parent else {}
+        keep_ms = round(flow.keep_s * 1000)
+        return StoredFlow(self.steps, flow.hash, flow.home, keep_ms, self._parent, **life)
+
     def store(self) -> str:
         """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition is there."""
         for sub in self.subs:
             sub.store()
         flow = self._flow
-        life = {"life_ms": SUB_LIFE_MS} if self._parent else {}
-        record = StoredFlow(
-            self.steps, flow.hash, flow.home, round(flow.keep_s * 1000), self._parent, **life
-        )
         store = FlowStore(self._client, flow.flow_id)
-        outcome = store.create(record)
+        outcome = store.create(self._record())
         if outcome == "over":
             return outcome
         if outcome == "conflict":

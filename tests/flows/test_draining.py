@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from jobq.errors import UnavailableError
 from jobq.flows.announcing import announce
-from jobq.flows.draining import GIVE_UP_S, Drainer
+from jobq.flows.draining import BATCH, GIVE_UP_S, PASS_OVER_NS, Drainer
 from jobq.flows.store import FlowStore
 from jobq.flows.types import StoredStep
 from jobq.jobs.results import encode_result
@@ -253,3 +254,48 @@ def test_two_drainers_do_not_drain_the_same_head(flowing: Flowing, redis: Any):
     assert flowing.drainer.look(F)
     low.flow_outbox_drop([entry.entry_id for entry in low.flow_outbox()])
     announce(flowing.client, "low", "look", F)
+
+
+def test_flows_whose_node_does_not_answer_keep_no_other_waiting(
+    flowing: Flowing, monkeypatch: pytest.MonkeyPatch
+):
+    """On a Cluster. What was said to them stays, and is taken when their node is back."""
+    asked, now = [], [0]
+    apply = FlowStore.apply
+
+    def apply_there(self: FlowStore, *args: Any, **more: Any) -> Any:
+        if self.flow.startswith("away:") and now[0] < 2 * PASS_OVER_NS:
+            asked.append(self.flow)
+            raise UnavailableError("its node doesn't answer")
+        return apply(self, *args, **more)
+
+    monkeypatch.setattr(FlowStore, "apply", apply_there)
+    monkeypatch.setattr(flowing.client, "is_cluster", True)
+    flowing.drainer = Drainer(flowing.client, lambda: now[0])
+    for number in range(BATCH + 1):
+        flowing.start(f"away:{number}", step("a"))
+    flowing.start(F, step("a"), step("b", "a"))
+    assert names(flowing.work()) == ["a", "b"]
+    assert len(asked) == BATCH + 1 == flowing.queues["low"].admin.flow_backlog().entries
+
+    now[0] += PASS_OVER_NS + 1
+    assert flowing.work() == []
+    assert len(asked) == 2 * (BATCH + 1)
+    now[0] += PASS_OVER_NS + 1
+    assert len(flowing.work()) == BATCH + 1
+    assert flowing.left() == []
+
+
+def test_a_node_that_does_not_answer_is_the_callers_matter_where_it_is_the_only_one(
+    flowing: Flowing, monkeypatch: pytest.MonkeyPatch
+):
+    flowing.start(F, step("a"))
+    with monkeypatch.context() as patched:
+        patched.setattr(FlowStore, "apply", _unavailable)
+        with pytest.raises(UnavailableError):
+            flowing.drainer.drain("low")
+    assert names(flowing.work()) == ["a"]
+
+
+def _unavailable(*_args: Any, **_more: Any) -> Any:
+    raise UnavailableError("the server doesn't answer")
