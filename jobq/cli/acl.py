@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from jobq.cli.arguments import names_of
@@ -12,7 +14,10 @@ from jobq.limits.keys import reading as seeing_limits
 from jobq.limits.keys import rights as of_limits
 from jobq.limits.keys import within as within_limits
 from jobq.protocols.reliable.keys import rights as of_reliable
+from jobq.protocols.reliable.keys import rights_to_look as seeing_reliable
 from jobq.protocols.rsmq.keys import rights as of_rsmq
+from jobq.protocols.rsmq.keys import rights_to_look as seeing_rsmq
+from jobq.protocols.ruby.key_names import rights_to_look as seeing_ruby
 from jobq.queue.roles import rights
 from jobq.topics.keys import rights as of_topics
 from jobq.topics.keys import rights_to_lag, rights_to_steer
@@ -53,7 +58,8 @@ def acl(
     Without ROLE, one user for each role of jobq itself. metrics only reads what jobq metrics does. topic, rsmq and
     reliable are users of those protocols, and --queues names their topics or queues. limit uses and sets all
     limits. pipeline reads and writes DataFrames and fills lakes. These five are printed only by name. A worker and
-    an operator may use all limits, too, and the dashboard may see them. The command does not connect to a server.
+    an operator may use all limits, too, and the dashboard may see them and, without --queues, the queues of RSMQ,
+    RELIABLEQ, Sidekiq and Resque. The command does not connect to a server.
 
     Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
     password, so none can log in until you set one: ACL SETUSER name '>…'. Users may select only the database
@@ -95,8 +101,16 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
     if role in _WITH_LIMITS:
         words += within_limits(namespace)
     if role == "dashboard":
-        words += seeing_limits(namespace)
+        words += _seeing(namespace, names)
     return words
+
+
+def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
+    """What a dashboard reads beside jobq's queues; of other protocols only by a user who may see all queues."""
+    words = seeing_limits(namespace)
+    if queues:
+        return words
+    return [*words, *seeing_rsmq(), *seeing_reliable(), *seeing_ruby(namespace)]
 
 
 def _database(url: str | None) -> list[str]:

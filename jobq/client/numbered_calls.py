@@ -352,6 +352,13 @@ def refusal(error: Exception, command: Command, script: Script | None) -> Except
     return ScriptError(f"the server refused {named}: {text}{remedy}")
 
 
+def is_denied(error: BaseException | None) -> bool:
+    """Whether the server refused a call because its user lacks a right."""
+    return error is not None and (
+        isinstance(error, refused.NoPermissionError) or is_denied(error.__cause__)
+    )
+
+
 def is_missing_function(error: BaseException | None) -> bool:
     """Whether FCALL found no such function, or FUNCTION DELETE no such library.
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount
 
 from jobq.client.connection import Client, default_client
+from jobq.client.numbered_calls import is_denied
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.web.access.gate import Gate
 from jobq.web.access.headers import SecurityHeaders, with_headers
@@ -117,6 +118,13 @@ async def _wrong(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    if is_denied(error):
+        if _is_api(request):
+            return problem(403, str(error))
+        return await run_in_threadpool(
+            error_page, request, 403, "The server's user may not do that", str(error), live=0,
+            hint="jobq acl dashboard",
+        )  # fmt: skip
     if _is_api(request):
         return problem(500, str(error))
     return await run_in_threadpool(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.client.connection import Client
-from jobq.errors import JobqError, OutOfRangeError, UnavailableError
+from jobq.errors import JobqError, OutOfRangeError, ScriptError, UnavailableError
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.listing import FoundQueues, find_queues
 from jobq.protocols.reliable.listing import queue_record as reliable_record
@@ -178,7 +178,11 @@ class ReliableQueues(NamedTuple):
 
 def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
     """Rows of RELIABLEQ's queues: what `jobq reliable list` says of each."""
-    found = find_queues(queue.client, queue.ns)
+    try:
+        found = find_queues(queue.client, queue.ns)
+    except ScriptError as error:  # the user may not list keys
+        refused = Readable([], {f"{queue.ns}:*": str(error)})
+        return ReliableQueues(FoundQueues([], 0, False), refused)
     names = found.names[offset : offset + MOST_ROWS]
     readable = read_each(queue.client, names, lambda key: reliable_record(queue, key))
     more = len(found.names) > offset + MOST_ROWS

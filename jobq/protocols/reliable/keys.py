@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from jobq.client.acl import allowed_for, literal
+from jobq.client.acl import READING, allowed_for, commands, literal, selector
 from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.errors import ConfigError
@@ -102,3 +102,17 @@ def rights(ns: str = "reliable", queues: Sequence[str] = ()) -> list[str]:
         f"{literal(checked_space(ns))}:"
     ]
     return [*(f"~{one}*" for one in patterns), "resetchannels", *allowed_for(called, _OWN)]
+
+
+#: Scripts that pages call.
+_OF_LOOKING = ("info", "inspect")
+
+
+def rights_to_look(ns: str = "reliable") -> list[str]:
+    """Return the words that allow a user who does other things to see queues whose names it knows.
+
+    A list of them needs SCAN, which tells the names of all keys of a server, so that isn't among them.
+    """
+    called = [one for one in scripts() if one.area == "reliable" and one.name in _OF_LOOKING]
+    needed = sorted(set[str]().union(*map(commands, called)))
+    return selector(f"%R~{literal(checked_space(ns))}:*", [*READING, *needed])

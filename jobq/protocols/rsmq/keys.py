@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jobq.client.acl import allowed_for, literal
+from jobq.client.acl import READING, allowed_for, commands, literal, selector
 from jobq.client.functions import scripts
 from jobq.errors import ConfigError
 from jobq.protocols.rsmq.checks import existing_name
@@ -75,3 +75,14 @@ def rights(ns: str = "rsmq", queues: Sequence[str] = ()) -> list[str]:
         "resetchannels", *(f"&{one}" for one in channels),
         *allowed_for(called, _OWN),
     ]  # fmt: skip
+
+
+#: Scripts that pages and lists call.
+_OF_LOOKING = ("describe", "list", "peek")
+
+
+def rights_to_look(ns: str = "rsmq") -> list[str]:
+    """Return the words that allow a user who does other things to see all queues of a namespace."""
+    called = [one for one in scripts() if one.area == "rsmq" and one.name in _OF_LOOKING]
+    needed = sorted(set[str]().union(*map(commands, called)))
+    return selector(f"%R~{literal(ns)}:*", [*READING, *needed])

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
+from jobq.client.acl import literal, selector
 from jobq.client.names import checked_name
 from jobq.errors import ConfigError
 
@@ -73,3 +74,22 @@ def beside(key: str, namespace: str, name: str) -> str:
     """Return a key of jobq's in the slot of `key`: `beside("queue:low", "jobq", "claims")`."""
     tagged = key if _TAG.search(key) else f"{{{key}}}"
     return f"{namespace}:intake:{tagged}:{name}"
+
+
+def rights_to_look(namespace: str = "jobq") -> list[str]:
+    """Return the words that allow a user who does other things to see the queues of Sidekiq and Resque.
+
+    What Sidekiq's processes say of themselves isn't among them: their keys are named by their hosts alone.
+    """
+    listed = [
+        one.key(name)
+        for one in (RubyQueueName("sidekiq", "", ""), RubyQueueName("resque", "resque", ""))
+        for name in ("queues", "queue:*", "processes" if one.system == "sidekiq" else "worker*")
+    ]
+    claims = f"%R~{literal(checked_name('namespace', namespace))}:intake:*"
+    return [
+        *selector(
+            " ".join(f"%R~{key}" for key in listed), ["exists", "llen", "lrange", "smembers"]
+        ),
+        *selector(claims, ["llen", "zrange"]),
+    ]

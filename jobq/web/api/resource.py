@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from jobq.client.numbered_calls import is_denied
 from jobq.config import duration_s, parse_time
 from jobq.durations import DAY_MS
 from jobq.errors import (
@@ -251,7 +252,7 @@ def refusal(error: JobqError) -> Response:
         return problem(404, str(error))
     if isinstance(error, ConflictError):
         return problem(409, str(error))
-    if isinstance(error, NotAllowedError):
+    if isinstance(error, NotAllowedError) or is_denied(error):
         return problem(403, str(error))
     if isinstance(error, TooManyScansError):
         return problem(429, str(error))
