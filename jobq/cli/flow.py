@@ -174,7 +174,7 @@ def _details(
         yield from (f"  {one.sentence}" for one in view.waits_for)
         yield from (f"  {text}" for text in missing.values())
     if failures:
-        yield "failed:"
+        yield "failed or cancelled:" if view.cancelled else "failed:"
         yield from (f"  {one.mid}: {one.reason}" for one in failures)
         if (number := view.dead + view.cancelled) > len(failures):
             yield f"  and {number - len(failures):,} more"

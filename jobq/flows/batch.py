@@ -116,6 +116,9 @@ class Batch(Generic[R]):
         """`start` in a thread, so that the event loop goes on."""
         return await self.flow.astart()
 
+    def __repr__(self) -> str:
+        return f"<Batch {self.flow.flow_id}, {len(self.flow.steps)} steps>"
+
     def _follow(self, when: When, job: Job[..., Any], args: Any, kwargs: Any) -> Self:
         self.flow.step(job.args(*args, **kwargs), after=self.calls, when=when)
         return self

@@ -7,6 +7,7 @@ which `checked` finds.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
@@ -60,6 +61,8 @@ _REFUSED_OPTIONS = {
 _SENT_WITH = ("delay", "at", "lease", "ordered")
 _WORDS = ("after", "when", "name")
 LONGEST_KEEP_S = 366 * 86_400.0
+#: Items of a list that are checked when its map is defined; the others when they are sent.
+CHECKED_ITEMS = 250
 
 
 class Failure(TypedDict):
@@ -181,6 +184,9 @@ class MapStep(FlowStep, Generic[R]):
                 "them, or the result of a step that returns one"
             )
         self.items = items
+        if isinstance(items, list | tuple):
+            # Most mistakes are in all items, and are found before anything is sent.
+            deque(self.calls(items[:CHECKED_ITEMS]), maxlen=0)
         if self.after:
             self.refuse_keys_of_arguments()
         # A function of the arguments makes the key of each member.
@@ -211,7 +217,7 @@ class MapStep(FlowStep, Generic[R]):
     def calls(self, items: Iterable[Any]) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
         """The arguments for each item: a tuple has them all, anything else is the only one."""
         job = self.job
-        for item in items:
+        for number, item in enumerate(items):
             if isinstance(item, Args):
                 if item.job != job.name:
                     raise ConfigError(
@@ -220,7 +226,13 @@ class MapStep(FlowStep, Generic[R]):
                 yield item.args, item.kwargs
                 continue
             args = item if isinstance(item, tuple) else (item,)
-            job.check_arguments(args, {})
+            try:
+                job.check_arguments(args, {})
+            except TypeError as error:
+                raise TypeError(
+                    f"item {number} of map {self.name}: {error}; a tuple has all arguments of a call, and "
+                    f"{job.name}.args(…) has them by name"
+                ) from None
             yield args, {}
 
     def facts(self) -> dict[str, Any]:
@@ -491,6 +503,8 @@ class StepList:
             if when != "done":
                 raise ConfigError(f"when={when!r} needs after=…: which steps must end so")
             return {}
+        if isinstance(after, ResultOf):
+            raise ConfigError(f"after={after!r} is not a step; give the step itself")
         if isinstance(after, FlowStep | str):
             after = (after,)
         found: dict[str, When] = {}
@@ -533,6 +547,7 @@ class Definition(StepList):
         if not 1 <= self.keep_s <= LONGEST_KEEP_S:
             raise ConfigError(f"keep={keep!r} is out of range; take 1 second to 366 days")
         self.client = client
+        self.is_started = False
         self._queue = None if queue is None else checked_name("queue", queue)
 
     @property
@@ -574,6 +589,14 @@ class Definition(StepList):
                 step.sub.belong_to(self, step.name)
                 step.sub.check()
 
+    def _add(self, step: S) -> S:
+        if self.is_started:
+            raise ConfigError(
+                f"flow {self.flow_id} was started, so step {step.name!r} would never run; add it before start(), or "
+                "let a running step add it, with current().flow"
+            )
+        return super()._add(step)
+
     def belong_to(self, parent: Definition, step: str) -> None:
         """Take the id of the parent and its step, if this flow has none."""
         if not self._has_id:
@@ -601,7 +624,9 @@ def sent_with(job: Job[..., Any], key: str | None) -> dict[str, Any]:
 def checked_job(job: Any, flow: str) -> Job[..., Any]:
     """The job itself, or ConfigError if it can't be a step."""
     if not isinstance(job, Job):
-        raise ConfigError(f"{job!r:.80} is not a job; put @job on the function")
+        raise ConfigError(
+            f"{job!r:.80} is not a job; give the job and then its arguments: flow.step(load, 7), with @job on load"
+        )
     settings = job.settings
     if FLOW_HEADER in (settings.get("headers") or ()):
         raise ConfigError(

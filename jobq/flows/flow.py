@@ -47,7 +47,9 @@ class Flow(Definition):
         ServerFullError from the server.
         """
         self.check()
-        return started(self)
+        run = started(self)
+        self.is_started = True
+        return run
 
     async def astart(self) -> FlowRun:
         """`start` in a thread, so that the event loop goes on."""

@@ -155,7 +155,7 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
         if one is not None and number.isdecimal() and len(number) <= LONGEST_NUMBER:
             mid = member_mid(view.facts.flow_id, step, int(number))
             said = _reason(client, one.facts.queue, mid) if one.facts.queue else ""
-            found.append(FailedMember(mid, said.partition("\n")[0] or word))
+            found.append(FailedMember(mid, (said or word).partition("\n")[0]))
     return found
 
 

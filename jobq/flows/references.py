@@ -63,6 +63,8 @@ class ResultOf:
     __bool__ = __iter__ = __len__ = __getitem__ = __contains__ = _refuse
     # An f-string would send the words `<result of step …>` to the job.
     __str__ = __format__ = __add__ = __radd__ = __mod__ = __mul__ = _refuse
+    __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+    __hash__ = object.__hash__
 
 
 def taken_out(

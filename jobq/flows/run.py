@@ -85,11 +85,18 @@ class FlowRun:
             self._say(view, "cancel")
 
     def retry(self, step: FlowStep | str | None = None) -> None:
-        """Revive what is dead, of this step or of all. Steps behind it run once it is done."""
+        """Revive what is dead, of this step or of all. Steps behind it run once it is done.
+
+        FlowClosedError if the flow was cancelled: what that ended stays so.
+        """
         name = step.name if isinstance(step, FlowStep) else step
         view = self.status()
         if name is not None and checked_step(name) not in view.by_name:
             raise ConfigError(f"flow {self.flow_id} has no step {name!r}; it has {_names(view)}")
+        if view.state == "cancelled":
+            raise FlowClosedError(
+                f"flow {self.flow_id} is cancelled; it can't be retried; start it under another id"
+            )
         self._say(view, "retry", name or "")
 
     def wait(self, timeout: Duration | None = None) -> FlowView:

@@ -89,14 +89,14 @@ class StepSender:
             return False
         except (CodecError, ConfigError) as error:
             _log.error("step %s of flow %s can't be sent: %s", item.step, self.flow, error)
-            self._failed(item)
+            self._failed(item, str(error))
             return True
 
-    def _failed(self, item: TodoItem) -> None:
-        """What can't be sent has failed, so that nothing waits for it without end."""
+    def _failed(self, item: TodoItem, why: str = "") -> None:
+        """What can't be sent has failed, so that nothing waits for it without end. why: for people."""
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
         number = self._failing_member(item.step) if item.kind == "map" else 0
-        self.store.apply(source, [FlowChange("dead", item.step, number)])
+        self.store.apply(source, [FlowChange("dead", item.step, number, why[:200].encode())])
 
     def _failing_member(self, step: str) -> int:
         """Seal a map that can't be expanded any further; the number of a member that stands for the rest."""

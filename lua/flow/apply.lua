@@ -12,8 +12,8 @@ ARGV
   source  `q` and the queue that the entries were read from, or `f` and the flow that says them
   limit  things to be sent that are answered at most
   then up to 1,000 groups: kind, step, number, detail. Kinds: `done`, `dead`, `cancelled` of the member `number` of
-  `step`, of done also of several numbers joined by commas, 1,000 in all; `result`: done, detail is its result; `begin`,
-  `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. The number of these five is the id of
+  `step`, of done also of several numbers joined by commas, 1,000 in all, of dead with detail: why, 200 bytes are kept;
+  `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. The number of these five is the id of
   their entry, 0 for none: each is taken once, in the order of ids
 RETURNS  {'', 0, 0} if the flow is gone; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
          groups: step (`^`: the parent), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
@@ -111,6 +111,7 @@ local function member_ended(kind, name, number, result)
   if s.kind == 'wait' and redis.call('GETBIT', ended, bit) == 1 then return true end
   change(s)
   local good = s.kind ~= 'wait' and (kind == 'done' or kind == 'result')
+  local why = kind == 'dead' and string.sub(result or '', 1, 200) or ''
   if kind ~= 'result' then result = nil end
   if result and flow.bytes + #result > MOST_RESULTS and redis.call('GETBIT', done, bit) == 0 then
     good, kind = false, TOO_LONG
@@ -119,7 +120,7 @@ local function member_ended(kind, name, number, result)
   if good then
     set_done(s, number, bit, result)
   elseif redis.call('GETBIT', done, bit) == 0 then
-    say_why(s, number, s.kind == 'wait' and kind == 'done' and 'timeout' or kind)
+    say_why(s, number, s.kind == 'wait' and kind == 'done' and 'timeout' or why ~= '' and why or kind)
   end
   return true
 end

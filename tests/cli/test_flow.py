@@ -60,7 +60,7 @@ def test_show_says_what_a_flow_waits_for(cli, client):
     assert "import:1: running, 3 of 4 steps" in shown
     assert "skipped, because rows is failed" in shown
     assert "waits for:\n  step alert (queue low)\n  no worker serves queue 'low'\n" in shown
-    assert "failed:\n  ~import:1.rows.0: dead\n" in shown
+    assert "failed:\n  ~import:1.rows.0: ValueError: x\n" in shown
     [record] = cli("flow", "show", "import:1", "--json").records
     assert [(one["step"], one["state"]) for one in record["steps"]] == [
         ("rows", "failed"), ("stats", "skipped"), ("alert", "running"), ("mail", "skipped"),

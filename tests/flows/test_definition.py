@@ -112,6 +112,10 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(report, first)  # type: ignore[call-overload]
     with refused("is known only when the flow runs"):
         list(first.result)
+    with refused("after=<result of step load> is not a step; give the step itself"):
+        flow.step(report.args([]), after=first.result)  # type: ignore[arg-type]
+    with refused(r"3 is not a job; give the job and then its arguments: flow\.step"):
+        flow.step(3)  # type: ignore[call-overload]
     with refused("map 'load-2' keeps no results; give results=True"):
         _ = flow.map(load, [1]).results
     with refused("name= is an argument of shop.rename and of step"):
@@ -163,11 +167,21 @@ def test_key_made_from_arguments_is_for_members_that_are_sent_at_once():
     assert flow.map(load.options(key="acme"), [1], after=first).options == {"key": "acme"}
 
 
-@pytest.mark.parametrize("use", [str, "{}".format, lambda one: "x" + one, lambda one: one + 1])
+@pytest.mark.parametrize(
+    "use", [str, "{}".format, lambda one: "x" + one, lambda one: one + 1, lambda one: one == 3]
+)
 def test_result_of_a_step_cannot_be_used_before_it_is_there(use: Any):
     result = StepList("import:1").step(load, 1).result
     with refused("<result of step load> is known only when the flow runs; pass it whole"):
         use(result)
+
+
+def test_items_of_a_list_are_checked_before_anything_is_sent():
+    flow = StepList("import:1")
+    wrong: list[Any] = [1, (2, 3)]
+    with pytest.raises(TypeError, match=r"item 1 of map load: .*; a tuple has all arguments of a"):
+        flow.map(load, wrong)
+    assert not flow.steps
 
 
 def test_steps_that_wait_for_each_other_are_named():

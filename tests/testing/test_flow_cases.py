@@ -9,8 +9,9 @@ import pytest
 from freezegun import freeze_time
 
 from jobq import Batch, Flow, Limit, current, job, schedule
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, FlowClosedError
 from jobq.flows.inputs import StepResults
+from jobq.flows.listing import failed_members
 from jobq.flows.run import FlowRun
 from jobq.jobs.registry import Registry
 from jobq.queue.queue import Queue
@@ -139,6 +140,33 @@ def test_sub_flow_is_refused_from_a_running_step_and_with_keys_made_from_argumen
     outer.flow(inner)
     with pytest.raises(ConfigError, match="map 'note' waits, so its members can't have keys"):
         outer.start()
+
+
+def test_step_that_cannot_be_sent_says_why(jobq: Kit, registry: Registry, note: Any) -> None:
+    @job(name="count", queue="loads", result_ttl=60, registry=registry)
+    def count() -> int:
+        return 3
+
+    flow = Flow("counts", id="1", client=jobq.client)
+    flow.map(note, flow.step(count).result)
+    run = flow.start()
+    jobq.drain()
+    [failed] = failed_members(jobq.client, jobq.assert_flow(run, "failed"), 5)
+    assert failed == ("~counts:1.note.0", "step count returned int, and a map takes a list")
+
+
+def test_flow_that_was_started_takes_no_steps_and_one_that_was_cancelled_no_retry(
+    jobq: Kit, note: Any
+) -> None:
+    flow = Flow("once", id="1", client=jobq.client)
+    flow.step(note, 1)
+    run = flow.start()
+    with pytest.raises(ConfigError, match="was started, so step 'note-2' would never run"):
+        flow.step(note, 2)
+    assert flow.start().status().by_name.keys() == {"note"}
+    run.cancel()
+    with pytest.raises(FlowClosedError, match="is cancelled; it can't be retried; start it"):
+        run.retry()
 
 
 def test_failures_beyond_those_that_are_read_say_so(
