@@ -36,11 +36,11 @@ def skew(files: Iterator[str]) -> None:
     """Give each worker that is started the next clock."""
 
     def start(workers: WorkerGroup, children: int = 2) -> None:
-        workers._env["CLOCK_FILE"] = next(files)
+        workers.env["CLOCK_FILE"] = next(files)
         if len(_clocks) < WORKERS:
             asked = subprocess.run(
                 [sys.executable, "-c", "import time; print(time.time())"],
-                env=workers._env, capture_output=True, text=True, check=True,
+                env=workers.env, capture_output=True, text=True, check=True,
             )  # fmt: skip
             _clocks.append(float(asked.stdout))
         _start(workers, children)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, Event, attempt_record, columns_of
 from jobq.events import decode as decode_one
+from jobq.flows.identity import member_of
 from jobq.pipeline.decode import FEW, BadEntry, columns, decode
 from jobq.pipeline.schema import events_schema
 
@@ -28,7 +29,10 @@ numbers = st.one_of(
 lines = st.tuples(
     *(numbers if name in LIMITS else texts for name in COLUMNS), st.integers(1, len(COLUMNS))
 ).map(lambda row: "\x1f".join(row[: row[-1]]).encode())
-values = st.one_of(st.just(GOOD), lines, st.binary(max_size=20))
+members = st.sampled_from(
+    ["~f:1.load.7", "~f:1.load", "~f.load.7", "~f:1.lo ad.7", "f:1.load.7"]
+).map(lambda mid: GOOD.replace(b"\x1fm\x1f", b"\x1f%b\x1f" % mid.encode()))
+values = st.one_of(st.just(GOOD), lines, members, st.binary(max_size=20))
 entries = st.lists(
     st.tuples(st.sampled_from([b"1", b"1", b"1", b"2", b""]), values), max_size=3 * FEW
 )
@@ -53,6 +57,8 @@ def row(queue: str, entry: bytes, found: dict[str, Any]) -> dict[str, Any]:
         "started_at": None if run_us is None else moment(finished, run_us),
         "entry_seq": sequence, "version": 1,
     }  # fmt: skip
+    member = member_of(found.get("mid") or "")
+    shown["flow"], shown["step"] = (member.flow, member.step) if member else (None, None)
     return {name: shown[name] for name in events_schema().names}
 
 

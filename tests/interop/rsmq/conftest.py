@@ -59,8 +59,12 @@ class Peer:
         return answer["result"]
 
     def close(self) -> None:
-        """End its input, and so the process."""
-        self._process.communicate(timeout=120)
+        """End its input, and so the process. A client that goes on all the same is killed."""
+        try:
+            self._process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 def kept(name: str, made: Path, command: list[str]) -> Path:
