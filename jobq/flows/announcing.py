@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from jobq.client.connection import Client, default_client
 from jobq.errors import CodecError, ConfigError
 from jobq.jobs.queues import ClientLike
-from jobq.jobs.signing import opened, seal_of
+from jobq.jobs.signing import is_sealed, opened, seal_of
 from jobq.queue.queue import Queue
 
 Word = Literal["begin", "signal", "cancel", "retry", "look"]
@@ -48,6 +48,11 @@ def announced(client: ClientLike, home: str, word: str, flow: str, detail: str) 
     if said != word:
         raise CodecError(f"bad seal: the word {word!r:.20} was sealed as {said!r:.20}")
     return rest
+
+
+def is_for_others(client: ClientLike, detail: bytes) -> bool:
+    """Whether a record is sealed and this process has no key at all."""
+    return seal_of(client) is None and is_sealed(detail)
 
 
 def queue_at(client: Client, name: str) -> Queue:

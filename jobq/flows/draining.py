@@ -15,7 +15,14 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.client.pipelining import commands
 from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
-from jobq.flows.announcing import SEPARATOR, WORDS, announce, announced, queue_at
+from jobq.flows.announcing import (
+    SEPARATOR,
+    WORDS,
+    announce,
+    announced,
+    is_for_others,
+    queue_at,
+)
 from jobq.flows.identity import Member, checked_flow, member_mid, member_of
 from jobq.flows.sending import Sending, StepSender, knows_flows
 from jobq.flows.store import PER_CALL, FlowStore
@@ -29,6 +36,8 @@ BATCH = 64
 GIVE_UP_S = 600.0
 #: On a Cluster, how long a flow whose node doesn't answer is passed over, and the entries that wait for it.
 PASS_OVER_NS = 5_000_000_000
+#: How long a process without a key leaves sealed words to others.
+SEALED_FOR_MS = 3_600_000
 #: Bytes of the results that one call takes to a flow, about.
 BYTES_PER_APPLY = 4 << 20
 ENDINGS = {"done": "done", "done+": "done", "dead": "dead", "cancelled": "cancelled"}
@@ -118,6 +127,12 @@ class Drainer:
         """Take entries to their flows; those flows whose next steps couldn't be sent yet."""
         sending, stuck = self._sending(read_at), set()
         self._away = {flow: until for flow, until in self._away.items() if read_at < until}
+        for flow in self._sealed_for_others(entries):
+            _log.warning(
+                "what queue %s says to flow %s is sealed, and this process has no key: set JOBQ_CODEC_KEYS, or leave "
+                "it to processes that have them", queue.name, flow,
+            )  # fmt: skip
+            self._away[flow] = self._clock() + PASS_OVER_NS
         for flow in sorted(flows_in(entries) - self._away.keys()):
             try:
                 sender = StepSender(sending, flow)
@@ -135,6 +150,22 @@ class Drainer:
                     raise
                 _log.error("flow %s can't take what queue %s says: %s", flow, queue.name, error)
         return stuck
+
+    def _sealed_for_others(self, entries: Sequence[OutboxEntry]) -> set[str]:
+        """Flows to which something sealed was said, if this process has no key. Processes with a key take it.
+
+        Nobody may have a key for what is an hour old, or anybody may have written it: that is dropped as unreadable.
+        """
+        sealed = [
+            (entry, flow_of(one))
+            for entry in entries
+            for one in entry.records
+            if one.kind in WORDS and is_for_others(self.client, one.detail)
+        ]
+        if not sealed:
+            return set()
+        oldest_ms = self.client.clock_ms() - SEALED_FOR_MS
+        return {flow for entry, flow in sealed if int(entry.entry_id.partition("-")[0]) > oldest_ms}
 
     def _sending(self, read_at: int) -> Sending:
         until = read_at + round(GIVE_UP_S * 1e9)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from jobq.client.connection import Client, connect
+from jobq.config import CodecSettings
 from jobq.errors import UnavailableError
 from jobq.flows.announcing import announce
 from jobq.flows.draining import BATCH, GIVE_UP_S, PASS_OVER_NS, Drainer
 from jobq.flows.store import FlowStore
-from jobq.flows.types import StoredStep
+from jobq.flows.types import StoredFlow, StoredStep
 from jobq.jobs.results import encode_result
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -299,3 +302,34 @@ def test_a_node_that_does_not_answer_is_the_callers_matter_where_it_is_the_only_
 
 def _unavailable(*_args: Any, **_more: Any) -> Any:
     raise UnavailableError("the server doesn't answer")
+
+
+def test_what_is_sealed_is_left_to_drainers_with_a_key_and_dropped_after_an_hour(
+    flowing: Flowing, client: Client, redis: Any
+):
+    codec = CodecSettings(keys=(("k", b"s" * 32),), accept_plain=True)
+    sealing = connect(settings=replace(client.settings, codec=codec))
+    flowing.start("plain:7", step("a"))
+    FlowStore(client, F).create(StoredFlow((step("a"),), "hash", "low", 60_000))
+    announce(sealing, "low", "begin", F)
+    assert flowing.work() == ["~plain:7.a.0"]
+    assert flowing.facts(F).state == "open"
+    assert flowing.queues["low"].admin.flow_backlog().entries == 1
+
+    assert Drainer(sealing).drain("low") == 1
+    flowing.drainer = Drainer(client)
+    assert flowing.work() == [f"~{F}.a.0"]
+    assert flowing.facts(F).state == "done"
+
+    old = f"{client.clock_ms() - 3_600_001}-0"
+    [entry] = _said(sealing, redis)
+    redis.delete(entry[0])
+    redis.xadd(entry[0], entry[1], id=old)
+    assert Drainer(client).drain("low") == 1
+    sealing.close()
+
+
+def _said(client: Client, redis: Any) -> list[Any]:
+    announce(client, "low", "cancel", F)
+    [key] = redis.keys("*flow-outbox")
+    return [(key, fields) for _, fields in redis.xrange(key)]
