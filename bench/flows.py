@@ -6,7 +6,6 @@ counts as drained when its flow is done, so its records are applied and deleted 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import resource
 import statistics
@@ -15,15 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jobq
-from bench.page import put
-from bench.server import ROOT, private_server, server_s
+from bench.page import measure
+from bench.server import private_server, server_s
 from bench.stage import wait_for
 from bench.work import noop
 from bench.worker import running_worker
 from jobq import Flow, Queue
 
-PAGE = ROOT / "docs" / "reference" / "performance.md"
-COMMAND = "python -m bench.flows --report"
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
 DEADLINE_S = 600
@@ -106,18 +103,5 @@ def tables(count: int, runs: int) -> Iterator[str]:
     yield f"| ratio | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |"
 
 
-def main() -> None:
-    """Measure, and print or write into the page."""
-    parser = argparse.ArgumentParser(prog="python -m bench.flows", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--messages", type=int, default=30_000)
-    parser.add_argument("--report", action="store_true", help="into docs/reference/performance.md")
-    chosen = parser.parse_args()
-    text = "\n".join(tables(chosen.messages, chosen.runs))
-    print(text)
-    if chosen.report:
-        put(PAGE, COMMAND, text)
-
-
 if __name__ == "__main__":
-    main()
+    measure("bench.flows", __doc__, tables, 5)

@@ -6,21 +6,18 @@ One driver enqueues by 250, and dequeues and finishes by 64. Then two processes 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from bench.page import put
-from bench.server import ROOT, private_server, server_s
+from bench.page import measure
+from bench.server import private_server, server_s
 from bench.stage import wait_for
 from bench.work import noop, spin
 from bench.worker import running_worker
 from jobq import Ending, Queue
 
-PAGE = ROOT / "docs" / "reference" / "performance.md"
-COMMAND = "python -m bench.keys --report"
 BATCH, SPINS = 64, 2_400
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
@@ -107,18 +104,5 @@ def tables(count: int, runs: int) -> Iterator[str]:
         yield f"| {name} | {enqueued:.1f} | {ran:.1f} | {noops:,.0f} | {spins:,.0f} |"
 
 
-def main() -> None:
-    """Measure, and print or write into the page."""
-    parser = argparse.ArgumentParser(prog="python -m bench.keys", description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--messages", type=int, default=30_000)
-    parser.add_argument("--report", action="store_true", help="into docs/reference/performance.md")
-    chosen = parser.parse_args()
-    text = "\n".join(tables(chosen.messages, chosen.runs))
-    print(text)
-    if chosen.report:
-        put(PAGE, COMMAND, text)
-
-
 if __name__ == "__main__":
-    main()
+    measure("bench.keys", __doc__, tables, 3)

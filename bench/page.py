@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+
+from bench.server import ROOT
 
 END = "<!-- end of what was made -->"
 
@@ -20,6 +23,21 @@ def put(into: Path, command: str, text: str) -> None:
     if not mark or not end:
         raise SystemExit(f"{into} has no lines {begin(command)} and {END} to write between")
     into.write_text(f"{before}{mark}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def measure(
+    module: str, about: str | None, tables: Callable[[int, int], Iterable[str]], runs: int
+) -> None:
+    """The command of a module whose tables stand in docs/reference/performance.md: print them, or write them there."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    parser.add_argument("--runs", type=int, default=runs)
+    parser.add_argument("--messages", type=int, default=30_000)
+    parser.add_argument("--report", action="store_true", help="into docs/reference/performance.md")
+    chosen = parser.parse_args()
+    text = "\n".join(tables(chosen.messages, chosen.runs))
+    print(text)
+    if chosen.report:
+        put(ROOT / "docs" / "reference" / "performance.md", f"python -m {module} --report", text)
 
 
 def head(heads: Sequence[dict[str, str]], remark: str) -> Iterator[str]:
