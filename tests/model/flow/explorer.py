@@ -13,13 +13,13 @@ F6  what is done has ended
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tests.model.breadth_first import BreadthFirst
 from tests.model.digest import digest
-from tests.model.explored import Explored, Seen, way_to
+from tests.model.expect import need
+from tests.model.explored import Explored
 from tests.model.flow.world import Drain, Numbered, Scope, Todo, World
 from tests.model.machine import Machine, Mutation, Violation
 
@@ -31,24 +31,17 @@ LIVE = ("ready", "run")
 ENDINGS = ("done", "dead", "cancelled")
 
 
-def need(holds: Any, text: str) -> None:
-    if not holds:
-        raise Violation(text)
-
-
-class Explorer:
+class Explorer(BreadthFirst[World]):
     """One scope on one machine. fault: of drainers, by name."""
 
     def __init__(self, scope: Scope, mutation: Mutation | None = None, fault: str = "") -> None:
-        self.machine = Machine([CHUNKS, *([mutation] if mutation else [])], area="flow")
+        machine = Machine([CHUNKS, *([mutation] if mutation else [])], area="flow")
+        super().__init__(machine, scope)
         self.scope, self.fault = scope, fault
-        self.result = Explored(scope)
         self._good: set[bytes] = set()
-        self._came_from: list[tuple[int, Action]] = [(0, ())]
 
     def run(self) -> Explored:
-        started, m = time.perf_counter(), self.machine
-        m.reset()
+        self.machine.reset()
         world = World(self.scope, dict(self.scope.budget), drains=(None,) * self.scope.drainers)
         rows: list[Any] = []
         for one in self.scope.steps:
@@ -56,50 +49,21 @@ class Explorer:
             rows += (one.name, one.kind, one.queue, one.source, one.edges, "{}", call)
         self._call("create", NOW, "hash", HOME, 60_000, "", 60_000, *rows)
         world.say(HOME, ("begin", ""))
-        queue = deque([(m.take(), world, 0)])
-        seen = Seen()
-        seen.add(self._name(world), world.left)
-        while queue and not self.result.violation:
-            snapshot, world, index = queue.popleft()
-            m.open(snapshot)
-            m.put()
-            for action in list(self._moves(world)):
-                found = self._step(world, action, seen)
-                if self.result.violation:
-                    self.result.trace = [*way_to(index, self._came_from), action]
-                    break
-                if found:
-                    self._came_from.append((index, action))
-                    queue.append((*found, len(self._came_from) - 1))
-        self.result.states, self.result.seconds = seen.states, time.perf_counter() - started
-        return self.result
+        return self.search(world)
 
-    def _step(self, world: World, action: Action, seen: Seen) -> tuple[int, World] | None:
-        m, after = self.machine, world.copy()
-        m.put()
-        self.result.transitions += 1
-        self.result.kinds[action[0]] += 1
-        try:
-            self._act(after, action)
-            if not seen.add(self._name(after), after.left):
-                return None
-            self._check(after)
-            found = m.take(), after
-            self._calm(after.copy())
-        except Exception as error:
-            self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)
-            return None
-        return found
+    def judge(self, world: World) -> None:
+        self._check(world)
+        self._calm(world.copy())
 
-    def _name(self, w: World) -> bytes:
-        return digest(f"{self.machine.whole()}\n{w.text()}")
+    def state(self, world: World) -> bytes:
+        return digest(f"{self.machine.whole()}\n{world.text()}")
 
     def _call(self, name: str, *args: Any) -> tuple[Any, ...]:
         return self.machine.run(name, "", NOW, *args)
 
     # What may happen next.
 
-    def _moves(self, w: World) -> Iterator[Action]:
+    def moves(self, w: World) -> Iterator[Action]:
         for mid, state in w.messages.items():
             yield from self._of_message(w, mid, state)
         if w.taken:
@@ -136,7 +100,7 @@ class Explorer:
     def _streams(self) -> list[str]:
         return [one.name for one in self.scope.steps if one.source == "stream"]
 
-    def _act(self, w: World, action: Action) -> None:
+    def act(self, w: World, action: Action) -> None:
         name, *rest = action
         if name in w.left:
             w.left[name] -= 1
@@ -408,7 +372,7 @@ class Explorer:
         """F1: from here on nobody dies, and all that can go on does; stops where it was before."""
         names = []
         for _ in range(200):
-            name = self._name(w)
+            name = self.state(w)
             if name in self._good:
                 break
             names.append(name)
@@ -416,7 +380,7 @@ class Explorer:
             if action is None:
                 self._check_end(w)
                 break
-            self._act(w, action)
+            self.act(w, action)
         else:
             raise Violation("F1 it goes on and on")
         self._good.update(names)

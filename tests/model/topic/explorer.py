@@ -15,12 +15,12 @@ T11  a repeated call answers as it did and changes nothing; an older one is refu
 
 from __future__ import annotations
 
-import time
-from collections import deque
+from collections.abc import Iterable
 
+from tests.model.breadth_first import BreadthFirst
 from tests.model.digest import digest
 from tests.model.expect import need
-from tests.model.explored import Explored, Seen, way_to
+from tests.model.explored import Explored
 from tests.model.machine import Machine, Mutation, Violation
 from tests.model.topic.actions import ACTIONS, Action, moves, poll, stretches, visible
 from tests.model.topic.world import Scope, World, begin
@@ -28,58 +28,33 @@ from tests.model.topic.world import Scope, World, begin
 STEPS = 60
 
 
-class Explorer:
+class Explorer(BreadthFirst[World]):
     """One scope on one machine."""
 
     def __init__(self, scope: Scope, mutation: Mutation | None = None) -> None:
-        self.machine = Machine([mutation] if mutation else [], area="topic")
+        super().__init__(Machine([mutation] if mutation else [], area="topic"), scope)
         self.scope = scope
-        self.result = Explored(scope)
         self._drained: set[bytes] = set()
-        self._came_from: list[tuple[int, Action]] = [(0, ())]
 
     def run(self) -> Explored:
-        started, m = time.perf_counter(), self.machine
+        m = self.machine
         m.reset()
         world = begin(self.scope)
         m.run("subscribe", "", world.now, "", "g", "earliest", "", "earliest")
-        queue = deque([(m.take(), world, 0)])
-        seen = Seen()
-        seen.add(self._name(world), world.left)
-        while queue and not self.result.violation:
-            snapshot, world, index = queue.popleft()
-            m.open(snapshot)
-            m.put()
-            for action in list(moves(m, world)):
-                after = self._step(world, action, seen)
-                if self.result.violation:
-                    self.result.trace = [*way_to(index, self._came_from), action]
-                    break
-                if after:
-                    self._came_from.append((index, action))
-                    queue.append((*after, len(self._came_from) - 1))
-        self.result.states, self.result.seconds = seen.states, time.perf_counter() - started
-        return self.result
+        return self.search(world)
 
-    def _step(self, world: World, action: Action, seen: Seen) -> tuple[int, World] | None:
-        m, after = self.machine, world.copy()
-        m.put()
-        self.result.transitions += 1
-        self.result.kinds[action[0]] += 1
-        try:
-            ACTIONS[action[0]](m, after, *action[1:])
-            if not seen.add(self._name(after), after.left):
-                return None
-            found = m.take(), after
-            self._check(after)
-            self._repeat(after)
-            self._drain(after.copy())
-        except Exception as error:
-            self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)
-            return None
-        return found
+    def moves(self, world: World) -> Iterable[Action]:
+        return moves(self.machine, world)
 
-    def _name(self, world: World) -> bytes:
+    def act(self, world: World, step: Action) -> None:
+        ACTIONS[step[0]](self.machine, world, *step[1:])
+
+    def judge(self, world: World) -> None:
+        self._check(world)
+        self._repeat(world)
+        self._drain(world.copy())
+
+    def state(self, world: World) -> bytes:
         return digest(self.machine.topic.text(world.now, world.text()))
 
     def _check(self, w: World) -> None:
@@ -142,7 +117,7 @@ class Explorer:
         while m.topic.numbers()[4]:
             m.run("compact", "", w.now, "", 0, 1)
         for _ in range(STEPS):
-            name = self._name(w)
+            name = self.state(w)
             if name in self._drained:
                 break
             trail.append(name)
