@@ -68,12 +68,12 @@ def made_lake(
     spark: SparkSession, client: Client, rounds: int, *, traces: bool = False
 ) -> tuple[list[tuple[int, float]], list[float]]:
     """A new lake; rows and seconds of each batch, and the rates of those that were full."""
+    from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake.ingest import Ingest, IngestOptions
-    from jobq.pipeline.lake.partitions import PartitionRunner
 
     path = traced_lake() if traces else LAKE
     shutil.rmtree(path, ignore_errors=True)
-    runner = PartitionRunner("always", session=lambda: spark)
+    runner = Engine("spark", session=lambda: spark)
     work = Ingest(Lake.create(str(path)), client, runner, IngestOptions(max_rows=BATCH, trim=True))
     batches: list[tuple[int, float]] = []
     for number in range(rounds):

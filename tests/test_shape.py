@@ -227,8 +227,8 @@ def rebound() -> Iterator[tuple[str, str]]:
                 yield from ((short(path), name) for name in node.names)
 
 
-#: What a new owner has to read. It grows with features, not with a change of form. 430, and 25 for flows.
-MOST_FILES = 455
+#: What a new owner has to read. It grows with features, not with a change of form. 430, 25 for flows, and 1 for engines.
+MOST_FILES = 456
 
 
 def test_package_has_few_enough_files_to_be_read():

@@ -10,12 +10,12 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from jobq.pipeline import gateway, session
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.java import find_java
 from jobq.pipeline.lake import Lake, inspection, read
 from jobq.pipeline.lake.audit import LakeAudit, LakeAudited
 from jobq.pipeline.lake.commit import losses
 from jobq.pipeline.lake.ingest import Ingest, IngestRound, one_round
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.report.html import page
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
@@ -63,8 +63,8 @@ class History:
 
     def ingest(self) -> IngestRound:
         """`jobq lake ingest --once`: what is new."""
-        runner = PartitionRunner(session=lambda: self.spark)
-        return one_round(Ingest(self.lake, self._client, runner), lambda _: None, lambda: False)
+        engine = Engine(session=lambda: self.spark)
+        return one_round(Ingest(self.lake, self._client, engine), lambda _: None, lambda: False)
 
     def stats(self) -> list[inspection.TableStats]:
         """`jobq lake stats`."""

@@ -76,7 +76,7 @@ def lake() -> None:
     "--lake ./lake --once",
     "--lake ./lake --every 30s --trim",
     "--lake s3://history/jobq --once --storage-option AWS_REGION=eu-central-1",
-    "--once --spark always --master spark://host:7077",
+    "--once --engine spark --master spark://host:7077",
     group=lake,
 )
 @lake_option()
@@ -91,8 +91,7 @@ def lake() -> None:
 )
 @option("--trim", "Delete events from their streams once they are committed.")
 @option(
-    "--spark auto|always|never",
-    "when",
+    "--engine auto|local|spark",
     "Whether Spark reads: auto starts it for a backlog of a million entries.",
     default="auto",
 )
@@ -119,18 +118,18 @@ def ingest(
         raise ConfigError("--once and --every exclude each other; give one")
     if every is not None and every < 0.1:
         raise ConfigError(f"--every {every:g}s is too short; use 100ms or more")
+    from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import commit
     from jobq.pipeline.lake.ingest import Ingest, IngestOptions, rounds, stopped_by_signals
     from jobq.pipeline.lake.lake import Lake, locked
-    from jobq.pipeline.lake.partitions import PartitionRunner
     from jobq.pipeline.lake.rollup import RollupTimer
 
     lake = Lake.create(path, pairs_of("--storage-option", storage))
-    runner = PartitionRunner(given["when"], master=given["master"])
+    engine = Engine(given["engine"], master=given["master"])
     options = IngestOptions(
         names=names_of(queues) or None, max_rows=given["max_rows"], trim=given["trim"]
     )
-    work = Ingest(lake, session.client, runner, options, problem=session.problem)
+    work = Ingest(lake, session.client, engine, options, problem=session.problem)
     lost = False
     with stopped_by_signals() as ending:
         try:
@@ -140,13 +139,13 @@ def ingest(
             due = RollupTimer(lake, given["rollup"], session.note)
             for found in rounds(
                 work, every, lambda batch: _note_batch(session, batch), ending,
-                lambda found: due.refresh(runner, ending), given["wait"],
+                lambda found: due.refresh(engine, ending), given["wait"],
             ):  # fmt: skip
                 lost = lost or bool(found.lost)
                 if every is None or not found.is_empty:
                     _say_round(session, lake, found)
         finally:
-            runner.close()
+            engine.close()
     return not lost
 
 
@@ -254,22 +253,22 @@ def compact(
 
 
 def _roll_up(session: Session, lake: Lake, master: str | None) -> None:
+    from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import rollup
-    from jobq.pipeline.lake.partitions import PartitionRunner
     from jobq.pipeline.lake.tables import JOB_RUNS
     from jobq.pipeline.sessions import failures, words_of
 
     if not (rollup.stale(lake) or rollup.stale(lake, JOB_RUNS)):
         return
-    runner = PartitionRunner(master=master)
+    engine = Engine(master=master)
     try:
-        made = rollup.refresh(lake, runner.spark())
+        made = rollup.refresh(lake, engine.spark())
     except failures() as error:
         raise PipelineError(
             f"job_runs and rollup_hourly stay as they were, the days are compact: {words_of(error)}"
         ) from error
     finally:
-        runner.close()
+        engine.close()
     for name, rows in made.items():
         session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows written")
 
@@ -381,8 +380,7 @@ NOTE_EVERY_S = 5.0
 @option("--remember DURATION", "How long to remember what was sent.", default="30d")
 @option("--dry-run", "Show what there is, and send nothing.")
 @option(
-    "--spark auto|always|never",
-    "when",
+    "--engine auto|local|spark",
     "Whether Spark reads: auto starts it for days over 256 MB.",
     default="auto",
 )
@@ -395,7 +393,7 @@ def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given:
     """
     _check_options(topic, dead, given)
     asked = _asked_span(given["since"], given["until"])
-    reading = _Reading(given["when"], given["master"])
+    reading = _Reading(given["engine"], given["master"])
     target = given["queue"] or given["to_queue"] or ""
     what = "place:dead" if dead else f"topic:{topic}"
     what += f" to-topic:{given['to_topic']}" if given["to_topic"] else ""

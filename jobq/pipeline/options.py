@@ -15,8 +15,8 @@ from jobq.errors import ConfigError
 PLACE = ("url", "namespace")
 #: A time as callers give it; None: no limit.
 Moment = datetime | date | str | None
-#: Whether Spark reads; auto: if there is much to read.
-UseSpark = Literal["auto", "always", "never"]
+#: What does the work: this process, or the executors of Spark; auto: Spark if there is much.
+EngineName = Literal["auto", "local", "spark"]
 _YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 

@@ -61,7 +61,7 @@ def jobq(valkey_client, lake, tmp_path, monkeypatch):
 @pytest.fixture
 def ingest(jobq):
     def run():
-        code, _, err = jobq("lake", "ingest", "--once", "--spark", "never", "--rollup", "0")
+        code, _, err = jobq("lake", "ingest", "--once", "--engine", "local", "--rollup", "0")
         assert code == 0, err
 
     return run
@@ -321,7 +321,7 @@ def test_dry_run_tells_what_there_is_and_what_is_missing(valkey_client, ingest, 
     ingest()
     numbered(valkey_client, "orders", 4, first=4)
     topic.trim(7)
-    jobq("lake", "ingest", "--once", "--spark", "never", "--rollup", "0")
+    jobq("lake", "ingest", "--once", "--engine", "local", "--rollup", "0")
     code, [told], _ = jobq(
         "lake", "replay", "--topic", "orders", *SINCE, "--to-topic", "x", "--dry-run"
     )

@@ -12,9 +12,9 @@ from jobq.client import functions
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.schema import VIEWS
 from jobq.queue.types import Ending
 from jobq.topics import Topic
@@ -72,7 +72,7 @@ def test_views_are_read_and_a_lake_is_filled(url, valkey_client, valkey_queue, t
     work = Ingest(
         Lake.create(str(tmp_path / "lake")),
         user,
-        PartitionRunner("never"),
+        Engine("local"),
         IngestOptions(trim=True),
     )
     found = one_round(work, lambda batch: None, lambda: False)

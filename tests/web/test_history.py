@@ -55,10 +55,10 @@ def lake_history(tmp_path: Path) -> Iterator[Callable[[Client], LakeHistory]]:
     def make(client: Client) -> LakeHistory:
         lake = Lake.create(str(tmp_path / "lake"))
         tools.library("pyarrow")
+        from jobq.pipeline.engine import Engine
         from jobq.pipeline.lake.ingest import Ingest
-        from jobq.pipeline.lake.partitions import PartitionRunner
 
-        Ingest(lake, client, PartitionRunner("never")).events()
+        Ingest(lake, client, Engine("local")).events()
         opened.append(LakeHistory(lake.store.uri, most_s=120))
         return opened[-1]
 

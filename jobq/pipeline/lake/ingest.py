@@ -25,6 +25,7 @@ from jobq.durations import DAY_MS
 from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import dead_messages, quarantine
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
@@ -39,11 +40,11 @@ from jobq.pipeline.lake.lake import PAUSE_S, Lake, LakeBusyError, locked
 from jobq.pipeline.lake.partitions import (
     PARTITION_ENTRIES,
     PartitionResult,
-    PartitionRunner,
     RangeResult,
     gathered,
     planned_partitions,
     raise_failure,
+    run_partition,
 )
 from jobq.pipeline.lake.store import LakeStore, remove_files
 from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable
@@ -94,12 +95,12 @@ class Ingest:
         self,
         lake: Lake,
         client: Client,
-        runner: PartitionRunner,
+        engine: Engine,
         options: IngestOptions | None = None,
         *,
         problem: Problem | None = None,
     ) -> None:
-        self.lake, self.client, self.runner = lake, client, runner
+        self.lake, self.client, self.engine = lake, client, engine
         self.options = options or IngestOptions()
         self._problem = problem
 
@@ -189,7 +190,9 @@ class Ingest:
         todo = planned_partitions(
             table.name, settings, store, plan.ranges, found, self.options.partition_entries, bounds
         )
-        answers = self.runner.run(todo, sum(one.expected for one in plan.ranges))
+        answers = list(
+            self.engine.run(run_partition, todo, sum(one.expected for one in plan.ranges))
+        )
         for answer in answers:
             if answer.failed:
                 _forget(store, answers)

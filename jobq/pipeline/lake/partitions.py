@@ -1,22 +1,18 @@
-"""Divide a batch into partitions, and run them in this process or on Spark's executors.
+"""Divide a batch of an ingest into partitions: units of work for an `Engine`.
 
 A partition says in plain values where to read and where to write, and its result is plain values. Errors travel in
 the result, so that Spark doesn't retry a full disk three times, and the message arrives whole.
 
 Small ranges share a partition. The id of the millionth entry is unknown, so a large range is cut by time, which is
 part of an id. A part that turns out larger than its limit ends early; the parts after it then don't count.
-
-Starting a JVM costs more than reading some hundred thousand events. So a session is started when the backlog is
-large, and kept while the ingest runs.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,18 +20,14 @@ from jobq import errors
 from jobq.client.connection import Client
 from jobq.config import ServerSettings
 from jobq.errors import JobqError, PipelineError
-from jobq.pipeline import collector, gateway, offsets, sessions
+from jobq.pipeline import collector, offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import TABLES, to_lake
 from jobq.pipeline.offsets import LogRange, LogTail
-from jobq.pipeline.options import UseSpark
 from jobq.pipeline.reading.streams import kept_pages, topic_batch
 from jobq.topics.calls import TopicCalls
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 #: Entries per call, and per decoded batch: larger replies cost more each, larger batches fewer conversions.
 PAGE = 1_000
@@ -251,64 +243,3 @@ def gathered(
             if read.cut:
                 cut.add(read.source.queue)
     return {name: RangeResult(tuple(found)) for name, found in reads.items()}, kept, dropped
-
-
-#: A backlog of so many entries starts a session.
-SPARK_ENTRIES = 1_000_000
-
-
-class PartitionRunner:
-    """Run partitions. `session` starts Spark when it is first needed."""
-
-    def __init__(
-        self,
-        when: UseSpark = "auto",
-        *,
-        master: str | None = None,
-        session: Callable[[], SparkSession] | None = None,
-        worth_it: int = SPARK_ENTRIES,
-    ) -> None:
-        self._when, self._worth_it = when, worth_it
-        self._session = session or partial(_lake_session, master)
-        self._spark: SparkSession | None = None
-
-    def uses_spark(self, entries: int) -> bool:
-        """Return whether a backlog of so many entries runs on executors."""
-        if self._when == "always":
-            return entries > 0
-        least = self._worth_it if self._spark is None else self._worth_it // 20
-        return self._when == "auto" and entries >= least
-
-    def spark(self) -> SparkSession:
-        """Return the session; start it at first use."""
-        if self._spark is None:
-            self._spark = self._session()
-        return self._spark
-
-    def run(self, partitions: Sequence[IngestPartition], backlog: int) -> list[PartitionResult]:
-        """Run the partitions and return their results in the same order."""
-        if not self.uses_spark(backlog):
-            return list(map(run_partition, partitions))
-        context = self.spark().sparkContext
-        answers: list[PartitionResult] = (
-            context.parallelize(partitions, len(partitions)).map(run_partition).collect()
-        )
-        return answers
-
-    def close(self) -> None:
-        """Stop the session, if there is one. If its JVM has died, forget it, so that another can start."""
-
-        spark, self._spark = self._spark, None
-        if spark is None:
-            return
-        with warnings.catch_warnings():
-            # PySpark warns of a dead JVM before it raises.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            try:
-                spark.stop()
-            except sessions.failures():
-                gateway.forget_jvm()
-
-
-def _lake_session(master: str | None) -> SparkSession:
-    return sessions.session("jobq lake", master=master)

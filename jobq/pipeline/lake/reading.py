@@ -31,7 +31,7 @@ from jobq.pipeline.lake.files import (
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import lake_errors
 from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable
-from jobq.pipeline.options import Moment, UseSpark, parsed_moment
+from jobq.pipeline.options import EngineName, Moment, parsed_moment
 from jobq.pipeline.schema import DERIVED, EVENT_COLUMNS, Columns, ddl, struct
 
 if TYPE_CHECKING:
@@ -186,9 +186,9 @@ class ArchivedRows:
         files = live_files(self.lake.table(self.table), self.span.first_day, self.span.last_day)
         return list(files_by_day(files).values())
 
-    def is_big(self, when: UseSpark) -> bool:
+    def is_big(self, when: EngineName) -> bool:
         """Return whether Spark should read the rows."""
-        return when == "always" or (
+        return when == "spark" or (
             when == "auto"
             and any(sum(one.size for one in day) > BIG_DAY_BYTES for day in self.days)
         )

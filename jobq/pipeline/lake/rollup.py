@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jobq.events import KINDS
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake.commit import IngestState, commit_files, state_of
 from jobq.pipeline.lake.files import (
     COMPACTED,
@@ -24,7 +25,6 @@ from jobq.pipeline.lake.files import (
     live_files,
 )
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.reading import read
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, ROLLUP_COLUMNS, TABLES, LakeTable
@@ -254,8 +254,8 @@ class RollupTimer:
         self._lake, self._every_s, self._told = lake, every_s, told
         self._next = 0.0
 
-    def refresh(self, runner: PartitionRunner, enough: Callable[[], bool]) -> None:
-        """Refresh if it is time. After a failure, close the runner's session: its JVM may have died."""
+    def refresh(self, engine: Engine, enough: Callable[[], bool]) -> None:
+        """Refresh if it is time. After a failure, close the engine's session: its JVM may have died."""
         if not self._every_s or enough() or time.time() < self._next:
             return
 
@@ -264,9 +264,9 @@ class RollupTimer:
             return
         self._next = time.time() + self._every_s
         try:
-            refresh(self._lake, runner.spark())
+            refresh(self._lake, engine.spark())
         except Exception as error:  # Spark, its JVM and storage raise many classes
-            runner.close()
+            engine.close()
             self._told(
                 f"job_runs and rollup_hourly stay as they were, next try in {self._every_s:g} s: {words_of(error)}"
             )

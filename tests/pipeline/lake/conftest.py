@@ -12,10 +12,10 @@ import pytest
 from jobq.client.connection import Client
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake.files import live_files, rows_of_files
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.tables import EVENTS, from_lake
 from jobq.queue import directory
 
@@ -34,7 +34,7 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def ingest(lake: Lake, valkey_client: Client) -> Ingest:
     """An ingest in this process."""
-    return Ingest(lake, valkey_client, PartitionRunner("never"))
+    return Ingest(lake, valkey_client, Engine("local"))
 
 
 @pytest.fixture

@@ -189,7 +189,8 @@ def test_lake_alone_says_what_the_live_queue_says(
     monkeypatch.setenv("JOBQ_URL", queue.client.url)
     path = str(tmp_path / "lake")
     assert (
-        main(["lake", "ingest", "--lake", path, "--once", "--spark", "never", "--rollup", "0"]) == 0
+        main(["lake", "ingest", "--lake", path, "--once", "--engine", "local", "--rollup", "0"])
+        == 0
     )
     audit = LakeAudit(spark, read(spark, Lake.open(path), "events"))
 
@@ -242,7 +243,7 @@ def command(kept_spark, valkey_queue, tmp_path, monkeypatch):
 
     def run(*args):
         with CliRunner().isolation(env=env) as (out, err, _):
-            assert main(["lake", "ingest", "--once", "--spark", "never", "--rollup", "0"]) == 0
+            assert main(["lake", "ingest", "--once", "--engine", "local", "--rollup", "0"]) == 0
             out.seek(0)
             out.truncate()
             code = main(["lake", "audit", *args])

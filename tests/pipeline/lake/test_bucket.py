@@ -12,10 +12,10 @@ import pytest
 
 from jobq.cli import main
 from jobq.errors import LakeError
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake, inspection, read, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError
 from jobq.pipeline.lake.ingest import Ingest, one_round
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.upkeep import mark
 from jobq.pipeline.report import run
 from jobq.pipeline.report.query import ReportQuery
@@ -59,7 +59,7 @@ def test_lake_in_a_bucket_does_what_one_in_a_folder_does(
     with pytest.raises(LakeError, match="is not a lake"):
         Lake.open("s3://history/jobq", storage)
     lake = Lake.create("s3://history/jobq", storage)
-    work, other = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))
+    work, other = (Ingest(lake, valkey_client, Engine("local")) for _ in range(2))
     write("low", 20)
     assert work.events().rows == 20
     write("low", 10, first=21, at=DAY + 86_400_000)
@@ -101,7 +101,7 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
     lake = Lake.create("s3://history/jobq", storage)
     write("low", 20)
     Topic("orders", valkey_client).append_many([b"one", b"two"])
-    work = Ingest(lake, valkey_client, PartitionRunner("never"))
+    work = Ingest(lake, valkey_client, Engine("local"))
     assert one_round(work, lambda batch: None, lambda: False)[:2] == (20, 2)
     mark(lake, "v2", DEPLOYED)
     assert dict(upkeep.marks(lake)) == {"v2": DEPLOYED}

@@ -20,10 +20,10 @@ from click.testing import CliRunner
 
 from jobq.cli import main
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import upkeep
 from jobq.pipeline.lake.ingest import StopRequest, rounds
 from jobq.pipeline.lake.lake import LOOK_S, Lake, LakeBusyError, locked
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.rollup import RollupTimer
 from jobq.topics import Topic
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
@@ -70,7 +70,7 @@ def test_ingest_with_nothing_new_starts_no_jvm(line, write, monkeypatch):
     def started(*args: object, **options: object) -> None:
         raise AssertionError("a session was made")
 
-    monkeypatch.setattr("jobq.pipeline.lake.partitions._lake_session", started)
+    monkeypatch.setattr("jobq.pipeline.engine._lake_session", started)
     monkeypatch.setattr("jobq.pipeline.lake.rollup.stale", lambda lake: {})
     assert line("ingest", "--once")[:2] == (0, "nothing new\n")
 
@@ -186,7 +186,7 @@ def test_damage_of_one_queue_or_topic_costs_a_line_and_the_others_are_ingested(
         valkey_redis.delete("jobq:topics" if damage == "topics" else "jobq:{bad}:topic:log")
     assert damaged(valkey_redis)
     for _ in range(2):
-        code, _, err = line("ingest", "--once", "--spark", "never", "--rollup", "0")
+        code, _, err = line("ingest", "--once", "--engine", "local", "--rollup", "0")
         assert (code == 0, err.count("\n")) == (not told, int(bool(told)))
         assert err.startswith(f"jobq: {told}: " if told else "")
     assert sum(mids(lake).values()) == 5
@@ -209,10 +209,10 @@ def test_rollup_that_fails_is_told_and_tried_again_by_a_staying_ingest(lake, ing
     write("low", 5)
     told: list[str] = []
     due = RollupTimer(lake, 1e-6, told.append)
-    ingest.runner = PartitionRunner("never", session=session)
+    ingest.engine = Engine("local", session=session)
     ending = StopRequest()
     found_rounds = rounds(
-        ingest, 0.001, lambda batch: None, ending, lambda found: due.refresh(ingest.runner, ending)
+        ingest, 0.001, lambda batch: None, ending, lambda found: due.refresh(ingest.engine, ending)
     )
     for number in (1, 2, 3):
         next(found_rounds)
@@ -230,7 +230,7 @@ def test_compaction_ends_with_1_and_a_line_when_spark_fails_in_the_rollups(
     def fails(*args: object, **options: object) -> None:
         raise PySparkException("[NO_ROOM] on the device")
 
-    monkeypatch.setattr("jobq.pipeline.lake.partitions._lake_session", fails)
+    monkeypatch.setattr("jobq.pipeline.engine._lake_session", fails)
     write("low", 5)
     line("ingest", "--once", "--rollup", "0")
     code, out, err = line("compact")

@@ -13,10 +13,10 @@ from jobq.durations import DAY_MS
 from jobq.errors import LakeError, UnavailableError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import TimeBounds
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import inspection, partitions, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError, state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.tables import EVENTS
 from jobq.topics import Record, Topic
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
@@ -68,10 +68,10 @@ def test_queue_that_appears_later_is_read_from_its_first_event(ingest, write, la
 def test_only_named_queues_are_read_when_some_are_named(lake, valkey_client, write):
     write("low", 3)
     write("high", 3, first=4)
-    one = Ingest(lake, valkey_client, PartitionRunner("never"), IngestOptions(names=["high"]))
+    one = Ingest(lake, valkey_client, Engine("local"), IngestOptions(names=["high"]))
     assert one.events().rows == 3
     assert mids(lake) == once(4, 6)
-    assert Ingest(lake, valkey_client, PartitionRunner("never")).events().rows == 3
+    assert Ingest(lake, valkey_client, Engine("local")).events().rows == 3
 
 
 @pytest.mark.parametrize(("most", "size"), [(10, 100), (25, 7), (1000, 7), (60, 1)])
@@ -83,7 +83,7 @@ def test_batches_hold_about_as_much_as_they_may_and_together_everything(
     work = Ingest(
         lake,
         valkey_client,
-        PartitionRunner("never"),
+        Engine("local"),
         IngestOptions(max_rows=most, partition_entries=size),
     )
     found = [batch.rows for batch in batches(work)]
@@ -99,7 +99,7 @@ def test_uneven_stream_is_read_whole_when_parts_are_cut_by_their_limit(lake, val
     work = Ingest(
         lake,
         valkey_client,
-        PartitionRunner("never"),
+        Engine("local"),
         IngestOptions(max_rows=50, partition_entries=5),
     )
     assert sum(batch.rows for batch in batches(work)) == 301
@@ -127,7 +127,7 @@ def test_loss_is_exact_in_sum_when_entries_are_dropped_between_batches(
     work = Ingest(
         lake,
         valkey_client,
-        PartitionRunner("never"),
+        Engine("local"),
         IngestOptions(max_rows=most, partition_entries=5),
     )
     read = work.events().rows
@@ -142,14 +142,14 @@ def test_loss_is_exact_in_sum_when_entries_are_dropped_between_batches(
 def test_rest_is_read_when_all_of_the_first_part_is_dropped_before_it_is_read(
     lake, valkey_client, write
 ):
-    class Late(PartitionRunner):
-        def run(self, partitions: Any, backlog: int) -> Any:
+    class Late(Engine):
+        def run(self, function: Any, units: Any, rows: int) -> Any:
             trim(valkey_client, "low", 601)
-            return super().run(partitions, backlog)
+            return super().run(function, units, rows)
 
     write("low", 1_000)
     work = Ingest(
-        lake, valkey_client, Late("never"), IngestOptions(max_rows=200, partition_entries=50)
+        lake, valkey_client, Late("local"), IngestOptions(max_rows=200, partition_entries=50)
     )
     done = list(batches(work))
     assert sum(one.rows for one in done) == sum(mids(lake).values()) == 400
@@ -173,7 +173,7 @@ def test_streams_hold_only_what_isnt_committed_when_trimmed(lake, valkey_client,
     work = Ingest(
         lake,
         valkey_client,
-        PartitionRunner("never"),
+        Engine("local"),
         IngestOptions(max_rows=6, partition_entries=3, trim=True),
     )
     read = work.events().rows
@@ -268,7 +268,7 @@ def test_lake_that_has_an_event_of_the_year_9999_is_checked_compacted_and_counte
     write("low", 3)
     value = f"done\x1fm\x1f{YEAR_9999}"
     valkey_client.command("XADD", offsets.events_key("jobq", "low"), f"{DAY + 31}-0", "1", value)
-    Earlier(lake, valkey_client, PartitionRunner("never")).events()
+    Earlier(lake, valkey_client, Engine("local")).events()
     upkeep.compact(lake)
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
     [stats] = inspection.stats(lake)
@@ -318,7 +318,7 @@ def test_batches_of_topics_hold_no_more_than_they_may(lake, valkey_client):
     for name in ("orders", "prices"):
         Topic(name, valkey_client).append_many([Record(b"%d" % n) for n in range(100)])
     work, counts = (
-        Ingest(lake, valkey_client, PartitionRunner("never"), IngestOptions(max_rows=60)),
+        Ingest(lake, valkey_client, Engine("local"), IngestOptions(max_rows=60)),
         [],
     )
     while not counts or counts[-1].more:
@@ -332,7 +332,7 @@ def test_number_two_ingests_changes_nothing_when_they_overlap(
     lake, valkey_client, write, monkeypatch
 ):
     write("low", 20)
-    slow, fast = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))
+    slow, fast = (Ingest(lake, valkey_client, Engine("local")) for _ in range(2))
     started = slow._commit
 
     def overtaken(*args):
@@ -354,7 +354,7 @@ def test_delta_refuses_a_batch_when_both_saw_the_same_version(
     from jobq.pipeline.lake import commit as module
 
     write("low", 20)
-    slow, fast = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))
+    slow, fast = (Ingest(lake, valkey_client, Engine("local")) for _ in range(2))
     plain, inner = module.commit_files, []
 
     def overtaken(*args):
@@ -374,9 +374,7 @@ def test_nothing_is_committed_when_the_server_goes_away_in_the_middle(
     lake, valkey_client, write, monkeypatch
 ):
     write("low", 40)
-    work = Ingest(
-        lake, valkey_client, PartitionRunner("never"), IngestOptions(partition_entries=10)
-    )
+    work = Ingest(lake, valkey_client, Engine("local"), IngestOptions(partition_entries=10))
     settings = valkey_client.settings
     from dataclasses import replace
 

@@ -18,17 +18,17 @@ import pytest
 from jobq.client.connection import Client
 from jobq.config import ServerSettings
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import inspection
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.partitions import PartitionRunner
 from tests.pipeline.lake import jobs_to_ingest
 from tests.pipeline.lake.conftest import batches, rows
 
 PROGRAM = Path(__file__).with_name("ingest_program.py")
 ROOT = Path(__file__).resolve().parents[3]
 #: Who reads, and how often it is killed.
-KILLS = (("never", 6), ("always", 1))
+KILLS = (("local", 6), ("spark", 1))
 QUEUES = ("low", "high")
 
 
@@ -88,7 +88,7 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
     last = Ingest(
         lake,
         Client(ServerSettings(url=valkey.url)),
-        PartitionRunner("never"),
+        Engine("local"),
         IngestOptions(trim=True),
     )
     deadline = time.monotonic() + 600

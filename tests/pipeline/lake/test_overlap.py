@@ -12,9 +12,9 @@ from deltalake.transaction import RemoveAction
 
 from jobq.errors import LakeError
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import commit, dead_messages, inspection, upkeep
 from jobq.pipeline.lake.ingest import Ingest, one_round
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.pipeline.lake.conftest import DAY, rows
@@ -32,15 +32,15 @@ def bury_one(client: Any) -> None:
 
 
 def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
-    class Meanwhile(PartitionRunner):
-        def run(self, partitions: Any, backlog: int) -> Any:
+    class Meanwhile(Engine):
+        def run(self, function: Any, units: Any, rows: int) -> Any:
             upkeep.expire(lake, 0, now=LATER)
-            return super().run(partitions, backlog)
+            return super().run(function, units, rows)
 
     write("low", 3)
-    Ingest(lake, valkey_client, PartitionRunner("never")).events()
+    Ingest(lake, valkey_client, Engine("local")).events()
     write("low", 4, first=4)
-    Ingest(lake, valkey_client, Meanwhile("never")).events()
+    Ingest(lake, valkey_client, Meanwhile("local")).events()
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
 
 

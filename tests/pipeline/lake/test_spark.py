@@ -8,9 +8,9 @@ import pytest
 
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake, read, rollup, upkeep
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.rollup import HOURLY, JOB_RUNS_SQL, LIVES
 from jobq.pipeline.lake.tables import JOB_RUNS
 from tests import tools
@@ -86,14 +86,14 @@ def test_executors_read_what_a_backlog_holds(spark, lake, valkey_client, write):
     write("low", 90)
     write("high", 30, first=91)
 
-    class Kept(PartitionRunner):
+    class Kept(Engine):
         def close(self) -> None:
             """The session is the tests'."""
 
     work = Ingest(
         lake,
         valkey_client,
-        Kept("always", session=lambda: spark),
+        Kept("spark", session=lambda: spark),
         IngestOptions(partition_entries=20),
     )
     assert (work.events().rows, work.events().rows) == (120, 0)

@@ -10,11 +10,11 @@ import pytest
 
 from jobq.errors import ConfigError, LakeError
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import inspection, rollup, upkeep
 from jobq.pipeline.lake.commit import commit_files, state_of
 from jobq.pipeline.lake.files import live_files, rows_of_files
 from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import EVENTS, ROLLUP
 from jobq.pipeline.lake.upkeep import mark, marks
@@ -32,7 +32,7 @@ def paths(lake) -> list[Path]:
 @pytest.fixture
 def three_days(lake, valkey_client, write):
     """Days -2, -1 and 0, two files each."""
-    work = Ingest(lake, valkey_client, PartitionRunner("never"))
+    work = Ingest(lake, valkey_client, Engine("local"))
     for half in range(2):
         for day in (-2, -1, 0):
             # A stream's ids only grow, so each day has a queue of its own.
@@ -89,7 +89,7 @@ def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days, monk
 def test_batch_is_remembered_when_it_comes_while_a_day_is_compacted(
     three_days, valkey_client, write, monkeypatch
 ):
-    sort, work = upkeep._sorted_parts, Ingest(three_days, valkey_client, PartitionRunner("never"))
+    sort, work = upkeep._sorted_parts, Ingest(three_days, valkey_client, Engine("local"))
     write("q2", 1, first=500)
 
     def meanwhile(*args):
@@ -109,7 +109,7 @@ def test_rollups_of_an_expired_day_are_not_made_anew_when_late_events_reach_it(
     rollup._replace(three_days, ROLLUP, None, [], days)
     upkeep.expire(three_days, 0, now=NOON)
     write("late", 3, at=DAY - DAY_MS)
-    Ingest(three_days, valkey_client, PartitionRunner("never")).events()
+    Ingest(three_days, valkey_client, Engine("local")).events()
     assert rollup.stale(three_days) == {}
 
 
@@ -124,7 +124,7 @@ def test_compacting_a_day_too_large_for_memory_sorts_some_queues_at_a_time(
 ):
     for number, (queue, count) in enumerate((("a", 2), ("b", 3), ("c", 10), ("d", 1))):
         write(queue, count, first=number * 10 + 1)
-    Ingest(lake, valkey_client, PartitionRunner("never")).events()
+    Ingest(lake, valkey_client, Engine("local")).events()
     monkeypatch.setattr(upkeep, "IN_MEMORY", 5)
     [one] = upkeep.compact(lake)
     assert (one.rows, one.files) == (16, 3)
@@ -138,7 +138,7 @@ def test_offsets_survive_compacting_and_expiring(three_days, valkey_client, writ
     upkeep.compact(three_days)
     upkeep.expire(three_days, 0, now=NOON)
     assert state_of(three_days.table("events"), EVENTS.app).places == places
-    work = Ingest(three_days, valkey_client, PartitionRunner("never"))
+    work = Ingest(three_days, valkey_client, Engine("local"))
     assert work.events().rows == 0
 
 
@@ -146,7 +146,7 @@ def test_ingest_goes_on_when_a_compaction_is_committed_meanwhile(
     three_days, valkey_client, write, monkeypatch
 ):
     write("q2", 5, first=500)
-    work = Ingest(three_days, valkey_client, PartitionRunner("never"))
+    work = Ingest(three_days, valkey_client, Engine("local"))
     plain = work._answers
 
     def meanwhile(*args):
@@ -249,7 +249,7 @@ def test_check_tells_rows_that_are_there_twice(three_days):
 def test_check_tells_what_was_lost_as_a_note(three_days, valkey_client, write):
     write("q2", 30, first=600)
     valkey_client.command("XTRIM", "jobq:{q2}:events", "MINID", f"{DAY + 620}-0")
-    Ingest(three_days, valkey_client, PartitionRunner("never")).events()
+    Ingest(three_days, valkey_client, Engine("local")).events()
     notes = [f.text for f in inspection.check(three_days) if f.level == "note"]
     assert notes == ["q2: 20 entries were dropped before they were read"]
 

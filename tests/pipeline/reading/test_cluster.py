@@ -9,10 +9,10 @@ from redis.crc import key_slot
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import inspection
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.topics.topic import Topic
@@ -88,7 +88,7 @@ def test_lake_takes_what_all_nodes_have_and_trims_each(client, tmp_path):
     written = {name: offsets.events_tail(client, key).length for name, key in streams.items()}
     dead = sum(Queue(name, client).admin.counts().dead for name in NAMES)
     lake = Lake.create(str(tmp_path / "lake"))
-    work = Ingest(lake, client, PartitionRunner("never"), IngestOptions(trim=True))
+    work = Ingest(lake, client, Engine("local"), IngestOptions(trim=True))
     found = one_round(work, lambda batch: None, lambda: False)
     assert (found.events, found.dead, dict(found.lost)) == (sum(written.values()), dead, {})
     assert dead > 0 < found.topics

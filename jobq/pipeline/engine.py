@@ -1,0 +1,91 @@
+"""Run units of work in this process or on Spark's executors: the same function on the same units, the same results.
+
+A unit and a result are plain values that can travel. Starting a JVM costs more than some hundred thousand rows of
+work. So Spark is started for the first large amount of work, and kept while the command runs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from jobq.pipeline import gateway, sessions
+from jobq.pipeline.options import EngineName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
+
+#: So many rows of work start Spark.
+SPARK_ROWS = 1_000_000
+
+
+class Engine:
+    """Runs units of work.
+
+    name: `local` runs all of them in this process, one after the other; `spark` all of them on executors; `auto`
+    chooses by the number of rows. session: starts Spark when it is first needed. spark_rows: the least number of rows
+    for which `auto` starts Spark; a started session takes over at a twentieth of it.
+    """
+
+    def __init__(
+        self,
+        name: EngineName = "auto",
+        *,
+        master: str | None = None,
+        session: Callable[[], SparkSession] | None = None,
+        spark_rows: int = SPARK_ROWS,
+    ) -> None:
+        self._name, self._spark_rows = name, spark_rows
+        self._session = session or partial(_lake_session, master)
+        self._spark: SparkSession | None = None
+
+    def chosen(self, rows: int) -> EngineName:
+        """Return the engine for work on about so many rows: `local` or `spark`."""
+        if self._name != "auto":
+            return self._name if rows else "local"
+        least = self._spark_rows if self._spark is None else self._spark_rows // 20
+        return "spark" if rows >= least else "local"
+
+    def spark(self) -> SparkSession:
+        """Return the session; start it at first use."""
+        if self._spark is None:
+            self._spark = self._session()
+        return self._spark
+
+    def run(
+        self, function: Callable[[Unit], Result], units: Sequence[Unit], rows: int
+    ) -> Iterator[Result]:
+        """Yield the result of each unit, in their order. rows: about how many rows all units have.
+
+        The function has no access to this process's connections. An error that the function raises is raised here;
+        Spark tries such a unit four times. Return expected errors as values instead.
+        """
+        if not units:
+            return
+        if self.chosen(rows) == "local":
+            yield from map(function, units)
+            return
+        context = self.spark().sparkContext
+        yield from context.parallelize(units, len(units)).map(function).collect()
+
+    def close(self) -> None:
+        """Stop the session, if there is one. If its JVM has died, forget it, so that another can start."""
+        spark, self._spark = self._spark, None
+        if spark is None:
+            return
+        with warnings.catch_warnings():
+            # PySpark warns of a dead JVM before it raises.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                spark.stop()
+            except sessions.failures():
+                gateway.forget_jvm()
+
+
+def _lake_session(master: str | None) -> SparkSession:
+    return sessions.session("jobq lake", master=master)
