@@ -46,10 +46,10 @@ class Engine:
 
     def chosen(self, rows: int) -> EngineName:
         """Return the engine for work on about so many rows: `local` or `spark`."""
-        if self._name != "auto":
-            return self._name if rows else "local"
         least = self._spark_rows if self._spark is None else self._spark_rows // 20
-        return "spark" if rows >= least else "local"
+        if self._name == "auto":
+            return "spark" if rows >= least else "local"
+        return "spark" if self._name == "spark" and rows else "local"
 
     def spark(self) -> SparkSession:
         """Return the session; start it at first use."""
