@@ -6,6 +6,7 @@ No Docker and no Kubernetes are needed: processes with the same command, setting
 from __future__ import annotations
 
 import configparser
+import http.client
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -30,6 +32,7 @@ from jobq.cli.app import app
 from jobq.config import WorkerSettings, duration_s
 from jobq.outbox.tables import table_of
 from jobq.queue.queue import Queue
+from jobq.web.access.users import add_token
 from tests import tools
 from tests.client.deployments import free_port
 from tests.lifecycle.conftest import DEADLINE_S, until
@@ -127,9 +130,14 @@ def pods() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+def ours(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """The containers of a pod that run jobq, without those that prepare or guard it."""
+    return [one for one in pod["containers"] if one["image"] == "jobq-app"]
+
+
 def of_pod(name: str) -> Start:
     pod = dict(pods())[name]
-    [container] = pod["containers"]
+    [container] = ours(pod)
     shared = {
         one["metadata"]["name"]: one.get("data") or one["stringData"]
         for one in manifests()
@@ -230,7 +238,7 @@ def test_pods_have_least_rights_and_their_secrets(name, pod):
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     known = {one["metadata"]["name"] for one in manifests()}
-    for container in pod["containers"]:
+    for container in (*pod["containers"], *pod.get("initContainers", ())):
         limited = container["securityContext"]
         assert (
             limited["readOnlyRootFilesystem"] is True
@@ -241,8 +249,11 @@ def test_pods_have_least_rights_and_their_secrets(name, pod):
             "memory" in container["resources"]["limits"]
             and "cpu" not in container["resources"]["limits"]
         )
-        for source in container["envFrom"]:
+        for source in container.get("envFrom", ()):
             assert next(iter(source.values()))["name"] in known
+    for volume in pod.get("volumes", ()):
+        assert "secret" not in volume or volume["secret"]["secretName"] in known
+    for container in ours(pod):
         parses(container["args"])
 
 
@@ -259,7 +270,7 @@ def parses(words: list[str]) -> None:
                     word, [*rest, *(["--dsn", "sqlite:///x"] if words[0] == "outbox" else [])]
                 )
                 return
-    raise AssertionError(words)
+    assert group.invoke_without_command, words
 
 
 def test_pod_of_the_worker_has_time_and_memory():
@@ -276,6 +287,93 @@ def test_pod_of_the_worker_has_time_and_memory():
         if one["metadata"]["name"] == "jobq-worker" and one["kind"] == "Deployment"
     ]
     assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+
+
+def labelled(selector: dict[str, Any]) -> list[dict[str, Any]]:
+    """The workloads whose pods a selector means."""
+    key, rules = "app.kubernetes.io/name", selector.get("matchExpressions", ())
+    names = {selector[key]} if key in selector else set(selector.get("matchLabels", {}).values())
+    names |= {value for rule in rules if rule["operator"] == "In" for value in rule["values"]}
+    found = [
+        one
+        for one in manifests()
+        if one["kind"] == "Deployment"
+        and one["spec"]["template"]["metadata"]["labels"][key] in names
+    ]
+    assert len(found) == len(names), selector
+    return found
+
+
+def ports(workload: dict[str, Any]) -> dict[str, int]:
+    """The ports of a pod by their names."""
+    containers = workload["spec"]["template"]["spec"]["containers"]
+    return {port["name"]: port["containerPort"] for one in containers for port in one["ports"]}
+
+
+def test_policies_and_services_name_ports_that_exist():
+    for one in manifests():
+        spec = one.get("spec", {})
+        if one["kind"] == "NetworkPolicy":
+            open_ports = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+            for workload in labelled(spec["podSelector"]):
+                assert open_ports == set(ports(workload).values())
+        elif one["kind"] == "Service":
+            [workload] = labelled(spec["selector"])
+            assert {port["targetPort"] for port in spec["ports"]} <= set(ports(workload))
+
+
+#: What the Prometheus Operator knows of the fields that are used: strict, as its own schemas are.
+ENDPOINT = {
+    "type": "object", "additionalProperties": False, "required": ["port", "path"],
+    "properties": {
+        "port": {"type": "string"}, "path": {"type": "string"}, "interval": {"pattern": "^[0-9]+s$"},
+        "honorLabels": {"type": "boolean"},
+        "authorization": {
+            "type": "object", "additionalProperties": False,
+            "properties": {
+                "type": {"type": "string"},
+                "credentials": {
+                    "type": "object", "additionalProperties": False, "required": ["key"],
+                    "properties": {"name": {"type": "string"}, "key": {"type": "string"}},
+                },
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def test_prometheus_scrapes_what_serves_metrics():
+    text = (CONTRIB / "prometheus" / "monitors.yaml").read_text()
+    pods_, services = yaml.safe_load_all(text)
+    assert (pods_["kind"], services["kind"]) == ("PodMonitor", "ServiceMonitor")
+    for one, field in ((pods_, "podMetricsEndpoints"), (services, "endpoints")):
+        assert set(one["spec"]) == {"selector", field}
+        for endpoint in one["spec"][field]:
+            jsonschema.Draft202012Validator(ENDPOINT).validate(endpoint)
+    [pod_end], [service_end] = pods_["spec"]["podMetricsEndpoints"], services["spec"]["endpoints"]
+    assert {one["metadata"]["name"] for one in labelled(pods_["spec"]["selector"])} == {
+        "jobq-worker", "jobq-relay",
+    }  # fmt: skip
+    assert all(pod_end["port"] in ports(one) for one in labelled(pods_["spec"]["selector"]))
+    [service] = [one for one in manifests() if one["kind"] == "Service"]
+    assert services["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
+    assert service_end["port"] in {port["name"] for port in service["spec"]["ports"]}
+    secrets = {one["metadata"]["name"]: one for one in manifests() if one["kind"] == "Secret"}
+    credentials = service_end["authorization"]["credentials"]
+    assert credentials["key"] in secrets[credentials["name"]]["stringData"]
+
+
+def test_kustomize_takes_the_folder():
+    if shutil.which("kubectl") is None:
+        tools.not_run("not run: needs kubectl", packaged=False)
+    made = subprocess.run(
+        ["kubectl", "kustomize", str(CONTRIB / "kubernetes")], capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    assert {one["kind"] for one in yaml.safe_load_all(made.stdout)} == {
+        one["kind"] for one in manifests()
+    }
+    assert "image: jobq-app" not in made.stdout
 
 
 class Container:
@@ -432,6 +530,75 @@ def test_unit_of_the_dashboard_asks_for_a_login(contain):
     made.process.terminate()
     # systemd takes an end by TERM for a clean one.
     assert made.process.wait(DEADLINE_S) in (0, -signal.SIGTERM), made.said()
+
+
+def asked(port: int, page: str, host: str, source: str, **headers: str) -> http.client.HTTPResponse:
+    """The reply to a request from an address of this machine."""
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", port, DEADLINE_S, source_address=(source, 0))
+    ) as connection:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("GET", page, headers={"Host": host, **named})
+        reply = connection.getresponse()
+        reply.read()
+        return reply
+
+
+def test_pod_of_the_dashboard_believes_its_proxy_alone(contain, tmp_path):
+    """Requests from 127.0.0.1 stand in for the proxy in the pod, others of the loopback for other pods."""
+    start, pod, port = of_pod("jobq-web"), dict(pods())["jobq-web"], free_port()
+    [first] = pod["initContainers"]
+    secret, users = tmp_path / "secret.json", tmp_path / "users.json"
+    secret.touch(mode=0o600)
+    [example] = [one for one in manifests() if one["metadata"]["name"] == "jobq-web-users"]
+    secret.write_text(example["stringData"]["users.json"])
+    token = add_token(secret, "prometheus", "read", False, None)
+    secret.chmod(0o440)
+    *copy, source, target = first["command"]
+    assert (source, target) == ("/run/secret/users.json", start.env["JOBQ_WEB_USERS"])
+    subprocess.run([*copy, secret, users], check=True)
+    host = start.env["JOBQ_WEB_BIND"].rpartition(":")[0]
+    made = contain(
+        start,
+        JOBQ_WEB_BIND=f"{host}:{port}",
+        JOBQ_WEB_USERS=str(users),
+        JOBQ_WEB_URL="",
+        JOBQ_WEB_URL_OPERATE="",
+        JOBQ_FUNCTIONS="0",
+    )
+    until(lambda: answer(port, "/readyz") == 200, made.said())
+    [proxy] = [one for one in pod["containers"] if one["name"] == "oauth"]
+    assert f"--upstream=http://127.0.0.1:{pod_port(pod, 'web')}" in proxy["args"]
+    [public] = [
+        urlsplit(one.partition("=")[2]).hostname
+        for one in proxy["args"]
+        if one.startswith("--redirect-url=")
+    ]
+    named = {
+        start.env["JOBQ_WEB_AUTH_HEADER"].replace("-", "_"): "anna@example.com",
+        "X_Forwarded_Proto": "https",
+    }
+    assert public in start.env["JOBQ_WEB_HOST"].split()
+    assert asked(port, "/", public, "127.0.0.1", **named).status == 200
+    assert asked(port, "/", public, "127.0.0.2", **named).status == 303
+    assert asked(port, "/", public, "127.0.0.1").status == 303
+    assert asked(port, "/", "evil.example", "127.0.0.1", **named).status == 421
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert asked(port, "/metrics", "10.1.2.3:8700", "127.0.0.2", **bearer).status == 200
+    assert asked(port, "/metrics", "10.1.2.3:8700", "127.0.0.2", **named).status == 421
+    keda = (CONTRIB / "keda" / "metrics-api.yaml").read_text()
+    [service] = re.findall(r"url: \"http://([^/]+)/", keda)
+    page = "/api/v1/autoscale?queues=high"
+    assert asked(port, page, service, "127.0.0.2", **bearer).status == 200
+    assert asked(port, page, service, "127.0.0.2", **named).status == 401
+    made.process.terminate()
+    assert made.process.wait(DEADLINE_S) in (0, -signal.SIGTERM), made.said()
+
+
+def pod_port(pod: dict[str, Any], name: str) -> int:
+    """The port of a container with one."""
+    [port] = next(one["ports"] for one in pod["containers"] if one["name"] == name)
+    return int(port["containerPort"])
 
 
 def test_unit_of_the_worker_notifies_systemd(contain, short_folder):

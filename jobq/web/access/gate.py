@@ -102,7 +102,7 @@ class Gate:
 
     def _host_refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
         """Refuse names that aren't ours: another site may have its name point here (DNS rebinding)."""
-        if self._hosts is None or self._within(scope) in PROBES:
+        if self._hosts is None or self._within(scope) in PROBES or self._is_scrape(scope, headers):
             return None
         given = headers.getlist("host")
         host = host_name(given[0]) if len(given) == 1 else ""
@@ -112,6 +112,18 @@ class Gate:
             421,
             f"This dashboard is not served under the name {host!r:.100}. "
             "Start it with --host and that name to allow it.",
+        )
+
+    def _is_scrape(self, scope: Scope, headers: Headers) -> bool:
+        """Whether this asks for metrics with a token, which nothing but the users file can confirm.
+
+        Prometheus calls a pod by its address. A site that has its name point here knows no token.
+        """
+        return (
+            self._settings.users is not None
+            and self._within(scope) == "/metrics"
+            and scope["method"] in SAFE
+            and _has_token(headers)
         )
 
     def _behind_proxies(self, scope: Scope, headers: Headers) -> Scope:
@@ -147,6 +159,10 @@ class Gate:
         if address is None:
             return UNIX in self._settings.trusted_proxies and not peer
         return any(address in network for network in self._networks)
+
+
+def _has_token(headers: Headers) -> bool:
+    return headers.get("authorization", "")[:7].lower() == "bearer "
 
 
 def host_name(header: str) -> str:
@@ -187,8 +203,7 @@ def _origin_refusal(scope: Scope, headers: Headers, is_api: bool) -> RefusedRequ
     A bearer token for the API needs no such proof: browsers don't send one by themselves. For a page it proves
     nothing: a program that serves the dashboard knows its users by cookies.
     """
-    is_program = is_api and headers.get("authorization", "")[:7].lower() == "bearer "
-    if scope["method"] in SAFE or is_program:
+    if scope["method"] in SAFE or (is_api and _has_token(headers)):
         return None
     site = headers.get("sec-fetch-site")
     if site is not None:

@@ -60,6 +60,17 @@ def test_probes_come_by_address(prefix):
         assert reply.status_code == status, path
 
 
+def test_prometheus_comes_by_address_with_a_token_alone():
+    token = {"host": "10.2.3.4:8700", "authorization": "Bearer t"}
+    named = gated(users="f")
+    assert named.get("/metrics", headers=token).status_code == 200
+    assert named.get("/metrics", headers={"host": "10.2.3.4:8700"}).status_code == 421
+    for method, path in [("POST", "/metrics"), ("GET", "/api/v1/queues"), ("GET", "/")]:
+        assert named.request(method, path, headers=token).status_code == 421
+    # Nobody can check a token without a users file.
+    assert gated().get("/metrics", headers=token).status_code == 421
+
+
 @pytest.mark.parametrize(
     ("peer", "forwarded", "address"),
     [
