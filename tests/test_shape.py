@@ -227,7 +227,7 @@ def rebound() -> Iterator[tuple[str, str]]:
                 yield from ((short(path), name) for name in node.names)
 
 
-#: What a new owner has to read. It grows with features, not with a change of form. 430, 25 for flows, and 1 for engines.
+#: What a new owner has to read. It grows with features, not with a change of form. 430, 25 for flows, 1 for engines.
 MOST_FILES = 456
 
 
