@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import exceptions as refused
 from redis.connection import Connection
@@ -21,7 +21,7 @@ from jobq.client.numbered_calls import (
     reply_lost,
 )
 from jobq.client.scripts import Argument, Command, packed, wire
-from jobq.errors import JobqError
+from jobq.errors import JobqError, UnavailableError
 
 #: Calls that are sent at most before the first reply is read.
 IN_FLIGHT = 1_000
@@ -99,6 +99,60 @@ def run_each(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
     if not client.is_cluster:
         return PipelinedCalls(client).run(calls) if calls else []
     return [PipelinedCalls(client).run([call])[0] for call in calls]
+
+
+class Read(NamedTuple):
+    """One plain command that only reads, as a value. key: that of the node that it asks."""
+
+    key: str
+    words: tuple[Argument, ...]
+
+
+def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> list[Any]:
+    """Reply, result or JobqError of each read: one round trip on one server, one for each on a Cluster.
+
+    Raises UnavailableError if one server can't be reached; a node of a Cluster that can't be is an error of its reads.
+    """
+    if client.is_cluster or not asked:
+        return [_read_alone(client, one) for one in asked]
+    together = b"".join(
+        packed(one.words) if isinstance(one, Read) else client.words(*one[:3]) for one in asked
+    )
+
+    def exchange_all(connection: Connection, *_: Any) -> list[Any]:
+        try:
+            ensure_open(connection)
+            send(connection, together)
+            return [_reply(connection) for _ in asked]
+        except BaseException:
+            connection.disconnect()
+            raise
+
+    key = asked[0].key if isinstance(asked[0], Read) else asked[0].keys[0]
+    replies = client.perform(key, CallState(client, together), exchange_all)
+    return [_taken(client, one, reply) for one, reply in zip(asked, replies, strict=True)]
+
+
+def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
+    """The result of a reply. What a repetition may change is asked again: a script that the server has lost, too."""
+    if not isinstance(reply, Exception):
+        return reply if isinstance(one, Read) else _read(one, reply)
+    command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
+    missing = isinstance(reply, refused.NoScriptError)
+    return (None if missing else refusal(reply, command, script)) or _read_alone(client, one)
+
+
+def _read_alone(client: Client, one: Read | ScriptCall[Any]) -> Any:
+    try:
+        if isinstance(one, Read):
+            return client.command(*one.words, routed_by=one.key)
+        # Unlike scripts that change something, one that reads may reply with an empty list.
+        state = CallState(client, client.words(*one[:3]), one.script)
+        return one.read(client.perform(one.keys[0], state))
+    except JobqError as error:
+        if isinstance(error, UnavailableError) and not client.is_cluster:
+            raise
+        return error
 
 
 class OverlappingCalls:

@@ -6,24 +6,27 @@ A part that can't be read is left out, and named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from jobq.client.numbered_calls import ScriptCall
+from jobq.client.pipelining import Read, read_together
+from jobq.client.scripts import Argument
 from jobq.errors import BadRecordError, CodecError, ScriptError, UnavailableError
 from jobq.events import ATTEMPTS, SEPARATOR, Event, decode, named
-from jobq.flows.identity import member_of
-from jobq.flows.listing import flow_view
+from jobq.flows.identity import Member, member_of
 from jobq.flows.state import FlowView
+from jobq.flows.store import FlowStore
 from jobq.jobs.signing import opened, seal_of, unverified
 from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
-from jobq.queue.presence import WorkerEntry
+from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyFacts
-from jobq.queue.types import DeadMessage, WaitingHead, text_of
+from jobq.queue.types import DeadMessage, Page, Sample, Status, WaitingHead, text_of
 
 T = TypeVar("T")
 #: Newest events in which a message's history is looked for, and how many are read at once.
@@ -33,53 +36,157 @@ _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in 
 FEW_AHEAD = 100
 #: Over which time a rate is measured, and at least.
 RATE_MS, LEAST_RATE_MS = 60_000, 1_000
+#: One part of what is asked of a server, or a number that stands in its place.
+Asked: TypeAlias = Read | ScriptCall[Any] | int
+#: What of INFO says whether the server takes writes.
+_SECTIONS = ("memory", "persistence")
+_NEEDED = ("status", "clock")
+#: What people read where a part can't be read.
+_SAID = {
+    "content": "content", "counts": "counts", "dead": "dead messages", "ahead": "ready", "length": "ready",
+    "has keys": "rules", "line": "keys", "events": "events", "more events": "events", "workers": "list of workers",
+    "flow": "flow", "result": "result", "result ttl": "result", "jobs": "jobs of workers", "page": "ready",
+}  # fmt: skip
 
 
 class Collector:
-    """Reads the facts of messages. unread: what could not be read -> why."""
+    """Reads the facts of a message. unread: what could not be read -> why.
 
-    def __init__(self, queue: Queue) -> None:
+    result: read what its job returned, too. found_content, found_result: of the message that was collected last; the
+    result with the seconds that it is kept for, -1 without end.
+    """
+
+    def __init__(self, queue: Queue, *, result: bool = False) -> None:
         self.queue = queue
         self.unread: dict[str, str] = {}
+        self.found_content = b""
+        self.found_result: tuple[bytes, int] | None = None
+        self._wants_result = result
 
     def collect(self, mid: str) -> MessageFacts:
-        """Everything that `why` asks."""
-        queue = self.queue
-        status = queue.status(mid)
-        job = self.job(mid)
-        workers = self._workers()
-        no_dead: list[DeadMessage] = []
-        dead = self._try("dead messages", lambda: queue.admin.dead(mid=mid), no_dead)
+        """Everything that `why` asks, in two round trips; on a Cluster, one for each part."""
+        queue, member = self.queue, member_of(mid)
+        first = self._ask(self._asked_first(mid, member))
+        status: Status = first["status"]
+        self.found_content = first.get("content") or b""
+        if first.get("result") is not None:
+            self.found_result = first["result"], int(first.get("result ttl") or -1)
+        job = self._job_of(mid, self.found_content)
+        workers = [
+            worker for worker in presence.workers_in(first.get("workers") or ()) if worker.serves(queue.name)
+        ]  # fmt: skip
+        now_ms = _clock_of(first["clock"])
+        digests = sorted({worker.jobs for worker in workers if worker.jobs}) if job else []
+        busy = [worker.name for worker in workers if worker.running]
+        second = self._ask(self._asked_second(mid, first, digests, busy))
+        events = [*_entries(first.get("events") or ()), *_entries(second.get("more events") or ())]
+        names = presence.job_names_in(digests, second.get("jobs") or [None] * len(digests))
+        known = {worker.name: names.get(worker.jobs) for worker in workers}
+        sample: Sample | None = first.get("counts")
+        dead: list[DeadMessage] = first.get("dead") or []
         return MessageFacts(
             queue=queue.name,
             mid=mid,
-            now_ms=queue.client.clock_ms(queue.wake_key),
+            now_ms=now_ms,
             status=status,
             job=job,
-            paused=self._try("counts", lambda: queue.admin.counts().paused, False),
-            ahead=self._try("ready", lambda: self._ahead(mid), None),
+            paused=sample is not None and sample.counts.paused,
+            ahead=_ahead(first.get("ahead"), first.get("length"), second.get("page")),
             workers=tuple(workers),
-            knows=self._try("jobs of workers", lambda: self._knows(job, workers), {}),
-            run=self.run(mid, workers),
-            starts_per_s=self._try("events", lambda: starts_per_s(queue), None),
-            history=self.history(mid),
+            knows={name: job in jobs for name, jobs in known.items() if job and jobs is not None},
+            run=_run_among(second, busy, queue.name, mid),
+            starts_per_s=_rate(events, now_ms, sample.added if sample else 1) if "events" in first else None,
+            history=tuple(_of_mid(events, mid)),
             dead=dead[0] if dead else None,
-            line=self.line(mid),
-            server=self._server(),
-            member=member_of(mid),
-            flow=None if status.word == "nil" else self.flow(mid),
-        )
+            line=second.get("line"),
+            server=_server(queue, first),
+            member=member,
+            flow=None if status.word == "nil" or not (facts := first.get("flow")) else FlowView(facts),
+        )  # fmt: skip
 
-    def flow(self, mid: str) -> FlowView | None:
-        """The flow that a message belongs to; None for another message, or a flow that is gone."""
-        member = member_of(mid)
-        if member is None:
-            return None
-        return self._try("flow", lambda: flow_view(self.queue.client, member.flow), None)
+    def _asked_first(self, mid: str, member: Member | None) -> dict[str, Asked]:
+        queue, near = self.queue, self.queue.wake_key
+        prefix, namespace = queue.prefix, queue.client.namespace
+        clock = queue.client.clock
+        now = None if clock is None else clock()
+        ready = keys.key(prefix, "ready")
+        asked: dict[str, Asked] = {
+            "status": queue.status_call(mid, now=now),
+            "clock": _plain("TIME", near=near) if now is None else now,
+            "content": _plain("HGET", keys.key(prefix, "messages"), mid),
+            "counts": queue.admin.sample_call(),
+            "dead": queue.admin.dead_call(mid),
+            "ahead": _plain("LPOS", ready, mid, "MAXLEN", MOST_AHEAD),
+            "length": _plain("LLEN", ready),
+            "has keys": _plain("HEXISTS", keys.key(prefix, "meta"), "turn"),
+            "events": _events_before(prefix, "+", EVENTS_PER_CALL),
+            "workers": _plain("HGETALL", keys.workers(namespace)),
+        }
+        if member is not None:
+            asked["flow"] = FlowStore(queue.client, member.flow).facts_call()
+        if self._wants_result:
+            result = queue.result_key(mid)
+            asked |= {"result": _plain("LINDEX", result, 0), "result ttl": _plain("TTL", result)}
+        # The roles have no INFO, and the server logs each refusal.
+        if urlsplit(queue.client.url).username in (None, "", "default"):
+            asked |= {name: _plain("INFO", name, near=near) for name in _SECTIONS}
+        return asked
+
+    def _asked_second(
+        self, mid: str, first: dict[str, Any], digests: list[str], busy: list[str]
+    ) -> dict[str, Asked]:
+        queue, namespace = self.queue, self.queue.client.namespace
+        clock = queue.client.clock
+        page: list[Any] = first.get("events") or []
+        now = None if clock is None else clock()
+        asked: dict[str, Asked] = {}
+        if digests:
+            asked["jobs"] = _plain("HMGET", keys.jobs(namespace), *digests)
+        for at in range(0, len(busy), presence.PER_CALL):
+            some = busy[at : at + presence.PER_CALL]
+            asked[f"running {at}"] = _plain("HMGET", keys.running(namespace), *some)
+        if first.get("has keys"):
+            asked["line"] = queue.why_call(mid, now=now)
+        ahead = first.get("ahead")
+        if ahead is not None and 0 < ahead <= FEW_AHEAD:
+            # Mids that have left ready still stand in its list for a while; a page leaves them out.
+            asked["page"] = queue.admin.content_call("ready", 0, int(ahead), now=now)
+        if len(page) == EVENTS_PER_CALL:
+            oldest = f"({page[-1][0].decode()}"
+            asked["more events"] = _events_before(queue.prefix, oldest, MOST_EVENTS - len(page))
+        return asked
+
+    def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
+        """The replies by name. Parts that can't be read are left out; without the status there is nothing to say."""
+        reads = {name: one for name, one in asked.items() if not isinstance(one, int)}
+        found: dict[str, Any] = {name: one for name, one in asked.items() if isinstance(one, int)}
+        replies = read_together(self.queue.client, list(reads.values()))
+        for name, reply in zip(reads, replies, strict=True):
+            if not isinstance(reply, Exception):
+                found[name] = reply
+            elif name in _NEEDED or not isinstance(reply, ScriptError | UnavailableError):
+                raise reply
+            elif name not in _SECTIONS:
+                self.unread[_SAID.get(name, "running jobs")] = str(reply)
+        return found
+
+    def logs(self, mid: str, attempts: Sequence[int]) -> dict[int, bytes]:
+        """Attempt -> what it logged, in one round trip; attempts without a log are left out."""
+        admin = self.queue.admin
+        reads = [_plain(*admin.log_words(mid, number)) for number in attempts]
+        replies = read_together(self.queue.client, reads)
+        # Where the keys are closed to this server's user, or have another type, there is no log.
+        return {
+            number: reply
+            for number, reply in zip(attempts, replies, strict=True)
+            if reply and not isinstance(reply, Exception)
+        }
 
     def job(self, mid: str) -> str:
         """The job of a message, '' if that isn't known."""
-        content = self.content(mid)
+        return self._job_of(mid, self.content(mid))
+
+    def _job_of(self, mid: str, content: bytes) -> str:
         try:
             return job_name(opened(seal_of(self.queue.client), self.queue.name, mid, content))
         except CodecError:
@@ -89,73 +196,25 @@ class Collector:
         """The content of a live message, b'' if there is none."""
         return self._try("content", lambda: self.queue.content(mid) or b"", b"")
 
-    def result(self, mid: str) -> tuple[bytes, int] | None:
-        """What its job returned, and for how many seconds it is kept (-1: without end); None if nothing is stored."""
-        return self._try("result", lambda: self._result(mid), None)
-
-    def _result(self, mid: str) -> tuple[bytes, int] | None:
-        key, client = self.queue.result_key(mid), self.queue.client
-        found = client.command("LINDEX", key, 0)
-        return None if found is None else (found, int(client.command("TTL", key)))
-
     def line(self, mid: str) -> KeyFacts | None:
         """The key of a message and what holds that up; None if the queue has no keys."""
         if not self._try("rules", self.queue.admin.has_keys, False):
             return None
         return self._try("keys", lambda: self.queue.why(mid), None)
 
-    def run(self, mid: str, workers: list[WorkerEntry] | None = None) -> RunningOn | None:
+    def run(self, mid: str) -> RunningOn | None:
         """Where this mid runs, as of the worker's last heartbeat."""
-        among = self._workers() if workers is None else workers
-        return self._try("running jobs", lambda: self._running_on(mid, among), None)
-
-    def _workers(self) -> list[WorkerEntry]:
-        return self._try("list of workers", self._serving, [])
-
-    def _serving(self) -> list[WorkerEntry]:
-        found = presence.workers(self.queue.client)
-        return [worker for worker in found if worker.serves(self.queue.name)]
-
-    def _knows(self, job: str, workers: list[WorkerEntry]) -> dict[str, bool]:
-        names = presence.job_names(self.queue.client, (worker.jobs for worker in workers))
-        known = {worker.name: names.get(worker.jobs) for worker in workers}
-        return {name: job in jobs for name, jobs in known.items() if job and jobs is not None}
+        return self._try("running jobs", lambda: self._running_on(mid), None)
 
     def history(self, mid: str) -> tuple[Event, ...]:
         """The events of this mid among the newest of the queue, oldest first."""
         return self._try("events", lambda: tuple(history(self.queue, mid)), ())
 
-    def _running_on(self, mid: str, workers: list[WorkerEntry]) -> RunningOn | None:
-        names = [worker.name for worker in workers if worker.running]
-        for name, children in presence.running(self.queue.client, names).items():
-            for child in children or ():
-                for job in child.running:
-                    if (job.queue, job.mid) == (self.queue.name, mid):
-                        return RunningOn(name, child.pid, job.started_at)
-        return None
-
-    def _server(self) -> ServerFacts:
-        """Nothing for a user with a name: the roles have no INFO, and the server logs each refusal."""
-        if urlsplit(self.queue.client.url).username not in (None, "", "default"):
-            return ServerFacts()
-        try:
-            return server_facts(self.queue)
-        except (ScriptError, UnavailableError) as error:
-            if isinstance(error, UnavailableError) and not self.queue.client.is_cluster:
-                raise
-            return ServerFacts()
-
-    def _ahead(self, mid: str) -> int | None:
-        ready = keys.key(self.queue.prefix, "ready")
-        found = self.queue.client.command("LPOS", ready, mid, "MAXLEN", MOST_AHEAD)
-        if found is not None and 0 < found <= FEW_AHEAD:
-            # Mids that have left ready still stand in its list for a while; a page leaves them out.
-            page = self.queue.admin.content("ready", 0, int(found))
-            return len(page.entries) if page.following == found else int(found)
-        if found is not None:
-            return int(found)
-        length = int(self.queue.client.command("LLEN", ready))
-        return MOST_AHEAD if length > MOST_AHEAD else None
+    def _running_on(self, mid: str) -> RunningOn | None:
+        client, queue = self.queue.client, self.queue.name
+        found = presence.workers(client)
+        names = [worker.name for worker in found if worker.serves(queue) and worker.running]
+        return _among(presence.running(client, names), queue, mid)
 
     def _try(self, what: str, read: Callable[[], T], default: T) -> T:
         """What `read` returns; the default if the key has another type, is closed to this user, or its node is away."""
@@ -168,11 +227,63 @@ class Collector:
             return default
 
 
-def server_facts(queue: Queue) -> ServerFacts:
-    """Ask the server of the queue's keys whether it takes writes."""
+def _plain(*words: Argument, near: str = "") -> Read:
+    return Read(near or str(words[1]), words)
+
+
+def _clock_of(reply: Any) -> int:
+    """The server's clock, or the moment that stands in its place."""
+    return reply if isinstance(reply, int) else int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
+    """How many wait before a message at this position of ready; None if it isn't there."""
+    if found is not None:
+        whole = page is not None and page.following == found
+        return len(page.entries) if page is not None and whole else int(found)
+    return MOST_AHEAD if length is not None and int(length) > MOST_AHEAD else None
+
+
+def _run_among(
+    second: dict[str, Any], busy: Sequence[str], queue: str, mid: str
+) -> RunningOn | None:
+    found: dict[str, tuple[ChildEntry, ...] | None] = {}
+    for at in range(0, len(busy), presence.PER_CALL):
+        some = busy[at : at + presence.PER_CALL]
+        found |= presence.running_in(some, second.get(f"running {at}") or [None] * len(some))
+    return _among(found, queue, mid)
+
+
+def _among(
+    running: dict[str, tuple[ChildEntry, ...] | None], queue: str, mid: str
+) -> RunningOn | None:
+    for name, children in running.items():
+        for child in children or ():
+            for job in child.running:
+                if (job.queue, job.mid) == (queue, mid):
+                    return RunningOn(name, child.pid, job.started_at)
+    return None
+
+
+def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
+    """Nothing where the sections could not be read."""
+    if not all(section in read for section in _SECTIONS):
+        return ServerFacts()
+    try:
+        return server_facts(queue, [read[section] for section in _SECTIONS])
+    except (ScriptError, UnavailableError) as error:
+        if isinstance(error, UnavailableError) and not queue.client.is_cluster:
+            raise
+        return ServerFacts()
+
+
+def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
+    """Ask the server of the queue's keys whether it takes writes. sections: replies of INFO that are known."""
+    near = queue.wake_key
     info: dict[str, str] = {}
-    for section in ("memory", "persistence"):
-        reply = queue.client.command("INFO", section, routed_by=queue.wake_key)
+    for reply in sections or [
+        queue.client.command("INFO", name, routed_by=near) for name in _SECTIONS
+    ]:
         lines = text_of(reply).splitlines()
         info |= dict(line.split(":", 1) for line in lines if ":" in line)
     used, most = (int(info.get(name) or 0) for name in ("used_memory", "maxmemory"))
@@ -223,20 +334,34 @@ def _envelope(content: bytes) -> dict[object, object]:
 
 def history(queue: Queue, mid: str) -> list[Event]:
     """The events of a mid among the newest MOST_EVENTS of its queue, oldest first."""
+    return _of_mid(newest(queue), mid)
+
+
+def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
+    """The events of a mid, oldest first, among some that come newest first."""
     wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
-    found = [event_of(one) for one in newest(queue) if wanted in one.record]
+    found = [event_of(one) for one in events if wanted in one.record]
     return [event for event in found[::-1] if event is not None and event.mid == mid]
 
 
 def starts_per_s(queue: Queue) -> float | None:
     """Attempts that ended per second in the last minute, on a busy queue in the last seconds; None without events."""
-    now_ms, number, since = queue.client.clock_ms(queue.wake_key), 0, 0
-    for seen, one in enumerate(newest(queue, now_ms - RATE_MS), 1):
+    now_ms = queue.client.clock_ms(queue.wake_key)
+    found = _rate(newest(queue, now_ms - RATE_MS), now_ms, 1)
+    return found if found or queue.admin.sample().added else None
+
+
+def _rate(events: Iterable[WrittenEvent], now_ms: int, added: int) -> float | None:
+    """Attempts that ended per second, from the newest events. added: 0 if the queue never had any."""
+    number, since = 0, 0
+    for seen, one in enumerate(events, 1):
+        if one.at_ms < now_ms - RATE_MS:
+            break
         if seen == MOST_EVENTS or (seen > EVENTS_PER_CALL and now_ms - one.at_ms > LEAST_RATE_MS):
             since = one.at_ms
             break
         number += one.record.partition(_SEPARATOR)[0] in _ATTEMPTS
-    if not number and not queue.admin.sample().added:
+    if not number and not added:
         return None
     return number / max(LEAST_RATE_MS, min(RATE_MS, now_ms - since)) * 1000
 
@@ -276,16 +401,25 @@ def newest(
     queue: Queue, since_ms: int = 0, before: str = "+", most: int = MOST_EVENTS
 ) -> Iterator[WrittenEvent]:
     """The newest entries, newest first. before: an entry's id behind `(`, to go on from there."""
-    key, last, left = keys.key(queue.prefix, "events"), before, most
+    last, left = before, most
     while left > 0:
         wanted = min(left, EVENTS_PER_CALL)
-        reply = queue.client.command("XREVRANGE", key, last, max(0, since_ms), "COUNT", wanted)
-        for entry_id, fields in reply:
-            at_ms = int(entry_id.partition(b"-")[0])
-            yield WrittenEvent(entry_id.decode(), at_ms, *fields[:2])
+        asked = _events_before(queue.prefix, last, wanted, since_ms)
+        reply = queue.client.command(*asked.words)
+        yield from _entries(reply)
         if len(reply) < wanted:
             return
         last, left = f"({reply[-1][0].decode()}", left - len(reply)
+
+
+def _events_before(prefix: str, last: str, most: int, since_ms: int = 0) -> Read:
+    return _plain("XREVRANGE", keys.key(prefix, "events"), last, max(0, since_ms), "COUNT", most)
+
+
+def _entries(reply: Iterable[Any]) -> Iterator[WrittenEvent]:
+    for entry_id, fields in reply:
+        at_ms = int(entry_id.partition(b"-")[0])
+        yield WrittenEvent(entry_id.decode(), at_ms, *fields[:2])
 
 
 def event_of(written: WrittenEvent) -> Event | None:

@@ -84,15 +84,19 @@ class Admin:
                 f"place {place!r} is unknown; take 'ready', 'due', 'circle' or 'lines'"
             )
         _check_page(offset, limit)
-        looked_at, *items = self.scripts["content"].run(
-            {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
+        values = {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
+        return _page(place, offset, self.scripts["content"].run(values))
+
+    def content_call(
+        self, place: Place, offset: int, limit: int, *, now: int | None = None
+    ) -> ScriptCall[Page]:
+        """`content` as a value, to be sent together with others."""
+        script = self.scripts["content"]
+        values = {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
+        args = script.script.order(values)
+        return ScriptCall(
+            script.script, script.keys, args, lambda reply: _page(place, offset, reply)
         )
-        entries = [
-            Entry._make([text_of(row[0]), text_of(row[1]), *row[2:]]) for row in _rows(items, 7)
-        ]
-        if place == "lines":
-            return Page(entries, looked_at or None)
-        return Page(entries, offset + looked_at if looked_at else None)
 
     def keys(self, cursor: int = 0, limit: int = 100, *, now: int | None = None) -> KeyPage:
         """One page of the keys that have messages or are held, in no order."""
@@ -146,8 +150,13 @@ class Admin:
         whose record is damaged.
         """
         _check_page(offset, limit)
-        reply = self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit})
-        return [_dead_message(row) for row in _rows(reply, 6)]
+        return _dead_page(self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit}))
+
+    def dead_call(self, mid: str) -> ScriptCall[list[DeadMessage]]:
+        """`dead` of one mid as a value, to be sent together with others."""
+        script = self.scripts["dead"]
+        args = script.script.order({"mid": mid, "offset": 0, "limit": 1})
+        return ScriptCall(script.script, script.keys, args, _dead_page)
 
     def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
         """All the dead from `offset` on, newest first, page by page.
@@ -261,9 +270,13 @@ class Admin:
 
     def log(self, mid: str, attempt: int) -> bytes | None:
         """The last 64 KiB of what an attempt logged, if its job declares keep_logs; None if nothing is kept."""
-        where = keys.attempt_log(self.prefix, checked_mid(mid), attempt)
-        found: bytes = self.client.command("GETRANGE", where, 0, LONGEST_LOG - 1)
+        found: bytes = self.client.command(*self.log_words(mid, attempt))
         return found or None
+
+    def log_words(self, mid: str, attempt: int) -> tuple[Argument, ...]:
+        """The command of `log`, to be sent together with others; the reply is empty if nothing is kept."""
+        where = keys.attempt_log(self.prefix, checked_mid(mid), attempt)
+        return "GETRANGE", where, 0, LONGEST_LOG - 1
 
     def retention(self, most: int | None = None, age: Duration | None = None) -> DeadLimits:
         """Set how many dead messages the queue keeps, or how long; return what is in force.
@@ -378,6 +391,18 @@ def _logged_tick(entry: bytes) -> LoggedTick | None:
         return None
     tick_ms, late_ms, missed = (number or 0 for number in numbers)
     return LoggedTick(parts[0], tick_ms, late_ms, parts[3], missed, parts[5])
+
+
+def _page(place: Place, offset: int, reply: Sequence[Any]) -> Page:
+    looked_at, *items = reply
+    entries = [Entry._make([text_of(row[0]), text_of(row[1]), *row[2:]]) for row in _rows(items, 7)]
+    if place == "lines":
+        return Page(entries, looked_at or None)
+    return Page(entries, offset + looked_at if looked_at else None)
+
+
+def _dead_page(reply: Sequence[Any]) -> list[DeadMessage]:
+    return [_dead_message(row) for row in _rows(reply, 6)]
 
 
 def _dead_message(row: Sequence[bytes]) -> DeadMessage:

@@ -176,6 +176,11 @@ def workers(client: Client) -> list[WorkerEntry]:
     return sorted(entry for _, entry in _read(client))
 
 
+def workers_in(reply: Any) -> list[WorkerEntry]:
+    """`workers`, from the reply to HGETALL."""
+    return sorted(_entry(text_of(raw), decoded(text)) for raw, text in _pairs(reply))
+
+
 def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
     """Name -> last heartbeat, of those among these workers that have one."""
     found: dict[str, WorkerEntry] = {}
@@ -204,11 +209,14 @@ def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry,
     found: dict[str, tuple[ChildEntry, ...] | None] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]
-        reply = client.command("HMGET", keys.running(client.namespace), *some)
-        found.update(
-            (name, _children(raw)) for name, raw in zip(some, reply, strict=True) if raw is not None
-        )
+        found |= running_in(some, client.command("HMGET", keys.running(client.namespace), *some))
     return found
+
+
+def running_in(names: Sequence[str], reply: Any) -> dict[str, tuple[ChildEntry, ...] | None]:
+    """`running`, from the reply to HMGET of these names."""
+    entries = zip(names, reply, strict=True)
+    return {name: _children(raw) for name, raw in entries if raw is not None}
 
 
 def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str] | None]:
@@ -216,8 +224,12 @@ def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str
     wanted = sorted({digest for digest in digests if digest})
     if not wanted:
         return {}
-    reply = client.command("HMGET", keys.jobs(client.namespace), *wanted)
-    return {digest: _names(digest, raw) for digest, raw in zip(wanted, reply, strict=True)}
+    return job_names_in(wanted, client.command("HMGET", keys.jobs(client.namespace), *wanted))
+
+
+def job_names_in(digests: Sequence[str], reply: Any) -> dict[str, frozenset[str] | None]:
+    """`job_names`, from the reply to HMGET of these digests."""
+    return {digest: _names(digest, raw) for digest, raw in zip(digests, reply, strict=True)}
 
 
 def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -235,8 +247,7 @@ def redactions(client: Client, jobs: Iterable[str]) -> dict[str, tuple[str, ...]
 def every_redaction(client: Client) -> dict[str, tuple[str, ...]]:
     """`redactions` of all jobs that declare any."""
     reply = client.command("HGETALL", keys.redactions(client.namespace))
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {text_of(raw): _hidden(text) for raw, text in pairs}
+    return {text_of(raw): _hidden(text) for raw, text in _pairs(reply)}
 
 
 def _hidden(text: bytes) -> tuple[str, ...]:
@@ -247,9 +258,13 @@ def _hidden(text: bytes) -> tuple[str, ...]:
 
 def _read(client: Client) -> Iterator[tuple[bytes, WorkerEntry]]:
     reply = client.command("HGETALL", keys.workers(client.namespace))
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    for raw, text in pairs:
+    for raw, text in _pairs(reply):
         yield raw, _entry(text_of(raw), decoded(text))
+
+
+def _pairs(reply: Any) -> Iterable[tuple[bytes, bytes]]:
+    """The fields and values of a reply to HGETALL."""
+    return reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
 
 
 def _entry(name: str, facts: Any) -> WorkerEntry:

@@ -571,6 +571,12 @@ class Queue:
         """The facts that say why `mid` runs or waits."""
         return facts_of(self.scripts["why"].run({"mid": checked_mid(mid), "now": moment(now)}))
 
+    def why_call(self, mid: str, *, now: int | None = None) -> ScriptCall[KeyFacts]:
+        """`why` as a value, to be sent together with others."""
+        script = self.scripts["why"]
+        args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
+        return ScriptCall(script.script, script.keys, args, facts_of)
+
     def on(self, client: Client) -> Queue:
         """The same queue on another client."""
         return Queue(self.name, client)

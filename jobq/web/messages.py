@@ -10,7 +10,7 @@ from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import PipelinedCalls
-from jobq.errors import JobqError, ScriptError, UnavailableError
+from jobq.errors import JobqError, UnavailableError
 from jobq.events import ATTEMPTS, Event
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
@@ -101,12 +101,12 @@ class MessageShown:
 def read_message(client: Client, contents: Contents, queue_name: str, mid: str) -> MessageShown:
     """Read everything about one message. ConfigError for a name that no queue or message can have."""
     queue, mid = Queue(queue_name, client), checked_mid(mid)
-    collector = Collector(queue)
+    collector = Collector(queue, result=True)
     facts = collector.collect(mid)
-    content = collector.content(mid) or (facts.dead.content if facts.dead else b"")
+    content = collector.found_content or (facts.dead.content if facts.dead else b"")
     call = contents.call(queue.name, mid, content) if content else ShownCall()
     facts = _seen(replace(facts, job=facts.job or call.job), contents)
-    stored = collector.result(mid)
+    stored = collector.found_result
     status = facts.status
     attempts = list(attempts_of(facts))
     return MessageShown(
@@ -122,26 +122,18 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
         contents.text("progress", queue.name, mid, status.progress, job=facts.job) if status.progress else "",
         contents.value("checkpoint", queue.name, mid, status.checkpoint, job=facts.job) if status.checkpoint else None,
         collector.unread,
-        list(_logs(queue, facts, max([status.attempts, *(one.number for one in attempts)]), contents)),
+        list(_logs(collector, facts, max([status.attempts, *(one.number for one in attempts)]), contents)),
     )  # fmt: skip
 
 
 def _logs(
-    queue: Queue, facts: MessageFacts, newest: int, contents: Contents
+    collector: Collector, facts: MessageFacts, newest: int, contents: Contents
 ) -> Iterator[tuple[int, str]]:
     """What the newest attempts logged, if their job declares keep_logs. It may quote arguments."""
-    for number in range(newest, max(0, newest - MOST_LOGS), -1) if contents.may_see else ():
-        try:
-            found = queue.admin.log(facts.mid, number)
-        except ScriptError:  # closed to this server's user, or a key of another type
-            return
-        if found is not None:
-            yield (
-                number,
-                contents.text(
-                    "log", queue.name, facts.mid, found.decode("utf-8", "replace"), job=facts.job
-                ),
-            )
+    numbers = range(newest, max(0, newest - MOST_LOGS), -1) if contents.may_see else ()
+    for number, found in collector.logs(facts.mid, numbers).items():
+        text = found.decode("utf-8", "replace")
+        yield number, contents.text("log", facts.queue, facts.mid, text, job=facts.job)
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:

@@ -24,6 +24,20 @@ from tests.web.test_search import call, filled, settings
 pytestmark = pytest.mark.one_server
 
 
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What this process asks of servers from now on, an item for each time that it waits for replies."""
+    made: list[Any] = []
+    real = Client.perform
+
+    def counted(self: Client, key: str, state: Any, by: Any = None) -> Any:
+        made.append(state.command)
+        return real(self, key, state, by)
+
+    monkeypatch.setattr(Client, "perform", counted)
+    return made
+
+
 def words(html: str) -> str:
     """The text of a page, on one line."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
@@ -299,3 +313,26 @@ def test_log_is_shown_and_what_a_job_hides_is_not(
     redis.delete("jobq:redact")
     redis.set("jobq:redact", "another type")
     assert "seen" not in visit().get("/queues/low/messages/m").text
+
+
+def test_page_of_a_message_makes_three_round_trips_at_most(
+    visit: Any, queue: Queue, client: Client, redis: Any, round_trips: list[Any]
+):
+    page = visit()
+    queue.enqueue(call("a.b"), mid="first")
+    queue.enqueue(call("a.b"), mid="m", key="acme")
+    announce(client, "w", running=1)
+    pipe = redis.pipeline()
+    for n in range(600):
+        pipe.xadd("jobq:{low}:events", {"1": f"retry\x1fm\x1f5\x1fa.b\x1f{n}"})
+    pipe.execute()
+    [one] = queue.dequeue(1).messages
+    queue.store_log(one.mid, 1, b"it logged this", 60)
+    assert page.get("/queues/low/messages/m").status_code == 200  # what all pages know is read now
+    for mid in ("m", "first"):
+        round_trips.clear()
+        shown = page.get(f"/queues/low/messages/{mid}").text
+        assert len(round_trips) <= 3, round_trips
+        assert ("it logged this" in shown) == (mid == one.mid)
+    redis.script_flush()
+    assert page.get("/queues/low/messages/m").status_code == 200
