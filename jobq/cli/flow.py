@@ -22,6 +22,7 @@ from jobq.flows.listing import (
     flow_ids,
     flow_page,
     known_flow,
+    purged_members,
     remove_flow,
     unserved,
 )
@@ -313,7 +314,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
 def retry(session: Session, flow: str, step: str | None) -> bool:
     """Run the dead members of a flow again, or those of one step. Steps behind them run once they are done.
 
-    Exit code 1: nothing of it is dead.
+    A member of a map whose dead message was purged can't run again. Exit code 1: nothing of it can.
     """
     run = _run(session, flow)
     view = run.status()
@@ -321,11 +322,14 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
     number = sum(one.facts.dead for one in known.values() if one is not None)
     with session.operation("", f"flow:{flow}" + (f" step:{step}" if step else "")) as performed:
         run.retry(step)
-        performed.set(number=number)
-    session.say(
-        {"flow": flow, "retried": number}, f"{flow}: {counted(number, 'member')} to run again"
-    )
-    return number > 0
+        gone = purged_members(session.client, flow)
+        lost = min(number, sum(gone[name] for name in known))
+        performed.set(number=number - lost)
+    text = f"{flow}: {counted(number - lost, 'member')} to run again"
+    if lost:
+        text += f"; {counted(lost, 'other')} can't: they were purged or have expired"
+    session.say({"flow": flow, "retried": number - lost, "purged": lost}, text)
+    return number > lost
 
 
 @command("rm", "import:2026-11-22", group=flow, operation="flow-rm")

@@ -214,10 +214,12 @@ class MapStep(FlowStep, Generic[R]):
                 "the map without after="
             )
 
-    def calls(self, items: Iterable[Any]) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
-        """The arguments for each item: a tuple has them all, anything else is the only one."""
+    def calls(
+        self, items: Iterable[Any], first: int = 0
+    ) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
+        """The arguments for each item: a tuple has them all, anything else is the only one. first: its number."""
         job = self.job
-        for number, item in enumerate(items):
+        for number, item in enumerate(items, first):
             if isinstance(item, Args):
                 if item.job != job.name:
                     raise ConfigError(

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.client.pipelining import commands
-from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
+from jobq.errors import (
+    CodecError,
+    ConfigError,
+    ScriptError,
+    ServerFullError,
+    UnavailableError,
+)
 from jobq.flows.announcing import (
     SEPARATOR,
     WORDS,
@@ -34,7 +40,7 @@ from jobq.queue.queue import Queue
 BATCH = 64
 #: What was read longer ago is read again before anything is sent: the mids of steps stay taken for an hour.
 GIVE_UP_S = 600.0
-#: On a Cluster, how long a flow whose node doesn't answer is passed over, and the entries that wait for it.
+#: How long a flow is passed over whose node doesn't answer or has no room for its next steps, and the entries for it.
 PASS_OVER_NS = 5_000_000_000
 #: How long a process without a key leaves sealed words to others.
 SEALED_FOR_MS = 3_600_000
@@ -55,8 +61,10 @@ class Drainer:
         self._id = secrets.token_hex(8)
         # Queues where something was said to sub-flows.
         self._said_at: set[str] = set()
-        # Flows whose node didn't answer, and until when they are passed over.
+        # Flows whose node didn't answer or was full, and until when they are passed over.
         self._away: dict[str, int] = {}
+        # Flows that have more to send than one call does.
+        self._unfinished: set[str] = set()
         # Queue -> the last entry that waits for such a flow, and until when reading begins behind it.
         self._behind: dict[str, tuple[str, int]] = {}
 
@@ -64,9 +72,9 @@ class Drainer:
         """Take what a queue has to say to the flows, until nothing is left or another drainer is at it.
 
         most: stop after about so many entries. Queues where sub-flows are to begin are drained too. Return how many
-        entries were taken. What can't be sent yet is left for the next call. Raises UnavailableError or ServerFullError
-        when a server can't be used now; the entries stay. On a Cluster, entries for flows whose node doesn't answer
-        stay, and the others are taken.
+        entries were taken. What can't be sent yet is left for the next call. Raises UnavailableError when a server
+        can't be used now; the entries stay. Entries for flows whose next steps find no room stay too, and on a Cluster
+        those for flows whose node doesn't answer; the others are taken.
         """
         taken, left = self._drain(queue, most), self._said_at
         while left and (most is None or taken < most):
@@ -83,7 +91,11 @@ class Drainer:
             if not read or (stuck and flows_in(read) <= stuck):
                 return taken
             stuck |= self._take(source, read, read_at)
-            if len(read) < BATCH and _only_looks(read) and flows_in(read) <= stuck:
+            if (
+                len(read) < BATCH
+                and _only_looks(read)
+                and flows_in(read) <= stuck - self._unfinished
+            ):
                 # They stay as they are: what is announced wakes workers, who would come here at once, without end.
                 return taken
             entries = self._without_those_away(read)
@@ -126,6 +138,7 @@ class Drainer:
     def _take(self, queue: Queue, entries: Sequence[OutboxEntry], read_at: int) -> set[str]:
         """Take entries to their flows; those flows whose next steps couldn't be sent yet."""
         sending, stuck = self._sending(read_at), set()
+        self._unfinished.clear()
         self._away = {flow: until for flow, until in self._away.items() if read_at < until}
         for flow in self._sealed_for_others(entries):
             _log.warning(
@@ -139,8 +152,11 @@ class Drainer:
                 applied = self._apply(queue, sender.store, entries)
                 if not sender.send_all(applied):
                     stuck.add(flow)
-            except UnavailableError as error:
-                if not self.client.is_cluster:
+                if sender.has_more:
+                    self._unfinished.add(flow)
+            except (UnavailableError, ServerFullError) as error:
+                # On a full server, what others say is taken: that frees memory.
+                if isinstance(error, UnavailableError) and not self.client.is_cluster:
                     raise
                 _log.warning("what queue %s says to flow %s waits: %s", queue.name, flow, error)
                 self._away[flow] = self._clock() + PASS_OVER_NS

@@ -5,6 +5,7 @@ The index of flows is advice: flows that are gone are left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from jobq.flows import keys
 from jobq.flows.identity import LONGEST_NUMBER, checked_flow, member_mid
 from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
+from jobq.flows.types import PURGED
 from jobq.jobs.signing import seal_of, shown_text
 from jobq.queue import presence
 from jobq.queue.queue import Queue
@@ -157,6 +159,12 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
             said = _reason(client, one.facts.queue, mid) if one.facts.queue else ""
             found.append(FailedMember(mid, (said or word).partition("\n")[0]))
     return found
+
+
+def purged_members(client: Client, flow: str) -> Counter[str]:
+    """Return step -> members that a retry couldn't run again, since their messages are gone; of 1,000 at most."""
+    found = FlowStore(client, flow).failures().items()
+    return Counter(name.rpartition(":")[0] for name, why in found if why == PURGED)
 
 
 def _reason(client: Client, queue: str, mid: str) -> str:

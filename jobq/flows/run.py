@@ -144,7 +144,8 @@ class FlowRun:
             if dead := results.failures(name):
                 reason = dead[0]["reason"].partition("\n")[0]
                 raise JobFailedError(f"{said} is {found.state}: {reason} ({dead[0]['mid']})")
-            raise JobFailedError(f"{said} {step_sentence(view, name) or f'is {found.state}'}")
+            sentence = step_sentence(view, name) or found.state
+            raise JobFailedError(f"{said} {'is ' * (found.state != 'waiting')}{sentence}")
         home = view.facts.queue
         if found.facts.kind == "wait":
             return results.value(name, home)

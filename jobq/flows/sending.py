@@ -23,7 +23,7 @@ from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.identity import member_mid
 from jobq.flows.state import FLOW_OVER
 from jobq.flows.store import MOST_SECONDS, FlowStore
-from jobq.flows.types import PER_CHUNK, Applied, FlowChange, Reserved, TodoItem
+from jobq.flows.types import PER_CHUNK, PURGED, Applied, FlowChange, Reserved, TodoItem
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of
 from jobq.queue import keys
@@ -33,6 +33,8 @@ from jobq.queue.queue import Content, Queue
 DEDUPE_S = 3_600.0
 #: Sub-flows in sub-flows, at most.
 DEEPEST = 16
+#: Pages of members that one call cancels. The next one goes on, so that the cancel of a long map stops no worker.
+PAGES_PER_CALL = 100
 _log = logging.getLogger("jobq.flows")
 
 
@@ -57,6 +59,12 @@ class StepSender:
         self.flow, self.store = flow, FlowStore(sending.client, flow)
         #: Stamps of what no other drainer has sent without a trace.
         self._known: set[int] = set()
+        self._pages = PAGES_PER_CALL
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it stopped because it did enough for one call: the next one should come soon."""
+        return self._pages <= 0
 
     def send_all(self, applied: Applied) -> bool:
         """Send what is to be sent, until nothing is; whether all was."""
@@ -96,7 +104,14 @@ class StepSender:
         """What can't be sent has failed, so that nothing waits for it without end. why: for people."""
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
         number = self._failing_member(item.step) if item.kind == "map" else 0
-        self.store.apply(source, [FlowChange("dead", item.step, number, why[:200].encode())])
+        change = FlowChange("dead", item.step, number, why[:200].encode("utf-8", "replace"))
+        self.store.apply(source, [change])
+
+    def fail_map(self, queue: str, step: str, why: str) -> None:
+        """End a map that its producer can't complete. why: for people."""
+        number = self._failing_member(step)
+        change = FlowChange("dead", step, number, why[:200].encode("utf-8", "replace"))
+        self.store.apply(f"q{queue}", [change])
 
     def _failing_member(self, step: str) -> int:
         """Seal a map that can't be expanded any further; the number of a member that stands for the rest."""
@@ -226,12 +241,13 @@ class StepSender:
             return self._say(child.queue, "cancel", item.source)
         queue, cursor = queue_at(self._client, item.queue), 0
         while cursor >= 0:
-            if not self._sending.may_go():
+            if self.has_more or not self._sending.may_go():
                 return False
             page = self.store.page(item.step, "live", cursor)
             cursor = page.cursor
             mids = [member_mid(self.flow, item.step, one) for one in page.numbers]
             if mids:
+                self._pages -= 1
                 queue.cancel(*mids)
                 # Those that had ended before are among them, and change nothing then.
                 gone = [FlowChange("cancelled", item.step, one) for one in page.numbers]
@@ -269,7 +285,7 @@ class StepSender:
             self._enqueue(item)
         statuses = run_each(self._client, [queue.status_call(mid) for mid in others])
         gone = [
-            FlowChange("dead", item.step, mids[mid])
+            FlowChange("dead", item.step, mids[mid], PURGED.encode())
             for mid, status in zip(others, statuses, strict=True)
             if getattr(status, "word", "") not in LIVE
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from jobq.jobs.codec import FLOW_HEADER, CallEncoder
 from jobq.jobs.job import Job
 from jobq.jobs.signing import seal_of
 
+T = TypeVar("T")
 #: How long a sub-flow, and a flow that was announced, waits for its begin.
 LONG_LIFE_MS = 366 * 86_400_000
 #: Bytes of the items of a map that waits.
@@ -55,7 +56,8 @@ def started(flow: Definition) -> FlowRun:
     announce(client, flow.home, "begin", flow.flow_id)
     # From here on the flow is accepted: it stays until a worker comes, however long that takes.
     planned.keep()
-    put_on_list(client, flow.flow_id)
+    for one in planned.flow_ids:
+        put_on_list(client, one)
     drain_soon(client, flow.home)
     store = FlowStore(client, flow.flow_id)
     for step in flow.steps.values():
@@ -89,6 +91,11 @@ class Planned:
         for sub in self.subs:
             found |= dict.fromkeys(sub.queues)
         return list(found)
+
+    @property
+    def flow_ids(self) -> list[str]:
+        """The ids of its sub-flows, and then its own."""
+        return [*(one for sub in self.subs for one in sub.flow_ids), self._flow.flow_id]
 
     def keep(self) -> None:
         """Let a stored flow wait for its begin for a year, like a sub-flow."""
@@ -227,15 +234,26 @@ def _too_long(step: MapStep[Any]) -> None:
 
 
 def add_members(client: Client, store: FlowStore, step: MapStep[Any], home: str) -> None:
-    """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued."""
+    """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued.
+
+    An item that no call can be made of fails the map: the same items would never complete it. If the iterable itself
+    raises, the map stays open for the same call again.
+    """
     rows, queue = MemberRows(client, store.flow, step), queue_at(client, step.queue)
     sender = StepSender(Sending(client, _always, Drainer(client).unapplied), store.flow)
     reserved = count = 0
-    for chunk, calls in enumerate(chunks(step.calls(step.items))):
+    for chunk, items in enumerate(chunks(step.items)):
         count = chunk + 1
         if count < reserved:
             continue
-        found = sender.add_chunk(queue, step.name, chunk, rows.of(chunk, calls), rows.options)
+        try:
+            contents = rows.of(chunk, items)
+        except Exception as error:
+            sender.fail_map(step.queue, step.name, f"{type(error).__name__}: {error}")
+            announce(client, home, "look", store.flow)
+            drain_soon(client, home)
+            raise
+        found = sender.add_chunk(queue, step.name, chunk, contents, rows.options)
         reserved = found.chunks
         if found.outcome in ("closed", "sealed", "other"):
             _refuse(store, step, found.outcome)
@@ -277,9 +295,10 @@ class MemberRows:
         #: How they are enqueued.
         self.options = {name: value for name, value in named if name != "key"}
 
-    def of(self, chunk: int, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list[Any]:
-        """The messages of one chunk."""
+    def of(self, chunk: int, items: Sequence[Any]) -> list[Any]:
+        """The messages of one chunk of items."""
         first = chunk * PER_CHUNK
+        calls = self._step.calls(items, first)
         return [
             self._row(number, args, kwargs) for number, (args, kwargs) in enumerate(calls, first)
         ]
@@ -295,10 +314,8 @@ class MemberRows:
         return mid, content, self._job.key_of(args, kwargs)
 
 
-def chunks(
-    calls: Iterable[tuple[Sequence[Any], dict[str, Any]]],
-) -> Iterator[list[tuple[Sequence[Any], dict[str, Any]]]]:
-    """The calls, PER_CHUNK at a time."""
-    left = iter(calls)
+def chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    """The items, PER_CHUNK at a time."""
+    left = iter(items)
     while part := list(islice(left, PER_CHUNK)):
         yield part

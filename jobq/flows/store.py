@@ -16,6 +16,7 @@ from jobq.flows.identity import checked_flow, checked_step
 from jobq.flows.state import FLOW_STATES, Edge, FlowFacts, Kind, StepFacts, When
 from jobq.flows.types import (
     MOST_STEPS,
+    MOST_STEPS_OF_A_FLOW,
     PER_CHUNK,
     Applied,
     FlowChange,
@@ -261,7 +262,8 @@ def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
     meta, steps, todo = map(_fields, reply[1:4])
     name, _, given = flow.partition(":")
     state = _text(meta.get("state", b""))
-    names = _text(steps.get("*", b"")).split(",")
+    # A damaged list may name a step any number of times.
+    names = list(dict.fromkeys(_text(steps.get("*", b"")).split(",")))[: 2 * MOST_STEPS_OF_A_FLOW]
     return FlowFacts(
         name=name,
         id=given,

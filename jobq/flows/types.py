@@ -15,6 +15,10 @@ PER_CHUNK = 250
 MOST_STEPS, MOST_STEPS_OF_A_FLOW = 1_000, 10_000
 #: Steps that one step may wait for.
 MOST_EDGES = 1_000
+#: Why a member whose message is gone isn't retried.
+PURGED = (
+    "its message was purged or has expired, so it can't be retried; start the flow under another id"
+)
 #: Bytes of a result, and of all results of a flow.
 MOST_RESULT_BYTES, MOST_RESULTS_BYTES = 64 << 10, 64 << 20
 

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 apply: take in what happened to a flow, and answer what is to be sent.
 

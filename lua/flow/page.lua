@@ -17,18 +17,19 @@ local meta, steps, done, ended, retried = unpack(KEYS)
 local step, what, cursor, limit = unpack(ARGV)
 
 --@include shared/_arguments
+local MOST_LOOKED_AT, MOST_MEMBERS = 32768, 10000000
 keys_are(5)
 arguments_are(4)
 one_of('what', what, 'live', 'failed')
-cursor = whole('cursor', cursor, 0, 10000000)
+cursor = whole('cursor', cursor, 0, MOST_MEMBERS)
 limit = whole('limit', limit, 1, 1000)
 --@include _flow
 
-local MOST_LOOKED_AT = 32768
 local flow = read_flow()
 local s = flow and step_of(step)
 if not s then return {-1} end
-local stop, found = math.min(s.size, cursor + MOST_LOOKED_AT), {0}
+local size = math.min(s.size, MOST_MEMBERS)
+local stop, found = math.min(size, cursor + MOST_LOOKED_AT), {0}
 
 -- The bits from `first` to `last` as bytes, and the number of the first byte's first bit.
 local function bytes_of(key, first, last)
@@ -70,11 +71,13 @@ end
 
 local begins = 0
 for _, extent in ipairs(s.extents) do
-  local ends = begins + extent[2]
+  -- Damaged extents may go beyond the bits that a flow can have. No member there ever ends.
+  local ends, there = begins + extent[2], math.min(begins + extent[2], begins + MOST_BITS - extent[1])
   if cursor < ends and cursor < stop and #found <= limit then
-    cursor = look(cursor, math.min(ends, stop), extent[1] + cursor - begins)
+    if cursor < there then cursor = look(cursor, math.min(there, stop), extent[1] + cursor - begins) end
+    if cursor >= there then cursor = math.min(ends, stop) end
   end
   begins = ends
 end
-found[1] = cursor < s.size and cursor < begins and cursor or -1
+found[1] = cursor < size and cursor < begins and cursor or -1
 return found

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 sent: take off what was sent, and answer what is left.
 

@@ -195,6 +195,34 @@ def test_retry_runs_the_dead_again(cli, client):
     assert cli("flow", "retry", "import:1").code == 1
 
 
+def test_retry_says_how_many_can_not_run_again(cli, client):
+    low = Queue("low", client)
+    register_queues(client, ["low"])
+    store = FlowStore(client, "import:1")
+    store.create(
+        StoredFlow((StoredStep("rows", "map", "low", source="stream"),), "hash", "low", 60_000)
+    )
+    low.announce("begin", "import:1")
+    cli("flow", "check")
+    store.reserve("rows", 0, 3)
+    low.enqueue_members([(f"~import:1.rows.{number}", CALL) for number in range(3)])
+    store.seal("rows", 1)
+    messages = low.dequeue(3).messages
+    low.finish(
+        [Ending(mid=one.mid, token=one.token, outcome="dead", reason="x") for one in messages]
+    )
+    low.admin.purge(*(one.dead_id for one in low.admin.dead() if one.mid.endswith((".0", ".2"))))
+    cli("flow", "check")
+    done = cli("flow", "retry", "import:1", "rows")
+    assert (done.code, done.out) == (
+        0, "import:1: 1 member to run again; 2 others can't: they were purged or have expired\n"
+    )  # fmt: skip
+    shown = cli("flow", "show", "import:1").out
+    assert (
+        "~import:1.rows.2: its message was purged or has expired, so it can't be retried" in shown
+    )
+
+
 def test_check_reports_members_without_a_trace(cli, client):
     begun(client, "import:1")
     register_queues(client, ["low"])

@@ -9,6 +9,7 @@ import pytest
 
 from jobq.client.connection import Client
 from jobq.errors import ConfigError
+from jobq.flows import sending
 from jobq.flows.listing import failed_members, flow_page, known_flow, put_on_list
 from jobq.flows.run import FlowRun
 from jobq.flows.types import FlowChange
@@ -103,3 +104,52 @@ def test_a_sub_flow_waits_for_a_worker_that_knows_flows(
     assert flowing.facts(BAD).steps[0].todo
     assert names(flowing.work()) == ["inside"]
     assert flowing.facts(BAD).state == "done"
+
+
+def test_cancel_of_a_map_with_a_damaged_size_goes_on_in_bounded_calls(
+    flowing: Flowing, redis: Any, monkeypatch: pytest.MonkeyPatch
+):
+    store = flowing.start(BAD, step("rows", kind="map", source="stream"))
+    flowing.start(GOOD, step("end"))
+    flowing.drain()
+    store.reserve("rows", 0, 250)
+    counts = redis.hget(store.prefix + "meta", "n:rows").decode().split(",")
+    # 3,000 members have bits; others are said to have bits that no flow has.
+    redis.hset(store.prefix + "meta", "n:rows", ",".join(["9999999", *counts[1:]]))
+    redis.hset(store.prefix + "meta", "x:rows", "0:3000,33554000:9000000,99999999999:5000000")
+    cancelled: list[int] = []
+    cancel = Queue.cancel
+
+    def counted(self: Queue, *mids: str, **more: Any) -> Any:
+        cancelled.append(len(mids))
+        return cancel(self, *mids, **more)
+
+    monkeypatch.setattr(Queue, "cancel", counted)
+    monkeypatch.setattr(sending, "PAGES_PER_CALL", 3)
+    FlowRun("a", "1", client=flowing.client).cancel()
+    calls = 1
+    assert len(cancelled) == 3
+    # Claims last a second.
+    redis.delete("jobq:{low}:flow-claim")
+    while flowing.drainer.drain("low"):
+        calls += 1
+        assert len(cancelled) <= 3 * calls
+    # 3,000, and those up to the last bit that there can be.
+    assert sum(cancelled) == 3_000 + 33_554_432 - 33_554_000
+    assert not redis.hlen(store.prefix + "todo")
+    assert flowing.facts(BAD).state == "cancelled"
+    assert names(flowing.work()) == ["end"]
+
+
+def test_a_list_of_steps_that_no_flow_has_room_for(flowing: Flowing, client: Client, redis: Any):
+    store = flowing.start(BAD, step("a"), step("b", "a"))
+    flowing.start(GOOD, step("end"))
+    flowing.drain()
+    redis.hset(store.prefix + "steps", "*", ",".join(["a", "b"] * 100_000))
+    redis.hset(store.prefix + "steps", ">a", ",".join(f"x{number}" for number in range(200_000)))
+    assert [one.name for one in known_flow(client, BAD).steps] == ["a", "b"]
+    for word in ("retry", "cancel"):
+        flowing.say(word, BAD)
+        flowing.drain()
+    assert flowing.facts(BAD).state == "cancelled"
+    assert names(flowing.work()) == ["end"]

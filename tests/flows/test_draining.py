@@ -10,11 +10,12 @@ import pytest
 
 from jobq.client.connection import Client, connect
 from jobq.config import CodecSettings
-from jobq.errors import UnavailableError
+from jobq.errors import ServerFullError, UnavailableError
 from jobq.flows.announcing import announce
 from jobq.flows.draining import BATCH, GIVE_UP_S, PASS_OVER_NS, Drainer
+from jobq.flows.listing import purged_members
 from jobq.flows.store import FlowStore
-from jobq.flows.types import StoredFlow, StoredStep
+from jobq.flows.types import PURGED, StoredFlow, StoredStep
 from jobq.jobs.results import encode_result
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -135,6 +136,8 @@ def test_a_retry_revives_the_dead_and_sends_again_what_a_person_purged(flowing: 
         admin.purge(*(one.dead_id for one in admin.dead(mid=mid)))
     flowing.say("retry", F)
     assert sorted(names(flowing.work())) == ["a", "rows.1", "rows.5"]
+    assert store.failures() == {"rows:7": PURGED}
+    assert purged_members(flowing.client, F) == {"rows": 1}
     assert flowing.facts(F).state == "failed"
     assert [(one.done, one.dead) for one in flowing.facts(F).steps] == [(1, 0), (8, 1), (0, 0)]
 
@@ -333,3 +336,41 @@ def _said(client: Client, redis: Any) -> list[Any]:
     announce(client, "low", "cancel", F)
     [key] = redis.keys("*flow-outbox")
     return [(key, fields) for _, fields in redis.xrange(key)]
+
+
+@pytest.fixture
+def full(redis: Any) -> Any:
+    """full(): from here on the server has no room; full(False): it has again."""
+
+    def set_full(yes: bool = True) -> None:
+        redis.config_set("maxmemory", int(yes))
+
+    redis.config_set("maxmemory-policy", "noeviction")
+    yield set_full
+    set_full(False)
+
+
+@pytest.mark.one_server
+def test_on_a_full_server_ends_are_taken_and_next_steps_wait_for_room(
+    flowing: Flowing, full: Any, redis: Any
+):
+    now = [0]
+    flowing.drainer = Drainer(flowing.client, lambda: now[0])
+    low = flowing.queues["low"]
+    flowing.start(F, step("a"), step("b", "a"))
+    flowing.start("last:1", step("a"))
+    flowing.drain()
+    held = low.dequeue(8).messages
+    low.finish([Ending(mid=one.mid, token=one.token, result=b"7", result_ttl=60) for one in held])
+    full()
+    assert flowing.drainer.drain("low") == 0
+    assert flowing.facts("last:1").state == "done"
+    assert [one.done for one in flowing.facts(F).steps] == [1, 0]
+    assert not redis.keys("jobq:{low}:result:*")
+    with pytest.raises(ServerFullError):
+        flowing.say("cancel", F)
+    full(False)
+    now[0] += PASS_OVER_NS + 1
+    assert names(flowing.work()) == ["b"]
+    assert flowing.facts(F).state == "done"
+    assert flowing.left() == []
