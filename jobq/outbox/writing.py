@@ -1,6 +1,6 @@
 """Write calls to the outbox on a session or connection of the program, so that its transaction decides about them.
 
-SQLAlchemy, psycopg, Django, and the DB-API connections of sqlite3 and PyMySQL. The module of its class shows what a
+SQLAlchemy, psycopg, Django, and the connections of sqlite3, PyMySQL and asyncmy. The module of its class shows what a
 session belongs to, so none of these packages is imported here.
 """
 
@@ -50,7 +50,10 @@ def enqueue_many(
 async def aenqueue(
     session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> Receipt[R]:
-    """`enqueue` on an AsyncSession or AsyncConnection of SQLAlchemy, or an AsyncConnection of psycopg."""
+    """`enqueue` on an async session or connection.
+
+    That is an AsyncSession or AsyncConnection of SQLAlchemy, an AsyncConnection of psycopg, or a connection of asyncmy.
+    """
     job.check_arguments(args, kwargs)
     rows, receipts = rows_of(job, [(args, kwargs)])
     await _ainsert(session, rows)
@@ -103,14 +106,14 @@ def kind_of(session: Any) -> Kind:
     shown = f"{type(session).__module__}.{type(session).__qualname__}"
     raise ConfigError(
         f"{shown} can't be used as a session; give a session or connection of SQLAlchemy, psycopg, Django "
-        "(django.db.connection), sqlite3 or PyMySQL"
+        "(django.db.connection), sqlite3, PyMySQL or asyncmy"
     )
 
 
 def run(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
     """Execute a statement with values as `:name` for each of `values`; how many rows it changed."""
     kind = kind_of(session)
-    if inspect.iscoroutinefunction(getattr(session, "execute", None)):
+    if _is_async(kind, session):
         raise ConfigError(
             f"{type(session).__qualname__} is for async code; take await outbox.aenqueue(…) and inbox.aonce(…)"
         )
@@ -132,7 +135,7 @@ def run(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> in
 async def arun(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
     """`run` on a session for async code."""
     kind = kind_of(session)
-    if not inspect.iscoroutinefunction(getattr(session, "execute", None)):
+    if not _is_async(kind, session):
         raise ConfigError(
             f"{type(session).__qualname__} isn't for async code; take outbox.enqueue(…) and inbox.once(…)"
         )
@@ -146,6 +149,13 @@ async def arun(session: Any, statement: str, values: Sequence[Mapping[str, Any]]
         else:
             await cursor.executemany(text, rows)
         return int(cursor.rowcount)
+
+
+def _is_async(kind: Kind, session: Any) -> bool:
+    # A connection of asyncmy has no execute.
+    return kind.package == "asyncmy" or inspect.iscoroutinefunction(
+        getattr(session, "execute", None)
+    )
 
 
 def _insert(session: Any, rows: Sequence[OutboxRow]) -> None:
@@ -208,7 +218,7 @@ def _sqlite_is_outside(connection: Any) -> bool:
     return bool(commits and not connection.in_transaction)
 
 
-def _pymysql_is_outside(connection: Any) -> bool:
+def _mysql_is_outside(connection: Any) -> bool:
     # 1 = SERVER_STATUS_IN_TRANS
     return bool(connection.get_autocommit() and not connection.server_status & 1)
 
@@ -225,5 +235,8 @@ KINDS = {
         lambda session: not session.in_atomic_block and bool(session.get_autocommit()),
     ),
     "sqlite3": Kind("sqlite3", lambda name: "?", lambda session: "sqlite", _sqlite_is_outside),
-    "pymysql": Kind("pymysql", _percent, lambda session: "mysql", _pymysql_is_outside),
+    **{
+        package: Kind(package, _percent, lambda session: "mysql", _mysql_is_outside)
+        for package in ("pymysql", "asyncmy")
+    },
 }  # fmt: skip

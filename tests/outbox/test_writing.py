@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -193,13 +194,38 @@ def test_inbox_lets_a_message_do_its_work_once(
     assert worked("low") == ["done"] and runs[-1] is True
 
 
-def test_async_sessions_of_sqlalchemy_and_psycopg(database, client, registry, relayed, worked):
+def mysql_place(dsn: str) -> dict[str, Any]:
+    """What a driver of MySQL is given."""
+    parts = urlsplit(dsn)
+    return {
+        "unix_socket": dict(parse_qsl(parts.query))["unix_socket"],
+        "user": parts.username or "root", "password": parts.password or "", "db": parts.path[1:],
+    }  # fmt: skip
+
+
+async def write_by_asyncmy(dsn: str, effect: Any) -> None:
+    """Write 4, 5 and 6 in two transactions, and others that don't stay."""
+    connection = await tools.library("asyncmy").connect(**mysql_place(dsn))
+    try:
+        await outbox.aenqueue(connection, effect, 4)
+        await connection.commit()
+        await outbox.aenqueue(connection, effect, 7)
+        await connection.rollback()
+        await connection.autocommit(True)
+        with pytest.raises(ConfigError, match="begin a transaction first"):
+            await outbox.aenqueue(connection, effect, 8)
+        with pytest.raises(ConfigError, match="aenqueue"):
+            outbox.enqueue(connection, effect, 8)
+        await connection.begin()
+        await outbox.aenqueue_many(connection, effect, [(5,), (6,)])
+        await connection.commit()
+    finally:
+        connection.close()
+
+
+def test_async_sessions_and_connections(database, client, registry, relayed, worked):
     aio = tools.library("sqlalchemy.ext.asyncio")
-    if database.kind == "mysql":
-        tools.not_run(
-            "not run: no async driver of MySQL is among the test's packages", packaged=False
-        )
-    url = database.url.replace("sqlite:", "sqlite+aiosqlite:")
+    url = database.url.replace("sqlite:", "sqlite+aiosqlite:").replace("+pymysql:", "+asyncmy:")
     seen: list[tuple[str, bool]] = []
 
     @job(name="effect", registry=registry)
@@ -231,11 +257,13 @@ def test_async_sessions_of_sqlalchemy_and_psycopg(database, client, registry, re
             async with await psycopg.AsyncConnection.connect(database.dsn) as connection:
                 await outbox.aenqueue(connection, effect, 4)
                 await outbox.aenqueue_many(connection, effect, [(5,), (6,)])
+        if database.kind == "mysql":
+            await write_by_asyncmy(database.dsn, effect)
 
     asyncio.run(write())
     relayed()
     found = Queue("default", client)
-    numbers = ["1", "2"] + (["4", "5", "6"] if database.kind == "postgresql" else [])
+    numbers = ["1", "2"] + ([] if database.kind == "sqlite" else ["4", "5", "6"])
     assert found.admin.counts().ready == len(numbers)
 
     async def run_all() -> None:
