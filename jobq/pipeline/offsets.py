@@ -9,9 +9,11 @@ All functions are pure except those that take a client.
 
 from __future__ import annotations
 
+import base64
+import bz2
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -302,6 +304,59 @@ def from_plain(data: Any) -> dict[str, LogOffset]:
         raise ConfigError(
             f'offsets {data!r:.200} can\'t be read; write {{"queue": {{"id": "1763719200000-0", "n": 0}}}}'
         ) from error
+
+
+def packed(before: Mapping[str, LogOffset], after: Mapping[str, LogOffset]) -> str:
+    """Return what changed from `before` to `after` as text, a few bytes for each change. No queue may be missing.
+
+    A queue of `before` is its place in the order of names, and its numbers are differences.
+    """
+    order = {queue: number for number, queue in enumerate(sorted(before))}
+    known: list[tuple[int, int, int, int]] = []
+    new: list[tuple[str, str, int]] = []
+    for queue, place in sorted(after.items()):
+        if place == before.get(queue):
+            continue
+        step = _step(before[queue], place) if queue in order else None
+        if step is None:
+            new.append((queue, place.id, place.n))
+        else:
+            known.append((order[queue], *step))
+    gaps = [now[0] - last[0] for last, now in pairwise([(0,), *known])]
+    columns = [gaps, *_columns([one[1:] for one in known], 3), *_columns(new, 3)]
+    text = json.dumps(columns, separators=(",", ":")).encode()
+    return base64.b85encode(bz2.compress(text)).decode()
+
+
+def unpacked(before: Mapping[str, LogOffset], text: str) -> dict[str, LogOffset]:
+    """Return `after`, for the `before` and the text of `packed`; ConfigError if they don't match."""
+    try:
+        gaps, ms, seq, n, *new = json.loads(bz2.decompress(base64.b85decode(text)))
+        names, after, number = sorted(before), dict(before), 0
+        for gap, *step in zip(gaps, ms, seq, n, strict=True):
+            number += gap
+            after[names[number]] = _stepped(before[names[number]], *step)
+        for queue, entry_id, count in zip(*new, strict=True):
+            after[str(queue)] = LogOffset(_checked_id(entry_id), int(count))
+        return after
+    except (ValueError, OSError, TypeError, IndexError, AttributeError) as error:
+        raise ConfigError(f"packed offsets {text!r:.80} can't be read: {error}") from error
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:
+    return [[row[column] for row in rows] for column in range(count)]
+
+
+def _step(before: LogOffset, place: LogOffset) -> tuple[int, int, int] | None:
+    """Return the difference of two offsets: time, sequence + 1 (0 for an id without), number; None for other ids."""
+    (was, _), (ms, seq) = parsed_id(before.id), parsed_id(place.id)
+    step = (ms - was, seq + 1 if "-" in place.id else 0, place.n - before.n)
+    return step if _stepped(before, *step) == place else None
+
+
+def _stepped(before: LogOffset, ms: int, seq: int, n: int) -> LogOffset:
+    at = parsed_id(before.id)[0] + ms
+    return LogOffset(f"{at}-{seq - 1}" if seq else str(at), before.n + n)
 
 
 def _checked_id(entry_id: Any) -> str:

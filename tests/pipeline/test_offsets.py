@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
@@ -218,3 +219,22 @@ def test_tail_of_a_topic_counts_indexes(client):
     now = offsets.topic_tail(client, "orders")
     assert (now.id, now.n, now.length, now.first_id) == ("4", 4, 2, "3")
     assert now.oldest == LogOffset("2", 2)
+
+
+def test_packed_offsets_are_read_as_they_were():
+    chance = random.Random(3)
+    ids = [f"{chance.randrange(2**44)}-{chance.randrange(2**64)}" for _ in range(40)]
+    ids += ["0-0", "7", "007-1", f"0-{2**64 - 1}"]
+    before: dict[str, LogOffset] = {}
+    for step in range(30):
+        names = chance.sample([f"q\n{n}ä" for n in range(5 + step)], 5)
+        changed = {one: LogOffset(chance.choice(ids), chance.randrange(9)) for one in names}
+        after = {**before, **changed}
+        assert offsets.unpacked(before, offsets.packed(before, after)) == after
+        before = after
+
+
+@pytest.mark.parametrize("text", ["", "x", "~~", offsets.packed({}, {"a": LogOffset()})[:-3]])
+def test_packed_offsets_that_are_none_are_refused(text):
+    with pytest.raises(ConfigError, match="packed offsets"):
+        offsets.unpacked({}, text)

@@ -3,6 +3,9 @@
 The offsets are in the commit's own metadata. No checkpoint beside the table can disagree with it. Delta keeps the
 number of each app's last transaction for ever; the offsets that count are those of the commit with that number.
 
+A table of few queues or topics has all offsets in every commit. With more of them, a commit has those that its batch
+changed, and now and then a commit has all. The lake then has version 2, which an earlier jobq refuses.
+
 `losses` lists the events that were trimmed before the ingest read them. `adopt` computes the offsets from the rows,
 for a table whose log was rewritten, or whose every commit is older than the log's retention.
 """
@@ -10,8 +13,10 @@ for a table whose log was rewritten, or whose every commit is older than the log
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import time
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.client.connection import Client
+from jobq.durations import DAY_MS
 from jobq.errors import LakeError
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.files import DataFile
@@ -27,7 +33,7 @@ from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
 from jobq.pipeline.lake.tables import EVENTS, TABLES, TOPICS, LakeTable, from_lake
-from jobq.pipeline.offsets import LogOffset, from_plain, parsed_id, to_plain
+from jobq.pipeline.offsets import LogOffset, from_plain, packed, parsed_id, to_plain, unpacked
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Transaction
@@ -35,8 +41,15 @@ if TYPE_CHECKING:
 
 
 KEY = "jobq"
-#: How many of the newest commits to search for the one with the offsets, step by step; None: all.
-_LOOKS = (1, 20, 500, None)
+#: A table with more queues or topics has commits with changed offsets only.
+FEW_PLACES = 100
+#: After so many commits, or such a time, a commit has all offsets again. The log is kept longer.
+COPY_EVERY, COPY_MS = 20, DAY_MS
+#: How many of the newest commits to search for the offsets, step by step; None: all.
+_LOOKS = (1, COPY_EVERY + 5, 500, None)
+#: Offsets and losses after the newest batches, by the batches' uids.
+_KNOWN: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+_NKNOWN = 16
 #: How many conflicts in a row are retried before the error is raised.
 OVERTAKEN = 20
 
@@ -55,12 +68,25 @@ def taken_back(store: LakeStore, files: Iterable[DataFile]) -> Iterator[None]:
         raise
 
 
+class FullCopy(NamedTuple):
+    """The newest commit with all offsets: about its version, and when, epoch ms. The default: every commit has all."""
+
+    version: int = 0
+    at_ms: int = 0
+
+    def is_due(self, version: int) -> bool:
+        """Return whether the commit of that version should have all offsets again."""
+        age = time.time_ns() // 1_000_000 - self.at_ms
+        return version - self.version >= COPY_EVERY or not 0 <= age < COPY_MS
+
+
 @dataclass(frozen=True, kw_only=True)
 class IngestState:
     """How far the ingest of one table is.
 
     rows, lost: totals of all batches; facts: figures of the last batch alone. expired: rows that were dropped for their
-    age; before: the day, YYYY-MM-DD, before which they were dropped.
+    age; before: the day, YYYY-MM-DD, before which they were dropped. uid: names the batch; empty if all commits have
+    all offsets. copied: where the newest full copy is. previous: the state one batch before, of a batch to commit.
     """
 
     batch: int = 0
@@ -70,24 +96,53 @@ class IngestState:
     before: str = ""
     lost: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    uid: str = ""
+    copied: FullCopy = field(default_factory=FullCopy)
+    previous: IngestState | None = field(default=None, compare=False, repr=False)
 
     def plain(self) -> dict[str, Any]:
-        """Return the state as a commit's metadata."""
+        """Return the state as a commit's metadata, with all offsets."""
+        return {**self._figures(), "places": to_plain(self.places), "lost": dict(self.lost)}
+
+    def changes(self, version: int) -> dict[str, Any]:
+        """Return the state as the metadata of the commit `version`, with the changed offsets where that is enough."""
+        whole = self.copied.is_due(version)
+        copied = FullCopy(version, time.time_ns() // 1_000_000) if whole else self.copied
+        found: dict[str, Any] = {
+            **self._figures(),
+            "uid": self.uid,
+            "copied": list(copied),
+            "whole": whole,
+        }
+        if whole:
+            return {**found, "places": packed({}, self.places), "lost": dict(self.lost)}
+        # Without a previous state it is a batch that is committed already: its own commit has the offsets.
+        if self.previous is None:
+            return {**found, "places": None}
+        return {**found, "places": packed(self.previous.places, self.places)}
+
+    def _figures(self) -> dict[str, Any]:
         return {
-            "batch": self.batch, "places": to_plain(self.places), "rows": self.rows,
-            "expired": self.expired, "before": self.before, "lost": dict(self.lost), "facts": dict(self.facts),
+            "batch": self.batch, "rows": self.rows, "expired": self.expired, "before": self.before,
+            "facts": dict(self.facts),
         }  # fmt: skip
 
     def following(
         self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
     ) -> IngestState:
         """Return the state after one more batch."""
-        total = {name: self.lost.get(name, 0) + lost.get(name, 0) for name in {*self.lost, *lost}}
+        everything = {**self.places, **places}
         return replace(
-            self, batch=self.batch + 1, places={**self.places, **places}, rows=self.rows + rows,
-            lost={name: number for name, number in sorted(total.items()) if number},
-            facts={"rows": rows, "lost": dict(lost), **facts},
+            self, batch=self.batch + 1, places=everything, rows=self.rows + rows,
+            lost=_summed(self.lost, lost), facts={"rows": rows, "lost": dict(lost), **facts},
+            uid=uuid.uuid4().hex if len(everything) > FEW_PLACES else "",
+            previous=replace(self, previous=None),
         )  # fmt: skip
+
+
+def _summed(lost: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    total = {name: lost.get(name, 0) + more.get(name, 0) for name in {*lost, *more}}
+    return {name: number for name, number in sorted(total.items()) if number}
 
 
 def state_of(table: DeltaTable | None, app: str) -> IngestState:
@@ -96,34 +151,96 @@ def state_of(table: DeltaTable | None, app: str) -> IngestState:
     if table is None or not batch:
         return IngestState()
     for limit in _LOOKS:
-        for found in _records(table, limit):
-            if found["batch"] == batch:
-                return _state_read(found)
+        records = list(_records(table, limit))
+        newest = next((one for one in records if one["batch"] == batch), None)
+        if newest is not None:
+            found = _combined(newest, records)
+            if found is not None:
+                return found
     raise LakeError(
         f"the log of {table.table_uri} doesn't tell the offsets of batch {batch} any more; "
         "`jobq lake ingest --adopt` takes them from the rows"
     )
 
 
-def states(table: DeltaTable) -> list[IngestState]:
-    """Return the state after each batch in the table's log, oldest first."""
+def states(table: DeltaTable) -> Iterator[IngestState]:
+    """Yield the state after each batch in the table's log, oldest first.
+
+    States before the first full copy in the log have no offsets, and of the losses those of their batch.
+    """
     # Upkeep repeats the metadata of the last batch; another batch may have been committed before it.
-    first = {found["batch"]: found for found in _records(table, None)}
-    return [_state_read(first[batch]) for batch in sorted(first)]
+    own = {
+        found["batch"]: found for found in _records(table, None) if found.get("places") is not None
+    }
+    last = IngestState()
+    for batch in sorted(own):
+        found, state = own[batch], _figures_of(own[batch])
+        if not _is_whole(found) and (last.batch != batch - 1 or not last.places):
+            last = replace(state, lost=state.facts.get("lost") or {})
+        else:
+            last = _after(last, state, found)
+        yield last
 
 
 def _records(table: DeltaTable, limit: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the metadata of batches, newest first."""
     for entry in table.history(limit):
         found = entry.get(KEY)
         if isinstance(found, dict) and "batch" in found:
             yield found
 
 
-def _state_read(found: Mapping[str, Any]) -> IngestState:
+def _is_whole(found: Mapping[str, Any]) -> bool:
+    return bool(found.get("whole", True))
+
+
+def _after(before: IngestState, state: IngestState, found: Mapping[str, Any]) -> IngestState:
+    """Return the state with offsets and losses: those of its record, or those before with what it changed."""
+    places, lost = found.get("places"), found.get("lost") or {}
+    if isinstance(places, str) and not _is_whole(found):
+        lost = _summed(before.lost, state.facts.get("lost") or {})
+        return replace(state, places=unpacked(before.places, places), lost=lost)
+    found_places = unpacked({}, places) if isinstance(places, str) else from_plain(places)
+    return replace(state, places=found_places, lost=lost)
+
+
+def _combined(
+    newest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+) -> IngestState | None:
+    """Return the state of a batch from its record and earlier ones; None if they don't reach back to a full copy."""
+    state = _figures_of(newest)
+    if state.uid in _KNOWN:
+        return replace(state, **_KNOWN[state.uid])
+    own: dict[int, Mapping[str, Any]] = {}
+    for record in records:
+        batch = record["batch"]
+        if record.get("places") is not None and (batch not in own or _is_whole(record)):
+            own[batch] = record
+    first = state.batch
+    while first in own and not _is_whole(own[first]):
+        first -= 1
+    if first not in own:
+        return None
+    reached = IngestState()
+    for batch in range(first, state.batch + 1):
+        reached = _after(reached, _figures_of(own[batch]), own[batch])
+    state = replace(state, places=reached.places, lost=reached.lost)
+    _remember(state)
+    return state
+
+
+def _remember(state: IngestState) -> None:
+    if state.uid:
+        _KNOWN[state.uid] = {"places": state.places, "lost": state.lost}
+        if len(_KNOWN) > _NKNOWN:
+            _KNOWN.popitem(last=False)
+
+
+def _figures_of(found: Mapping[str, Any]) -> IngestState:
     return IngestState(
-        batch=int(found["batch"]), places=from_plain(found["places"]), rows=int(found["rows"]),
-        expired=int(found.get("expired") or 0), before=found.get("before") or "",
-        lost=found.get("lost") or {}, facts=found.get("facts") or {},
+        batch=int(found["batch"]), rows=int(found["rows"]), expired=int(found.get("expired") or 0),
+        before=found.get("before") or "", facts=found.get("facts") or {}, uid=found.get("uid") or "",
+        copied=FullCopy(*found.get("copied", ())),
     )  # fmt: skip
 
 
@@ -135,12 +252,12 @@ def commit_batch(
     with taken_back(lake.below(table.name), files):
         delta = lake.made(table.name)
         before = state_of(delta, table.app)
-        if before.batch != after.batch - 1:
+        if before.batch != after.batch - 1 or (after.previous and after.previous.uid != before.uid):
             raise CommitConflictError(
                 f"another ingest committed batch {after.batch} of {table.name} first"
             )
-        # Rows may have expired while this batch was read.
-        after = replace(after, expired=before.expired, before=before.before)
+        # Rows may have expired while this batch was read, and all offsets been copied.
+        after = replace(after, expired=before.expired, before=before.before, copied=before.copied)
         commit_files(lake, table.name, delta, [file.action() for file in files], after)
 
 
@@ -164,18 +281,21 @@ def commit_files(
     numbered = known if state or before else None
     transactions = _transactions(delta, table, numbered, actions) or None
     known = replace(known, expired=known.expired + expired, before=max(known.before, before))
-    last_batch_again = CommitProperties(
-        custom_metadata={KEY: known.plain()} if known.batch else None, app_transactions=transactions
+    if known.uid and not known.copied.at_ms:
+        lake.upgrade()
+    properties = CommitProperties(
+        custom_metadata=_metadata(known, delta), app_transactions=transactions
     )
     with lake_errors(store):
         try:
-            _write_transaction(delta, actions, table, last_batch_again)
+            _write_transaction(delta, actions, table, properties)
         except CommitFailedError as error:
             raise CommitConflictError(
                 f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
                 if state
                 else f"another process works on {store.uri}; nothing was changed, run this again"
             ) from error
+    _remember(known)
     with lake_errors(store, "it is committed, but a power cut may lose it"):
         delta.update_incremental()
         _settle(store, delta)
@@ -202,10 +322,10 @@ def _write_transaction(
     delta: DeltaTable,
     actions: list[AddAction | RemoveAction],
     table: LakeTable,
-    last_batch_again: Any,
+    properties: Any,
 ) -> None:
     delta.create_write_transaction(
-        actions, "append", table.delta_schema(), ["dt"], commit_properties=last_batch_again
+        actions, "append", table.delta_schema(), ["dt"], commit_properties=properties
     )
 
 
@@ -227,8 +347,13 @@ def last_batch_again(delta: DeltaTable, app: str) -> Any:
     """Return properties for deltalake's own operations: they repeat the last batch's metadata."""
     from deltalake import CommitProperties
 
-    known = state_of(delta, app)
-    return CommitProperties(custom_metadata={KEY: known.plain()} if known.batch else None)
+    return CommitProperties(custom_metadata=_metadata(state_of(delta, app), delta))
+
+
+def _metadata(known: IngestState, delta: DeltaTable) -> dict[str, Any] | None:
+    if not known.batch:
+        return None
+    return {KEY: known.changes(delta.version() + 1) if known.uid else known.plain()}
 
 
 class Loss(NamedTuple):

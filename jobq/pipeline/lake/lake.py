@@ -28,7 +28,8 @@ from jobq.pipeline.options import unknown
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-VERSION = 1
+#: A lake has the lowest version whose jobq reads it: 2 knows commits with changed offsets only.
+VERSION, FIRST_VERSION = 2, 1
 MARKER = "_jobq.json"
 #: Commits between checkpoints of a table's log, and how long its log is kept.
 _TABLE = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 30 days"}
@@ -111,6 +112,18 @@ class Lake:
         assert found is not None
         return found
 
+    def upgrade(self) -> None:
+        """Mark the lake as one of this version, before what an earlier jobq can't read is written."""
+        with lake_errors(self.store):
+            if not self.store.is_local:
+                write_file(self.store, MARKER, _marker(VERSION))
+                return
+            # A reader finds the old marker or the new one, whenever this process dies.
+            new = f"{MARKER}.{os.getpid()}"
+            write_file(self.store, new, _marker(VERSION))
+            os.replace(*(os.path.join(self.store.uri, name) for name in (new, MARKER)))
+            self.store.settle(MARKER)
+
     def _is_marked(self) -> bool:
         from pyarrow.fs import FileType
 
@@ -132,10 +145,10 @@ class Lake:
             raise LakeError(
                 f"{self.store.uri}/{MARKER} can't be read; it holds {text[:80]!r}"
             ) from error
-        if version != VERSION:
+        if version not in range(FIRST_VERSION, VERSION + 1):
             raise LakeError(
-                f"the lake at {self.store.uri} has version {version}, and this jobq knows {VERSION}; "
-                "upgrade jobq"
+                f"the lake at {self.store.uri} has version {version}, and this jobq knows "
+                f"{FIRST_VERSION} to {VERSION}; upgrade jobq"
             )
 
     def _mark(self) -> None:
@@ -155,7 +168,11 @@ class Lake:
                     f"{self.store.uri} is not a lake and not empty (it has {others[0]}); "
                     "give a folder of its own"
                 )
-            write_file(self.store, MARKER, json.dumps({"version": VERSION}).encode())
+            write_file(self.store, MARKER, _marker(FIRST_VERSION))
+
+
+def _marker(version: int) -> bytes:
+    return json.dumps({"version": version}).encode()
 
 
 def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:

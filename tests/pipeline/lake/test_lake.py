@@ -62,7 +62,8 @@ def test_folder_without_a_lake_is_not_opened(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [('{"version": 2}', "version 2, and this jobq knows 1; upgrade"), ("", "can't be read"), ("[]", "can't be read")],
+    [('{"version": 3}', "version 3, and this jobq knows 1 to 2; upgrade"),
+     ("", "can't be read"), ("[]", "can't be read")],
 )  # fmt: skip
 def test_marker_of_another_version_or_none_is_refused(tmp_path, text, told):
     (tmp_path / "_jobq.json").write_text(text)
