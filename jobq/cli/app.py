@@ -87,7 +87,7 @@ SECTIONS = {
         "completion": Verb(
             "completion",
             "completion",
-            "Print a script that completes commands in bash, zsh or fish.",
+            "Print a script that completes commands, options and ids of flows in a shell.",
         ),
         "acl": Verb("acl", "acl", "Print the commands that make users with least rights."),
     },
@@ -181,6 +181,8 @@ def _ended(args: Sequence[str] | None) -> int:
 def _invoked(args: Sequence[str] | None) -> object:
     """Run click without its `main`, which would exit with 1 for a closed pipe."""
     if COMPLETION in os.environ:
+        # Its module says how bash splits words.
+        app.get_command(click.Context(app), "completion")
         return app.main(args, prog_name="jobq", standalone_mode=False)
     words = sys.argv[1:] if args is None else list(args)
     with app.make_context("jobq", words) as ctx:

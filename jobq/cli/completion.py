@@ -1,9 +1,17 @@
-"""`jobq completion`: print what a shell needs to complete commands and options."""
+"""`jobq completion`: print what a shell needs to complete commands, options and ids of flows."""
 
 from __future__ import annotations
 
+import os
+
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
 
 from jobq.cli.app import COMPLETION
 from jobq.cli.session import Session, command
@@ -12,10 +20,39 @@ from jobq.cli.session import Session, command
 @command("completion", "bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(session: Session, shell: str) -> None:
-    """Print a script that completes commands in bash, zsh or fish."""
+    """Print a script that completes commands, options and ids of flows in a shell."""
     found = get_completion_class(shell)
     assert found is not None
     root = click.get_current_context().find_root().command
     made = found(root, {}, "jobq", COMPLETION)
     script = (made.source_template % made.source_vars()).strip()
     session.say({"shell": shell, "script": script}, *script.splitlines())
+
+
+class ColonBash(BashComplete):
+    """Bash takes `import:7` for three words and replaces the last one; jobq takes it for one."""
+
+    #: What bash keeps of the word that is completed.
+    _kept = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the one that is completed, and that one."""
+        words = split_arg_string(os.environ["COMP_WORDS"])[: int(os.environ["COMP_CWORD"]) + 1]
+        if len(words) <= int(os.environ["COMP_CWORD"]):
+            words.append("")
+        joined = words[:1]
+        for word in words[1:]:
+            if word == ":" or joined[-1].endswith(":"):
+                joined[-1] += word
+            else:
+                joined.append(word)
+        before, colon, _ = joined[-1].rpartition(":")
+        self._kept = before + colon
+        return joined[1:-1], joined[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return the rest of a word, behind its last colon."""
+        return f"{item.type},{item.value.removeprefix(self._kept)}"
+
+
+add_completion_class(ColonBash, "bash")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -12,8 +13,10 @@ from jobq.cli import output
 from jobq.cli.options import group, limit_option, option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
+from jobq.client.connection import connect
 from jobq.durations import lasting
-from jobq.errors import ConfigError
+from jobq.embedded import server as embedded
+from jobq.errors import ConfigError, JobqError
 from jobq.flows.checking import CheckedFlow, FlowCheck, Lost
 from jobq.flows.listing import (
     FailedMember,
@@ -21,6 +24,7 @@ from jobq.flows.listing import (
     failed_members,
     flow_ids,
     flow_page,
+    is_flow,
     known_flow,
     purged_members,
     remove_flow,
@@ -47,10 +51,29 @@ STEPS = Listing(
     drops=("kind", "took", "after"),
     empty="the flow has no steps",
 )
+#: The newest flows whose ids a shell completes.
+MOST_COMPLETED = 200
 #: Members that failed and are named, and with --json.
 NAMED, MOST_NAMED = 5, 100
 _IN_QUOTES = str.maketrans(dict.fromkeys('"\\[]<>', "?"))
-flow_argument = click.argument("flow", metavar="FLOW")
+#: How long a shell waits for ids of flows.
+COMPLETION_S = 1.0
+
+
+def _completed(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return ids of flows for a shell; none where no server runs or answers."""
+    session = Session(ctx.params.get("url"), ctx.params.get("namespace"), as_json=True)
+    try:
+        settings = replace(session.settings, patience_s=COMPLETION_S)
+        if not settings.url and not embedded.status(settings).running:
+            return []
+        found = flow_ids(connect(settings=settings), MOST_COMPLETED)
+    except JobqError:
+        return []
+    return [flow for flow in found if flow.startswith(incomplete) and is_flow(flow)]
+
+
+flow_argument = click.argument("flow", metavar="FLOW", shell_complete=_completed)
 
 
 @group("flow", "list --state failed", "show import:2026-11-22", "retry import:2026-11-22 rows")
@@ -353,7 +376,7 @@ def remove(session: Session, flow: str) -> bool:
     "check", "", "import:2026-11-22", "import:2026-11-22 --lost done", group=flow, changes=True,
     operation="flow-check",
 )  # fmt: skip
-@click.argument("flows", metavar="[FLOW]...", nargs=-1)
+@click.argument("flows", metavar="[FLOW]...", nargs=-1, shell_complete=_completed)
 @option("--lost done|cancelled", "Count members without a trace as this.")
 def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     """Put flows in order: all that have not ended, or those that are named.

@@ -32,6 +32,7 @@ from jobq.observe.facts import head_enqueued_at, starts_per_s
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.keys import key
+from jobq.queue.members import MOST_ENTRIES
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Entry, Place, WaitingHead
@@ -59,7 +60,8 @@ def queues(
 
     ready: can run now. delayed: not before a given time. locked: running. requeued: newer content waits for
     the current run to end. done: finished, to be removed soon. deduped: finished, still refuses its mid. dead:
-    out of attempts. The last column says whether the queue is paused, or has ready messages and no worker.
+    out of attempts. The last column says whether the queue is paused, has ready messages and no worker, or hands out
+    nothing because over 1,000,000 entries wait to be taken to flows.
 
     oldest: how long ago the next message was enqueued; empty for a retry and for an encrypted call. starts/s:
     attempts that ended per second in the last minute; with --watch, hand-outs per second since the screen before.
@@ -114,6 +116,7 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
             rate = None
         yield {
             "queue": queue.name, **numbers, "paused": sample.counts.paused, "workers": workers,
+            "flow_entries": sample.flow_entries,
             "oldest_ms": _oldest_ms(queue, sample.head),
             "starts_per_s": None if rate is None else round(rate, 3),
         }  # fmt: skip
@@ -155,6 +158,8 @@ def _remark(record: dict[str, Any]) -> str:
     remarks = ["paused"] if record["paused"] else []
     if record["ready"] and record["workers"] == 0:
         remarks.append("no worker")
+    if record["flow_entries"] > MOST_ENTRIES:
+        remarks.append(f"rests: {record['flow_entries']:,} entries for flows")
     return ", ".join(remarks)
 
 
@@ -346,10 +351,12 @@ def forget(session: Session, names: tuple[str, ...]) -> bool:
     used, left = used_names(session, names), 0
     workers = served(session.client)
     for queue in session.queues(used) if used else ():
-        counts = queue.admin.counts()
-        why = ""
+        sample = queue.admin.sample()
+        counts, why = sample.counts, ""
         if counts.messages or counts.dead or counts.quarantined:
             why = f"it holds {counts.messages:,} messages, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"
+        elif sample.flow_entries:
+            why = f"it holds {sample.flow_entries:,} entries for flows; jobq flow check takes them there"
         elif queue.name in workers:
             why = "a worker serves it and would list it again"
         else:

@@ -34,6 +34,7 @@ MOST_LABELS = MOST_QUEUES
 _GREATEST = frozenset(
     (
         "jobq_queue_oldest_seconds",
+        "jobq_queue_flow_oldest_seconds",
         "jobq_queue_head_unchanged_seconds",
         "jobq_cron_late_seconds",
         "jobq_cron_last_tick_timestamp_seconds",
@@ -187,6 +188,9 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
     sheet.put("jobq_queue_paused", sample.counts.paused, name)
     sheet.put("jobq_queue_handouts_total", sample.fence, name)
     sheet.put("jobq_queue_events_total", sample.added, name)
+    sheet.put("jobq_queue_flow_entries", sample.flow_entries, name)
+    since = sample.flow_since_ms
+    sheet.put("jobq_queue_flow_oldest_seconds", max(0, now_ms - since) / 1000 if since else 0, name)
     sheet.put("jobq_queue_head_unchanged_seconds", unchanged_s, name)
     at = head_enqueued_at(sample.head)
     oldest_s = max(0, now_ms - at) / 1000 if at else unchanged_s

@@ -91,6 +91,7 @@ class Collector:
             status=status,
             job=job,
             paused=sample is not None and sample.counts.paused,
+            flow_entries=sample.flow_entries if sample else 0,
             ahead=_ahead(first.get("ahead"), first.get("length"), second.get("page")),
             workers=tuple(workers),
             knows={name: job in jobs for name, jobs in known.items() if job and jobs is not None},

@@ -13,6 +13,7 @@ from jobq.durations import lasting
 from jobq.events import Event
 from jobq.flows.identity import Member
 from jobq.flows.state import FLOW_OVER, FlowView, step_sentence
+from jobq.queue.members import MOST_ENTRIES
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Status
@@ -67,8 +68,9 @@ class MessageFacts:
     job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MOST_AHEAD for that many or more.
     workers: all that list the queue, those that are gone too. knows: worker -> whether it knows the job; unknown ones
     are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
-    line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys. member: the
-    step of a flow that it belongs to. flow: that flow, None if it is gone.
+    line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys. flow_entries:
+    what of its queue waits to be taken to flows. member: the step of a flow that it belongs to. flow: that flow, None
+    if it is gone.
     """
 
     queue: str
@@ -86,6 +88,7 @@ class MessageFacts:
     dead: DeadMessage | None = None
     line: KeyFacts | None = None
     server: ServerFacts = field(default_factory=ServerFacts)
+    flow_entries: int = 0
     member: Member | None = None
     flow: FlowView | None = None
 
@@ -241,6 +244,15 @@ def _paused(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("paused", "waits: the queue is paused", f"jobq resume {facts.queue}")
 
 
+def _flows_behind(facts: MessageFacts) -> Iterator[Reason]:
+    if facts.flow_entries > MOST_ENTRIES:
+        text = (
+            f"waits: queue {facts.queue} hands out nothing, because {facts.flow_entries:,} entries wait to be taken to "
+            f"flows; it goes on below {MOST_ENTRIES:,}"
+        )
+        yield Reason("flows_behind", text, "jobq flow check, and see why workers don't take them")
+
+
 def _delayed(facts: MessageFacts) -> Iterator[Reason]:
     status = facts.status
     if not status.not_before:
@@ -365,7 +377,7 @@ def _arrival(facts: MessageFacts) -> str:
 
 #: In the order in which a person should take care of them.
 _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
-    _disk, _paused, _delayed, _recovering, _served, _known, _ruled, _behind,
+    _disk, _paused, _flows_behind, _delayed, _recovering, _served, _known, _ruled, _behind,
 )  # fmt: skip
 
 

@@ -286,12 +286,17 @@ class WaitingHead(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One look at a queue. fence: hand-outs ever, released ones too; added: events ever. Both only grow."""
+    """One look at a queue. fence: hand-outs ever, released ones too; added: events ever. Both only grow.
+
+    flow_entries: what waits to be taken to flows; flow_since_ms: since when the oldest does, epoch ms, 0 = nothing.
+    """
 
     counts: Counts
     fence: int
     added: int
     head: WaitingHead | None
+    flow_entries: int = 0
+    flow_since_ms: int = 0
 
 
 class Upkeep(NamedTuple):

@@ -1,22 +1,22 @@
 #!lua flags=no-writes
 --[[
-counts: how many messages are where, and which one waits at the head of ready.
+counts: how many messages are where, which one waits at the head of ready, and what waits for flows.
 
 KEYS
   messages:hash locks:hash requeue:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set keys:hash lines:hash dead:zset quarantine:hash meta:hash nattempts:hash events:stream
+  left_circle:set keys:hash lines:hash dead:zset quarantine:hash meta:hash nattempts:hash events:stream flow_outbox:stream
 RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined, keys, fence,
-         events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else ''}: ready
-         counts what waits in lines too, keys those that have messages or are held, locked holds
+         events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else '', entries of
+         flow_outbox, since when the oldest waits (epoch ms, '0' for none)}: ready counts what waits in lines too, keys those that have messages or are held, locked holds
          expired locks not yet recovered, done what awaits collection, circle all that rotates
 COST     O(1)
 WRITES   nothing
 ]]
 local messages, locks, requeue, ready, due, circle, done, left_ready, left_circle, keys, lines, dead, quarantine,
-  meta, nattempts, events = unpack(KEYS)
+  meta, nattempts, events, flow_outbox = unpack(KEYS)
 
 --@include shared/_arguments
-keys_are(16)
+keys_are(17)
 --@include _stored
 --@include _counters
 
@@ -41,6 +41,14 @@ local function events_added()
   return 0
 end
 
+-- What waits for flows: entries, and the time in the id of the first.
+local function flow_entries()
+  if redis.call('TYPE', flow_outbox).ok ~= 'stream' then return 0, '0' end
+  local first = redis.call('XRANGE', flow_outbox, '-', '+', 'COUNT', 1)[1]
+  return redis.call('XLEN', flow_outbox), first and string.match(first[1], '^%d+') or '0'
+end
+
+local entries, since = flow_entries()
 local deduped, mid = count_of(meta, 'deduped'), head()
 local content = redis.call('HSTRLEN', messages, mid) <= 4096 and redis.call('HGET', messages, mid) or ''
 return {
@@ -61,4 +69,6 @@ return {
   mid,
   count_of(nattempts, mid),
   content,
+  entries,
+  since,
 }

@@ -38,3 +38,41 @@ def test_what_the_script_asks_is_answered() -> None:
         [sys.executable, "-m", "jobq"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )  # fmt: skip
     assert told.stdout == "plain,completion\n", told
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("jobq flow show import", "plain,import:7\nplain,import:8\n"),
+        # Bash takes the colon for a word, and replaces what is behind it.
+        ("jobq flow show import : 8", "plain,8\n"),
+        ("jobq flow retry other", ""),
+    ],
+)
+def test_ids_of_flows_are_completed(client: Any, server: Any, words: str, answer: str) -> None:
+    for started, flow in enumerate(["import:8", "import:7", b"import:\xff\n"]):
+        client.command("ZADD", "jobq:flows", started, flow)
+    asked = {
+        "_JOBQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
+        "JOBQ_URL": server.url,
+    }  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-m", "jobq"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert (told.stdout.strip(), told.stderr) == (answer.strip(), "")
+
+
+@pytest.mark.one_server
+def test_without_a_server_no_flow_is_completed_and_none_is_started(tmp_path: Any) -> None:
+    asked = {
+        "_JOBQ_COMPLETE": "bash_complete", "COMP_WORDS": "jobq flow show im", "COMP_CWORD": "3",
+        "JOBQ_URL": f"unix://{tmp_path}/none",
+    }  # fmt: skip
+    for url in (asked["JOBQ_URL"], ""):
+        told = subprocess.run(
+            [sys.executable, "-m", "jobq"], env={**os.environ, **asked, "JOBQ_URL": url}, cwd=tmp_path,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (told.stdout.strip(), told.stderr) == ("", "")
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from jobq.flows.state import Edge
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 from jobq.jobs.codec import encode
+from jobq.queue import presence
 from jobq.queue.directory import register_queues
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -236,3 +237,29 @@ def test_check_reports_members_without_a_trace(cli, client):
     assert (done.code, done.out) == (0, "import:1: running; 1 end of members found\n")
     client.command("ZADD", keys.flow_names(client.namespace), 1, "import:gone")
     assert cli("flow", "check", "--json").records[0]["flow"] in ("import:1", "import:gone")
+
+
+def test_step_whose_queue_no_worker_serves_is_named_by_show_why_and_doctor(cli, client):
+    register_queues(client, ["low", "pdf"])
+    presence.put_worker(
+        client,
+        "web-1",
+        {"queues": ["low"], "lease_ms": 15_000, "seen_at": client.clock_ms(), "flows": True},
+    )
+    store = FlowStore(client, "import:1")
+    steps = (
+        StoredStep("rows", "step", "low", call=CALL),
+        StoredStep("stats", "step", "pdf", (Edge("rows"),), call=CALL),
+    )
+    store.create(StoredFlow(steps, "hash", "low", 60_000))
+    low = Queue("low", client)
+    low.announce("begin", "import:1")
+    cli("flow", "check")
+    [message] = low.dequeue(1).messages
+    low.finish([Ending(mid=message.mid, token=message.token)])
+    cli("flow", "check")
+    assert "no worker serves queue 'pdf'" in cli("flow", "show", "import:1").out
+    why = cli("why", "~import:1.stats.0").out
+    assert "waits: no worker serves queue pdf" in why
+    assert "it is member 0 of step stats of flow import:1, which waits for it" in why
+    assert "queue pdf: 1 ready, and no worker serves it" in cli("check", "doctor").out

@@ -22,10 +22,28 @@ def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:
     assert found == {
         "queue": "low", "ready": 1, "delayed": 1, "locked": 1, "requeued": 0, "done": 0, "deduped": 0,
         "dead": 0, "messages": 3, "paused": False, "workers": 0,
-        "oldest_ms": None, "starts_per_s": None,
+        "oldest_ms": None, "starts_per_s": None, "flow_entries": 0,
     }  # fmt: skip
     shown = cli("queues", "--queues", "low").out.splitlines()
     assert shown[0].split()[:3] == ["queue", "ready", "delayed"] and len(shown) == 2
+
+
+def test_queue_that_rests_until_flows_are_told_says_so(
+    cli: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue(b"1", mid="m")
+    for _ in range(2):
+        queue.announce("look", "import:7")
+    assert cli("queues", "--json").records[0]["flow_entries"] == 2
+    assert "rests" not in cli("queues").out
+    for module in ("cli.queues", "observe.why"):
+        monkeypatch.setattr(f"jobq.{module}.MOST_ENTRIES", 1)
+    assert "rests: 2 entries for flows" in cli("queues").out
+    assert "hands out nothing, because 2 entries wait to be taken to flows" in cli("why", "m").out
+    queue.cancel("m")
+    queue.admin.collect()
+    refused = cli("queue", "forget", "low")
+    assert refused.code == 1 and "it holds 2 entries for flows" in refused.out
 
 
 def test_queues_without_any_says_so(cli: Any) -> None:

@@ -43,6 +43,7 @@ def test_every_metric_equals_what_the_server_says(client, scrape, redis):
     high.finish([ending(message, outcome="dead", reason="no")])
     low.dequeue(1)
     high.admin.pause()
+    redis.xadd(f"{high.prefix}flow-outbox", {"1": "look"}, id=f"{client.clock_ms() - 90_000}-0")
     facts = {
         "queues": ["low"],
         "slots": 4,
@@ -60,6 +61,8 @@ def test_every_metric_equals_what_the_server_says(client, scrape, redis):
     assert messages["low", "ready"] == 4 and messages["low", "delayed"] == 1
     assert messages["low", "locked"] == 1 and messages["high", "ready"] == 0
     assert found["jobq_queue_dead"] == {("high",): 1, ("low",): 0}
+    assert found["jobq_queue_flow_entries"] == {("high",): 1, ("low",): 0}
+    assert 89 < found["jobq_queue_flow_oldest_seconds"]["high",] < 600
     assert found["jobq_queue_paused"] == {("high",): 1, ("low",): 0}
     assert found["jobq_queue_workers"] == {("high",): 0, ("low",): 1}
     assert found["jobq_queue_slots"] == {("high",): 0, ("low",): 4}

@@ -62,7 +62,7 @@ VERBS: dict[str, tuple[Callable[[int], int], Callable[[Any, int, int], Any]]] = 
         lambda q, n, now: q.cancel(*(mid for mid, _ in mids("ready", n)), now=now),
     ),
     "status": (lambda n: 20, lambda q, n, now: q.status("ready0", now=now)),
-    "counts": (lambda n: 26, lambda q, n, now: q.admin.counts()),
+    "counts": (lambda n: 28, lambda q, n, now: q.admin.counts()),
     "content": (lambda n: 20 + 12 * n, lambda q, n, now: q.admin.content("circle", 0, n, now=now)),
     "pause": (lambda n: 5, lambda q, n, now: q.admin.pause()),
     "resume": (lambda n: 5, lambda q, n, now: q.admin.resume()),
