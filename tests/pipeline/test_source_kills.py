@@ -1,4 +1,4 @@
-"""A streaming query that is killed while producers write: resumed, it has each event once."""
+"""Streaming queries killed while producers write: resumed, they have each event once, and each row as one job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,17 +20,19 @@ from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
+from tests.conftest import connected
 
 PROGRAM = Path(__file__).with_name("streaming_program.py")
 #: Each costs a JVM; the last run, to the end, is one more.
-KILLS = 1
+KILLS = 12 if os.environ.get("JOBQ_PIPELINE") == "soak" else 1
 
 
 class Work:
-    """Messages enqueued and finished without pause; each is an event."""
+    """Messages enqueued and finished without pause; each is an event. copies: how often each row's job was there."""
 
     def __init__(self, url: str) -> None:
         self.url, self.total = url, 0
+        self.copies: Counter[str] = Counter()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -45,9 +48,16 @@ class Work:
                 held = queue.dequeue(50).messages
                 queue.finish([Ending(mid=one.mid, token=one.token) for one in held])
                 self.total += len(held)
+            self.drain(Queue("copied", client))
             # Producers that leave the readers some of the machine.
             self._over.wait(0.1)
         client.close()
+
+    def drain(self, copied: Queue) -> None:
+        """Take all jobs that there are, and finish them."""
+        while held := copied.dequeue(50).messages:
+            copied.finish([Ending(mid=one.mid, token=one.token) for one in held])
+            self.copies.update(one.mid for one in held)
 
     def stop(self) -> int:
         """How many events there are in all."""
@@ -72,8 +82,10 @@ def started(url: str, folder: Path, until: str) -> subprocess.Popen[str]:
 
 
 def begun(folder: Path) -> int:
-    """How many batches were begun; Spark refuses a checkpoint of a query killed before the first."""
-    return len(list((folder / "checkpoint" / "offsets").glob("[0-9]*")))
+    """How many batches both queries have begun; Spark refuses a checkpoint of a query killed before the first."""
+    return min(
+        len(list((folder / name / "offsets").glob("[0-9]*"))) for name in ("checkpoint", "copied")
+    )
 
 
 def killed_at_random(process: subprocess.Popen[str], folder: Path) -> None:
@@ -91,7 +103,9 @@ def killed_at_random(process: subprocess.Popen[str], folder: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_each_event_is_read_once_when_the_query_is_killed(work, valkey, tmp_path):
+def test_each_event_is_read_once_and_each_row_a_job_when_the_queries_are_killed(
+    work, valkey, tmp_path
+):
     for _ in range(KILLS):
         killed_at_random(started(valkey.url, tmp_path, "on"), tmp_path)
     total = work.stop()
@@ -100,3 +114,9 @@ def test_each_event_is_read_once_when_the_query_is_killed(work, valkey, tmp_path
     assert process.returncode == 0, (tmp_path / "log").read_text()
     assert json.loads(told.splitlines()[-1]) == [total, total]
     assert total > 1_000
+    with connected(valkey) as client:
+        copied = Queue("copied", client)
+        work.drain(copied)
+        assert copied.admin.fsck() == []
+    assert len(work.copies) == total
+    assert set(work.copies.values()) == {1}

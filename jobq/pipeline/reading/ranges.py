@@ -174,9 +174,14 @@ def divided(
     fitting = 2 ** max(0, round(math.log2(max(1, total) / ROWS_PER_PART)))
     count = count or min(MOST_PARTS, fitting)
     fair = max(1, math.ceil(total / count))
-    pieces = [piece for one in todo for piece in _cut(one, math.ceil(one.rows / fair))]
+    return packed(split(client, todo, fair), count)
+
+
+def split(client: Client, stretches: Iterable[ReadRange], size: int) -> list[ReadRange]:
+    """Cut ranges into pieces of about `size` rows: topics by index, events by time."""
+    pieces = [piece for one in stretches for piece in _cut(one, math.ceil(one.rows / size))]
     anchored = [_anchored(client, one) if one.expected == UNKNOWN else one for one in pieces]
-    return packed(list(filter(None, anchored)), count)
+    return list(filter(None, anchored))
 
 
 def _anchored(client: Client, one: ReadRange) -> ReadRange | None:

@@ -104,6 +104,8 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: Client | None = None
         #: The tails when an AvailableNow query began: it ends there.
         self._frozen: dict[str, LogTail] | None = None
+        #: Where queues reach `until`. To count the entries before it takes a while.
+        self._ends: dict[str, LogOffset] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None}
@@ -111,7 +113,9 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Return the offsets at which a new query begins."""
         tails = self._tails({})
-        places = ranges.bounds(self._connected(), self.request, tails, self.request.starting)
+        places = ranges.bounds(
+            self._connected(), self.request, tails, self.request.starting, self.request.since_ms
+        )
         return offsets.to_plain(
             {name: self._numbered(tails[name], place) for name, place in places.items()}
         )
@@ -128,6 +132,15 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offsets at which the next batch ends."""
         places = offsets.from_plain(start)
         tails = self._tails(places) if self._frozen is None else self._frozen
+        for name in tails.keys() - places.keys():
+            begin = self._begin(name, tails[name])
+            if begin.n:
+                places[name] = begin
+        if self.request.until_ms is not None:
+            tails = {
+                name: self._ended(name, places.get(name, now.oldest), now)
+                for name, now in tails.items()
+            }
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         plan = offsets.plan(places, tails, most)
         ends = dict(plan.places)
@@ -137,18 +150,23 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset:
         """Return the newest offsets, for the query's progress."""
-        return offsets.to_plain({name: now.place for name, now in self._tails({}).items()})
+        tails = self._tails({})
+        return offsets.to_plain(
+            {name: self._ends.get(name, now.place) for name, now in tails.items()}
+        )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan what is between two offsets. DataLossError if some of it was trimmed already."""
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
         stretches = []
         for name, upto in ended.items():
-            one = self._stretch(name, begun.get(name, LogOffset()), upto)
+            one = self._stretch(name, begun.get(name), upto)
             if one is not None:
                 stretches.append(one)
         if self.request.partitions:
             stretches = [piece for one in stretches for piece in self._pieces(one)]
+        else:
+            stretches = ranges.split(self._connected(), stretches, ranges.ROWS_PER_PART)
         packs = ranges.packed(stretches, self.request.partitions or ranges.MOST_PARTS)
         return [InputPartition(pack) for pack in packs]
 
@@ -202,8 +220,37 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Without progress all of it was trimmed; partitions() raises that.
         return place if place.n > one.start.n else one.end
 
-    def _stretch(self, name: str, start: LogOffset, end: LogOffset) -> ReadRange | None:
+    def _begin(self, name: str, now: LogTail) -> LogOffset:
+        """Return the offset at which a queue begins that wasn't there when the query began."""
+        if self.request.since_ms is None:
+            return LogOffset()
+        place = ranges.place_at(self._connected(), self.request.view, name, self.request.since_ms)
+        if offsets.parsed_id(place.id) <= offsets.parsed_id(now.oldest.id):
+            return LogOffset()
+        return self._numbered(now, place)
+
+    def _ended(self, name: str, place: LogOffset, now: LogTail) -> LogTail:
+        """Return the tail as it was at `until`, for a query that has read up to `place`."""
+        client, until_ms = self._connected(), self.request.until_ms
+        assert until_ms is not None
+        last = ranges.place_at(client, self.request.view, name, until_ms)
+        if offsets.parsed_id(now.id) <= offsets.parsed_id(last.id):
+            return now
+        if offsets.parsed_id(place.id) >= offsets.parsed_id(last.id):
+            # Whatever became of the stream since then: nothing more of it is read.
+            return LogTail(now.key, place.id, place.n, 0, place.id)
+        if last.n == ranges.UNKNOWN and name not in self._ends:
+            start = max(place, now.oldest, key=lambda one: offsets.parsed_id(one.id))
+            counted = offsets.counted_offset(client, now.key, start, last.id)
+            self._ends[name] = LogOffset(last.id, counted.n)
+        end = self._ends.get(name, last)
+        return now._replace(id=end.id, n=end.n, length=max(0, end.n - now.dropped))
+
+    def _stretch(self, name: str, begun: LogOffset | None, end: LogOffset) -> ReadRange | None:
+        if begun == end:
+            return None
         now = ranges.tail_of(self._connected(), self.request.view, name)
+        start = self._begin(name, now) if begun is None else begun
         if offsets.is_remade(start, now):
             report_remade(self.request, name)
             start = now.oldest if offsets.parsed_id(end.id) < offsets.parsed_id(start.id) else start

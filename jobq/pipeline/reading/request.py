@@ -34,8 +34,8 @@ READ: dict[str, tuple[str, ...]] = {
 }
 #: Options of a stream by view.
 STREAM: dict[str, tuple[str, ...]] = {
-    "events": (*_BASIC, "queues", *_OFFSETS, "maxRowsPerTrigger", "trimOnCommit", "mode"),
-    "topic": (*_BASIC, "topics", *_OFFSETS, "maxRowsPerTrigger"),
+    "events": (*_BASIC, "queues", *_SPAN, *_OFFSETS, "maxRowsPerTrigger", "trimOnCommit", "mode"),
+    "topic": (*_BASIC, "topics", *_SPAN, *_OFFSETS, "maxRowsPerTrigger"),
 }
 #: Columns that are read only when named: often most of the bytes.
 _ON_DEMAND = {"messages": ("content",)}

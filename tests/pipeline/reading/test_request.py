@@ -56,7 +56,7 @@ def test_read_refuses_what_it_can_not_use(source, options, message):
     ("options", "message"),
     [
         ({"view": "queues"}, "view 'queues' can't be streamed; take one of events, topic"),
-        ({"since": "2026-01-01"}, "isn't for streams"),
+        ({"since": "2026-01-01", "startingOffsets": "latest"}, "both say where to begin"),
         ({"endingOffsets": "latest"}, "isn't for streams"),
         ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),
         ({"maxRowsPerTrigger": "0"}, "take a number from 1"),

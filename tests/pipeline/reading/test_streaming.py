@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from jobq.errors import DataLossError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import LogOffset
+from jobq.pipeline.reading import ranges
 from jobq.topics.topic import Topic
 
 from .conftest import BEGIN, mids
@@ -317,3 +318,65 @@ def test_topic_made_anew_is_read_from_its_beginning_when_told_to_go_on(query, to
         ones[0].batch()
     assert [row["content"] for row in ones[1].batch()] == [b"w", b"w"]
     assert "deleted or recreated" in caplog.text
+
+
+def at(ms: int) -> str:
+    return f"2025-11-13T02:13:20.{ms:03}Z"
+
+
+def test_stream_has_the_events_of_its_time_range_alone(query, events, valkey_redis, caplog):
+    events("low", 10)
+    events("high", 2)
+    one = query(since=at(3), until=at(14), maxRowsPerTrigger=5, failOnDataLoss="false")
+    assert mids(one.batch()) == [f"m{i}" for i in range(3, 8)]
+    events("low", 10, start=10)
+    # A queue that appears later, with events before, in and after the range.
+    events("new", 20)
+    found = []
+    for _ in range(5):
+        found += one.batch()
+        one = one.restarted()
+    assert sorted(mids(found)) == sorted(
+        [f"m{i}" for i in range(3, 14)] + ["m8", "m9"] + [f"m{i}" for i in range(10, 14)]
+    )
+    assert len({(row["queue"], row["mid"]) for row in found}) == len(found) == 17
+    # Whatever comes or goes afterwards isn't of the range.
+    valkey_redis.delete(KEY)
+    events("low", 5, start=30)
+    assert one.batch() == []
+    assert "trimmed" not in caplog.text and "recreated" not in caplog.text
+
+
+def test_loss_before_the_end_of_the_time_range_is_told(query, events, valkey_redis):
+    one = query(until=at(8), maxRowsPerTrigger=2)
+    events("low", 4)
+    assert len(one.batch()) == 2
+    events("low", 16, start=4)
+    valkey_redis.xtrim(KEY, maxlen=15, approximate=False)
+    with pytest.raises(DataLossError, match="3 events"):
+        one.batch()
+
+
+def test_topic_is_streamed_within_a_time_range(query, topic):
+    for i in range(9):
+        topic.append(b"v", now=BEGIN + i)
+    one = query(view="topic", since=at(2), until=at(6), maxRowsPerTrigger=3)
+    assert [[row["index"] for row in one.batch()] for _ in range(3)] == [[3, 4, 5], [6], []]
+
+
+def test_big_range_of_a_batch_is_split_when_nobody_says_how(
+    query, events, monkeypatch, valkey_redis
+):
+    monkeypatch.setattr(ranges, "ROWS_PER_PART", 10)
+    one = query()
+    events("low", 40)
+    events("high", 3)
+    one.batch()
+    events("low", 40, start=40)
+    one.plan()
+    parts = one.reader.partitions(*map(json.loads, one.offsets[-2:]))
+    assert sorted(piece.rows for part in parts for piece in part.value) == [10] * 4
+    assert sorted(mids(one.rows(-2, -1))) == sorted(f"m{i}" for i in range(40, 80))
+    valkey_redis.xtrim(KEY, maxlen=25, approximate=False)
+    with pytest.raises(DataLossError, match="trimmed before they were read"):
+        [list(one.reader.read(part)) for part in parts]
