@@ -1,13 +1,12 @@
 """`python -m bench.flows`: what members of a map cost beside plain messages, in jobs per second and CPU of the server.
 
 Two processes of a worker drain no-op jobs, first plain ones, then as many members of one map, and so on by turns. A map
-counts as drained when its flow is done, so its records are applied and deleted by then.
+counts as drained when its flow is done, so its records are applied and deleted by then. The first fifth isn't measured:
+the processes start, and load the code of flows with the first member.
 """
 
 from __future__ import annotations
 
-import itertools
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from bench.page import measure
 from bench.server import private_server, server_s
 from bench.stage import wait_for
 from bench.work import noop
-from bench.worker import running_worker
+from bench.worker import running_worker, tree_s
 from jobq import Flow, Queue
 
 #: A drain counts from here to the end: by then all processes have started.
@@ -27,7 +26,7 @@ DEADLINE_S = 600
 
 
 class Drain(NamedTuple):
-    """Jobs per second; CPU per message in µs: of the worker with its start, of the server to enqueue and to drain."""
+    """Jobs per second; CPU per message in µs: of the worker, of the server to enqueue and to drain."""
 
     rate: float
     worker_us: float
@@ -57,25 +56,17 @@ KINDS = {"plain": plain, "members of a map": mapped}
 def drained(kind: str, count: int) -> Drain:
     """One run."""
     with private_server() as client:
-        used = [server_s(client)]
+        before = server_s(client)
         over = KINDS[kind](client, count)
-        used.append(server_s(client))
-        queue, worker_s = Queue("bench", client), _of_children_s()
-        with running_worker(client, client.url, 2):
+        enqueue_us = (server_s(client) - before) / count * 1e6
+        queue = Queue("bench", client)
+        with running_worker(client, client.url, 2) as worker:
             wait_for(lambda: _left(queue) <= count * (1 - FROM_SHARE), DEADLINE_S)
-            began, first = time.perf_counter(), _left(queue)
+            began, left = (time.perf_counter(), tree_s(worker), server_s(client)), _left(queue)
             wait_for(over, DEADLINE_S)
-            rate = first / (time.perf_counter() - began)
-            used.append(server_s(client))
-        worker_us = (_of_children_s() - worker_s) / count * 1e6
-    enqueue_us, drain_us = ((b - a) / count * 1e6 for a, b in itertools.pairwise(used))
-    return Drain(rate, worker_us, enqueue_us, drain_us)
-
-
-def _of_children_s() -> float:
-    """CPU of processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+            ended = time.perf_counter(), tree_s(worker), server_s(client)
+    wall_s, worker_s, drain_s = (b - a for a, b in zip(began, ended, strict=True))
+    return Drain(left / wall_s, worker_s / left * 1e6, enqueue_us, drain_s / left * 1e6)
 
 
 def _left(queue: Queue) -> int:
@@ -104,4 +95,4 @@ def tables(count: int, runs: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    measure("bench.flows", __doc__, tables, 5)
+    measure("bench.flows", __doc__, tables, 5, 100_000)

@@ -26,12 +26,16 @@ def put(into: Path, command: str, text: str) -> None:
 
 
 def measure(
-    module: str, about: str | None, tables: Callable[[int, int], Iterable[str]], runs: int
+    module: str,
+    about: str | None,
+    tables: Callable[[int, int], Iterable[str]],
+    runs: int,
+    messages: int = 30_000,
 ) -> None:
     """The command of a module whose tables stand in docs/reference/performance.md: print them, or write them there."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--runs", type=int, default=runs)
-    parser.add_argument("--messages", type=int, default=30_000)
+    parser.add_argument("--messages", type=int, default=messages)
     parser.add_argument("--report", action="store_true", help="into docs/reference/performance.md")
     chosen = parser.parse_args()
     text = "\n".join(tables(chosen.messages, chosen.runs))

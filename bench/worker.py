@@ -7,12 +7,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 import jobq
 from bench.server import ROOT
 
 
+def tree_s(process: psutil.Process) -> float:
+    """Seconds of CPU of a process and those that it started and that run."""
+    used = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(one.user + one.system for one in used))
+
+
 @contextmanager
-def running_worker(client: jobq.Client, url: str, processes: int, *options: str) -> Iterator[None]:
+def running_worker(
+    client: jobq.Client, url: str, processes: int, *options: str
+) -> Iterator[psutil.Process]:
     """`jobq worker` with so many children, stopped at the end."""
     command = [
         sys.executable, "-m", "jobq", "worker", "--url", url, "--queues", "bench", "--import", "bench.work",
@@ -20,7 +30,7 @@ def running_worker(client: jobq.Client, url: str, processes: int, *options: str)
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        yield
+        yield psutil.Process(process.pid)
     finally:
         process.terminate()
         process.wait(30)

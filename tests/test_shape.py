@@ -227,8 +227,8 @@ def rebound() -> Iterator[tuple[str, str]]:
                 yield from ((short(path), name) for name in node.names)
 
 
-#: What a new owner has to read. It grows with features, not with a change of form. 430, 25 for flows, 1 for engines.
-MOST_FILES = 456
+#: What a new owner has to read. It grows with features, not with a change of form. 430, 26 for flows, 1 for engines.
+MOST_FILES = 457
 
 
 def test_package_has_few_enough_files_to_be_read():

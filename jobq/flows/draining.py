@@ -21,15 +21,9 @@ from jobq.errors import (
     ServerFullError,
     UnavailableError,
 )
-from jobq.flows.announcing import (
-    SEPARATOR,
-    WORDS,
-    announce,
-    announced,
-    is_for_others,
-    queue_at,
-)
-from jobq.flows.identity import Member, checked_flow, member_mid, member_of
+from jobq.flows.announcing import SEPARATOR, announce, announced, is_for_others, queue_at
+from jobq.flows.entries import ENDINGS, Done, Heard, Said, flows_in, heard, in_calls
+from jobq.flows.identity import Member, member_mid
 from jobq.flows.sending import Sending, StepSender, knows_flows
 from jobq.flows.store import PER_CALL, FlowStore
 from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
@@ -44,9 +38,6 @@ GIVE_UP_S = 600.0
 PASS_OVER_NS = 5_000_000_000
 #: How long a process without a key leaves sealed words to others.
 SEALED_FOR_MS = 3_600_000
-#: Bytes of the results that one call takes to a flow, about.
-BYTES_PER_APPLY = 4 << 20
-ENDINGS = {"done": "done", "done+": "done", "dead": "dead", "cancelled": "cancelled"}
 _log = logging.getLogger("jobq.flows")
 
 
@@ -71,10 +62,11 @@ class Drainer:
     def drain(self, queue: str, most: int | None = None) -> int:
         """Take what a queue has to say to the flows, until nothing is left or another drainer is at it.
 
-        most: stop after about so many entries. Queues where sub-flows are to begin are drained too. Return how many
-        entries were taken. What can't be sent yet is left for the next call. Raises UnavailableError when a server
-        can't be used now; the entries stay. Entries for flows whose next steps find no room stay too, and on a Cluster
-        those for flows whose node doesn't answer; the others are taken.
+        most: stop after about so many entries, and don't wait for what others write during the call. Queues where
+        sub-flows are to begin are drained too. Return how many entries were taken. What can't be sent yet is left for
+        the next call. Raises UnavailableError when a server can't be used now; the entries stay. Entries for flows
+        whose next steps find no room stay too, and on a Cluster those for flows whose node doesn't answer; the others
+        are taken.
         """
         taken, left = self._drain(queue, most), self._said_at
         while left and (most is None or taken < most):
@@ -91,8 +83,10 @@ class Drainer:
             if not read or (stuck and flows_in(read) <= stuck):
                 return taken
             stuck |= self._take(source, read, read_at)
+            is_rest = len(read) < BATCH
             if (
-                len(read) < BATCH
+                stuck
+                and is_rest
                 and _only_looks(read)
                 and flows_in(read) <= stuck - self._unfinished
             ):
@@ -103,14 +97,15 @@ class Drainer:
                 after = self._goes_on_behind(queue, read[-1])
             if not entries:
                 continue
-            waiting = stuck & flows_in(entries)
+            waiting = stuck & flows_in(entries) if stuck else stuck
             if waiting and not knows_flows(source):
                 return taken
             for flow in waiting:
                 # The drainer that reads this goes on where this call stopped.
                 announce(self.client, queue, "look", flow)
             taken += len(entries)
-            if not source.flow_outbox_drop([entry.entry_id for entry in entries], self._id):
+            left = source.flow_outbox_drop([entry.entry_id for entry in entries], self._id)
+            if not left or (is_rest and most is not None):
                 return taken
         return taken
 
@@ -140,16 +135,17 @@ class Drainer:
         sending, stuck = self._sending(read_at), set()
         self._unfinished.clear()
         self._away = {flow: until for flow, until in self._away.items() if read_at < until}
-        for flow in self._sealed_for_others(entries):
+        said = heard(entries)
+        for flow in self._sealed_for_others(said):
             _log.warning(
                 "what queue %s says to flow %s is sealed, and this process has no key: set JOBQ_CODEC_KEYS, or leave "
                 "it to processes that have them", queue.name, flow,
             )  # fmt: skip
             self._away[flow] = self._clock() + PASS_OVER_NS
-        for flow in sorted(flows_in(entries) - self._away.keys()):
+        for flow in sorted(said.keys() - self._away.keys()):
             try:
                 sender = StepSender(sending, flow)
-                applied = self._apply(queue, sender.store, entries)
+                applied = self._apply(queue, sender.store, said[flow])
                 if not sender.send_all(applied):
                     stuck.add(flow)
                 if sender.has_more:
@@ -167,21 +163,23 @@ class Drainer:
                 _log.error("flow %s can't take what queue %s says: %s", flow, queue.name, error)
         return stuck
 
-    def _sealed_for_others(self, entries: Sequence[OutboxEntry]) -> set[str]:
+    def _sealed_for_others(self, said: Heard) -> set[str]:
         """Flows to which something sealed was said, if this process has no key. Processes with a key take it.
 
         Nobody may have a key for what is an hour old, or anybody may have written it: that is dropped as unreadable.
         """
         sealed = [
-            (entry, flow_of(one))
-            for entry in entries
-            for one in entry.records
-            if one.kind in WORDS and is_for_others(self.client, one.detail)
+            (one.entry_id, flow)
+            for flow, some in said.items()
+            for one in some
+            if isinstance(one, Said)
+            and one.member is None
+            and is_for_others(self.client, one.record.detail)
         ]
         if not sealed:
             return set()
         oldest_ms = self.client.clock_ms() - SEALED_FOR_MS
-        return {flow for entry, flow in sealed if int(entry.entry_id.partition("-")[0]) > oldest_ms}
+        return {flow for entry_id, flow in sealed if int(entry_id.partition("-")[0]) > oldest_ms}
 
     def _sending(self, read_at: int) -> Sending:
         until = read_at + round(GIVE_UP_S * 1e9)
@@ -193,15 +191,14 @@ class Drainer:
         source, after, changes = queue_at(self.client, queue), "", list[FlowChange]()
         while entries := source.flow_outbox(PER_CALL, after=after):
             after = entries[-1].entry_id
-            changes += [
-                one for one in self._changes(source, flow, entries) if one.kind in ENDINGS.values()
-            ]
+            some = self._changes(source, flow, heard(entries).get(flow, ()))
+            changes += [one for one in some if one.kind in ENDINGS.values()]
         return changes
 
-    def _apply(self, queue: Queue, store: FlowStore, entries: Sequence[OutboxEntry]) -> Applied:
-        """Apply what entries say about one flow, in order; then delete the results that it has now."""
+    def _apply(self, queue: Queue, store: FlowStore, said: Sequence[Said | Done]) -> Applied:
+        """Apply what was said to one flow, in order; then delete the results that it has now."""
         applied = None
-        for some in in_calls(self._changes(queue, store.flow, entries)):
+        for some in in_calls(self._changes(queue, store.flow, said)):
             applied = store.apply(f"q{queue.name}", some)
             kept = [
                 queue.result_key(member_mid(store.flow, one.step, one.number))
@@ -212,21 +209,20 @@ class Drainer:
                 commands(self.client, queue.wake_key, [("UNLINK", one) for one in kept])
         return applied or store.apply(f"q{queue.name}", [])
 
-    def _changes(self, queue: Queue, flow: str, entries: Sequence[OutboxEntry]) -> list[FlowChange]:
-        records = [
-            (entry.entry_id, one)
-            for entry in entries
-            for one in entry.records
-            if flow_of(one) == flow
+    def _changes(self, queue: Queue, flow: str, said: Sequence[Said | Done]) -> list[FlowChange]:
+        mids = [
+            one.record.subject
+            for one in said
+            if isinstance(one, Said) and one.record.kind == "done+"
         ]
-        results = self._results(queue, [one.subject for _, one in records if one.kind == "done+"])
-        changes = []
-        for entry_id, one in records:
-            member = member_of(one.subject)
-            if one.kind in ENDINGS and member is not None:
-                changes.append(_ending(one, member, results.get(one.subject)))
-            elif one.kind in WORDS:
-                changes += self._said(queue.name, one, entry_id)
+        results, changes = self._results(queue, mids), list[FlowChange]()
+        for one in said:
+            if isinstance(one, Done):
+                changes.append(FlowChange("done", one.step, members=tuple(one.numbers)))
+            elif one.member is not None:
+                changes.append(_ending(one.record, one.member, results.get(one.record.subject)))
+            else:
+                changes += self._said(queue.name, one.record, one.entry_id)
         return changes
 
     def _said(self, queue: str, record: OutboxRecord, entry_id: str) -> Iterator[FlowChange]:
@@ -263,41 +259,11 @@ def _is_damage(error: Exception) -> bool:
     return any(words in str(error) for words in ("WRONGTYPE", " must be "))
 
 
-def flow_of(record: OutboxRecord) -> str:
-    """The flow that a record is for; '' for one that none can be meant by."""
-    if record.kind in ENDINGS:
-        member = member_of(record.subject)
-        return member.flow if member is not None else ""
-    try:
-        return checked_flow(record.subject) if record.kind in WORDS else ""
-    except ConfigError:
-        return ""
-
-
-def flows_in(entries: Sequence[OutboxEntry]) -> set[str]:
-    """The flows that entries are for."""
-    return {flow for entry in entries for one in entry.records if (flow := flow_of(one))}
-
-
-def _only_looks(entries: Sequence[OutboxEntry]) -> bool:
-    return all(one.kind == "look" for entry in entries for one in entry.records)
-
-
-def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
-    """Changes in order, so many together as one call takes."""
-    some: list[FlowChange] = []
-    nbytes = 0
-    for one in changes:
-        if len(some) == PER_CALL or nbytes > BYTES_PER_APPLY:
-            yield some
-            some, nbytes = [], 0
-        some.append(one)
-        nbytes += len(one.detail or b"")
-    if some:
-        yield some
-
-
 def _ending(record: OutboxRecord, member: Member, result: bytes | None) -> FlowChange:
     if result is not None and len(result) > MOST_RESULT_BYTES:
         return FlowChange("dead", member.step, member.number)
     return FlowChange(ENDINGS[record.kind], member.step, member.number, result)
+
+
+def _only_looks(entries: Sequence[OutboxEntry]) -> bool:
+    return all(one.kind == "look" for entry in entries for one in entry.records)

@@ -63,7 +63,7 @@ class FlowChange(NamedTuple):
 
     kind: done, dead or cancelled of a member; begin, cancel, look; signal or retry of a step. detail: the result of a
     done member, the value of a signal; None without one. entry: id of the entry that says the last five, so that each
-    is taken once.
+    is taken once. members: numbers of several that are done without results, in place of `number`.
     """
 
     kind: str
@@ -71,6 +71,7 @@ class FlowChange(NamedTuple):
     number: int = 0
     detail: bytes | None = None
     entry: str = ""
+    members: tuple[int, ...] = ()
 
 
 class TodoItem(NamedTuple):

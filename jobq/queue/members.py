@@ -33,10 +33,15 @@ class OutboxRecord(NamedTuple):
 
 
 class OutboxEntry(NamedTuple):
-    """One entry of a queue's outbox; without records if it can't be read."""
+    """One entry of a queue's outbox. text: its records as they are stored, b'' if it can't be read."""
 
     entry_id: str
-    records: list[OutboxRecord]
+    text: bytes
+
+    @property
+    def records(self) -> list[OutboxRecord]:
+        """What it says."""
+        return _records(self.text)
 
     @property
     def since_ms(self) -> int:
@@ -54,7 +59,7 @@ class OutboxBacklog(NamedTuple):
 def read_entries(reply: Sequence[Any]) -> list[OutboxEntry]:
     """The entries in a reply of `flow_read`; none when another drainer has them."""
     return [
-        OutboxEntry(entry_id.decode(), _records(text))
+        OutboxEntry(entry_id.decode(), text)
         for entry_id, text in zip(reply[1::2], reply[2::2], strict=True)
     ]
 

@@ -232,6 +232,8 @@ class Child:
         self._collect()
         self._begin_fetched()
         self._report(take=True)
+        if self.queues.ended_members:
+            self._tell_flows_of_ends()
         self.runner.reported()
         self.take_ahead()
         if self.queues.has_endings:
@@ -309,6 +311,13 @@ class Child:
             return False
         self.polling.ask_all()
         return True
+
+    def _tell_flows_of_ends(self) -> None:
+        """Take what was reported without a look at the outbox to the flows. What is on its way comes a turn later."""
+        ended, sent = self.queues.ended_members, self.queues.is_sent
+        while ended and not sent:
+            if self.flows.noticed(ended.pop(), is_busy=self.runner.is_running):
+                self.polling.ask_all()
 
     def resolve(self, slot: int, index: int, message: Message) -> Call | Ending:
         """Decode a message; a death in here is charged to it."""

@@ -21,6 +21,7 @@ from jobq.client.waiter import BlockingConnection
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import seal_of
+from jobq.queue.members import MARK
 from jobq.queue.queue import Queue
 from jobq.queue.types import CallAhead, DeadMessage, Dequeued, Ending, Finished, Lease, Message
 from jobq.worker import logger
@@ -96,6 +97,8 @@ class ChildQueues:
         self._unreported: list[QueueClient] = []
         #: Number of slots of messages whose report must be repeated: they don't run.
         self.nparked = 0
+        #: Queues to which this child reported ends of members of flows, without asking what else the queue has.
+        self.ended_members: set[int] = set()
 
     def _may_give_up(self) -> bool:
         # A child that is to leave waits for a lost server only to report what it ran.
@@ -191,8 +194,14 @@ class ChildQueues:
         if outbox is None:
             return None, 0
         self._before_call()
+        if not limit:
+            self._note_members(index, outbox)
         finish = partial(self._clients[index].finish, _aged(outbox), limit)
         return self._reported(index, self._drop(index), finish)
+
+    def _note_members(self, index: int, outbox: Sequence[Ended]) -> None:
+        if any(ending.mid.startswith(MARK) for _, ending, _ in outbox):
+            self.ended_members.add(index)
 
     def _reported(
         self, index: int, slots: Sequence[int], finish: Callable[[], tuple[Dequeued | None, int]]
@@ -224,6 +233,8 @@ class ChildQueues:
         self._before_call()
         outbox = self._outboxes.pop(index, [])
         endings = _aged(outbox) if outbox else []
+        if not limit:
+            self._note_members(index, outbox)
         sent_at = boot_ns()
         call = client.finish_ahead(endings, limit)
         self._slots.fetching(index, sent_at + claim_after_ns)

@@ -19,8 +19,8 @@ from jobq.jobs.membership import MemberFlow
 from jobq.worker import logger
 from jobq.worker.cautions import OnceAMinute
 
-#: While there are messages to run, a child drains at most this often.
-EVERY_S = 0.02
+#: While there are messages to run, a child drains at most this often: one call to a flow takes thousands of members.
+EVERY_S = 0.05
 #: Entries that it takes in a row, before it runs what was handed out.
 MOST_ENTRIES = 1_024
 

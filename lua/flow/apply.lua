@@ -12,7 +12,7 @@ ARGV
   source  `q` and the queue that the entries were read from, or `f` and the flow that says them
   limit  things to be sent that are answered at most
   then up to 1,000 groups: kind, step, number, detail. Kinds: `done`, `dead`, `cancelled` of the member `number` of
-  `step`, of done also of several numbers joined by commas, 1,000 in all, of dead with detail: why, 200 bytes are kept;
+  `step`, of done also of several numbers, `0-63,70`, 2,000 in all, of dead with detail: why, 200 bytes are kept;
   `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. The number of these five is the id of
   their entry, 0 for none: each is taken once, in the order of ids
 RETURNS  {'', 0, 0} if the flow is gone; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
@@ -30,19 +30,26 @@ keys_are(10)
 arguments_are(3, 0, 1000, 4)
 whole_or_none('now', now, 0, 253402300799999)
 limit = whole('limit', limit, 1, 250)
-local nlisted = 0
+local MOST_LISTED, nlisted = 2000, 0
+-- So many numbers and ranges of numbers with commas between them, each of at most 7 digits.
+local function check_list(list)
+  for part in string.gmatch(list .. ',', '([^,]*),') do
+    local first, dash, last = string.match(part, '^(%d+)(%-?)(%d*)$')
+    if dash == '' then last = first end
+    local count = first and last ~= '' and #first < 8 and #last < 8 and last - first + 1 or 0
+    nlisted = nlisted + count
+    if count < 1 or nlisted > MOST_LISTED then refuse('number', 'up to 2,000 whole numbers from 0 to 9999999, as 0-63,70') end
+  end
+end
+
 for i = 4, #ARGV, 4 do
   local kind, number = ARGV[i], ARGV[i + 2]
   if WORDS[kind] then
     if number ~= '0' and (#number > 32 or not string.find(number, '^%d+%-%d+$')) then refuse('number', '0 or the id of an entry') end
   elseif not MEMBERS[kind] then
     refuse('kind', 'a kind of entry')
-  elseif kind == 'done' and string.find(number, ',', 1, true) then
-    local _, commas = string.gsub(number, ',', '')
-    nlisted = nlisted + commas + 1
-    if nlisted > 1000 or not string.find(number, '^%d[%d,]*%d$') or string.find(number, '%d%d%d%d%d%d%d%d') then
-      refuse('number', 'up to 1,000 whole numbers from 0 to 9999999, with commas')
-    end
+  elseif kind == 'done' and string.find(number, '^%d+[,-]') then
+    check_list(number)
   elseif not string.find(number, '^%d+$') or #number > 7 then
     whole('number', number, 0, 9999999)
   end
@@ -227,41 +234,62 @@ end
 
 -- So many bits of `length` ones each, {first, length}, set at once. -> how many of them were not set
 local function set_runs(key, runs)
-  local fields, missing = {}, 0
-  for i, run in ipairs(runs) do
-    fields[4 * i - 3], fields[4 * i - 2] = 'SET', 'u' .. run[2]
-    fields[4 * i - 1], fields[4 * i] = string.format('%d', run[1]), string.format('%.0f', 2 ^ run[2] - 1)
+  local missing = 0
+  for from = 1, #runs, 1000 do
+    local fields, n = {}, 0
+    for i = from, math.min(from + 999, #runs) do
+      local run = runs[i]
+      fields[n + 1], fields[n + 2], fields[n + 3] = 'SET', 'u' .. run[2], string.format('%d', run[1])
+      n, fields[n + 4] = n + 4, string.format('%.0f', 2 ^ run[2] - 1)
+    end
+    for i, was in ipairs(redis.call('BITFIELD', key, unpack(fields))) do
+      missing = missing + runs[from + i - 1][2] - ones_in(was)
+    end
   end
-  for i, was in ipairs(redis.call('BITFIELD', key, unpack(fields))) do missing = missing + runs[i][2] - ones_in(was) end
   return missing
 end
 
--- Most entries say that members of a map are done, and most of these are neighbours: up to 32 bits are set as one.
+-- Append the bits of the members from `first` to `last`, up to 32 as one run. -> how many of them have none
+local function add_runs(runs, s, first, last)
+  local at, stop, base = first, math.min(last, s.size - 1), 0
+  for _, extent in ipairs(s.extents) do
+    local ends = base + extent[2]
+    while at < ends and at <= stop do
+      local bit, run = extent[1] + at - base, runs[#runs]
+      if bit >= MOST_BITS then return last + 1 - at end
+      if not run or bit ~= run[1] + run[2] or run[2] == 32 then
+        run = {bit, 0}
+        runs[#runs + 1] = run
+      end
+      local more = math.min(32 - run[2], ends - at, stop + 1 - at, MOST_BITS - bit)
+      run[2], at = run[2] + more, at + more
+    end
+    base = ends
+  end
+  return last + 1 - at
+end
+
+-- Most entries say that members of a map are done, and most of these are neighbours.
 local function members_done(name, list)
   local s = step_of(name)
   local of_map = s and s.kind == 'map' and s.nretried == 0
-  local from_there, runs, names, run = of_map and is_from_there(s, 0), {}, {}, {0, 32}
-  for digits in string.gmatch(list, '%d+') do
-    local bit = from_there and bit_of(s, tonumber(digits))
-    if bit then
-      if bit == run[1] + run[2] and run[2] < 32 then
-        run[2] = run[2] + 1
-      else
-        run = {bit, 1}
-        runs[#runs + 1] = run
+  local from_there, runs, names = of_map and is_from_there(s, 0), {}, {}
+  for first, last in string.gmatch(list, '(%d+)%-?(%d*)') do
+    first, last = tonumber(first), tonumber(last) or tonumber(first)
+    if of_map then
+      local missing = from_there and add_runs(runs, s, first, last) or last + 1 - first
+      refused = refused + missing
+      for number = first, nreasons > 0 and last - missing or -1 do names[#names + 1] = name .. ':' .. number end
+    else
+      for number = first, last do
+        if not member_ended('done', name, number) then refused = refused + 1 end
       end
-      names[#names + 1] = digits
-    elseif of_map or not member_ended('done', name, tonumber(digits)) then
-      refused = refused + 1
     end
   end
   if not runs[1] then return end
   change(s)
   s.nended, s.ndone = s.nended + set_runs(ended, runs), s.ndone + set_runs(done, runs)
-  if nreasons > 0 then
-    for i, digits in ipairs(names) do names[i] = name .. ':' .. digits end
-    nreasons = nreasons - redis.call('HDEL', failed, unpack(names))
-  end
+  if names[1] then nreasons = nreasons - redis.call('HDEL', failed, unpack(names)) end
 end
 
 for i = 4, #ARGV, 4 do

@@ -1,5 +1,5 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
--- needs: tokens options any free emit level now_ms rarely tick done turn in_lines members end_member
+-- needs: tokens options any free emit level now_ms rarely tick done turn in_lines members_done
 local LONGEST_RECORD, COMMA = 65536, 44
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true, hold = true}
@@ -74,6 +74,6 @@ local function settle_all(words, first, count, crash_limit)
   if #finished > 0 then
     free(finished, turn and finished_keys)
     redis.call('SADD', done, unpack(finished))
-    for i = 1, members and #finished or 0 do end_member('done', finished[i]) end
+    members_done(finished)
   end
 end

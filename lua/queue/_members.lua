@@ -10,7 +10,20 @@ local nentries = members and redis.call('XLEN', flow_outbox) or 0
 local function end_member(kind, mid)
   if not members or string.byte(mid) ~= TILDE then return end
   nrecords = nrecords + 1
-  member_records[nrecords] = (kind == 'done' and with_result[mid] and 'done+' or kind) .. '\31' .. mid
+  member_records[#member_records + 1] = (kind == 'done' and with_result[mid] and 'done+' or kind) .. '\31' .. mid
+end
+
+-- As end_member('done', …) of each. Most of the time all are members without results.
+local function members_done(mids)
+  if not members then return end
+  for i = 1, #mids do
+    if string.byte(mids[i]) ~= TILDE or with_result[mids[i]] then
+      for k = 1, #mids do end_member('done', mids[k]) end
+      return
+    end
+  end
+  nrecords = nrecords + #mids
+  member_records[#member_records + 1] = 'done\31' .. table.concat(mids, '\30done\31')
 end
 
 -- Entries that can't be appended (the last id is used up) are missing in their flows, which `flow check` repairs.

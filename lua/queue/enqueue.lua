@@ -139,7 +139,7 @@ end
 
 -- A member that is dead isn't enqueued again: the rest of the call is as if it weren't among them.
 local dead_at, given_mids = {}, mids
-if are_members then
+if are_members and redis.call('HLEN', KEYS[FIXED_KEYS + 1]) > 0 then
   local kept = {}
   mids, words = {}, {}
   for i, id in ipairs(redis.call('HMGET', KEYS[FIXED_KEYS + 1], unpack(given_mids))) do

@@ -5,7 +5,7 @@ flow_drop: delete entries of flow_outbox that were taken to their flows.
 KEYS
   eoq_backoff:string wake:list flow_outbox:stream flow_claim:string
 ARGV
-  drainer  whose claim ends where none is left; '' = read without a claim
+  drainer  whose claim ends, until it reads again; '' = read without a claim
   then one per entry: its id, 1-1000 of them
 RETURNS  {how many were there, how many are left}
 COST     O(entries)
@@ -27,5 +27,5 @@ local nwake, before, MOST_ENTRIES = redis.call('LLEN', wake), redis.call('XLEN',
 local gone = redis.call('XDEL', flow_outbox, unpack(ARGV, 2))
 -- Messages of flows stood still.
 if before > MOST_ENTRIES and before - gone <= MOST_ENTRIES then wake_up() end
-if gone == before and drainer ~= '' and redis.call('GET', flow_claim) == drainer then redis.call('DEL', flow_claim) end
+if drainer ~= '' and redis.call('GET', flow_claim) == drainer then redis.call('DEL', flow_claim) end
 return {gone, before - gone}

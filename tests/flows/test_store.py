@@ -237,7 +237,26 @@ def test_members_of_a_map_count_once_in_whatever_order_and_however_often_they_en
 
 
 @pytest.mark.parametrize(
-    "number", ["1,", ",1", "1,x", "1,12345678", ",".join(["1"] * 1_001), "", "-1"]
+    "number",
+    [
+        "1,",
+        ",1",
+        "1,x",
+        "1,12345678",
+        ",".join(["1"] * 2_001),
+        "",
+        "-1",
+        "1-",
+        "2-1",
+        "1-2-3",
+        "1 2",
+        "1--2",
+        "1,,2",
+        "0-2000",
+        "0-1999,5",
+        "1-12345678",
+        "00000001-2",
+    ],
 )
 def test_lists_of_members_are_refused_if_they_are_none(client: Any, number: str):
     told = Told(client, step("rows", kind="map", source="stream"))

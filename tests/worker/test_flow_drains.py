@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
+from jobq.config import WorkerSettings
 from jobq.errors import UnavailableError
+from jobq.queue.types import Ending
+from jobq.worker.child_queues import ChildQueues
 from jobq.worker.flow_drains import FlowDrains
+from jobq.worker.queue_health import QueueHealth
+from jobq.worker.shared_state import SharedSlots
 
 
 class Drained:
@@ -79,3 +84,19 @@ def test_beside_an_event_loop_it_drains_in_a_thread_and_again_for_what_came_mean
     flows.noticed(1, is_busy=False)
     flows.settle(120)
     assert drained.queues[3:] == ["high"]
+
+
+def test_child_remembers_that_members_ended_where_it_did_not_ask_what_else_there_is(
+    queue: Any, client: Any
+):
+    """A report that asks for no messages isn't answered with what the outbox holds."""
+    settings = WorkerSettings(queues=(("low", 1),))
+    queues = ChildQueues(settings, client, QueueHealth(1), SharedSlots(), lambda: None)
+    queue.enqueue_members([(f"~import:7.rows.{number}", b"v") for number in range(2)])
+    queue.enqueue(b"v", mid="plain")
+    for limit, left in ((0, {0}), (1, set())):
+        [message] = queues.dequeue(0, 1)[0].messages
+        queues.ended(0, 0, Ending(mid=message.mid, token=message.token))
+        queues.report(0, limit)
+        assert queues.ended_members == left
+        queues.ended_members.clear()

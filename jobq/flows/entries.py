@@ -1,0 +1,122 @@
+"""What entries of a queue's outbox say, sorted by the flows that they are for.
+
+Most records say that a member of a map is done, and an entry holds many of one map. Such an entry is read as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from jobq.errors import ConfigError
+from jobq.flows.announcing import WORDS
+from jobq.flows.identity import Member, checked_flow, member_of
+from jobq.flows.store import MOST_DONE, PER_CALL
+from jobq.flows.types import FlowChange
+from jobq.queue.members import OutboxEntry, OutboxRecord
+
+#: Kinds of records about members, and what each means to a flow.
+ENDINGS = {"done": "done", "done+": "done", "dead": "dead", "cancelled": "cancelled"}
+#: Bytes of the results that one call takes to a flow, about.
+BYTES_PER_APPLY = 4 << 20
+_NUMBERS = re.compile(rb"(?:0|[1-9][0-9]{0,6})(?:,(?:0|[1-9][0-9]{0,6}))*")
+
+
+class Said(NamedTuple):
+    """A record for a flow. member: whose end it tells; None where it is one of WORDS."""
+
+    entry_id: str
+    record: OutboxRecord
+    member: Member | None
+
+
+class Done(NamedTuple):
+    """Members of one step that are done, without results."""
+
+    step: str
+    numbers: list[int]
+
+
+#: What entries say, in order, by flow.
+Heard = dict[str, list[Said | Done]]
+
+
+def heard(entries: Sequence[OutboxEntry]) -> Heard:
+    """What the entries say to each flow. What no flow can be meant by is left out."""
+    found: Heard = {}
+    for entry in entries:
+        some = _members_of_a_map(entry.text)
+        if some is not None:
+            first, numbers = some
+            _add_done(found, first, numbers)
+            continue
+        for record in entry.records:
+            member = member_of(record.subject) if record.kind in ENDINGS else None
+            if member is not None and record.kind == "done":
+                _add_done(found, member, (member.number,))
+            elif flow := member.flow if member is not None else _named_flow(record):
+                found.setdefault(flow, []).append(Said(entry.entry_id, record, member))
+    return found
+
+
+def flows_in(entries: Sequence[OutboxEntry]) -> set[str]:
+    """The flows that entries are for."""
+    return set(heard(entries))
+
+
+def _add_done(found: Heard, member: Member, numbers: Sequence[int]) -> None:
+    said = found.setdefault(member.flow, [])
+    last = said[-1] if said else None
+    if isinstance(last, Done) and last.step == member.step:
+        last.numbers.extend(numbers)
+    else:
+        said.append(Done(member.step, [*numbers]))
+
+
+def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
+    """The first member and the numbers of all, of an entry that only says that members of one step are done."""
+    if not text.startswith(b"done\x1f~"):
+        return None
+    first = text.partition(b"\x1e")[0]
+    before_number = first.rfind(b".") + 1
+    head = b"\x1e" + first[:before_number]
+    numbers = text[before_number:].replace(head, b",")
+    if not _NUMBERS.fullmatch(numbers) or numbers.count(b",") != text.count(head):
+        return None
+    member = member_of(first[5:].decode("utf-8", "replace"))
+    return None if member is None else (member, [*map(int, numbers.split(b","))])
+
+
+def _named_flow(record: OutboxRecord) -> str:
+    """The flow that is spoken to; '' for none."""
+    try:
+        return checked_flow(record.subject) if record.kind in WORDS else ""
+    except ConfigError:
+        return ""
+
+
+def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
+    """Changes in order, so many together as one call takes."""
+    some: list[FlowChange] = []
+    nbytes = ndone = 0
+    for one in _divided(changes):
+        count = len(one.members) or 1
+        full = len(some) == PER_CALL or ndone + count > MOST_DONE
+        if some and (full or nbytes > BYTES_PER_APPLY):
+            yield some
+            some, nbytes, ndone = [], 0, 0
+        some.append(one)
+        nbytes += len(one.detail or b"")
+        ndone += count
+    if some:
+        yield some
+
+
+def _divided(changes: Sequence[FlowChange]) -> Iterator[FlowChange]:
+    for one in changes:
+        if len(one.members) <= MOST_DONE:
+            yield one
+        else:
+            for at in range(0, len(one.members), MOST_DONE):
+                yield one._replace(members=one.members[at : at + MOST_DONE])
