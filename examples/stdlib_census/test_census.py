@@ -1,0 +1,69 @@
+"""A file is counted once, one that can't be parsed is dead, and an attempt that is killed counts nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# As `jobq worker --import census_jobs` finds them in its working folder.
+sys.path.insert(0, str(Path(__file__).parent))
+import ledger
+from census_jobs import census
+from line_jobs import measure, measured
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file of two functions, in a folder of its own."""
+    path = tmp_path / "source.py"
+    path.write_text("import os\ndef f(): ...\ndef g(): ...\n")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where jobs write what they found."""
+    made = tmp_path / "ledger"
+    made.mkdir()
+    return made
+
+
+def test_file_is_counted(jobq: Any, source: Path, folder: Path) -> None:
+    census.enqueue(str(source), str(folder))
+    assert jobq.drain().done == 1
+    begun, ended = ledger.read(folder)
+    assert (begun.word, ended.word) == ("start", "end")
+    assert ended.counts is not None and ended.counts.functions == 2
+
+
+def test_file_that_cannot_be_parsed_is_dead_after_two_retries(
+    jobq: Any, source: Path, folder: Path
+) -> None:
+    source.write_text("def f(:\n")
+    census.enqueue(str(source), str(folder))
+    tried = jobq.drain(raises=False)
+    assert (tried.failed, tried.dead) == (2, 1)
+    jobq.assert_dead(census, reason="SyntaxError")
+    assert [line.word for line in ledger.read(folder)] == ["start", "fail"] * 3
+
+
+def test_faults_never_count_a_file_wrong(jobq: Any, source: Path, folder: Path) -> None:
+    """A run that is repeated writes the same figures again, which the summary counts once."""
+
+    def found() -> set[int]:
+        return {line.counts.functions for line in ledger.read(folder) if line.counts is not None}
+
+    def clear() -> None:
+        for file in folder.iterdir():
+            file.unlink()
+
+    jobq.rehearse(census, str(source), str(folder), before=clear, observe=found)
+
+
+def test_lines_are_measured(jobq: Any, folder: Path) -> None:
+    measure.enqueue_many([(number, "x" * number, str(folder)) for number in range(4)])
+    assert jobq.drain().done == 4
+    assert measured(folder) == (4, 0, 6)
