@@ -34,13 +34,16 @@ FLUSH_S, LOOK_S = 120.0, 1.0
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
 #: With keys: how many messages of one run at once, how long they run, and which have the producer's ordered key.
 KEY_MAX, KEYED_S, ORDERED_EVERY = 2, 0.1, 5
+#: One message in CROWDED_EVERY has a key of the few that all producers share. The others have many keys, each of which
+#: comes TOGETHER times in a row, so that its limit is needed.
+CROWDED_EVERY, TOGETHER, MANY = 4, 3, 10_000
 
 
 class ProducerLoad(NamedTuple):
     """What one producer enqueues: so many messages in about `seconds`.
 
     poison_every: before each so many messages a poison one, 0 for none; crash_limit: of the workers. keys: how many
-    keys the messages have, 0 for none.
+    crowded keys there are beside the many others, 0 for messages without keys.
     """
 
     messages: int
@@ -100,7 +103,9 @@ class Producer(threading.Thread):
     def _key_use(self, number: int) -> KeyUse:
         if number % ORDERED_EVERY == 0:
             return KeyUse(f"ordered-{self.name}", 1, ordered=True)
-        return KeyUse(f"k{number % self._load.keys}", KEY_MAX, ordered=False)
+        if number % CROWDED_EVERY == 0:
+            return KeyUse(f"k{number % self._load.keys}", KEY_MAX, ordered=False)
+        return KeyUse(f"{self.name}-{number // TOGETHER % MANY}", KEY_MAX, ordered=False)
 
     def _flush(self) -> None:
         """Wait until the outage buffer is empty, and write the outcomes of its messages."""

@@ -78,8 +78,8 @@ class Fault(NamedTuple):
     start. poison_every: one message in so many is poison, 0 for none. baseline: the fault whose rate this one's is
     compared to. event_loops: half of the workers run async jobs. threads: sync jobs at once in one process. queues:
     what the workers serve; the first is tested. record_s: how long records of calls live, 0 for the usual time;
-    producers then have an outage buffer. keys: how many keys the messages have, 0 for none; of each key, KEY_MAX
-    messages may run at once.
+    producers then have an outage buffer. keys: how many crowded keys there are beside up to 10,000 others, 0 for
+    messages without keys; of each key, KEY_MAX messages may run at once.
     """
 
     name: str

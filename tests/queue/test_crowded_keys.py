@@ -1,6 +1,7 @@
 """Many keys, workers that die, and a key with a flood: limits and turns hold, and nothing is left behind.
 
-JOBQ_KEYS=soak takes 10,000 keys and a flood of a million. `jobq chaos --fault keys-under-kills` has real processes.
+JOBQ_KEYS=soak takes 10,000 keys and a flood of a million. `jobq chaos --fault keys-under-kills --jobs 30000` has as
+many keys, and real processes.
 """
 
 from __future__ import annotations
