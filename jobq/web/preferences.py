@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from urllib.parse import parse_qsl, unquote, urlencode
@@ -10,6 +11,7 @@ from zoneinfo import ZoneInfo
 COOKIE = "jobq_view"
 #: Set by app.js: the zone of the browser.
 ZONE_COOKIE = "jobq_zone"
+_OPERATION = re.compile(r"[0-9a-f]{16}")
 CHOICES = {
     "theme": ("system", "light", "dark"),
     "rows": ("normal", "compact"),
@@ -26,6 +28,8 @@ class Preferences:
     rows: str = "normal"
     zone: str = "browser"
     live: str = "on"
+    #: The operation whose note the viewer has read; '' if none.
+    read: str = ""
 
     @property
     def text(self) -> str:
@@ -41,6 +45,8 @@ def preferences(cookies: Mapping[str, str]) -> Preferences:
 def chosen(values: Mapping[str, str], before: Preferences = Preferences()) -> Preferences:
     """Return `before` with the valid ones of `values`."""
     known = {key: values[key] for key, allowed in CHOICES.items() if values.get(key) in allowed}
+    if _OPERATION.fullmatch(values.get("read", "")):
+        known["read"] = values["read"]
     return Preferences(**{**asdict(before), **known})
 
 

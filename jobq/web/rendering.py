@@ -17,14 +17,15 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jobq.errors import masked
+from jobq.errors import JobqError, masked
 from jobq.observe.escape import escaped
 from jobq.web import formats
-from jobq.web.access.identity import NOBODY, UserRole
+from jobq.web.access.identity import NOBODY, Identity, UserRole
 from jobq.web.assets import Asset, accent_sheet, assets
 from jobq.web.filters import quoted, without_values
+from jobq.web.operations.service import OperationView, operations_of
 from jobq.web.operations.verbs import VERBS
-from jobq.web.preferences import CHOICES, preferences, zone_of
+from jobq.web.preferences import CHOICES, Preferences, preferences, zone_of
 from jobq.web.routes import ROUTES, NavEntry, path_to
 from jobq.web.site import Site, site_of
 
@@ -126,10 +127,23 @@ def _frame(request: Request, live: float) -> dict[str, Any]:
         "url": url, "has": ROUTES.declared.__contains__, "asset": asset, "ago": times.ago,
         "moment": times.moment, "machine": times.machine, "zone": times.zone.key, "now": times.now,
         "me": me, "view": view, "site": site.settings, "live": live, "here": _here(request),
-        "exports": _exports(site),
+        "exports": _exports(site), "note": _note(request, me, view),
         "route": _route_name(request), "section_route": _section(request),
         "rail": rail(site) if me.may(UserRole.READ) else [],
     }  # fmt: skip
+
+
+def _note(request: Request, me: Identity, view: Preferences) -> OperationView | None:
+    """What this user applied last, with its undo: on all pages but those of operations, until it is over or read."""
+    site = site_of(request)
+    if not me.may(UserRole.OPERATE) or site.settings.read_only:
+        return None
+    try:
+        found = operations_of(site).newest_of(me)
+    except JobqError:  # the page says what can't be read of what it shows
+        return None
+    is_read = found is not None and found.state.id == view.read
+    return None if is_read or _route_name(request) in ("operation", "operations") else found
 
 
 def _exports(site: Site) -> list[str]:

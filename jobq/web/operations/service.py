@@ -23,13 +23,21 @@ from jobq.web.operations.applying import Applier
 from jobq.web.operations.freezing import Freezer
 from jobq.web.operations.store import OperationState, OperationStore
 from jobq.web.operations.verbs import BulkVerb, verb_of
+from jobq.web.site import Site
 
 log = logging.getLogger("jobq.web")
 #: Operations that one process works on at the same time, and ids that one can be made of.
 MOST_AT_ONCE, MOST_IDS = 4, 1_000
 LONGEST_SPREAD_S = 86_400
+#: Operations among which the newest of a user is looked for, and how long they count as read.
+MOST_RECENT, RECENT_S = 20, 2.0
 #: Phases in which some process works on the operation.
 _BUSY = ("freezing", "applying", "undoing")
+
+
+def operations_of(site: Site) -> Operations:
+    """The operations of a dashboard."""
+    return site.part(Operations, lambda one: Operations(one.client, one.operate))
 
 
 class NotAllowedError(JobqError):
@@ -53,6 +61,11 @@ class OperationView:
     def is_lost(self) -> bool:
         """Whether the process that worked on it went away."""
         return self.state.phase in _BUSY and not self.is_live
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a process applies or undoes it now."""
+        return self.is_live and self.state.phase in ("applying", "undoing")
 
     @property
     def worked_on(self) -> int:
@@ -92,6 +105,7 @@ class Operations:
         self.reads, self.operate, self.pause = reads, operate, pause
         self.store, self.shown = OperationStore(operate), OperationStore(reads)
         self.log = AuditLog(operate)
+        self._recent: tuple[float, list[OperationView]] = 0.0, []
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
@@ -135,6 +149,19 @@ class Operations:
     def listed(self) -> list[OperationState]:
         """The newest operations."""
         return self.shown.listed()
+
+    def newest_of(self, who: Identity) -> OperationView | None:
+        """What this user applied last, while it is worked on or can be undone; None if there is nothing of that kind.
+
+        Asked for with every page, so it is as of two seconds ago.
+        """
+        now = time.monotonic()
+        until, views = self._recent
+        if now >= until:
+            views = [OperationView(*one) for one in self.shown.recent(MOST_RECENT)]
+            self._recent = now + RECENT_S, views
+        mine = (one for one in views if one.state.applied_by == who.name)
+        return next((one for one in mine if one.is_at_work or one.may_undo), None)
 
     def apply(
         self, op: str, who: Identity, *, spread_s: float = 0, confirmed: str = ""
@@ -274,6 +301,7 @@ class Operations:
                 self.store.unlock(state.id, token)
                 raise
             self._threads.append(thread)
+            self._recent = 0.0, []
 
     def _work(self, state: OperationState, work: Callable[[str], None], token: str) -> None:
         try:
@@ -289,6 +317,7 @@ class Operations:
                 self.store.unlock(state.id, token)
             except JobqError as error:
                 log.warning("operation %s stays locked for a while: %s", state.id, error)
+            self._recent = 0.0, []
 
     def _failed(self, state: OperationState, why: str) -> None:
         try:

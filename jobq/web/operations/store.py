@@ -16,9 +16,9 @@ from typing import Any, Literal
 import msgspec
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import commands
+from jobq.client.pipelining import Read, commands, read_together
 from jobq.client.scripts import Argument
-from jobq.errors import ConfigError, ScriptError
+from jobq.errors import ConfigError
 from jobq.queue import keys
 from jobq.web.operations.verbs import VERBS
 
@@ -139,17 +139,36 @@ class OperationStore:
 
     def listed(self) -> list[OperationState]:
         """The newest operations, newest first."""
+        ids = self._newest(50)
+        replies = read_together(self.client, [self._read(op, "HGET", "state") for op in ids])
+        return [state for reply in replies if (state := _state_of(reply)) is not None]
+
+    def recent(self, most: int) -> list[tuple[OperationState, bool, int]]:
+        """The newest operations, with whether some process works on each, and for how many ms it is still kept."""
+        ids = self._newest(most)
+        reads = [
+            read
+            for op in ids
+            for key in [self.key(op)]
+            for read in (self._read(op, "HGET", "state"), Read(key, ("EXISTS", f"{key}:lock")), self._read(op, "PTTL"))
+        ]  # fmt: skip
+        replies = read_together(self.client, reads)
+        found: list[tuple[OperationState, bool, int]] = []
+        for reply, lock, left in zip(replies[::3], replies[1::3], replies[2::3], strict=True):
+            state = _state_of(reply)
+            if state is not None and isinstance(lock, int) and isinstance(left, int):
+                found.append((state, bool(lock), max(0, left)))
+        return found
+
+    def _newest(self, most: int) -> list[str]:
         names = keys.web_operations(self.client.namespace)
         ids = self.client.command("ZREVRANGE", names, 0, MOST_LISTED - 1)
         found = [one.decode() for one in ids if _ID.fullmatch(one.decode("utf-8", "replace"))]
-        return [state for op in found[:50] for state in self._loaded(op)]
+        return found[:most]
 
-    def _loaded(self, op: str) -> list[OperationState]:
-        try:
-            found = self.load(op)
-        except ScriptError:  # its key has another type
-            return []
-        return [] if found is None else [found]
+    def _read(self, op: str, verb: str, *words: Argument) -> Read:
+        key = self.key(op)
+        return Read(key, (verb, key, *words))
 
     def put_chunk(self, op: str, number: int, chunk: FrozenChunk) -> None:
         """Keep the frozen messages of a chunk."""
@@ -205,6 +224,11 @@ class OperationStore:
     def is_locked(self, op: str) -> bool:
         """Whether some process works on it."""
         return bool(self.client.command("EXISTS", f"{self.key(op)}:lock"))
+
+
+def _state_of(reply: Any) -> OperationState | None:
+    """The state in a reply; None for an error, as of a key that has another type."""
+    return _state(reply) if isinstance(reply, bytes) else None
 
 
 def _state(found: bytes | None) -> OperationState | None:

@@ -19,7 +19,12 @@ from jobq.queue.queue import Queue
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import audited, performing
 from jobq.web.live import sampler_of
-from jobq.web.operations.service import NotAllowedError, Operations, OperationView
+from jobq.web.operations.service import (
+    NotAllowedError,
+    Operations,
+    OperationView,
+    operations_of,
+)
 from jobq.web.operations.verbs import VERBS
 from jobq.web.rendering import LIVE_S, render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
@@ -54,11 +59,6 @@ MOST_LOOKED_AT, ROWS = 5_000, 100
 def uses_operations(site: Site) -> bool:
     """Whether there was an operation in the last hour."""
     return site.uses("operations", lambda client: bool(Operations(client, client).listed()))
-
-
-def operations_of(site: Site) -> Operations:
-    """The operations of a dashboard."""
-    return site.part(Operations, lambda one: Operations(one.client, one.operate))
 
 
 @contextmanager

@@ -46,6 +46,8 @@ function apply(text) {
   const part = fresh.getElementById("main");
   if (!part) return location.reload();
   document.title = fresh.title;
+  const note = document.getElementById("note"), next = fresh.getElementById("note");
+  if (note && next && note.innerHTML !== next.innerHTML) Idiomorph.morph(note, document.adoptNode(next));
   identify(main());
   identify(part);
   const held = document.activeElement, at = rows().findIndex((row) => row.contains(held));

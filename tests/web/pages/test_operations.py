@@ -9,7 +9,7 @@ import pytest
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
 from jobq.web.access.identity import UserRole
-from jobq.web.pages.operations import operations_of
+from jobq.web.operations.service import operations_of
 from tests.web.operations.conftest import dead
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\u202e"
@@ -47,6 +47,31 @@ def test_incident_is_previewed_applied_spread_over_time_and_undone(visit, low):
     assert low.admin.counts().dead == 5
     shown = anna.get("/audit")
     assert shown.text.count(f'href="{preview.url.path}"') == 2 and "anna" in shown.text
+
+
+def test_all_pages_offer_the_undo_of_what_their_user_did_last_until_it_is_hidden(visit, low, redis):
+    anna, ben = visit(UserRole.OPERATE), visit(UserRole.READ)
+    preview = posted(anna, "/operations", verb="revive", scope="all", f="queue:low")
+    path = preview.url.path
+    assert "note-of" not in anna.get("/dead").text  # nothing was done yet
+    assert "note-of" not in posted(anna, f"{path}/apply").text  # its own page has the button
+    for one in ("/dead", "/queues/low", "/messages", "/queues/low/messages/d0"):
+        assert "Revived: 5 of 5 messages" in anna.get(one).text and "min left" in anna.get(one).text
+        assert "note-of" not in ben.get(one).text
+    live = anna.get("/dead", headers={"X-Jobq-Live": "1"}).text
+    assert 'id="note"' in live and f"{path}/undo" in live
+    op = path.rpartition("/")[2]
+    anna.post("/view", data={"read": op, "next": "/dead"})
+    assert "note-of" not in anna.get("/dead").text
+    anna.post("/view", data={"read": "<b>"})
+    other = posted(anna, "/operations", verb="cancel", scope="all", f="queue:low")
+    posted(anna, f"{other.url.path}/apply")
+    assert "Cancelled: 5 of 5 messages" in anna.get("/dead").text
+    posted(anna, f"{other.url.path}/undo")
+    assert "note-of" not in anna.get("/dead").text
+    redis.set(f"jobq:web:op:{'a' * 16}", "another type")
+    redis.zadd("jobq:web:operations", {"a" * 16: 9e15})
+    assert anna.get("/dead").status_code == anna.get("/operations").status_code == 200
 
 
 def test_what_a_filter_asks_of_arguments_is_shown_to_those_who_may_see_them(visit, low):
