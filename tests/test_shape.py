@@ -56,6 +56,9 @@ LATE = {
     ("worker/flow_drains.py", "jobq.flows.inputs"): "as jobq.flows.adding",
     ("cli/web.py", "jobq.web.app"): "it needs Starlette, which the extra web brings",
     ("cli/web.py", "jobq.web.settings"): "as jobq.web.app",
+    ("cli/web.py", "jobq.web.live"): "as jobq.web.app",
+    ("web/api/probes.py", "jobq.pipeline.lake.inspection"): "it needs pyarrow, which a dashboard without a lake does without",
+    ("web/api/probes.py", "jobq.pipeline.lake.lake"): "as jobq.pipeline.lake.inspection",
     ("variables.py", "difflib"): "only the error for a misspelt variable needs it",
 }  # fmt: skip
 #: Names rebound by `global`: (file, name) -> why an object that tests can make anew doesn't serve.

@@ -7,6 +7,7 @@ A part that can't be read is left out, and named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ import msgspec
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import Read, read_together
 from jobq.client.scripts import Argument
-from jobq.errors import BadRecordError, CodecError, ScriptError, UnavailableError
+from jobq.errors import BadRecordError, CodecError, ConfigError, ScriptError, UnavailableError
 from jobq.events import ATTEMPTS, SEPARATOR, Event, decode, named
 from jobq.flows.identity import Member, member_of
 from jobq.flows.state import FlowView
@@ -34,6 +35,8 @@ MOST_EVENTS, EVENTS_PER_CALL = 5_000, 500
 _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
 #: So many before a message are counted one by one.
 FEW_AHEAD = 100
+#: Queues that come before one at a worker, as many as are asked about.
+MOST_FIRST = 50
 #: Over which time a rate is measured, and at least.
 RATE_MS, LEAST_RATE_MS = 60_000, 1_000
 #: One part of what is asked of a server, or a number that stands in its place.
@@ -78,7 +81,12 @@ class Collector:
         now_ms = _clock_of(first["clock"])
         digests = sorted({worker.jobs for worker in workers if worker.jobs}) if job else []
         busy = [worker.name for worker in workers if worker.running]
-        second = self._ask(self._asked_second(mid, first, digests, busy))
+        firsts = list(dict.fromkeys(
+            name for worker in workers if worker.is_live(now_ms) for name in worker.before(queue.name)
+        ))[:MOST_FIRST]  # fmt: skip
+        second = self._ask(
+            self._asked_second(mid, first, digests, busy) | self._asked_of_others(firsts)
+        )
         events = [*_entries(first.get("events") or ()), *_entries(second.get("more events") or ())]
         names = presence.job_names_in(digests, second.get("jobs") or [None] * len(digests))
         known = {worker.name: names.get(worker.jobs) for worker in workers}
@@ -102,6 +110,7 @@ class Collector:
             line=second.get("line"),
             server=_server(queue, first),
             member=member,
+            first=_ready_of(firsts, second),
             flow=None if status.word == "nil" or not (facts := first.get("flow")) else FlowView(facts),
         )  # fmt: skip
 
@@ -157,6 +166,15 @@ class Collector:
             asked["more events"] = _events_before(queue.prefix, oldest, MOST_EVENTS - len(page))
         return asked
 
+    def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
+        """The counts of queues that come first."""
+        client = self.queue.client
+        found: dict[str, Asked] = {}
+        for name in queues:
+            with suppress(ConfigError):  # anybody may have written the names
+                found[f"counts of {name}"] = Queue(name, client).admin.sample_call()
+        return found
+
     def _ask(self, asked: dict[str, Asked]) -> dict[str, Any]:
         """The replies by name. Parts that can't be read are left out; without the status there is nothing to say."""
         reads = {name: one for name, one in asked.items() if not isinstance(one, int)}
@@ -168,7 +186,9 @@ class Collector:
             elif name in _NEEDED or not isinstance(reply, ScriptError | UnavailableError):
                 raise reply
             elif name not in _SECTIONS:
-                self.unread[_SAID.get(name, "running jobs")] = str(reply)
+                self.unread[
+                    _SAID.get(name) or ("running jobs" if name.startswith("running") else name)
+                ] = str(reply)
         return found
 
     def logs(self, mid: str, attempts: Sequence[int]) -> dict[int, bytes]:
@@ -243,6 +263,14 @@ def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
         whole = page is not None and page.following == found
         return len(page.entries) if page is not None and whole else int(found)
     return MOST_AHEAD if length is not None and int(length) > MOST_AHEAD else None
+
+
+def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
+    """Queue -> what is ready there and may be handed out."""
+    counts = {
+        name: second[f"counts of {name}"].counts for name in queues if f"counts of {name}" in second
+    }
+    return {name: one.ready for name, one in counts.items() if not one.paused}
 
 
 def _run_among(

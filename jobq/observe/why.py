@@ -70,7 +70,7 @@ class MessageFacts:
     are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
     line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys. flow_entries:
     what of its queue waits to be taken to flows. member: the step of a flow that it belongs to. flow: that flow, None
-    if it is gone.
+    if it is gone. first: queue -> ready messages, of queues that some worker empties before this one.
     """
 
     queue: str
@@ -91,6 +91,7 @@ class MessageFacts:
     flow_entries: int = 0
     member: Member | None = None
     flow: FlowView | None = None
+    first: dict[str, int] = field(default_factory=dict)
 
     @property
     def live(self) -> list[WorkerEntry]:
@@ -351,6 +352,20 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
         yield Reason("turns", text, f"jobq key set {queue} {key} --weight N, for more turns")
 
 
+def _starved(facts: MessageFacts) -> Iterator[Reason]:
+    """All its workers have something to take from queues that they empty first."""
+    working = [worker for worker in facts.live if not worker.quiet]
+    full = [
+        {name for name in worker.before(facts.queue) if facts.first.get(name)} for worker in working
+    ]
+    if not full or not all(full):
+        return
+    names = sorted(set[str]().union(*full), key=lambda name: -facts.first[name])
+    counts = _listed([f"{facts.first[name]:,} in {name}" for name in names])
+    text = f"waits: its workers were started with --strict, and ready messages come first: {counts}"
+    yield Reason("starved", text, f"start a worker with --queues {facts.queue}")
+
+
 def _behind(facts: MessageFacts) -> Iterator[Reason]:
     working = [worker for worker in facts.live if not worker.quiet]
     slots = sum(worker.slots for worker in working)
@@ -377,7 +392,7 @@ def _arrival(facts: MessageFacts) -> str:
 
 #: In the order in which a person should take care of them.
 _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
-    _disk, _paused, _flows_behind, _delayed, _recovering, _served, _known, _ruled, _behind,
+    _disk, _paused, _flows_behind, _delayed, _recovering, _served, _known, _ruled, _starved, _behind,
 )  # fmt: skip
 
 

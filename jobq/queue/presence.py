@@ -60,7 +60,7 @@ class WorkerEntry(NamedTuple):
     version: that of jobq, '' for a worker older than this field. slots: jobs that it can run at the same time.
     jobs: the digest of its jobs' names. seen_at, started_at: epoch ms by the worker's clock. damaged: the entry
     isn't one that a worker wrote. leaving: it drains. orders: it reads orders (`jobq.queue.orders`). flows: it
-    takes what ends to flows.
+    takes what ends to flows. strict: it empties a queue before it takes from those behind it.
     """
 
     name: str
@@ -79,6 +79,7 @@ class WorkerEntry(NamedTuple):
     leaving: bool = False
     orders: bool = False
     flows: bool = False
+    strict: bool = False
 
     def is_live(self, now_ms: int) -> bool:
         """Whether it counts as working: until three leases after its last heartbeat."""
@@ -87,6 +88,10 @@ class WorkerEntry(NamedTuple):
     def serves(self, queue: str) -> bool:
         """Whether it takes messages of this queue."""
         return queue in self.queues
+
+    def before(self, queue: str) -> tuple[str, ...]:
+        """The queues that it empties before it takes anything from this one."""
+        return self.queues[: self.queues.index(queue)] if self.strict and self.serves(queue) else ()
 
 
 def digest_of(names: Iterable[str]) -> str:
@@ -290,6 +295,7 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
         leaving=facts.get("leaving") is True,
         orders=facts.get("orders") is True,
         flows=facts.get("flows") is True,
+        strict=facts.get("strict") is True,
     )
 
 

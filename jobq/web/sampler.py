@@ -279,9 +279,9 @@ class Sampler(Sampling):
     def __init__(self, client: Client, *, always: bool = False) -> None:
         super().__init__(client)
         self._always = always
-        self._begin()
+        self._renew()
 
-    def _begin(self) -> None:
+    def _renew(self) -> None:
         self._pid = os.getpid()
         self._changed = Condition()
         self._wake, self._end = Event(), Event()
@@ -296,19 +296,27 @@ class Sampler(Sampling):
         beyond `after`. Raises what the reading raised if there is none.
         """
         if self._pid != os.getpid():  # forked: the thread is the parent's
-            self._begin()
+            self._renew()
         self._looked = time.monotonic()
         with self._changed:
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="jobq-web-sampler", daemon=True)
-                self._thread.start()
-            self._wake.set()
+            self._run_thread()
             if not self._is_fresh(after):
                 self._failed = None
                 self._changed.wait_for(lambda: self._is_fresh(after) or self._failed, wait_s)
         if self.snapshot is None:
             raise self._failed or UnavailableError(f"the server didn't answer within {wait_s:g} s")
         return self.snapshot
+
+    def begin(self) -> None:
+        """Begin to read before the first page is opened."""
+        with self._changed:
+            self._run_thread()
+
+    def _run_thread(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="jobq-web-sampler", daemon=True)
+            self._thread.start()
+        self._wake.set()
 
     def _is_fresh(self, after: int) -> bool:
         found = self.snapshot

@@ -84,6 +84,7 @@ class Heartbeat:
             "lease_ms": round(settings.lease_s * 1000), "started_at": self.started_at,
             "orders": True,
             "flows": True,
+            "strict": settings.strict,
         }  # fmt: skip
 
     def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:

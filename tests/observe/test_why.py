@@ -28,6 +28,7 @@ from tests.hostile import HOSTILE
 NOW = 1_800_000_000_000
 BUSY = WorkerEntry("w", queues=("low",), slots=2, running=2, lease_ms=15_000, seen_at=NOW)
 IDLE = BUSY._replace(name="idle", running=0)
+STRICT = IDLE._replace(name="strict", queues=("high", "low"), strict=True)
 WAITING = MessageFacts("low", "m", NOW, Status("queued"), job="a.b", ahead=0, workers=(IDLE,))
 FAILED = Event("retry", "m", NOW - 5_000, attempt=2, worker="w", error="Timeout 30 s")
 LIMITED = Event("snoozed", "m", NOW - 2_000, error="limit stripe")
@@ -68,6 +69,10 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts(workers=(BUSY,)), ["busy"], "it comes next; 2 of 2 slots are busy"),
         (facts(ahead=412, workers=(BUSY,), starts_per_s=824.0), ["busy"],
          "412 messages of the queue come before it; 2 of 2 slots are busy; 824.0 starts/s: about 0.2 s to 1 s"),
+        (facts(workers=(STRICT, STRICT._replace(name="x", running=2)), first={"high": 8_000}), ["starved"],
+         "started with --strict, and ready messages come first: 8,000 in high"),
+        (facts(workers=(STRICT, IDLE), first={"high": 8_000}), ["soon"], ""),
+        (facts(workers=(STRICT,), first={"high": 0}), ["soon"], ""),
         (facts(ahead=10_000, starts_per_s=0.0), ["busy"], "over 10,000 messages"),
         (facts("queued-with-backoff", not_before=NOW + 1_000, paused=True), ["paused", "delayed"], "paused"),
         (facts("locked", attempts=2, lock_at=NOW + 9_000, run=RunningOn("w", 7, NOW - 3_000)), ["running"],
@@ -138,6 +143,21 @@ def test_facts_of_a_message_from_enqueue_to_end(queue: Queue, client: Client):
     queue.cancel("m")
     queue.enqueue(b"{}", mid="m", delay=60)
     assert codes() == ["delayed"]
+
+
+def test_queue_behind_another_one_of_strict_workers_is_starved(queue: Queue, client: Client):
+    def told() -> list[tuple[str, str]]:
+        return [(one.code, one.sentence) for one in why(Collector(queue).collect("m"))]
+
+    high = Queue("high", client)
+    queue.enqueue(b"{}", mid="m")
+    announce(client, "w", queues=["high", "", "x" * 999, "low"], strict=True)
+    assert [code for code, _ in told()] == ["soon"]
+    high.enqueue_many([b"{}"] * 3)
+    [(code, sentence)] = told()
+    assert code == "starved" and sentence.endswith("come first: 3 in high")
+    high.admin.pause()
+    assert [code for code, _ in told()] == ["soon"]
 
 
 def test_full_server_is_a_reason_beside_others(queue: Queue, redis: Any):

@@ -8,7 +8,8 @@ import time
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from jobq.errors import JobqError
+from jobq.errors import JobqError, LakeError
+from jobq.extras import install
 from jobq.metrics.exposition import metrics_page
 from jobq.metrics.of_queues import QueueExporter
 from jobq.metrics.serving import PageRequest
@@ -45,10 +46,22 @@ class Readiness:
 
 
 class WebExporter:
-    """The metrics of queues, topics and schedules."""
+    """The metrics of queues, topics and schedules, and of the lake."""
 
     def __init__(self, site: Site) -> None:
-        self.page = metrics_page(QueueExporter(site.client).families)
+        self._client, self._settings = site.client, site.settings
+        behind = self._behind if site.settings.lake else None
+        self.page = metrics_page(QueueExporter(site.client, lake=behind).families)
+
+    def _behind(self) -> dict[str, int]:
+        """Queue -> events that the lake hasn't taken yet. LakeError if that can't be read."""
+        try:
+            from jobq.pipeline.lake.inspection import backlog
+            from jobq.pipeline.lake.lake import Lake
+        except ModuleNotFoundError as error:
+            raise LakeError(f"its backlog needs {error.name}; {install('spark')}") from error
+        lake = Lake.open(self._settings.lake, self._settings.storage)
+        return {one.queue: one.backlog for one in backlog(lake, self._client)}
 
 
 @page("/healthz", role=UserRole.NONE)

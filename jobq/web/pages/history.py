@@ -374,7 +374,7 @@ def _trend_chart(
         ((span.since + n * span.step) / 1000, float(one)) for n, one in enumerate(figures.trend)
     ]
     line = ChartLine("failures", "dead", points)
-    title = f"Failures per {formats.per(span.step / 1000)}"
+    title = f"Failures per {formats.per(span.step // 1000)}"
     return _lines("trend", title, [line], _axis(request, asked, marks), formats.number)
 
 
