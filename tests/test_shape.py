@@ -57,7 +57,7 @@ LATE = {
     ("cli/web.py", "jobq.web.app"): "it needs Starlette, which the extra web brings",
     ("cli/web.py", "jobq.web.settings"): "as jobq.web.app",
     ("cli/web.py", "jobq.web.live"): "as jobq.web.app",
-    ("web/api/probes.py", "jobq.pipeline.lake.inspection"): "it needs pyarrow, which a dashboard without a lake does without",
+    ("web/api/probes.py", "jobq.pipeline.lake.inspection"): "it needs pyarrow, which not all dashboards have",
     ("web/api/probes.py", "jobq.pipeline.lake.lake"): "as jobq.pipeline.lake.inspection",
     ("variables.py", "difflib"): "only the error for a misspelt variable needs it",
 }  # fmt: skip
