@@ -46,9 +46,9 @@ _SECTIONS = ("memory", "persistence")
 _NEEDED = ("status", "clock")
 #: What people read where a part can't be read.
 _SAID = {
-    "content": "content", "counts": "counts", "dead": "dead messages", "ahead": "ready", "length": "ready",
+    "content": "content", "counts": "counts", "dead": "dead messages", "ahead": "ready list", "length": "ready list",
     "has keys": "rules", "line": "keys", "events": "events", "more events": "events", "workers": "list of workers",
-    "flow": "flow", "result": "result", "result ttl": "result", "jobs": "jobs of workers", "page": "ready",
+    "flow": "flow", "result": "result", "result ttl": "result", "jobs": "jobs of workers", "page": "ready list",
 }  # fmt: skip
 
 

@@ -31,8 +31,8 @@ LONG_S = 3_600
 #: Points of a line; rows of its table; points of a sparkline, and the time that one shows.
 POINTS, ROWS = 150, 12
 SPARK_POINTS, SPARK_S = 60, 900
-#: Most moments at which workers started that a chart marks.
-MOST_MARKS = 20
+#: Minutes in which workers started that a chart marks.
+MOST_STARTS = 6
 Points = Sequence[tuple[float, float | None]]
 
 
@@ -91,15 +91,20 @@ def with_past(
 
 
 def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
-    """Return the minutes in which workers started that still run: a deploy, mostly."""
+    """Return the minutes in which workers started that still run: a deploy, mostly.
+
+    None where they started in more minutes than that: workers come and go there, and no minute stands out.
+    """
     found: dict[int, int] = {}
     for worker in workers:
         if worker.started_at / 1000 >= since_s and not worker.damaged:
             minute = worker.started_at // 60_000
             found[minute] = found.get(minute, 0) + 1
-    newest = sorted(found.items())[-MOST_MARKS:]
+    if len(found) > MOST_STARTS:
+        return []
     return [
-        Mark(minute * 60, f"{count} worker{'s'[: count != 1]} started") for minute, count in newest
+        Mark(minute * 60, f"{count} worker{'s'[: count != 1]} started")
+        for minute, count in sorted(found.items())
     ]
 
 

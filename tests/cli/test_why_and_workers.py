@@ -43,7 +43,8 @@ def test_workers_lists_each_and_what_it_runs(cli: Any, client: Any) -> None:
     assert lines["web-7:4711"][:4] == ["web-7:4711", "4712", "low", "b.jpg"]
     assert lines["gone"][:4] == ["gone", "lost", "low,high", "1/4"]
     assert lines["resting"][1] == "quiet" and ended.code == 0
-    assert "120 MB" in ended.out and "10 min ago" in ended.out and "12 s" in ended.out
+    assert "120 MB" in ended.out and "10 min ago" in ended.out
+    assert any(f" {seconds} s" in ended.out for seconds in range(12, 60))
     one = next(r for r in cli("workers", "--json").records if r["worker"] == "web-7:4711")
     assert (one["state"], one["version"], one["slots"], one["rss"]) == (
         "working",

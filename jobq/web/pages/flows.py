@@ -74,6 +74,14 @@ def flows(request: Request) -> Response:
     )  # fmt: skip
 
 
+def _unserved(client: Client, view: FlowView) -> dict[str, str]:
+    """Queue -> why nobody serves it; why the workers can't be read, if so."""
+    try:
+        return unserved(client, view)
+    except ScriptError as error:
+        return {"": f"the list of workers can't be read: {error}"}
+
+
 @page("/flows/{flow}")
 def flow(request: Request) -> Response:
     """Show one flow: its state, what it waits for, its steps drawn and as a list."""
@@ -83,7 +91,7 @@ def flow(request: Request) -> Response:
     path = view.critical_path
     return render(
         request, "flow.html", flow=view, facts=view.facts, rows=shown.listed_steps(rows), drawn=drawn, path=path,
-        looks=shown.FLOW_LOOKS, timed=any(one.took_ms for one in path), unserved=unserved(client, view),
+        looks=shown.FLOW_LOOKS, timed=any(one.took_ms for one in path), unserved=_unserved(client, view),
         dead=shown.dead_members(client, contents_of(request), view),
         said=SAID.get(request.query_params.get("said", ""), ""),
     )  # fmt: skip

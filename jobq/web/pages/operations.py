@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobq.config import duration_s
-from jobq.errors import ConfigError, JobqError
+from jobq.errors import ConfigError, JobqError, ScriptError
 from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
@@ -173,7 +173,9 @@ def resume_queue(request: Request) -> Response:
 def confirm_clear(request: Request) -> Response:
     """Ask for the name of a queue before its messages are deleted."""
     name = _used_queue(request)
-    counts = Queue(name, site_of(request).client).admin.counts()
+    counts = None
+    with suppress(ScriptError):  # a queue that can't be read may be cleared, too
+        counts = Queue(name, site_of(request).client).admin.counts()
     return render(request, "queue-clear.html", live=0, queue=name, counts=counts)
 
 

@@ -11,7 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from jobq.errors import ConfigError
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import is_denied
+from jobq.errors import ConfigError, ScriptError
 from jobq.observe.workers import STATES, state_of, worker_record, worker_records, workers_of
 from jobq.queue import orders, presence
 from jobq.queue.presence import WorkerEntry
@@ -41,7 +43,7 @@ def workers(request: Request) -> Response:
     client, query = site_of(request).client, request.query_params
     wanted, state = query.get("q", "")[:LONGEST_SEARCH].strip(), query.get("state", "")
     now_ms = client.clock_ms()
-    everyone = workers_of(client)
+    everyone, unread = _everyone(client)
     states = {one.name: state_of(one, now_ms) for one in everyone}
     found = [
         one for one in everyone if _matches(one, wanted) and state in ("", states[one.name])
@@ -50,15 +52,39 @@ def workers(request: Request) -> Response:
     found.sort(key=lambda one: _order(one, by, states[one.name]))
     number = page_number(query.get("page", ""), len(found))
     shown = found[(number - 1) * PER_PAGE : number * PER_PAGE]
+    rows, unread = _rows(client, shown, now_ms, unread)
     live = [one for one in everyone if states[one.name] in ("working", "quiet", "leaving")]
     versions = Counter(one.version or "earlier" for one in live)
     return render(
-        request, "workers.html", rows=worker_records(client, shown, now_ms), looks=LOOKS, sort=by, q=wanted,
+        request, "workers.html", rows=rows, looks=LOOKS, sort=by, q=wanted,
         state=state, states=Counter(states.values()), all_states=STATES, found=len(found), total=len(everyone),
         live_count=len(live), number_of_page=number, pages=-(-len(found) // PER_PAGE), versions=versions.most_common(4),
         busy=sum(one.running for one in live), slots=sum(one.slots for one in live), ordered=_ordered(request),
+        unread=unread,
         quieted=quieted_by(client) if any(states[one.name] == "quiet" for one in shown) else {},
     )  # fmt: skip
+
+
+def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
+    """All workers, and why they can't be read; '' if they can."""
+    try:
+        return workers_of(client), ""
+    except ScriptError as error:
+        if is_denied(error):
+            raise
+        return [], str(error)
+
+
+def _rows(
+    client: Client, shown: Sequence[WorkerEntry], now_ms: int, unread: str
+) -> tuple[list[dict[str, Any]], str]:
+    """What is shown of these workers, and why something can't be read; '' if all can."""
+    try:
+        return worker_records(client, shown, now_ms), unread
+    except ScriptError as error:
+        if is_denied(error):
+            raise
+        return [worker_record(one, None, now_ms) for one in shown], unread or str(error)
 
 
 def _matches(worker: WorkerEntry, wanted: str) -> bool:

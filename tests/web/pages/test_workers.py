@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -140,6 +139,17 @@ def test_hostile_entries_spoil_their_rows_alone(visit: Any, client: Any, redis: 
     assert (
         "<i>" not in page.get("/workers").text + page.get(f"/workers/{encoded(facts['host'])}").text
     )
+
+
+def test_hash_of_another_type_leaves_the_pages(visit: Any, client: Any, redis: Any) -> None:
+    page = visit()
+    announce(client)
+    redis.set("jobq:running", "another type")
+    shown = page.get("/workers").text
+    assert "Not all of the workers" in shown and "web-7:4711" in shown
     redis.delete("jobq:workers")
-    redis.set("jobq:workers", json.dumps("another type"))
-    assert page.get("/workers").status_code == 500
+    redis.set("jobq:workers", "another type")
+    assert "WRONGTYPE" in page.get("/workers").text and page.get("/workers").status_code == 200
+    redis.sadd("jobq:queues", "low")
+    redis.set("jobq:{low}:ready", "another type")
+    assert "can't be read" in page.get("/queues/low/clear").text
