@@ -187,7 +187,14 @@ def _with_past(
 def times(
     sampling: Sampling, span: ChartRange, queue: str = ALL, past: Past | None = None
 ) -> ChartView:
-    """By what time 95 % of the attempts of each minute had started, and had run. past: before what was read here."""
+    """By what time 95 % of the attempts of each minute had started, and had run. past: before what was read here.
+
+    Of a range beyond a day, how long attempts ran on average: the lake keeps older ones as hourly sums.
+    """
+    if span.is_long and past and not past.error:
+        means = [(one.at / 1000, one.run_mean_ms) for one in past.points]
+        lines = [("run", "running", _seconds(means))]
+        return _chart("times", "Run, mean", lines, span, formats.duration)
     waits, runs = sampling.outcomes.quantiles(queue, span.since, span.until)
     if past and not past.error:
         since_s = _since_s(sampling, span, queue)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -69,7 +69,10 @@ class Span(NamedTuple):
 
 
 class PastPoint(NamedTuple):
-    """How attempts ended within one point of a range. at: its beginning, epoch ms; p95: None without a run."""
+    """How attempts ended within one point of a range. at: its beginning, epoch ms.
+
+    p95: None without a run, and where only hourly sums are known. mean: None without a run.
+    """
 
     at: int
     done: int
@@ -77,6 +80,7 @@ class PastPoint(NamedTuple):
     dead: int
     wait_p95_ms: float | None
     run_p95_ms: float | None
+    run_mean_ms: float | None = None
 
 
 class Percentiles(NamedTuple):
@@ -283,6 +287,14 @@ class StreamHistory:
         newest = sorted(mine, key=lambda one: -one[1].finished_at)[:SLOWEST]
         runs = tuple(run_of(*one) for one in newest)
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
+
+    def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
+        """How often an error came before the first of these ascending moments, then from each to the next one."""
+        counts = [0] * (len(moments) + 1)
+        for _, event in self.found(span).events:
+            if event.kind in FAILED and group_of(event) == group:
+                counts[bisect_right(moments, event.finished_at)] += 1
+        return counts
 
     def runs(
         self, span: Span, wanted: Wanted = ANYTHING, cursor: str = "", limit: int = 100

@@ -46,6 +46,8 @@ from jobq.web.history import (
 
 #: How long a query may take, and how large an answer may be.
 MOST_S, MOST_BYTES = 10.0, 16 << 20
+#: Of more than this, outcomes are read from hourly sums where there are any.
+ROLLED_MS, DAY_MS = 172_800_000, 86_400_000
 _AT = "CAST(finished_at AS BIGINT) / 1000"
 _GROUP = "coalesce(nullif(fingerprint, ''), nullif(error, ''), kind)"
 _WAIT = (
@@ -130,21 +132,52 @@ class LakeHistory:
         )
 
     def outcomes(self, span: Span, queue: str = "") -> list[PastPoint]:
-        """How the attempts of a queue ended, or of all queues, in equal parts of a range; only parts with attempts."""
+        """How the attempts of a queue ended, or of all queues, in equal parts of a range; only parts with attempts.
+
+        Of more than ROLLED_MS, days whose hourly sums count all of their events are read from these sums.
+        """
         mine = _in("queue", [queue] if queue else [])
+        days = self._rolled(span) if span.until - span.since > ROLLED_MS else []
+        sums = {row["point"]: row for row in self._hourly(span, mine, days)} if days else {}
+        others = f" AND dt NOT IN ({_dates(days)})" if days else ""
         rows = self.query(
             f"""SELECT {_point(span)} AS point, count(*) FILTER (WHERE kind = 'done') AS done,
-            count(*) FILTER (WHERE kind = 'dead') AS dead, count(*) AS runs,
-            approx_percentile_cont({_WAIT}, 0.95) AS wait95, approx_percentile_cont(run_us, 0.95) AS run95
-            FROM events WHERE {_within(span)} AND kind IN ({_list(ENDS)}) {mine} GROUP BY 1 ORDER BY 1"""  # noqa: S608  # nosec B608
+            count(*) FILTER (WHERE kind = 'dead') AS dead, count(*) AS ends,
+            approx_percentile_cont({_WAIT}, 0.95) AS wait95, approx_percentile_cont(run_us, 0.95) AS run95,
+            count(run_us) AS runs, sum(run_us) AS run_us
+            FROM events WHERE {_within(span)} AND kind IN ({_list(ENDS)}) {mine}{others} GROUP BY 1"""  # noqa: S608  # nosec B608
         )
+        found = {row["point"]: row for row in rows}
         return [
-            PastPoint(
-                span.since + row["point"] * span.step, row["done"], row["runs"] - row["done"] - row["dead"],
-                row["dead"], _whole(row["wait95"]), _ms(row["run95"]),
-            )
-            for row in rows
-        ]  # fmt: skip
+            _past_point(span, number, [one for one in (sums.get(number), found.get(number)) if one])
+            for number in sorted({*sums, *found})
+        ]
+
+    def _rolled(self, span: Span) -> list[str]:
+        """The whole UTC days of a range whose hourly sums count as many events as there are, or were."""
+        first, last = -(-span.since // DAY_MS), span.until // DAY_MS - 1
+        if last < first:
+            return []
+        days = [_moment(day * DAY_MS)[11:21] for day in (first, last)]
+        within = f"dt >= DATE '{days[0]}' AND dt <= DATE '{days[1]}'"
+        made = self.query(
+            f"SELECT CAST(dt AS VARCHAR) AS day, sum(nevents) AS n FROM rollup_hourly WHERE {within} GROUP BY dt",  # noqa: S608  # nosec B608
+            "rollup_hourly",
+        )
+        there = self.query(
+            f"SELECT CAST(dt AS VARCHAR) AS day, count(*) AS n FROM events WHERE {within} GROUP BY dt"  # noqa: S608  # nosec B608
+        )
+        counts = {row["day"]: row["n"] for row in there}
+        return sorted(row["day"] for row in made if row["n"] >= counts.get(row["day"], 0))
+
+    def _hourly(self, span: Span, mine: str, days: Sequence[str]) -> list[dict[str, Any]]:
+        ends = " + ".join(f"sum({kind})" for kind in ENDS)
+        return self.query(
+            f"""SELECT least({POINTS - 1}, (CAST(hour AS BIGINT) / 1000 - {span.since}) / {span.step}) AS point,
+            sum(done) AS done, sum(dead) AS dead, {ends} AS ends, sum(runs) AS runs, sum(run_us) AS run_us
+            FROM rollup_hourly WHERE dt IN ({_dates(days)}) {mine} GROUP BY 1""",  # noqa: S608  # nosec B608
+            "rollup_hourly",
+        )
 
     def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
         """Groups of errors, those with the most first."""
@@ -175,6 +208,17 @@ class LakeHistory:
         """Return when the oldest event of the lake happened, epoch ms; 0 for an empty one."""
         rows = self.query(f"SELECT min({_AT}) AS at FROM events")  # noqa: S608  # nosec B608
         return (rows[0]["at"] or 0) if rows else 0
+
+    def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
+        """How often an error came before the first of these ascending moments, then from each to the next one."""
+        cases = " ".join(f"WHEN {_AT} < {at} THEN {n}" for n, at in enumerate(moments))
+        part = f"CASE {cases} ELSE {len(moments)} END" if cases else "0"
+        rows = self.query(
+            f"""SELECT {part} AS part, count(*) AS failures FROM events
+            WHERE {_within(span)} AND kind IN ({_list(FAILED)}) AND {_GROUP} = {literal(group)} GROUP BY 1"""  # noqa: S608  # nosec B608
+        )
+        counts = {row["part"]: row["failures"] for row in rows}
+        return [counts.get(number, 0) for number in range(len(moments) + 1)]
 
     def runs(
         self, span: Span, wanted: Wanted = ANYTHING, cursor: str = "", limit: int = 100
@@ -387,6 +431,21 @@ def _names(found: Sequence[str | None]) -> tuple[str, ...]:
 def _chart_point(span: Span, number: int, row: Mapping[str, Any] | None) -> Point:
     at = span.since + number * span.step
     return Point(at, row["done"], row["failed"], _ms(row["p95"])) if row else Point(at, 0, 0, None)
+
+
+def _dates(days: Sequence[str]) -> str:
+    return ", ".join(f"DATE '{day}'" for day in days)
+
+
+def _past_point(span: Span, number: int, rows: Sequence[Mapping[str, Any]]) -> PastPoint:
+    """One point, of what hourly sums and events say."""
+    done, dead, ends, runs, run_us = (
+        sum(row[name] or 0 for row in rows) for name in ("done", "dead", "ends", "runs", "run_us")
+    )
+    return PastPoint(
+        span.since + number * span.step, done, max(0, ends - done - dead), dead,
+        _whole(rows[-1].get("wait95")), _ms(rows[-1].get("run95")), _ms(run_us / runs) if runs else None,
+    )  # fmt: skip
 
 
 def _run(row: Mapping[str, Any]) -> RunRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ from jobq.errors import LakeError
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import ROLLUP
 from jobq.queue import directory
 from jobq.queue.audit import Audit
 from jobq.queue.directory import queue_names
@@ -21,7 +23,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import UserRole
 from jobq.web.history import ENDS, FAILED, Span, StreamHistory, Wanted
-from jobq.web.lake import LakeHistory, literal
+from jobq.web.lake import DAY_MS, LakeHistory, literal
 from jobq.web.sampler import Sampling
 from jobq.web.sources import sources_of
 from tests import tools
@@ -118,6 +120,16 @@ def test_figures_of_the_server_equal_those_of_the_lake(client, events, lake_hist
         assert {run.mid for run in events.error(span, group).newest} == {
             run.mid for run in lake.error(span, group).newest
         }
+        parts = counted_by_parts(events, span, group)
+        assert parts == counted_by_parts(lake, span, group) and sum(parts) == groups[0].failures
+
+
+def counted_by_parts(one: StreamHistory | LakeHistory, span: Span, group: str) -> list[int]:
+    third = (span.until - span.since) // 3
+    moments = [span.since + third, span.since + 2 * third]
+    found = one.failures_between(span, group, moments)
+    assert one.failures_between(span, group, []) == [sum(found)]
+    return found
 
 
 def nameless_failures(events: StreamHistory, span: Span) -> int:
@@ -291,3 +303,50 @@ def test_pages_lake_and_audit_count_one_load_alike(visit, client, queue, lake_hi
     visitor = visit(UserRole.READ)
     assert [one.runs for one in StreamHistory(client, lambda: [queue.name]).jobs(span)] == [50]
     assert ">50</td>" in visitor.get("/jobs?range=15m").text
+
+
+def test_days_with_hourly_sums_are_read_from_these(client, lake_history):
+    """A day whose sums lack events is read from its events; expired events are in the sums alone."""
+    now = client.clock_ms()
+    today = now // DAY_MS * DAY_MS
+    write(client, "low", [
+        (at, record("done", f"m{at}", at, run_us=20_000))
+        for at in (today - 3 * DAY_MS + HOUR, today - 2 * DAY_MS + HOUR, now)
+    ])  # fmt: skip
+    reader = lake_history(client)
+    span = Span(now - 7 * DAY_MS, now + 1)
+    assert sum(one.done for one in reader.outcomes(span, "low")) == 3
+    pa = tools.library("pyarrow")
+    from deltalake import write_deltalake
+
+    columns = [one.name for one in ROLLUP.columns]
+    rows = []
+    for days, nevents in ((5, 40), (3, 10), (2, 0)):
+        begins = datetime.fromtimestamp((today - days * DAY_MS) / 1000, UTC)
+        facts = {
+            "hour": begins,
+            "queue": "low",
+            "nevents": nevents,
+            "done": nevents - 1,
+            "dead": 1,
+            "runs": nevents,
+        }
+        counts = dict.fromkeys(("retry", "crashed", "recovered"), 0)
+        rows.append(
+            {
+                **dict.fromkeys(columns),
+                **facts,
+                **counts,
+                "run_us": 5_000 * nevents,
+                "dt": begins.date(),
+            }
+        )
+    sums = Lake.open(reader.path).made(ROLLUP.name)
+    write_deltalake(sums, pa.Table.from_pylist(rows, ROLLUP.delta_schema()), mode="append")
+    found = reader.outcomes(span, "low")
+    assert (sum(one.done for one in found), sum(one.dead for one in found)) == (39 + 9 + 1 + 1, 2)
+    assert {one.run_mean_ms for one in found} == {5, 20}
+    assert reader.outcomes(span, "high") == []
+    assert [one.done for one in reader.outcomes(Span(today - 3 * DAY_MS, today - 2 * DAY_MS))] == [
+        1
+    ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jobq.observe.chart import Mark
+from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import UserRole
@@ -122,3 +125,20 @@ def test_an_error_is_new_if_earlier_events_are_known_without_it(visit, now):
         == "new since v2.4"
     )
     assert _news(now - 5 * MINUTE, known, span, [Mark((now - 2 * MINUTE) / 1000, "v2.4")]) == ""
+
+
+def test_failures_of_an_error_are_counted_by_deploy(visit, now, client):
+    visitor, path = visit(UserRole.READ), f"/errors/{encoded(HOSTILE)}"
+    assert "Failures by deploy" not in visitor.get(path).text
+    put = {"queues": ["low"], "lease_ms": 600_000, "seen_at": now, "slots": 1, "jobs": ""}
+    started = (now - 5 * MINUTE) // MINUTE * MINUTE
+    presence.put_worker(client, "w", put | {"started_at": started})
+    fresh = visit(UserRole.READ)
+    shown = re.sub(
+        r"\s+",
+        " ",
+        re.sub(r"<[^>]+>", " ", fresh.get(path).text.partition("Failures by deploy")[2]),
+    )
+    deadly = [now - (40 - number) * MINUTE // 4 for number in range(7, 40, 8)] * 2
+    after = sum(at >= started for at in deadly)
+    assert re.search(rf"1 worker started .* {after} before {10 - after} ", shown), shown[:200]

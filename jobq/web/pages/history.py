@@ -59,6 +59,8 @@ RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "
 EVERY_S = 10.0
 #: Rows of a page of attempts, and of the table below a chart.
 MOST_RUNS, TABLE_ROWS = 100, 12
+#: Deploys by which the failures of an error are counted.
+MOST_DEPLOYS = 6
 
 nav("jobs", "Jobs", section="Now", order=30, key="j")
 nav("errors", "Errors", section="Now", order=31, key="e")
@@ -223,7 +225,7 @@ def error(request: Request) -> Response:
         first=first.get(group, figures.first_at if figures else None),
         news=_news(first.get(group, figures.first_at), known, asked.span, marks) if figures else "",
         chart_view=_trend_chart(request, asked, figures, marks) if figures else None,
-        of_dead=_filter_of_dead(figures) if figures else "",
+        of_dead=_filter_of_dead(figures) if figures else "", deploys=_by_deploy(asked, group, marks) if figures else [],
         newest=_shown_runs(request, found.newest if found else ()),
         traceback=_traceback(request, found.newest if found else ()), **_facts(request, asked),
     )  # fmt: skip
@@ -272,6 +274,21 @@ def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, in
     lake = asked.sources.lake
     found = lake.first_seen([one.group for one in rows]) if lake else {}
     return {one.group: min(one.first_at, found[one.group]) for one in rows if one.group in found}
+
+
+def _by_deploy(
+    asked: AskedRange, group: str, marks: Sequence[Mark]
+) -> list[tuple[str, int | None, int]]:
+    """The newest deploys of the range: name, when (ms), failures from then to the next one; '' is what came before."""
+    newest = marks[-MOST_DEPLOYS:]
+    if not newest:
+        return []
+    moments = [round(mark.at * 1000) for mark in newest]
+    counts, _ = _read(asked, lambda: asked.history.failures_between(asked.span, group, moments))
+    if counts is None:
+        return []
+    rows = zip([mark.name for mark in newest], moments, counts[1:], strict=True)
+    return [*reversed(list(rows)), ("", None, counts[0])]
 
 
 def _known_since(asked: AskedRange) -> int:
