@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jobq.pipeline.lake.audit import LakeAudited, Lives
+    from jobq.pipeline.lake.erase import Selection
     from jobq.pipeline.lake.ingest import IngestBatch, IngestRound
     from jobq.pipeline.lake.lake import Lake
     from jobq.pipeline.lake.reading import ArchivedRows, ArchiveSummary, TimeSpan
@@ -321,6 +323,95 @@ def expire(
         for one in upkeep.expire(lake, older_than, tables):
             text = f"{one.table}: {one.rows:,} rows of {one.days:,} days before {one.before}"
             session.say(one._asdict(), text)
+
+
+@command(
+    "erase",
+    "--lake ./lake --mid 01JD2Y6YV0 --mid 01JD2Y7A3K --yes",
+    "--arg customer=7 --dry-run",
+    "--where \"key = 'acme' and job = 'shop.mail'\" --yes",
+    "--resume",
+    group=lake,
+)
+@on_lake
+@option("--mid MID", "mids", "Erase the message with this mid; repeatable.", multiple=True)
+@option(
+    "--where CONDITION", "Erase rows with these values: key = 'acme', 'and' between conditions."
+)
+@option(
+    "--arg NAME=VALUE", "argument", "Erase calls with this argument, or this key in an argument."
+)
+@option("--queue NAME", "Only in this queue or topic.  [default: all]")
+@option("--resume", "Only finish an erasure that was interrupted.")
+@option("--dry-run", "Show how many rows would be erased, and erase nothing.")
+@yes_option
+@option(
+    "--engine auto|local|spark",
+    "Whether Spark rewrites: auto starts it for a million rows.",
+    default="auto",
+)
+@master_option
+@wait_option
+def erase(session: Session, lake: Lake, **given: Any) -> bool:
+    """Erase messages from all tables, so that no file of the lake has them any more.
+
+    The lake keeps a salted hash of each mid, and an ingest leaves these messages out. An interrupted erasure
+    continues with the next one, or with --resume. Reading an earlier version of a table is no longer possible.
+    Exit code 1: there is nothing to erase.
+    """
+    from jobq.pipeline.engine import Engine
+    from jobq.pipeline.lake import erase as erasing
+    from jobq.pipeline.lake.conditions import parsed_argument, parsed_conditions
+    from jobq.pipeline.lake.ingest import stopped_by_signals
+    from jobq.pipeline.lake.lake import RepeatedLock
+
+    how = [name for name in ("mids", "where", "argument", "resume") if given[name]]
+    if len(how) != 1:
+        raise ConfigError("say what to erase: give one of --mid, --where, --arg and --resume")
+    engine = Engine(given["engine"], master=given["master"])
+    with stopped_by_signals() as ending, closing(engine):
+        turns = RepeatedLock(lake, wait_s=given["wait"], enough=ending)
+        if not given["resume"]:
+            argument = parsed_argument(given["argument"]) if given["argument"] else None
+            conditions = parsed_conditions(given["where"]) if given["where"] else ()
+            chosen = erasing.selected(
+                lake, engine, given["mids"], given["queue"], conditions, argument
+            )
+            counted = erasing.counted(lake, engine, chosen.found)
+            _say_selected(session, chosen, counted)
+            if given["dry_run"] or not chosen.found:
+                return bool(chosen.found)
+            _confirm_erasure(session, counted, given["yes"])
+            with turns():
+                what = (
+                    f"--arg {argument.name}" if argument else "--where" if conditions else "--mid"
+                )
+                erasing.begin(lake, chosen.found, what)
+        elif not erasing.pending(lake):
+            session.note("no erasure was interrupted; erased rows are looked for all the same")
+        done = erasing.finish(lake, engine, alone=turns, enough=ending)
+        used = engine.used
+    if done is None:
+        raise PipelineError("the erasure isn't done; 'jobq lake erase --resume' continues it")
+    where = "on executors" if used == "spark" else "in this process"
+    text = ", ".join(f"{number:,} of {name}" for name, number in done.items() if number)
+    session.say({"erased": done, "engine": used}, f"erased {where}: {text or 'no rows'}")
+    return True
+
+
+def _say_selected(session: Session, chosen: Selection, counted: dict[str, int]) -> None:
+    rows = ", ".join(f"{number:,} of {name}" for name, number in counted.items() if number)
+    record = {"selected": len(chosen.found), "rows": counted, "unsearched": dict(chosen.unsearched)}
+    session.say(record, f"{len(chosen.found):,} selected: rows: {rows or 'none'}")
+    for name, number in chosen.unsearched.items():
+        session.note(
+            f"{name}: {number:,} contents can't be searched: encrypted, compressed or no calls; "
+            "erase those by --mid or --where"
+        )
+
+
+def _confirm_erasure(session: Session, counted: dict[str, int], yes: bool) -> None:
+    session.confirmed(f"Erase {sum(counted.values()):,} rows for ever?", yes)
 
 
 @command("mark", "v2.4.0", "v2.4.0 --at 2026-11-20T14:05Z", group=lake)

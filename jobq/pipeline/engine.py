@@ -51,6 +51,11 @@ class Engine:
             return "spark" if rows >= least else "local"
         return "spark" if self._name == "spark" and rows else "local"
 
+    @property
+    def used(self) -> EngineName:
+        """Return `spark` if any units ran on executors since the session's start, else `local`."""
+        return "local" if self._spark is None else "spark"
+
     def spark(self) -> SparkSession:
         """Return the session; start it at first use."""
         if self._spark is None:

@@ -85,8 +85,9 @@ class IngestState:
     """How far the ingest of one table is.
 
     rows, lost: totals of all batches; facts: figures of the last batch alone. expired: rows that were dropped for their
-    age; before: the day, YYYY-MM-DD, before which they were dropped. uid: names the batch; empty if all commits have
-    all offsets. copied: where the newest full copy is. previous: the state one batch before, of a batch to commit.
+    age; before: the day, YYYY-MM-DD, before which they were dropped. erased: rows that `jobq lake erase` dropped. uid:
+    names the batch; empty if all commits have all offsets. copied: where the newest full copy is. previous: the state
+    one batch before, of a batch to commit.
     """
 
     batch: int = 0
@@ -94,6 +95,7 @@ class IngestState:
     rows: int = 0
     expired: int = 0
     before: str = ""
+    erased: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     uid: str = ""
@@ -125,6 +127,7 @@ class IngestState:
         return {
             "batch": self.batch, "rows": self.rows, "expired": self.expired, "before": self.before,
             "facts": dict(self.facts),
+            **({"erased": self.erased} if self.erased else {}),
         }  # fmt: skip
 
     def following(
@@ -241,7 +244,27 @@ def _figures_of(found: Mapping[str, Any]) -> IngestState:
         batch=int(found["batch"]), rows=int(found["rows"]), expired=int(found.get("expired") or 0),
         before=found.get("before") or "", facts=found.get("facts") or {}, uid=found.get("uid") or "",
         copied=FullCopy(*found.get("copied", ())),
+        erased=int(found.get("erased") or 0),
     )  # fmt: skip
+
+
+class Drop(NamedTuple):
+    """What a commit drops for ever: rows for their age, all of days before `before`; rows that were erased.
+
+    log: the log before the commit is dropped, so that the commit has all offsets.
+    """
+
+    expired: int = 0
+    before: str = ""
+    erased: int = 0
+    log: bool = False
+
+    def from_(self, state: IngestState) -> IngestState:
+        """Return the state without these rows."""
+        return replace(
+            state, expired=state.expired + self.expired, before=max(state.before, self.before),
+            erased=state.erased + self.erased, copied=FullCopy() if self.log else state.copied,
+        )  # fmt: skip
 
 
 def commit_batch(
@@ -256,31 +279,32 @@ def commit_batch(
             raise CommitConflictError(
                 f"another ingest committed batch {after.batch} of {table.name} first"
             )
-        # Rows may have expired while this batch was read, and all offsets been copied.
-        after = replace(after, expired=before.expired, before=before.before, copied=before.copied)
+        # Rows may have gone while this batch was read, and all offsets been copied.
+        after = replace(
+            after, expired=before.expired, before=before.before, erased=before.erased, copied=before.copied
+        )  # fmt: skip
         commit_files(lake, table.name, delta, [file.action() for file in files], after)
 
 
 def commit_files(
     lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
-    state: IngestState | None = None, *, expired: int = 0, before: str = "",
+    state: IngestState | None = None, *, drop: Drop | None = None,
 ) -> None:  # fmt: skip
     """Commit actions to the table as `delta` has it. With a state, the commit is a batch of the ingest.
 
     Raises CommitConflictError if another commit of the same app came first, or if both remove files. List the files to
     remove from this same `delta`. Without a state the commit repeats the last batch's metadata, so that it is found
-    quickly. expired: rows that this commit drops for their age, all of days before `before`; such a commit conflicts
-    with a batch that was committed in between.
+    quickly. drop: rows that this commit drops for ever; a batch that was committed in between is a conflict, too.
     """
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError
 
     table, store, actions = TABLES[name], lake.below(name), list(actions)
     # Read again: batches may have come since `delta`, and the newest is the one to repeat.
-    known = state or state_of(delta if before else lake.table(name), table.app)
-    numbered = known if state or before else None
+    known = state or state_of(delta if drop else lake.table(name), table.app)
+    numbered = known if state or drop else None
     transactions = _transactions(delta, table, numbered, actions) or None
-    known = replace(known, expired=known.expired + expired, before=max(known.before, before))
+    known = drop.from_(known) if drop else known
     if known.uid and not known.copied.at_ms:
         lake.upgrade()
     properties = CommitProperties(

@@ -20,6 +20,7 @@ from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.tables import DEAD
+from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, latest_time
 from jobq.pipeline.reading.live import QueueRows, dead_batches, newest_death
 from jobq.pipeline.reading.request import ReadRequest
@@ -70,12 +71,14 @@ def _files_of(
 ) -> tuple[list[DataFile], list[str]]:  # fmt: skip
     """Write the files; return them and the queues that were read to their end."""
     request = ReadRequest(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
-    kept = []
+    kept, files = [], tombstone_files(lake)
+    erased = files.load() if files else None
     with DataFileWriter(lake.below(DEAD.name), DEAD) as writer:
         for queue, (since, upto) in spans.items():
             with tolerating(f"dead of queue {queue}"):
                 for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
-                    writer.add(_unknown(pa.Table.from_batches([found]), there))
+                    rows = _unknown(pa.Table.from_batches([found]), there)
+                    writer.add(erased.kept(DEAD.name, rows) if erased else rows)
                 kept.append(queue)
         return writer.finish(), kept
 

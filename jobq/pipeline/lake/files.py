@@ -215,11 +215,29 @@ def rows_of_files(
     for one in files:
         with lake_errors(store), opened.open_input_file(one.path) as source:
             rows = pq.ParquetFile(source).read(None if columns is None else list(columns))
-        yield rows if columns is not None or table is None else _completed(rows, table)
+        yield rows if columns is not None or table is None else _completed(rows, table.schema())
 
 
-def _completed(rows: pa.Table, table: LakeTable) -> pa.Table:
-    schema = table.schema()
+def rows_of_paths(store: LakeStore, paths: Iterable[str]) -> Iterator[pa.Table]:
+    """Yield the rows of each file."""
+    return rows_of_files(store, [LiveFile(path, 0, 0, "") for path in paths])
+
+
+def row_groups(
+    store: LakeStore, file: LiveFile, table: LakeTable, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows of a file, one row group at a time: with all columns of the table, or some."""
+    wanted = (
+        table.schema() if columns is None else pa.schema(table.schema().field(c) for c in columns)
+    )
+    with lake_errors(store), store.files().open_input_file(file.path) as source:
+        opened = pq.ParquetFile(source)
+        there = [name for name in wanted.names if name in opened.schema_arrow.names]
+        for number in range(opened.num_row_groups):
+            yield _completed(opened.read_row_group(number, there), wanted)
+
+
+def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     if rows.schema.names == schema.names:
         return rows
     known = set(rows.schema.names)

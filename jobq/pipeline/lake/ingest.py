@@ -48,6 +48,7 @@ from jobq.pipeline.lake.partitions import (
 )
 from jobq.pipeline.lake.store import LakeStore, remove_files
 from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable
+from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, ReadPlan, clocks
 from jobq.queue.directory import queue_names
 from jobq.topics import keys as topic_keys
@@ -190,6 +191,8 @@ class Ingest:
         todo = planned_partitions(
             table.name, settings, store, plan.ranges, found, self.options.partition_entries, bounds
         )
+        erased = tombstone_files(self.lake)
+        todo = [one._replace(erased=erased) for one in todo] if erased else todo
         answers = list(
             self.engine.run(run_partition, todo, sum(one.expected for one in plan.ranges))
         )

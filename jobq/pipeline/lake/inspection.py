@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 
 from jobq.client.connection import Client
 from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
+from jobq.pipeline.lake import erase
 from jobq.pipeline.lake.commit import state_of, states
 from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files, rows_of_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
-from jobq.pipeline.lake.tables import DEAD, EVENTS, QUARANTINE, TABLES, TOPICS, LakeTable
+from jobq.pipeline.lake.tables import DEAD, ERASED, EVENTS, QUARANTINE, TABLES, TOPICS, LakeTable
 from jobq.pipeline.offsets import parsed_id
 from jobq.queue.directory import queue_names
 
@@ -119,6 +121,17 @@ def check(lake: Lake) -> Iterator[LakeFinding]:
         if name in KEYS:
             yield from _unique(lake.below(name), table, files)
             yield from _commits(delta, table, sum(one.rows for one in files))
+    yield from _erasures(lake, Engine("local"))
+
+
+def _erasures(lake: Lake, engine: Engine) -> Iterator[LakeFinding]:
+    remedy = "run 'jobq lake erase --resume'"
+    for _ in erase.pending(lake):
+        text = f"an erasure was begun and isn't done; {remedy}"
+        yield LakeFinding("fail", ERASED.name, text)
+    for name, rows in erase.counted(lake, engine).items():
+        if rows:
+            yield LakeFinding("fail", name, f"{rows:,} rows are erased ones; {remedy}")
 
 
 def _files(store: LakeStore, table: LakeTable, files: Sequence[LiveFile]) -> Iterator[LakeFinding]:
@@ -162,10 +175,11 @@ def _unique(store: LakeStore, table: LakeTable, files: Sequence[LiveFile]) -> It
 
 def _commits(delta: DeltaTable, table: LakeTable, rows: int) -> Iterator[LakeFinding]:
     state = state_of(delta, table.app)
-    if state.rows - state.expired != rows:
+    if state.rows - state.expired - state.erased != rows:
+        erased = f", and {state.erased:,} were erased" if state.erased else ""
         yield LakeFinding(
             "fail", table.name,
-            f"{rows:,} rows, but {state.rows:,} were committed and {state.expired:,} expired",
+            f"{rows:,} rows, but {state.rows:,} were committed and {state.expired:,} expired{erased}",
         )  # fmt: skip
     wrong = list(_backwards(delta))
     yield from (LakeFinding("fail", table.name, text) for text in wrong)

@@ -25,6 +25,7 @@ from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import TABLES, to_lake
+from jobq.pipeline.lake.tombstones import TombstoneFiles
 from jobq.pipeline.offsets import LogRange, LogTail
 from jobq.pipeline.reading.streams import kept_pages, topic_batch
 from jobq.topics.calls import TopicCalls
@@ -38,7 +39,7 @@ FAR = 2**62
 class IngestPartition(NamedTuple):
     """Ranges to read one after the other, and the table to write to.
 
-    bounds: events with times outside go to the quarantine.
+    bounds: events with times outside go to the quarantine. erased: rows with these tombstones are left out.
     """
 
     table: str
@@ -46,6 +47,7 @@ class IngestPartition(NamedTuple):
     store: LakeStore
     ranges: tuple[LogRange, ...]
     bounds: TimeBounds | None = None
+    erased: TombstoneFiles | None = None
 
 
 class RangeRead(NamedTuple):
@@ -93,6 +95,7 @@ def raise_failure(answer: PartitionResult) -> None:
 def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> PartitionResult:
     reads, bad = [], []
     source = _topic if partition.table == "topics" else partial(_events, bounds=partition.bounds)
+    erased = partition.erased.load() if partition.erased else None
     for given in partition.ranges:
         read = RangeRead(given)
         for found in source(client, given):
@@ -100,8 +103,11 @@ def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> 
                 entries=read.entries + found.entries, last_id=found.last_id or read.last_id,
                 lost=read.lost + found.lost,
             )  # fmt: skip
-            bad += [(given.queue, one) for one in found.bad]
-            writer.add(found.rows)
+            bad += [
+                (given.queue, one) for one in found.bad
+                if erased is None or not erased.is_named_in(given.queue, one.value)
+            ]  # fmt: skip
+            writer.add(erased.kept(partition.table, found.rows) if erased else found.rows)
         cut = bool(given.limit) and read.entries >= given.limit
         reads.append(read._replace(cut=cut and read.last_id != given.upto))
     return PartitionResult(tuple(reads), tuple(writer.finish()), tuple(bad))

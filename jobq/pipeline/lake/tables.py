@@ -82,6 +82,23 @@ MARK_COLUMNS: Columns = (
     Column("name", "string", "What was deployed, or another event that divides before from after."),
     Column("at", "timestamp", "When."),
 )
+ERASED_COLUMNS: Columns = (
+    Column("erasure", "string", "Which erasure; it has several rows."),
+    Column("at", "timestamp", "When."),
+    Column(
+        "kind",
+        "string",
+        "begun or done: the erasure itself. mid, message or entry: what stays out of the lake.",
+    ),
+    Column("queue", "string", "Queue or topic of what stays out; null for a mid in all queues."),
+    Column("hash", "binary", "BLAKE2b of kind and name with the salt as its key; never the name."),
+    Column("salt", "binary", "The key of the hash."),
+    Column(
+        "note",
+        "string",
+        "Of begun: what was searched, without values. Of done: JSON, rows by table.",
+    ),
+)
 
 
 class LakeTable(NamedTuple):
@@ -136,8 +153,9 @@ JOB_RUNS = LakeTable("job_runs", JOB_RUN_COLUMNS, "first_at", ("queue", "job", "
 ROLLUP = LakeTable("rollup_hourly", ROLLUP_COLUMNS, "hour", ("hour", "queue", "job"),
                ("run_us_sketch", "wait_ms_sketch"))  # fmt: skip
 MARKS = LakeTable("marks", MARK_COLUMNS, "at", ("at",))
+ERASED = LakeTable("erased", ERASED_COLUMNS, "at", ("at", "kind"), ("hash",))
 
-TABLES = {t.name: t for t in (EVENTS, TOPICS, DEAD, QUARANTINE, JOB_RUNS, ROLLUP, MARKS)}
+TABLES = {t.name: t for t in (EVENTS, TOPICS, DEAD, QUARANTINE, JOB_RUNS, ROLLUP, MARKS, ERASED)}
 
 #: SQL that restores the times of the view `events` from the stored distances.
 RESTORED = {

@@ -16,6 +16,7 @@ from jobq.errors import ConfigError, LakeError
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
     CommitConflictError,
+    Drop,
     commit_files,
     last_batch_again,
     taken_back,
@@ -217,7 +218,7 @@ def _expired(lake: Lake, name: str, before: str, last: str) -> Expired:
         if delta is None or not files:
             return done
         try:
-            commit_files(lake, name, delta, removal(files), expired=done.rows, before=before)
+            commit_files(lake, name, delta, removal(files), drop=Drop(done.rows, before))
             return done
         except CommitConflictError:
             overtaken += 1

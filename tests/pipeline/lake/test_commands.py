@@ -382,3 +382,21 @@ def test_server_away_is_told(line, lake, monkeypatch):
     code, _, err = line("ingest", "--once")
     assert code == 3
     assert "no connection to" in err
+
+
+def test_erase_says_what_it_selects_and_erases_it_after_a_yes(line, write, tmp_path):
+    write("low", 3)
+    line("ingest", "--once", "--rollup", "0s")
+    code, out, _ = line("erase", "--where", "job = 'app.resize' and queue = 'low'", "--dry-run")
+    assert (code, out) == (0, "3 selected: rows: 3 of events\n")
+    assert line("erase", "--mid", "m2", "--yes")[:2] == (
+        0, "1 selected: rows: 1 of events\nerased in this process: 1 of events\n",
+    )  # fmt: skip
+    assert line("erase", "--arg", "customer=7", "--yes")[:2] == (1, "0 selected: rows: none\n")
+    assert line("erase", "--resume")[:2] == (0, "erased in this process: no rows\n")
+    assert mids(Lake.open(str(tmp_path / FOLDER))) == {"m1": 1, "m3": 1}
+    assert line("check")[0] == 0
+    code, _, error = line("erase", "--mid", "m1", "--where", "key = 'a'")
+    assert code == 2 and "give one of --mid, --where, --arg and --resume" in error
+    code, _, error = line("erase", "--where", "customer = '7'", "--yes")
+    assert code == 2 and "column 'customer' is in no table" in error

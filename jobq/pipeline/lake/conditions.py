@@ -1,0 +1,153 @@
+"""What an erasure searches for: conditions on columns, and an argument inside the contents of calls.
+
+Plain data that travels to executors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobq.errors import CodecError, ConfigError
+from jobq.jobs import codec
+from jobq.jobs.signing import is_sealed, unverified
+
+_TEXT = r"'(?:[^']|'')*'"
+_VALUE = rf"(?:{_TEXT}|-?\d+)"
+_CONDITION = re.compile(
+    rf"\s*(?P<column>\w+)\s*(?:(?P<sign>=|!=|<>)\s*(?P<value>{_VALUE})"
+    rf"|in\s*\((?P<values>\s*{_VALUE}(?:\s*,\s*{_VALUE})*)\s*\))\s*",
+    re.IGNORECASE,
+)
+_AND = re.compile(r"and\b", re.IGNORECASE)
+
+
+class Condition(NamedTuple):
+    """A column has one of the values, or none of them."""
+
+    column: str
+    values: tuple[str, ...]
+    is_not: bool = False
+
+
+class Argument(NamedTuple):
+    """A call has this argument, or a key of this name inside an argument. A name of digits is a position, from 0."""
+
+    name: str
+    value: str
+
+    def is_in(self, content: Any) -> bool:
+        """Return whether JSON data has it at any depth."""
+        if isinstance(content, dict):
+            return any(self._is(key, value) or self.is_in(value) for key, value in content.items())
+        return isinstance(content, list | tuple) and any(map(self.is_in, content))
+
+    def is_in_call(self, args: Sequence[Any], kwargs: Any) -> bool:
+        """Return whether a call has it."""
+        by_position = any(self._is(str(at), value) for at, value in enumerate(args))
+        return by_position or self.is_in(list(args)) or self.is_in(kwargs)
+
+    def _is(self, name: str, value: Any) -> bool:
+        if name != self.name or isinstance(value, dict | list):
+            return False
+        text = value if isinstance(value, str) else json.dumps(value)
+        return bool(text == self.value)
+
+
+class Sought(NamedTuple):
+    """Rows of a queue or topic (None: of all) with all conditions, and with the argument if there is one."""
+
+    queue: str | None
+    conditions: tuple[Condition, ...]
+    argument: Argument | None
+
+    def columns(self) -> set[str]:
+        """Return the columns that it reads."""
+        content = {"content"} if self.argument else set()
+        return {one.column for one in self.conditions} | content
+
+    def mask(self, rows: pa.Table, queue: str) -> tuple[Any, int]:
+        """Return of each row whether it is meant, and how many contents could not be searched. queue: the column."""
+        found: Any = pa.array([True] * rows.num_rows, pa.bool_())
+        terms = [Condition(queue, (self.queue,))] if self.queue is not None else []
+        for one in [*terms, *self.conditions]:
+            found = pc.and_(found, _matches(rows[one.column], one))
+        if self.argument is None:
+            return found, 0
+        contents = pc.if_else(found, rows["content"], None).to_pylist()
+        answers = [None if one is None else has_argument(one, self.argument) for one in contents]
+        unsearched = sum(
+            content is not None and answer is None
+            for content, answer in zip(contents, answers, strict=True)
+        )
+        return pa.array([bool(one) for one in answers], pa.bool_()), unsearched
+
+
+def _matches(column: Any, one: Condition) -> Any:
+    texts = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
+    found = pc.is_in(texts, pa.array(one.values, texts.type))
+    return pc.and_(pc.invert(found), pc.is_valid(texts)) if one.is_not else found
+
+
+def has_argument(content: bytes, argument: Argument) -> bool | None:
+    """Return whether a call or JSON data has the argument; None if the bytes can't be searched."""
+    plain = unverified(content)
+    if is_sealed(plain):
+        return None
+    try:
+        call = codec.decode(plain)
+    except CodecError:
+        pass
+    else:
+        return argument.is_in_call(call.args, call.kwargs)
+    try:
+        found = codec.decode_any(plain)
+    except CodecError:
+        return None
+    return argument.is_in(found) if isinstance(found, dict | list) else None
+
+
+def parsed_conditions(text: str) -> tuple[Condition, ...]:
+    """Parse `key = 'acme' and job in ('a', 'b')`; ConfigError says what can't be read."""
+    return tuple(_conditions(text))
+
+
+def _conditions(text: str) -> Iterator[Condition]:
+    at = 0
+    while True:
+        found = _CONDITION.match(text, at)
+        if found is None:
+            raise ConfigError(
+                f"condition {text[at : at + 80]!r} can't be read; write column = 'text', column != 'text' or "
+                "column in ('a', 'b'), with 'and' between them"
+            )
+        values = re.findall(_VALUE, found["value"] or found["values"])
+        yield Condition(
+            found["column"].lower(), tuple(map(_value, values)), found["sign"] in ("!=", "<>")
+        )
+        at = found.end()
+        if at == len(text):
+            return
+        following = _AND.match(text, at)
+        if following is None:
+            raise ConfigError(
+                f"condition {text[at : at + 80]!r} can't be read; 'and' joins conditions"
+            )
+        at = following.end()
+
+
+def _value(text: str) -> str:
+    return text[1:-1].replace("''", "'") if text.startswith("'") else text
+
+
+def parsed_argument(text: str) -> Argument:
+    """Parse `customer=7`."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise ConfigError(f"--arg {text[:80]!r} has no value; write NAME=VALUE")
+    return Argument(name.strip(), value)

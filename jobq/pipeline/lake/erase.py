@@ -1,0 +1,418 @@
+"""Erase messages from the lake: rows, replaced files, log entries. Hashes stay, so that they don't come back.
+
+1. `selected` finds what is meant: mids, messages of topics, entries of the quarantine.
+2. `begin` commits their tombstones. From then on the ingest leaves them out.
+3. `finish` rewrites each file that has rows with tombstones, deletes the old files and log entries, and records how
+   many rows of each table were erased.
+
+A process that dies after `begin` leaves an erasure that isn't done: the next `finish` starts again with the
+tombstones alone. Files without such rows are read and not written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobq.errors import ConfigError, LakeError, PipelineError
+from jobq.pipeline.engine import Engine
+from jobq.pipeline.lake import upkeep
+from jobq.pipeline.lake.commit import (
+    OVERTAKEN,
+    CommitConflictError,
+    Drop,
+    commit_files,
+    last_batch_again,
+    state_of,
+    taken_back,
+)
+from jobq.pipeline.lake.conditions import Argument, Condition, Sought
+from jobq.pipeline.lake.files import (
+    COMPACTED,
+    INGESTED,
+    DataFile,
+    DataFileWriter,
+    LiveFile,
+    files_by_day,
+    live_files,
+    row_groups,
+    write_rows,
+)
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
+from jobq.pipeline.lake.tables import DEAD, ERASED, EVENTS, QUARANTINE, ROLLUP, TABLES, TOPICS
+from jobq.pipeline.lake.tombstones import (
+    NAMED,
+    TombstoneFiles,
+    Tombstones,
+    hash_of,
+    names_of_rows,
+    tombstone_files,
+)
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+#: Bytes of files in a unit, and units between two commits.
+UNIT_BYTES = 64 * 1024 * 1024
+UNITS = 16
+#: Tables with contents, which `--arg` searches.
+SEARCHED = (DEAD.name, TOPICS.name, QUARANTINE.name)
+
+
+class Erasable(NamedTuple):
+    """One thing to erase. kind: mid, message of a topic, or entry of the quarantine. queue: None for all queues."""
+
+    kind: str
+    queue: str | None
+    name: str
+
+
+@dataclass
+class Selection:
+    """What to erase. unsearched: by table, contents that could not be searched for an argument."""
+
+    found: set[Erasable] = field(default_factory=set)
+    unsearched: Counter[str] = field(default_factory=Counter)
+
+
+class _SearchUnit(NamedTuple):
+    table: str
+    store: LakeStore
+    files: tuple[LiveFile, ...]
+    sought: Sought
+
+
+class _EraseUnit(NamedTuple):
+    table: str
+    store: LakeStore
+    files: tuple[LiveFile, ...]
+    tombstones: TombstoneFiles | Tombstones
+
+
+class _Found(NamedTuple):
+    names: tuple[Erasable, ...] = ()
+    unsearched: int = 0
+    failed: str = ""
+
+
+class _Rewritten(NamedTuple):
+    """A file that had erased rows, and the files with its other rows."""
+
+    old: LiveFile
+    new: tuple[DataFile, ...]
+    rows: int
+
+
+class _RewriteResult(NamedTuple):
+    files: tuple[_Rewritten, ...] = ()
+    failed: str = ""
+
+
+def selected(
+    lake: Lake, engine: Engine, mids: Iterable[str] = (), queue: str | None = None,
+    conditions: Sequence[Condition] = (), argument: Argument | None = None,
+) -> Selection:  # fmt: skip
+    """Find what to erase: these mids, the rows with all conditions, and the contents with the argument.
+
+    Mids are selected whether the lake has them or not. A condition selects messages by events, job_runs and dead, and
+    messages of topics and entries of the quarantine by themselves.
+    """
+    chosen = Selection({Erasable("mid", queue, mid) for mid in mids})
+    if not conditions and argument is None:
+        return chosen
+    _check_columns(conditions)
+    for name in NAMED:
+        names = {column.name for column in TABLES[name].columns}
+        if any(one.column not in names for one in conditions) or (
+            argument is not None and name not in SEARCHED
+        ):
+            continue
+        sought = Sought(queue, tuple(conditions), argument)
+        files = live_files(lake.table(name))
+        units = [_SearchUnit(name, lake.below(name), some, sought) for some in _grouped(files)]
+        for answer in engine.run(_search, units, sum(one.rows for one in files)):
+            if answer.failed:
+                raise PipelineError(answer.failed)
+            chosen.found.update(answer.names)
+            if answer.unsearched:
+                chosen.unsearched[name] += answer.unsearched
+    return chosen
+
+
+def _check_columns(conditions: Sequence[Condition]) -> None:
+    known = {column.name for name in NAMED for column in TABLES[name].columns}
+    for one in conditions:
+        if one.column not in known:
+            raise ConfigError(
+                f"column {one.column!r} is in no table; take one of {', '.join(sorted(known))}"
+            )
+
+
+def _grouped(files: Iterable[LiveFile]) -> Iterator[tuple[LiveFile, ...]]:
+    some: list[LiveFile] = []
+    for one in files:
+        some.append(one)
+        if sum(file.size for file in some) >= UNIT_BYTES:
+            yield tuple(some)
+            some = []
+    if some:
+        yield tuple(some)
+
+
+def _search(unit: _SearchUnit) -> _Found:
+    kind, queue, parts = NAMED[unit.table]
+    columns = {queue, *parts, *unit.sought.columns()}
+    found: set[Erasable] = set()
+    unsearched = 0
+    try:
+        for file in unit.files:
+            for rows in row_groups(unit.store, file, TABLES[unit.table], sorted(columns)):
+                mask, skipped = unit.sought.mask(rows, queue)
+                unsearched += skipped
+                rows = rows.filter(mask)
+                names = zip(rows[queue].to_pylist(), names_of_rows(unit.table, rows).to_pylist())
+                found.update(Erasable(kind, *name) for name in names if name[1] is not None)
+    except LakeError as error:
+        return _Found(failed=str(error))
+    return _Found(tuple(found), unsearched)
+
+
+def begin(lake: Lake, chosen: Iterable[Erasable], what: str) -> str:
+    """Commit tombstones, and return the erasure's id. what: how it was asked for, without any value."""
+    # An earlier jobq would ingest what is erased.
+    lake.upgrade()
+    files = tombstone_files(lake)
+    salt = files.load().salt if files else b""
+    salt, erasure, at = salt or os.urandom(32), uuid.uuid4().hex, datetime.now(UTC)
+    common = {"erasure": erasure, "at": at, "salt": salt}
+    _append(lake, [{**common, "kind": "begun", "note": what}, *_tombstones(chosen, common)])
+    return erasure
+
+
+def _tombstones(chosen: Iterable[Erasable], common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**common, "kind": kind, "queue": queue, "hash": hash_of(common["salt"], kind, name)}
+        for kind, queue, name in sorted(chosen, key=str)
+    ]
+
+
+def _append(lake: Lake, rows: list[dict[str, Any]]) -> None:
+    files = write_rows(lake.below(ERASED.name), ERASED, pa.Table.from_pylist(rows, ERASED.schema()))
+    delta = lake.made(ERASED.name)
+    with taken_back(lake.below(ERASED.name), files):
+        commit_files(lake, ERASED.name, delta, [file.action() for file in files])
+
+
+def pending(lake: Lake) -> dict[str, str]:
+    """Return the erasures that aren't done: what each was asked for, by its id."""
+    files = tombstone_files(lake)
+    return files.load().begun if files else {}
+
+
+def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None) -> dict[str, int]:
+    """Return how many rows of each table have tombstones, or would be erased with what is chosen."""
+    marks: TombstoneFiles | Tombstones | None = tombstone_files(lake)
+    if chosen is not None:
+        salt = os.urandom(32)
+        marks = Tombstones(
+            [pa.Table.from_pylist(_tombstones(chosen, {"salt": salt}), ERASED.schema())]
+        )
+    found = dict.fromkeys(NAMED, 0)
+    for name in NAMED:
+        if marks is None:
+            break
+        files = live_files(lake.table(name))
+        units = [_EraseUnit(name, lake.below(name), some, marks) for some in _grouped(files)]
+        for answer in engine.run(_count, units, sum(one.rows for one in files)):
+            if isinstance(answer, str):
+                raise PipelineError(answer)
+            found[name] += answer
+    return found
+
+
+def _count(unit: _EraseUnit) -> int | str:
+    try:
+        marks = unit.tombstones.load()
+        return sum(_erased_rows(unit, marks, file) for file in unit.files)
+    except LakeError as error:
+        return str(error)
+
+
+def finish(
+    lake: Lake, engine: Engine, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+    enough: Callable[[], bool] = lambda: False,
+) -> dict[str, int] | None:  # fmt: skip
+    """Do what erasures begun before have left; return the rows erased by table, None if `enough()` ended it.
+
+    alone: a context entered for each group of files, such as a RepeatedLock.
+    """
+    erased = dict.fromkeys(NAMED, 0)
+    for name in NAMED:
+        for rows in _rewritten(lake, engine, name, alone, enough):
+            erased[name] += rows
+    if enough():
+        return None
+    with alone():
+        # In a bucket, which has no lock, an ingest may have added files.
+        for name in NAMED:
+            erased[name] += sum(_rewritten(lake, engine, name, nullcontext, enough))
+        forget_erased_days(lake)
+        for name in TABLES:
+            if name != ERASED.name:
+                _purge(lake, name)
+        at, note = datetime.now(UTC), json.dumps({"rows": erased})
+        done = [{"erasure": one, "at": at, "kind": "done", "note": note} for one in pending(lake)]
+        if done:
+            _append(lake, done)
+    return erased
+
+
+def _rewritten(
+    lake: Lake, engine: Engine, name: str, alone: Callable[[], AbstractContextManager[None]],
+    enough: Callable[[], bool],
+) -> Iterator[int]:  # fmt: skip
+    """Rewrite the files of a table, some at a time; yield how many rows each commit dropped."""
+    seen: set[str] = set()
+    overtaken = 0
+    while not enough():
+        with alone():
+            marks, delta = tombstone_files(lake), lake.table(name)
+            files = [one for one in live_files(delta) if one.path not in seen]
+            if marks is None or delta is None or not files:
+                return
+            delta = lake.made(name)
+            groups = list(_grouped(files))[:UNITS]
+            units = [_EraseUnit(name, lake.below(name), some, marks) for some in groups]
+            rows = sum(one.rows for some in groups for one in some)
+            try:
+                done = _commit(lake, name, delta, list(engine.run(_rewrite, units, rows)))
+            except CommitConflictError:
+                overtaken += 1
+                if overtaken >= OVERTAKEN:
+                    raise
+                continue
+        overtaken = 0
+        seen.update(one.path for some in groups for one in some)
+        seen.update(one.path for each in done for one in each.new)
+        yield sum(each.rows for each in done)
+
+
+def _commit(
+    lake: Lake, name: str, delta: DeltaTable, answers: Sequence[_RewriteResult]
+) -> list[_Rewritten]:
+    done = [each for answer in answers for each in answer.files]
+    store, new = lake.below(name), [one for each in done for one in each.new]
+    failed = next((answer.failed for answer in answers if answer.failed), "")
+    if failed:
+        remove_files(store, [one.path for one in new])
+        raise PipelineError(failed)
+    if done:
+        actions: list[Any] = [
+            *upkeep.removal(each.old for each in done),
+            *(one.action() for one in new),
+        ]
+        with taken_back(store, new):
+            rows = sum(each.rows for each in done)
+            commit_files(lake, name, delta, actions, drop=Drop(erased=rows))
+    return done
+
+
+def _rewrite(unit: _EraseUnit) -> _RewriteResult:
+    done: list[_Rewritten] = []
+    try:
+        marks = unit.tombstones.load()
+        for file in unit.files:
+            rows = _erased_rows(unit, marks, file)
+            if rows:
+                done.append(_Rewritten(file, tuple(_written(unit, marks, file)), rows))
+    except LakeError as error:
+        remove_files(unit.store, [one.path for each in done for one in each.new])
+        return _RewriteResult(failed=str(error))
+    return _RewriteResult(tuple(done))
+
+
+def _erased_rows(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> int:
+    """Count the rows with tombstones by the columns that name them."""
+    _, queue, parts = NAMED[unit.table]
+    columns = [queue, *parts, *(["content"] if unit.table == QUARANTINE.name else [])]
+    masks = (
+        marks.mask(unit.table, rows)
+        for rows in row_groups(unit.store, file, TABLES[unit.table], columns)
+    )
+    return sum(pc.sum(mask.cast(pa.int64())).as_py() for mask in masks if mask is not None)
+
+
+def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFile]:
+    """Write the rows without tombstones, in their order, into a file of the same kind."""
+    prefix = file.path.rpartition("/")[2].partition("-")[0]
+    form = (COMPACTED if file.is_compact else INGESTED)._replace(prefix=prefix)
+    table = TABLES[unit.table]
+    with DataFileWriter(unit.store, table, form) as writer:
+        for rows in row_groups(unit.store, file, table):
+            writer.add(marks.kept(unit.table, rows))
+        return writer.finish()
+
+
+def forget_erased_days(lake: Lake) -> None:
+    """Have the rollups of days with erased events computed again, and drop those of days without any event left.
+
+    Days that have expired keep their rows, because they can't be computed again.
+    """
+    delta = lake.table(ROLLUP.name)
+    state, events = state_of(delta, ROLLUP.app), lake.table(EVENTS.name)
+    made: dict[str, int] = state.facts.get("days", {})
+    kept_from = state_of(events, EVENTS.app).before
+    rows = {
+        day: sum(one.rows for one in some) for day, some in files_by_day(live_files(events)).items()
+    }
+    less = {day for day, number in made.items() if day >= kept_from and rows.get(day, 0) < number}
+    if delta is None or not less:
+        return
+    gone = [one for one in live_files(delta) if one.dt in less and one.dt not in rows]
+    days = {
+        day: 0 if day in less else number
+        for day, number in made.items()
+        if day not in less or day in rows
+    }
+    after = replace(state, batch=state.batch + 1, facts={**state.facts, "days": days})
+    commit_files(lake, ROLLUP.name, delta, upkeep.removal(gone), after)
+
+
+def _purge(lake: Lake, name: str) -> None:
+    """Delete the files and log entries that only earlier versions of a table need."""
+    delta, table = lake.table(name), TABLES[name]
+    if delta is None:
+        return
+    store = lake.below(name)
+    with lake_errors(store):
+        # Files that are in no commit may be of an ingest into a bucket that works just now.
+        delta.vacuum(
+            retention_hours=0, dry_run=False, full=store.is_local, enforce_retention_duration=False,
+            commit_properties=last_batch_again(delta, table.app),
+        )  # fmt: skip
+        commit_files(lake, name, lake.made(name), [], drop=Drop(log=True))
+        delta = lake.made(name)
+        delta.create_checkpoint()
+        _forget_log(store, delta.version())
+
+
+def _forget_log(store: LakeStore, version: int) -> None:
+    """Delete the log entries before this version, of which there is a checkpoint."""
+    from pyarrow.fs import FileSelector, FileType
+
+    opened = store.files()
+    for one in opened.get_file_info(FileSelector("_delta_log", recursive=True)):
+        number = one.base_name.partition(".")[0]
+        if one.type == FileType.File and number.isdigit() and int(number) < version:
+            opened.delete_file(one.path)

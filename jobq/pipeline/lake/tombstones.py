@@ -1,0 +1,153 @@
+"""Which rows stay out of the lake because they were erased: salted hashes, never the names themselves.
+
+The table `erased` has one row for each erased message, topic message and entry of the quarantine. A `TombstoneFiles`
+travels to executors; they read the hashes once per process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobq.pipeline.lake.files import live_files, rows_of_paths
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.tables import DEAD, ERASED, EVENTS, JOB_RUNS, QUARANTINE, TOPICS
+
+#: What names the rows of each table: the kind of tombstone, the column with the queue or topic, and those of the name.
+NAMED = {
+    EVENTS.name: ("mid", "queue", ("mid",)),
+    JOB_RUNS.name: ("mid", "queue", ("mid",)),
+    DEAD.name: ("mid", "queue", ("mid",)),
+    TOPICS.name: ("message", "topic", ("index", "at")),
+    QUARANTINE.name: ("entry", "queue", ("entry_id",)),
+}
+#: Words of an entry that may be mids. A mid may have other characters; a record's fields are taken whole, too.
+_WORDS = re.compile(rb"[\w~:.@+-]+")
+
+
+class TombstoneFiles(NamedTuple):
+    """The files of the table `erased`. Plain data that travels."""
+
+    store: LakeStore
+    paths: tuple[str, ...]
+
+    def load(self) -> Tombstones:
+        """Read the hashes, or return those that this process has read."""
+        key = (self.store.uri, self.paths)
+        if key not in _LOADED:
+            _LOADED.clear()
+            _LOADED[key] = Tombstones(rows_of_paths(self.store, self.paths))
+        return _LOADED[key]
+
+
+_LOADED: dict[tuple[str, tuple[str, ...]], Tombstones] = {}
+
+
+def tombstone_files(lake: Lake) -> TombstoneFiles | None:
+    """Return the files with the tombstones; None if nothing was ever erased."""
+    paths = tuple(sorted(one.path for one in live_files(lake.table(ERASED.name))))
+    return TombstoneFiles(lake.below(ERASED.name), paths) if paths else None
+
+
+def hash_of(salt: bytes, kind: str, name: str) -> bytes:
+    """Return the hash of a name, 16 bytes."""
+    text = f"{kind}\0{name}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16, key=salt).digest()
+
+
+class Tombstones:
+    """The hashes in memory. begun: what each erasure that isn't done was asked for, by its id."""
+
+    def __init__(self, tables: Iterable[pa.Table]) -> None:
+        #: Salt -> hash -> queues; None among them: in every queue.
+        self._queues: dict[bytes, dict[bytes, set[str | None]]] = {}
+        self.begun: dict[str, str] = {}
+        self.salt = b""
+        done = set()
+        for table in tables:
+            for row in table.to_pylist():
+                if row["kind"] == "begun":
+                    self.begun[row["erasure"]] = row["note"] or ""
+                elif row["kind"] == "done":
+                    done.add(row["erasure"])
+                else:
+                    hashes = self._queues.setdefault(row["salt"], {})
+                    hashes.setdefault(row["hash"], set()).add(row["queue"])
+                self.salt = row["salt"] or self.salt
+        for one in done:
+            self.begun.pop(one, None)
+
+    def load(self) -> Tombstones:
+        """Return itself, as files of tombstones do after reading."""
+        return self
+
+    def __len__(self) -> int:
+        return sum(len(hashes) for hashes in self._queues.values())
+
+    def queues(self, kind: str, name: str) -> set[str | None]:
+        """Return the queues in which the name is erased; None among them: in every queue."""
+        found: set[str | None] = set()
+        for salt, hashes in self._queues.items():
+            found |= hashes.get(hash_of(salt, kind, name), set())
+        return found
+
+    def has(self, kind: str, queue: str, name: str) -> bool:
+        """Return whether this one is erased."""
+        return not {None, queue}.isdisjoint(self.queues(kind, name))
+
+    def mask(self, table: str, rows: pa.Table) -> Any:
+        """Return of each row of a table whether it is erased; None if no row is."""
+        kind, column, _ = NAMED[table]
+        found = self._named(kind, rows[column], names_of_rows(table, rows))
+        if table == QUARANTINE.name and "content" in rows.column_names:
+            inside = pa.array(self._in_contents(rows), pa.bool_())
+            found = inside if found is None else pc.or_(found, inside)
+        return found if found is not None and pc.any(found).as_py() else None
+
+    def kept(self, table: str, rows: pa.Table) -> pa.Table:
+        """Return the rows that aren't erased."""
+        mask = self.mask(table, rows) if rows.num_rows else None
+        return rows if mask is None else rows.filter(pc.invert(mask))
+
+    def is_named_in(self, queue: str, content: bytes | None) -> bool:
+        """Return whether bytes of an entry have the mid of an erased message."""
+        words = {*(content or b"").split(b"\x1f"), *_WORDS.findall(content or b"")}
+        return any(self.has("mid", queue, word.decode("utf-8", "replace")) for word in words)
+
+    def _named(self, kind: str, queues: Any, names: Any) -> Any:
+        everywhere: list[str] = []
+        by_queue: dict[str, list[str]] = {}
+        for name in pc.unique(names).to_pylist():
+            for queue in self.queues(kind, name) if name is not None else ():
+                (everywhere if queue is None else by_queue.setdefault(queue, [])).append(name)
+        found = None
+        for queue, some in [(None, everywhere), *by_queue.items()]:
+            if not some:
+                continue
+            mask = pc.is_in(names, pa.array(some, pa.string()))
+            if queue is not None:
+                mask = pc.and_(mask, pc.is_in(queues, pa.array([queue], pa.string())))
+            found = mask if found is None else pc.or_(found, mask)
+        return found
+
+    def _in_contents(self, rows: pa.Table) -> list[bool]:
+        pairs: Any = zip(rows["queue"].to_pylist(), rows["content"].to_pylist(), strict=True)
+        return [self.is_named_in(queue, content) for queue, content in pairs]
+
+
+def names_of_rows(table: str, rows: pa.Table) -> Any:
+    """Return the name of each row, as its tombstone has it."""
+    columns: list[Any] = [_text(rows[name]) for name in NAMED[table][2]]
+    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "@")
+
+
+def _text(column: Any) -> Any:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    return column.cast(pa.string())

@@ -1,0 +1,246 @@
+"""Erasing leaves nothing of a message in the folder, and it doesn't come back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobq.errors import ConfigError
+from jobq.jobs.codec import encode
+from jobq.pipeline.engine import Engine
+from jobq.pipeline.lake import dead_messages, erase, inspection, rollup, upkeep
+from jobq.pipeline.lake.commit import IngestState, adopt, commit_files, state_of
+from jobq.pipeline.lake.conditions import has_argument, parsed_argument, parsed_conditions
+from jobq.pipeline.lake.erase import Erasable
+from jobq.pipeline.lake.files import INGESTED, live_files
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tombstones import NAMED
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from jobq.topics import Topic
+from tests.pipeline.lake.conftest import rows
+
+LOCAL = Engine("local")
+
+
+def traces(folder: Path, *values: str) -> list[str]:
+    """Files in which a value can still be read: in the bytes, or in the cells of a Parquet file."""
+    wanted = [value.encode() for value in values]
+    found = []
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        text = path.read_bytes()
+        if path.suffix == ".parquet":
+            text += repr(pq.ParquetFile(path).read().to_pylist()).encode()
+        found += [f"{path.name}: {value!r}" for value in wanted if value in text]
+    return found
+
+
+def folder(lake: Lake) -> Path:
+    return Path(lake.store.uri)
+
+
+def faults(lake: Lake) -> list[str]:
+    return [one.text for one in inspection.check(lake) if one.level == "fail"]
+
+
+MIDS = [f"mail-{number}-of-customer" for number in range(6)]
+
+
+def bury(queue, number: int) -> None:
+    """A message of this customer that dies, and whose event is on record."""
+    arguments = {"customer": number, "to": f"c{number}@a.b"}
+    queue.enqueue(
+        encode("shop.mail", (f"street {number}",), arguments), mid=MIDS[number], key=f"key-{number}"
+    )
+    [message] = queue.dequeue(1).messages
+    ending = {"outcome": "dead", "reason": f"No such street {number}"}
+    queue.finish([Ending(mid=message.mid, token=message.token, **ending)])
+
+
+def take_in(lake: Lake, client) -> None:
+    work = Ingest(lake, client, LOCAL)
+    work.events()
+    work.topics()
+    dead_messages.keep_dead(lake, client, ["low"])
+
+
+@pytest.fixture
+def customers(lake, valkey_client, valkey_queue):
+    """Customers 0 to 3: each has a message that died, a message of a topic and an entry that is no record."""
+    valkey_queue.admin.events_level("all")
+    orders = Topic("orders", valkey_client)
+    for number in range(4):
+        bury(valkey_queue, number)
+        content = {"order": {"customer": number, "to": f"c{number}@a.b"}}
+        orders.append(json.dumps(content).encode(), key=f"key-{number}")
+        odd = f"odd\x1f{MIDS[number]}\x1fentry"
+        valkey_client.command("XADD", "jobq:{low}:events", "*", "9", odd)
+        if number % 2:
+            take_in(lake, valkey_client)
+    upkeep.compact(lake, ["events"])
+    return lake
+
+
+def of_customer(number: int) -> tuple[str, ...]:
+    return MIDS[number], f"key-{number}", f"c{number}@a.b", f"street {number}"
+
+
+def finished(lake: Lake, engine: Engine = LOCAL) -> dict[str, int]:
+    done = erase.finish(lake, engine)
+    assert done is not None
+    return done
+
+
+@pytest.mark.parametrize("asked", ["arg", "where"])
+def test_nothing_of_a_customer_is_left_in_any_file(customers, valkey_client, asked):
+    words = {"arg": {"argument": parsed_argument("customer=2")},
+             "where": {"conditions": parsed_conditions("key = 'key-2'")}}  # fmt: skip
+    assert len(traces(folder(customers), *of_customer(2))) > 6
+    before = {name: len(rows(customers, name)) for name in NAMED}
+
+    found = erase.selected(customers, LOCAL, **words[asked])
+    # Contents of the quarantine that are no JSON.
+    assert found.unsearched == ({"quarantine": 4} if asked == "arg" else {})
+    counted = erase.counted(customers, LOCAL, found.found)
+    erase.begin(customers, found.found, asked)
+    assert faults(customers) == [
+        "an erasure was begun and isn't done; run 'jobq lake erase --resume'",
+        *(f"{counted[name]:,} rows are erased ones; run 'jobq lake erase --resume'" for name in NAMED if counted[name]),
+    ]  # fmt: skip
+    done = finished(customers)
+
+    assert done == counted == {"events": 2, "job_runs": 0, "dead": 1, "topics": 1, "quarantine": 1}
+    assert traces(folder(customers), *of_customer(2)) == []
+    assert {name: len(rows(customers, name)) + done[name] for name in NAMED} == before
+    assert {row["mid"] for row in rows(customers)} == {MIDS[0], MIDS[1], MIDS[3]}
+    assert faults(customers) == []
+    assert [row["kind"] for row in rows(customers, "erased")].count("done") == 1
+
+    # Nor does it come back: what the server still has, and what it gets now.
+    bury(Queue("low", valkey_client), 2)
+    bury(Queue("low", valkey_client), 4)
+    take_in(customers, valkey_client)
+    adopt(customers, valkey_client)
+    take_in(customers, valkey_client)
+    assert {row["mid"] for row in rows(customers)} == {MIDS[0], MIDS[1], MIDS[3], MIDS[4]}
+    assert traces(folder(customers), MIDS[2], "c2@a.b") == []
+    assert faults(customers) == []
+
+
+def test_a_mid_of_one_queue_is_erased_there_alone(lake, write, ingest):
+    write("low", 3)
+    write("high", 3)
+    ingest.events()
+    erase.begin(lake, [Erasable("mid", "low", "m2"), Erasable("mid", None, "m3")], "mid")
+    assert finished(lake)["events"] == 3
+    left = sorted((row["queue"], row["mid"]) for row in rows(lake))
+    assert left == [("high", "m1"), ("high", "m2"), ("low", "m1")]
+
+
+@pytest.mark.parametrize("step", [0, 2, 4, 7, 11])
+def test_an_erasure_that_is_killed_at_any_step_is_finished_by_the_next(
+    customers, monkeypatch, step
+):
+    """The steps: commits of the tables, their vacuums, their logs, and the last row of the table `erased`."""
+    chosen = erase.selected(customers, LOCAL, argument=parsed_argument("customer=1")).found
+    erase.begin(customers, chosen, "arg customer")
+    steps = iter(range(step))
+
+    class Killed(BaseException):
+        pass
+
+    def dying(function):
+        def step_of(*args, **words):
+            if next(steps, None) is None:
+                raise Killed
+            return function(*args, **words)
+
+        return step_of
+
+    with monkeypatch.context() as patch:
+        for name in ("commit_files", "_purge", "_append"):
+            patch.setattr(erase, name, dying(getattr(erase, name)))
+        with pytest.raises(Killed):
+            erase.finish(customers, LOCAL)
+    # Nothing was half done: a row is there or erased, and the counts agree.
+    assert all("--resume" in fault for fault in faults(customers)) and faults(customers)
+    finished(customers)
+    assert traces(folder(customers), *of_customer(1)) == []
+    assert faults(customers) == []
+    assert erase.pending(customers) == {}
+
+
+def test_rollups_of_days_with_erased_events_are_computed_again(customers):
+    day = live_files(customers.table("events"))[0].dt
+    count = sum(one.rows for one in live_files(customers.table("events")))
+    made = IngestState(batch=1, rows=0, facts={"days": {day: count, "2001-01-01": 3}})
+    commit_files(customers, "rollup_hourly", customers.made("rollup_hourly"), [], made)
+    assert rollup.stale(customers) == {}
+    erase.begin(customers, [Erasable("mid", "low", MIDS[0])], "mid")
+    erased = finished(customers)["events"]
+    assert rollup.stale(customers) == {day: count - erased}
+    # The day without any event left is not kept by its rollups.
+    assert (
+        "2001-01-01"
+        not in state_of(customers.table("rollup_hourly"), "jobq-rollup_hourly").facts["days"]
+    )
+
+
+def test_large_files_are_rewritten_row_group_by_row_group(customers, monkeypatch):
+    monkeypatch.setattr("jobq.pipeline.lake.files.INGESTED", INGESTED._replace(group=2))
+    monkeypatch.setattr("jobq.pipeline.lake.erase.UNIT_BYTES", 1)
+    monkeypatch.setattr("jobq.pipeline.lake.erase.UNITS", 1)
+    erase.begin(customers, [Erasable("mid", None, mid) for mid in MIDS[:3]], "mid")
+    assert finished(customers)["events"] == 6
+    assert {row["mid"] for row in rows(customers)} == {MIDS[3]}
+    assert faults(customers) == []
+
+
+def test_executors_erase_the_same(customers, spark):
+    chosen = erase.selected(
+        customers, Engine("spark", session=lambda: spark), argument=parsed_argument("customer=3")
+    )
+    assert chosen == erase.selected(customers, LOCAL, argument=parsed_argument("customer=3"))
+    erase.begin(customers, chosen.found, "arg customer")
+    done = finished(customers, Engine("spark", session=lambda: spark))
+    assert done == {"events": 2, "job_runs": 0, "dead": 1, "topics": 1, "quarantine": 1}
+    assert traces(folder(customers), *of_customer(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("key = 'a'", [("key", ("a",), False)]),
+        ("Key='it''s' AND job != 'b'", [("key", ("it's",), False), ("job", ("b",), True)]),
+        ("attempt in (1, 2) and key in ('x')", [("attempt", ("1", "2"), False), ("key", ("x",), False)]),
+        ("key = 'a' or job = 'b'", None), ("key like 'a%'", None), ("", None), ("key = a", None),
+    ],
+)  # fmt: skip
+def test_conditions_are_read_or_refused(text, meant):
+    if meant is None:
+        with pytest.raises(ConfigError, match="can't be read"):
+            parsed_conditions(text)
+        return
+    assert list(map(tuple, parsed_conditions(text))) == meant
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (encode("a", (7,), {}), False), (encode("a", (), {"customer": 7}), True),
+        (encode("a", (), {"customer": "7"}), True), (encode("a", ({"x": [{"customer": 7}]},), {}), True),
+        (encode("a", (), {"customer": 70}), False),
+        (b"jobq-s1 k " + b"0" * 64 + b"\n" + encode("a", (), {"customer": 7}), True),
+        (b"jobq-e1 k\n\x00\x01", None), (b"\x1f\x8b\x08zipped", None), (b"7", None), (b'{"customer":7}', True),
+    ],
+)  # fmt: skip
+def test_an_argument_is_found_in_calls_and_json_at_any_depth(content, found):
+    assert has_argument(content, parsed_argument("customer=7")) is found
+    if found is not None:
+        assert has_argument(encode("a", (5, 7)), parsed_argument("1=7")) is True
