@@ -123,7 +123,8 @@ class Tombstones:
     def _named(self, kind: str, queues: Any, names: Any) -> Any:
         everywhere: list[str] = []
         by_queue: dict[str, list[str]] = {}
-        for name in pc.unique(names).to_pylist():
+        each: list[Any] = pc.unique(names).to_pylist()
+        for name in each:
             for queue in self.queues(kind, name) if name is not None else ():
                 (everywhere if queue is None else by_queue.setdefault(queue, [])).append(name)
         found = None

@@ -59,8 +59,8 @@ def bury(queue, number: int) -> None:
         encode("shop.mail", (f"street {number}",), arguments), mid=MIDS[number], key=f"key-{number}"
     )
     [message] = queue.dequeue(1).messages
-    ending = {"outcome": "dead", "reason": f"No such street {number}"}
-    queue.finish([Ending(mid=message.mid, token=message.token, **ending)])
+    why = f"No such street {number}"
+    queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason=why)])
 
 
 def take_in(lake: Lake, client) -> None:
