@@ -126,7 +126,7 @@ class Tombstones:
         each: list[Any] = pc.unique(names).to_pylist()
         for name in each:
             for queue in self.queues(kind, name) if name is not None else ():
-                (everywhere if queue is None else by_queue.setdefault(queue, [])).append(name)
+                (everywhere if queue is None else by_queue.setdefault(queue, [])).append(str(name))
         found = None
         for queue, some in [(None, everywhere), *by_queue.items()]:
             if not some:
