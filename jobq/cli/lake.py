@@ -429,6 +429,23 @@ def mark(session: Session, lake: Lake, name: str, at: str | None) -> None:
 NOTE_EVERY_S = 5.0
 
 
+@command("ddl", "--lake s3://history/jobq --for trino", "--for duckdb | duckdb", group=lake)
+@on_lake
+@option(
+    "--for spark|databricks|duckdb|trino|snowflake", "engine", "Whose SQL to print.", required=True
+)
+@option("--schema NAME", "Schema to create the tables in.", default="jobq")
+def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
+    """Print the SQL that registers the tables with another engine.
+
+    The view events_view has the times that the table events stores as differences.
+    """
+    from jobq.pipeline.lake.ddl import statements
+
+    for text in statements(lake, engine, schema):
+        session.say({"sql": text}, f"{text};")
+
+
 @command(
     "replay",
     "--topic orders --since 2026-11-01T00:00Z --until 2026-11-08T00:00Z --to-topic orders-again",

@@ -27,7 +27,7 @@ READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glo
 ELSEWHERE = {
     **{
         f"docs/guides/spark/{name}.md": "tests/pipeline/test_guides.py"
-        for name in ("index", "ingest", "reports", "replay", "erase", "source", "write")
+        for name in ("index", "ingest", "reports", "replay", "erase", "engines", "source", "write")
     },
     "docs/guides/django.md": "tests/django/test_guide.py",
     "docs/migrating.md": "tests/docs/test_migrating.py",
