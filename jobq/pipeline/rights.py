@@ -33,4 +33,5 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
         *(f"~{one}" for one in patterns or [every]), "resetchannels",
         *allowed_for((load(*one) for one in called), _OWN),
         f"(~{literal(keys.queue_names(namespace))} ~{literal(topic_names(namespace))} +sadd +smembers)",
+        f"(~{literal(keys.redactions(namespace))} +hmget)",
     ]  # fmt: skip

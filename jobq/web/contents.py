@@ -24,8 +24,8 @@ from jobq.jobs.signing import (
     unverified,
 )
 from jobq.observe.facts import enqueued_at, job_name
+from jobq.observe.redaction import Redactor, ShownArguments
 from jobq.queue.types import text_of
-from jobq.web.redaction import Redactor, ShownArguments
 
 #: Characters of a text that is shown whole.
 MOST_SHOWN = 65_536

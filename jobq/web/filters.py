@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from jobq.durations import seconds_of
 from jobq.errors import ConfigError
 from jobq.events import KINDS
-from jobq.web.redaction import HIDDEN
+from jobq.observe.redaction import HIDDEN
 
 #: Characters of a filter, and conditions in it.
 MOST_CHARACTERS, MOST_TERMS = 500, 20

@@ -14,6 +14,7 @@ import msgspec
 
 from jobq.client.connection import Client
 from jobq.errors import JobqError, OutOfRangeError, ScriptError, UnavailableError
+from jobq.observe.redaction import Redactor
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.listing import FoundQueues, find_queues
 from jobq.protocols.reliable.listing import queue_record as reliable_record
@@ -29,7 +30,6 @@ from jobq.topics.calls import topic_names
 from jobq.topics.listing import description_record, group_record, lag_record, topic_record
 from jobq.topics.messages import TopicMessage
 from jobq.topics.topic import Topic
-from jobq.web.redaction import Redactor
 
 #: Rows of a page, groups whose lag a list of topics asks for, and characters of a content.
 MOST_ROWS, MOST_GROUPS, MOST_SHOWN = 100, 200, 2_000

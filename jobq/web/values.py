@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jobq.web.redaction import Hidden
+from jobq.observe.redaction import Hidden
 
 #: Parts of one tree, characters of one text, and levels.
 MOST_PARTS, MOST_TEXT, MOST_LEVELS = 500, 4_000, 32

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from jobq.jobs.registry import default_registry
+from jobq.observe.redaction import DeclaredNames, Redactor
 from jobq.web.contents import Contents
 from jobq.web.filters import Filter, FilterError, parse
-from jobq.web.redaction import DeclaredNames, Redactor
 from jobq.web.routes import identity_of
 from jobq.web.site import Site, site_of
 

@@ -22,6 +22,7 @@ from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 from jobq.jobs.codec import encode
 from jobq.limits.limit import Limit
 from jobq.limits.slots import Slots
+from jobq.observe.redaction import Redactor
 from jobq.protocols.reliable.queue import ReliableQueue
 from jobq.protocols.rsmq.client import Rsmq
 from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
@@ -39,7 +40,6 @@ from jobq.web.filters import parse
 from jobq.web.names import encoded as in_path
 from jobq.web.operations.freezing import Freezer
 from jobq.web.operations.store import OperationState, OperationStore
-from jobq.web.redaction import Redactor
 from jobq.web.routes import load_pages
 
 HISTORY_S = 14 * 60

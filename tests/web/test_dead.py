@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from jobq.client.connection import Client
 from jobq.events import attempt_record
+from jobq.observe.redaction import Redactor
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web.contents import Contents
 from jobq.web.dead import filter_of_group, groups, shape
 from jobq.web.filters import Filter, Row, parse
-from jobq.web.redaction import Redactor
 from jobq.web.search import DEAD_KEYS
 from tests.web.test_messages import words
 from tests.web.test_search import call

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobq.observe.redaction import HIDDEN
 from jobq.web.filters import MOST_CHARACTERS, FilterError, Row, parse, quoted
-from jobq.web.redaction import HIDDEN
 
 ROW = Row(
     "mails", "order:7", place="due", job="shop.mail.send", error="Timeout: no route\nTraceback", attempt=3,

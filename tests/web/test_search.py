@@ -13,12 +13,12 @@ from jobq.client.connection import Client
 from jobq.config import CodecSettings
 from jobq.errors import ConfigError
 from jobq.jobs.signing import Seal
+from jobq.observe.redaction import HIDDEN, Redactor
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import search
 from jobq.web.contents import Contents
 from jobq.web.filters import Filter, parse
-from jobq.web.redaction import HIDDEN, Redactor
 from jobq.web.search import FoundRows, SearchLimits
 from tests.hostile import HOSTILE
 

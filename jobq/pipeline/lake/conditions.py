@@ -105,8 +105,9 @@ def has_argument(content: bytes, argument: Argument) -> bool | None:
         pass
     else:
         return argument.is_in_call(call.args, call.kwargs)
+    refused = codec.read_refusal(plain)
     try:
-        found = codec.decode_any(plain)
+        found = codec.decode_any(refused.raw if refused else plain)
     except CodecError:
         return None
     return argument.is_in(found) if isinstance(found, dict | list) else None

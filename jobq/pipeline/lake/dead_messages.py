@@ -2,11 +2,15 @@
 
 They are in a sorted set by time of death, not in a log. Each round reads again the last hour before the newest death
 in the table, and takes the ids that the table doesn't have.
+
+What `@job(redact=...)` of a job hides is hidden in the lake, too. Such a call would run with wrong arguments, so it is
+stored in a form that no worker runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.client.connection import Client
+from jobq.errors import CodecError
+from jobq.jobs import codec
+from jobq.jobs.signing import unverified
+from jobq.observe.redaction import HIDDEN, Redactor
 from jobq.pipeline.lake.commit import IngestState, commit_batch, state_of
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.lake import Lake
@@ -25,11 +33,16 @@ from jobq.pipeline.offsets import LogOffset, latest_time
 from jobq.pipeline.reading.live import QueueRows, dead_batches, newest_death
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
+from jobq.queue import presence
 
 #: A context entered with the name of what is read. An error that it swallows skips that queue or topic.
 Tolerating = Callable[[str], AbstractContextManager[object]]
 #: How far a server's clock may have stepped back between two deaths.
 OVERLAP_MS = 3_600_000
+#: Why a call in the lake can't run.
+REDACTED = "its job hides arguments (redact=), so the lake has them as [hidden]; enqueue it anew"
+#: Hidden texts of so many characters are hidden in the reason of death, too.
+SHORTEST = 4
 
 
 def keep_dead(
@@ -78,9 +91,73 @@ def _files_of(
             with tolerating(f"dead of queue {queue}"):
                 for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
                     rows = _unknown(pa.Table.from_batches([found]), there)
+                    rows = redacted(rows, presence.redactions(client, _jobs_of(rows)))
                     writer.add(erased.kept(DEAD.name, rows) if erased else rows)
                 kept.append(queue)
         return writer.finish(), kept
+
+
+def _jobs_of(rows: pa.Table) -> set[str]:
+    return {job for job in rows["job"].to_pylist() if job is not None}
+
+
+def redacted(rows: pa.Table, hidden: Mapping[str, tuple[str, ...]]) -> pa.Table:
+    """Return dead messages without what their jobs hide. hidden: names by job, as workers stored them."""
+    if not hidden:
+        return rows
+    redactor = Redactor(declared=lambda job: hidden.get(job, ()), usual=())
+    plain: list[Any] = rows.select(["job", "content", "reason"]).to_pylist()
+    for row in plain:
+        if row["job"] in hidden:
+            row.update(_redacted_row(redactor, row))
+    for name in ("content", "reason"):
+        index = rows.schema.get_field_index(name)
+        column = pa.array([row[name] for row in plain], rows.schema.field(name).type)
+        rows = rows.set_column(index, rows.schema.field(name), column)
+    return rows
+
+
+def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
+    job, content, reason = row["job"], row["content"], row["reason"] or ""
+    try:
+        call = codec.decode(unverified(content))
+    except CodecError:
+        # It has the name of a job, and what else it has is unknown.
+        why = "its job hides arguments (redact=), and it is not a call"
+        return {"content": codec.refusal(why, b"", {}), "reason": HIDDEN}
+    shown = redactor.call(job, call.args, call.kwargs)
+    values = {*_hidden_values([call.args, call.kwargs], [shown.args, shown.kwargs])}
+    for value in sorted(values, key=len, reverse=True):
+        reason = reason.replace(value, HIDDEN)
+    found = {"reason": redactor.text(reason, redactor.declared(job))}
+    if not values and (shown.args, shown.kwargs) == (call.args, call.kwargs):
+        return found
+    left = codec.encode_plain(
+        json.loads(json.dumps([shown.args, shown.kwargs])), f"the call of {job}"
+    )
+    return {**found, "content": codec.refusal(REDACTED, left, {"job": job})}
+
+
+def _hidden_values(before: Any, after: Any) -> Iterator[str]:
+    """Yield texts that are hidden and long enough to name someone in a reason, too."""
+    if after == HIDDEN and before != HIDDEN:
+        yield from (text for text in _texts(before) if len(text) >= SHORTEST)
+    elif isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from _hidden_values(value, after.get(key))
+    elif isinstance(before, list) and isinstance(after, list):
+        for one, other in zip(before, after):
+            yield from _hidden_values(one, other)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
 
 
 def _looked_at_until(state: IngestState, queue: str, upto: int) -> int | None:

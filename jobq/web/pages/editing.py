@@ -18,11 +18,11 @@ from jobq.errors import CodecError, ConfigError
 from jobq.jobs.codec import Envelope, decode, encode
 from jobq.jobs.registry import default_registry
 from jobq.jobs.signing import is_sealed, opened, seal_of
+from jobq.observe.redaction import HIDDEN
 from jobq.queue.mids import checked_mid, new_mid
 from jobq.queue.queue import EnqueueOptions, Queue
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import audited
-from jobq.web.redaction import HIDDEN
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, page, path_to
 from jobq.web.site import Site, site_of

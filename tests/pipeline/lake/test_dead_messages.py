@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jobq.errors import CodecError
+from jobq.jobs.codec import decode, encode, read_refusal
 from jobq.pipeline.lake import dead_messages, inspection, upkeep
+from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.pipeline.lake.conftest import DAY, rows
@@ -70,3 +74,38 @@ def _bury(queue: Queue, count: int, now: int | None = None) -> None:
     for message in queue.dequeue(count, now=now).messages:
         dead = Ending(mid=message.mid, token=message.token, outcome="dead", reason="tried")
         queue.finish([dead], now=now)
+
+
+def test_what_a_job_hides_is_hidden_in_the_lake_and_cannot_run(lake, valkey_client, valkey_queue):
+    presence.put_redactions(
+        valkey_client, {"shop.pay": ("card", "0"), "shop.all": ("*",)}, may_replace=True
+    )
+    calls = {
+        "pay": encode("shop.pay", ("Ann Example", 7), {"card": {"number": "4111-1111"}, "sum": 12}),
+        "all": encode("shop.all", ("top secret",)), "open": encode("shop.open", ("Ann Example",)),
+        "none": encode("shop.pay"), "broken": b'{"job":"shop.pay","args":"Ann Example"}',
+    }  # fmt: skip
+    for mid, call in calls.items():
+        valkey_queue.enqueue(call, mid=mid)
+        [message] = valkey_queue.dequeue(1).messages
+        why = "ValueError: Ann Example has no 4111-1111, card=4111-1111, top secret"
+        valkey_queue.finish([Ending(mid=mid, token=message.token, outcome="dead", reason=why)])
+    assert dead_messages.keep_dead(lake, valkey_client, ["low"]) == 5
+    found = {row["mid"]: row for row in rows(lake, "dead")}
+
+    for mid, left in (
+        ("pay", [["[hidden]", 7], {"card": "[hidden]", "sum": 12}]),
+        ("all", [["[hidden]"], {}]),
+    ):
+        refused = read_refusal(found[mid]["content"])
+        assert refused is not None and json.loads(refused.raw) == left
+        assert "redact=" in refused.why
+        with pytest.raises(CodecError, match="redact="):
+            decode(found[mid]["content"])
+    assert (
+        found["pay"]["reason"] == "ValueError: [hidden] has no [hidden], card=[hidden], top secret"
+    )
+    assert "top secret" not in found["all"]["reason"]
+    assert (found["open"]["content"], found["none"]["content"]) == (calls["open"], calls["none"])
+    assert b"Ann" not in found["broken"]["content"] and "Ann" not in found["broken"]["reason"]
+    assert found["broken"]["job"] == "shop.pay"

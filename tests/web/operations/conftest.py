@@ -9,12 +9,12 @@ import pytest
 
 from jobq.client.connection import Client
 from jobq.jobs.codec import encode
+from jobq.observe.redaction import Redactor
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
 from jobq.web.access.identity import Identity, UserRole
 from jobq.web.contents import Contents
 from jobq.web.operations.service import Operations, OperationView
-from jobq.web.redaction import Redactor
 
 ANNA = Identity("anna", UserRole.ADMIN, arguments=True)
 

@@ -112,7 +112,8 @@ class DeclaredNames:
 class Redactor:
     """Hides secrets. more: names to hide everywhere. registry: of the jobs that are imported here.
 
-    declared: what `@job(redact=...)` of a job adds, by the job's name; '*' hides all of its arguments.
+    declared: what `@job(redact=...)` of a job adds, by the job's name; '*' hides all of its arguments. usual: names
+    that are hidden in any case.
     """
 
     def __init__(
@@ -120,8 +121,9 @@ class Redactor:
         more: Iterable[str] = (),
         registry: Registry | None = None,
         declared: Callable[[str], Iterable[str]] = lambda job: (),
+        usual: Iterable[str] = SECRET,
     ) -> None:
-        self._patterns = (*SECRET, *map(checked_pattern, more))
+        self._patterns = (*usual, *map(checked_pattern, more))
         self._registry, self._declared = registry, declared
 
     def hides(self, name: str, more: Iterable[str] = ()) -> bool:

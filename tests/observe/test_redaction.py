@@ -13,9 +13,9 @@ from jobq.errors import ConfigError, UnavailableError
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.registry import Registry, job
 from jobq.jobs.results import encode_result
+from jobq.observe.redaction import HIDDEN, DeclaredNames, Redactor
 from jobq.queue import presence
 from jobq.web.contents import Contents
-from jobq.web.redaction import HIDDEN, DeclaredNames, Redactor
 
 S3CR3T = "s3cr3t-value"
 
