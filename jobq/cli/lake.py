@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -26,10 +26,12 @@ from jobq.queue.fsck import unplaced
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake.audit import LakeAudited, Lives
     from jobq.pipeline.lake.erase import Selection
-    from jobq.pipeline.lake.ingest import IngestBatch, IngestRound
-    from jobq.pipeline.lake.lake import Lake
+    from jobq.pipeline.lake.erase_live import LiveErased
+    from jobq.pipeline.lake.ingest import IngestBatch, IngestRound, StopRequest
+    from jobq.pipeline.lake.lake import Lake, RepeatedLock
     from jobq.pipeline.lake.reading import ArchivedRows, ArchiveSummary, TimeSpan
     from jobq.pipeline.lake.upkeep import Compacted
     from jobq.pipeline.replay import Replayed, ReplayTarget
@@ -330,8 +332,10 @@ def expire(
     "--lake ./lake --mid 01JD2Y6YV0 --mid 01JD2Y7A3K --yes",
     "--arg customer=7 --dry-run",
     "--where \"key = 'acme' and job = 'shop.mail'\" --yes",
+    "--arg customer=7 --live --yes",
     "--resume",
     group=lake,
+    operation="lake-erase",
 )
 @on_lake
 @option("--mid MID", "mids", "Erase the message with this mid; repeatable.", multiple=True)
@@ -342,6 +346,7 @@ def expire(
     "--arg NAME=VALUE", "argument", "Erase calls with this argument, or this key in an argument."
 )
 @option("--queue NAME", "Only in this queue or topic.  [default: all]")
+@option("--live", "Ingest first, and erase also what the server still has.")
 @option("--resume", "Only finish an erasure that was interrupted.")
 @option("--dry-run", "Show how many rows would be erased, and erase nothing.")
 @yes_option
@@ -361,34 +366,24 @@ def erase(session: Session, lake: Lake, **given: Any) -> bool:
     """
     from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import erase as erasing
-    from jobq.pipeline.lake.conditions import parsed_argument, parsed_conditions
     from jobq.pipeline.lake.ingest import stopped_by_signals
     from jobq.pipeline.lake.lake import RepeatedLock
 
     how = [name for name in ("mids", "where", "argument", "resume") if given[name]]
-    if len(how) != 1:
-        raise ConfigError("say what to erase: give one of --mid, --where, --arg and --resume")
+    if len(how) != 1 or (given["resume"] and given["live"]):
+        raise ConfigError(
+            "say what to erase: give one of --mid, --where, --arg and --resume; --live goes with the first three"
+        )
     engine = Engine(given["engine"], master=given["master"])
     with stopped_by_signals() as ending, closing(engine):
         turns = RepeatedLock(lake, wait_s=given["wait"], enough=ending)
-        if not given["resume"]:
-            argument = parsed_argument(given["argument"]) if given["argument"] else None
-            conditions = parsed_conditions(given["where"]) if given["where"] else ()
-            chosen = erasing.selected(
-                lake, engine, given["mids"], given["queue"], conditions, argument
-            )
-            counted = erasing.counted(lake, engine, chosen.found)
-            _say_selected(session, chosen, counted)
-            if given["dry_run"] or not chosen.found:
-                return bool(chosen.found)
-            _confirm_erasure(session, counted, given["yes"])
-            with turns():
-                what = (
-                    f"--arg {argument.name}" if argument else "--where" if conditions else "--mid"
-                )
-                erasing.begin(lake, chosen.found, what)
-        elif not erasing.pending(lake):
-            session.note("no erasure was interrupted; erased rows are looked for all the same")
+        if given["resume"]:
+            if not erasing.pending(lake):
+                session.note("no erasure was interrupted; erased rows are looked for all the same")
+        else:
+            found = _begin_erasure(session, lake, _Erasing(engine, turns, ending), given)
+            if not found or given["dry_run"]:
+                return found
         done = erasing.finish(lake, engine, alone=turns, enough=ending)
         used = engine.used
     if done is None:
@@ -410,8 +405,74 @@ def _say_selected(session: Session, chosen: Selection, counted: dict[str, int]) 
         )
 
 
-def _confirm_erasure(session: Session, counted: dict[str, int], yes: bool) -> None:
-    session.confirmed(f"Erase {sum(counted.values()):,} rows for ever?", yes)
+class _Erasing(NamedTuple):
+    engine: Engine
+    turns: RepeatedLock
+    ending: StopRequest
+
+
+def _begin_erasure(session: Session, lake: Lake, work: _Erasing, given: dict[str, Any]) -> bool:
+    """Select, ask, and commit the tombstones; with --live erase on the server. Return whether there is anything."""
+    from jobq.pipeline.lake import erase as erasing
+    from jobq.pipeline.lake import erase_live
+    from jobq.pipeline.lake.conditions import parsed_argument, parsed_conditions
+
+    argument = parsed_argument(given["argument"]) if given["argument"] else None
+    conditions = parsed_conditions(given["where"]) if given["where"] else ()
+    if given["live"] and not given["dry_run"]:
+        _take_in(session, lake, work)
+    chosen = erasing.selected(
+        lake, work.engine, given["mids"], given["queue"], conditions, argument
+    )
+    if given["live"] and not given["mids"]:
+        more, skipped = erase_live.selected_live(
+            session.client, given["queue"], conditions, argument, session.tolerating
+        )
+        chosen.found |= more
+        if skipped:
+            chosen.unsearched["live messages"] += skipped
+    counted = erasing.counted(lake, work.engine, chosen.found)
+    _say_selected(session, chosen, counted)
+    if given["dry_run"] or not chosen.found:
+        return bool(chosen.found)
+    place = "the lake and the server" if given["live"] else "the lake"
+    rows = sum(counted.values())
+    session.confirmed(f"Erase {rows:,} rows for ever from {place}?", given["yes"])
+    with work.turns():
+        what = f"--arg {argument.name}" if argument else "--where" if conditions else "--mid"
+        erasing.begin(lake, chosen.found, what)
+    if given["live"]:
+        with session.operation(given["queue"], what.replace(" ", ":")):
+            done = erase_live.erase_messages(session.client, chosen.found, session.tolerating)
+            # What cancelling has added to the streams.
+            _take_in(session, lake, work)
+            erase_live.erase_events(lake, session.client, chosen.found, done, session.tolerating)
+        _say_live(session, done)
+    return True
+
+
+def _take_in(session: Session, lake: Lake, work: _Erasing) -> None:
+    from jobq.pipeline.lake.ingest import Ingest, one_round
+
+    ingest = Ingest(lake, session.client, work.engine, problem=session.problem)
+    with work.turns():
+        one_round(ingest, lambda batch: _note_batch(session, batch), work.ending)
+
+
+#: What --live leaves, and what to do about it.
+_LEFT = {
+    "topics": "messages of topics are in their logs until retention or 'jobq topic trim' drops them",
+    "events": "entries of event streams have come since; run the command again",
+    "done": "messages had ended; workers remove them within seconds",
+}
+
+
+def _say_live(session: Session, done: LiveErased) -> None:
+    text = ", ".join(f"{number:,} {name}" for name, number in done.erased.items() if number)
+    record = {"live": dict(done.erased), "left": dict(+done.left)}
+    session.say(record, f"erased on the server: {text or 'nothing'}")
+    for name, number in (+done.left).items():
+        session.note(f"{number:,} {_LEFT[name]}")
 
 
 @command("mark", "v2.4.0", "v2.4.0 --at 2026-11-20T14:05Z", group=lake)

@@ -19,12 +19,14 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.cli import main
+from jobq.jobs.codec import encode
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import upkeep
 from jobq.pipeline.lake.ingest import StopRequest, rounds
 from jobq.pipeline.lake.lake import LOOK_S, Lake, LakeBusyError, locked
 from jobq.pipeline.lake.rollup import RollupTimer
+from jobq.queue.types import Ending
 from jobq.topics import Topic
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
@@ -400,3 +402,39 @@ def test_erase_says_what_it_selects_and_erases_it_after_a_yes(line, write, tmp_p
     assert code == 2 and "give one of --mid, --where, --arg and --resume" in error
     code, _, error = line("erase", "--where", "customer = '7'", "--yes")
     assert code == 2 and "column 'customer' is in no table" in error
+
+
+def test_erase_live_leaves_nothing_of_a_message_on_the_server(
+    line, tmp_path, valkey_client, valkey_queue, valkey_redis
+):
+    line("ingest", "--once", "--rollup", "0s")
+    valkey_queue.admin.events_level("all")
+    Topic("orders", valkey_client).append(b'{"customer": 7}')
+    waits, ends, stays = "waits-of-seven", "ends-of-seven", "stays-of-eight"
+    for mid, customer in ((ends, 7), (waits, 7), (stays, 8)):
+        valkey_queue.enqueue(encode("shop.mail", (), {"customer": customer}), mid=mid)
+    [message] = valkey_queue.dequeue(1).messages
+    assert message.mid == ends
+    valkey_queue.finish([Ending(mid=ends, token=message.token, outcome="dead", reason="no such 7")])
+    valkey_redis.lpush(valkey_queue.result_key(ends), b"7")
+
+    code, out, error = line("erase", "--arg", "customer=7", "--live", "--yes")
+
+    assert (code, out, error) == (
+        0,
+        "3 selected: rows: 3 of events, 1 of dead, 1 of topics\n"
+        "erased on the server: 1 messages, 1 dead, 1 results, 4 events\n"
+        "erased in this process: 3 of events, 1 of dead, 1 of topics\n",
+        "1 messages of topics are in their logs until retention or 'jobq topic trim' drops them\n",
+    )
+    # The mid of a cancelled message is in the list of ready ones until a worker passes it.
+    assert [one.mid for one in valkey_queue.dequeue(2).messages] == [stays]
+    for key in valkey_redis.scan_iter("jobq:{low}:*"):
+        kind = valkey_redis.type(key)
+        text = repr(valkey_redis.dump(key) if kind != b"stream" else valkey_redis.xrange(key))
+        assert ends not in text and waits not in text, key
+    # The stream's accounts are in order: nothing counts as lost.
+    valkey_queue.cancel(stays)
+    assert line("ingest", "--once", "--rollup", "0s")[0] == 0
+    assert line("check")[0] == 0
+    assert mids(Lake.open(str(tmp_path / FOLDER))) == {stays: 2}
