@@ -230,8 +230,9 @@ def rebound() -> Iterator[tuple[str, str]]:
                 yield from ((short(path), name) for name in node.names)
 
 
-#: What a new owner has to read. It grows with features, not with a change of form. 430, 26 for flows, 1 for engines.
-MOST_FILES = 457
+#: What a new owner has to read. It grows with features, not with a change of form. 430, 26 for flows, 1 for engines,
+#: 5 for erasing from a lake and for SQL of other engines.
+MOST_FILES = 462
 
 
 def test_package_has_few_enough_files_to_be_read():
