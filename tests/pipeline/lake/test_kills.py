@@ -1,4 +1,4 @@
-"""The ingest is killed at random moments while a producer and a worker work: each event is there once."""
+"""The ingest is killed at random moments while a producer, a worker and upkeep work: each event is there once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
 
@@ -19,17 +20,27 @@ from jobq.client.connection import Client
 from jobq.config import ServerSettings
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import inspection
+from jobq.pipeline.lake import inspection, upkeep
+from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.lake import Lake
 from tests.pipeline.lake import jobs_to_ingest
 from tests.pipeline.lake.conftest import batches, rows
 
-PROGRAM = Path(__file__).with_name("ingest_program.py")
+PROGRAM, UPKEEP = (Path(__file__).with_name(f"{name}_program.py") for name in ("ingest", "upkeep"))
 ROOT = Path(__file__).resolve().parents[3]
-#: Who reads, and how often it is killed.
-KILLS = (("local", 6), ("spark", 1))
+SOAK = os.environ.get("JOBQ_PIPELINE") == "soak"
+#: Who reads, and how often it is killed; after how many rounds the upkeep beside is killed.
+SHORT = [pytest.param((("local", 4), ("spark", 1)), 10, id="short")]
+LONG = [
+    pytest.param((("local", 40),), 3, id="local"),
+    pytest.param((("spark", 15),), 5, id="spark"),
+    pytest.param((("cluster", 8),), 5, id="cluster"),
+]
 QUEUES = ("low", "high")
+#: Events of a day that upkeep expires.
+NOLD = 300
+DAY_MS = 86_400_000
 
 
 @pytest.fixture
@@ -76,14 +87,49 @@ def killed(url: str, lake: str, when: str, log: Path) -> int:
     return int(first) + sum(int(line) for line in told.splitlines() if line)
 
 
-@pytest.mark.timeout(1800)
+@contextmanager
+def upkeep_beside(path: str, rounds: int, log: Path) -> Iterator[None]:
+    """Compact and expire until the context ends, by processes that are killed after so many rounds."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            with log.open("a") as errors:
+                process = subprocess.Popen(
+                    [sys.executable, str(UPKEEP), path],
+                    stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, cwd=ROOT,
+                )  # fmt: skip
+            assert process.stdout is not None
+            for _ in range(rounds):
+                if over.is_set() or not process.stdout.readline():
+                    break
+            time.sleep(random.random() * 0.4)
+            failed.append(process.poll())
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    failed: list[int | None] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert set(failed) == {None}, log.read_text()
+
+
+@pytest.mark.timeout(7200 if SOAK else 1800)
+@pytest.mark.parametrize(("kills", "rounds"), LONG if SOAK else SHORT)
 def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
-    work, valkey, valkey_client, tmp_path
+    work, write, valkey, valkey_client, tmp_path, kills, rounds
 ):
     path, log = str(tmp_path / "lake"), tmp_path / "log"
-    told = [killed(valkey.url, path, when, log) for when, count in KILLS for _ in range(count)]
+    write("old", NOLD, at=time.time_ns() // 1_000_000 - 4 * DAY_MS)
+    lake = Lake.create(path)
+    with upkeep_beside(path, rounds, tmp_path / "upkeep"):
+        told = [killed(valkey.url, path, when, log) for when, count in kills for _ in range(count)]
     work.set()
-    lake = Lake.open(path)
     keys = [offsets.events_key("jobq", queue) for queue in QUEUES]
     last = Ingest(
         lake,
@@ -94,9 +140,14 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
     deadline = time.monotonic() + 600
     while _busy(valkey_client) or sum(batch.rows for batch in batches(last)):
         assert time.monotonic() < deadline
+    upkeep.expire(lake, 2 * 86_400)
+    upkeep.compact(lake, ["events"])
     written = {key: offsets.events_tail(valkey_client, key).n for key in keys}
     found = [(row["queue"], row["entry_at"], row["entry_seq"]) for row in rows(lake)]
-    assert len(found) == len(set(found)) == sum(written.values()) >= sum(told) > 0
+    assert len(found) == len(set(found)) == sum(written.values())
+    state = state_of(lake.table("events"), "jobq-events")
+    assert (state.rows, state.expired) == (len(found) + NOLD, NOLD)
+    assert state.rows >= sum(told) > 0
     assert all(finding.level == "ok" for finding in inspection.check(lake))
 
 
