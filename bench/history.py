@@ -38,14 +38,22 @@ APPEND = "for i = 1, #ARGV, 2 do redis.call('XADD', KEYS[1], ARGV[i], '1', ARGV[
 
 
 def events(
-    messages: int, *, seed: int = 1, days: int = 7, start_ms: int = START_MS, traces: bool = False
-) -> pa.Table:
-    """About 2.1 events per message in the columns of the view `events`, as their streams hold them."""
+    messages: int, *, seed: int = 1, days: int = 7, start_ms: int = START_MS, traces: bool = False,
+    part: tuple[float, float] = (0.0, 1.0),
+) -> pa.Table:  # fmt: skip
+    """About 2.1 events per message in the columns of the view `events`, as their streams hold them.
+
+    part: in which part of the whole time their messages are enqueued.
+    """
     rng = np.random.default_rng(seed)
     job = np.minimum(rng.geometric(0.06, messages) - 1, len(JOBS) - 1)
     hour = rng.choice(24, messages, p=_busy())
     enqueued = start_ms + DAY_MS * rng.integers(0, days, messages)
     enqueued = enqueued + 3_600_000 * hour + rng.integers(0, 3_600_000, messages)
+    low, high = part
+    enqueued = start_ms + (low * days * DAY_MS + (enqueued - start_ms) * (high - low)).astype(
+        np.int64
+    )
     attempts = rng.choice(4, messages, p=ATTEMPTS) + 1
     # One row more than attempts: row 0 of each message is its enqueue.
     message = np.repeat(np.arange(messages), attempts + 1)

@@ -1,0 +1,327 @@
+"""`python -m bench.scale`: what an event costs in lakes of 1, 5 and 50 million, and what that makes of billions a day.
+
+Each lake is one day in eight queues, made file by file as an ingest makes them. Then the commands run, each in a
+process of its own, and what they and all that they start take is measured: CPU seconds and the largest process. New
+events, a fifth of the lake's, are ingested from streams of a server. The cost of an event is the slope between two
+lakes, so that the start of Python and of a JVM, which costs the same at every size, isn't in it.
+
+What was measured is kept by size and step. --report writes all of it into docs/guides/spark/scale.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.history import DAY_MS, START_MS, events, fill
+from bench.machine import SAMPLE_S, adopt_orphans, bury_orphans, described
+from bench.page import head, put
+from bench.peers.venvs import FOLDER
+from bench.server import ROOT, info, private_server, server_s
+from jobq.pipeline.lake import Lake
+from jobq.pipeline.lake.commit import commit_batch, state_of
+from jobq.pipeline.lake.files import DataFile, live_files, write_rows
+from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, LakeTable, to_lake
+
+RESULTS = FOLDER / "scale.json"
+PAGE = ROOT / "docs" / "guides" / "spark" / "scale.md"
+COMMAND = "python -m bench.scale --report"
+MILLION = 1_000_000
+SIZES = (1, 5, 50)
+#: Events of a batch when a lake is made, and of a file; the share of a lake that is ingested afterwards.
+BATCH, FILE, NEW = 1_000_000, 100_000, 5
+PER_MESSAGE = 2.095
+MASTER = "local[2]"
+#: What a plan assumes: the part of its cores that work takes, seconds between two ingests, bytes of a compacted file,
+#: cores of an executor.
+BUSY, EVERY_S, FILE_BYTES, CORES = 0.5, 30, 128 * 1024 * 1024, 4
+DAYS = (10**8, 10**9, 10**10)
+STEPS = {
+    "ingest": "of a fifth as many new events, from streams",
+    "compact": "sort and join the day's files",
+    "check": "read every file, look for doubled rows",
+    "rollup": "`job_runs` and `rollup_hourly`, for the first time",
+    "report": "`jobq report all --html`",
+}
+ON_SPARK = ("rollup", "report")
+WEIGHTS = {
+    "Redis": "in a stream of Redis", "lake, ingested": "in the lake, as ingested",
+    "lake, compacted": "in the lake, compacted", "job_runs": "in `job_runs`, for each event",
+    "server": "CPU of the server for the ingest, in µs instead of bytes",
+}  # fmt: skip
+
+
+class Spent(NamedTuple):
+    """What a command took. python, java: bytes of the largest process of each kind."""
+
+    cpu_s: float
+    wall_s: float
+    python: int
+    java: int
+
+
+def measured(size: int, engine: str, steps: list[str], known: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a lake of so many million events, beside those that are known of it."""
+    path = FOLDER / "scale"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    lake = Lake.create(str(path / "lake"))
+    found: dict[str, Any] = {"bytes": {}, "steps": {}, **known, "events": made(lake, size)}
+    sizes = found["bytes"]
+    sizes["lake, ingested"] = per_row(lake, EVENTS)
+    if "ingest" in steps:
+        _note(found, "ingest", engine, *ingested(path, size, engine, sizes))
+    place = ("--lake", lake.store.uri, "--master", MASTER)
+    for name, line in {
+        "compact": ("lake", "compact", "--no-rollups", *place, "--engine", engine),
+        "check": ("lake", "check", *place, "--engine", engine),
+        "rollup": ("lake", "compact", *place),
+        "report": (
+            "report", "all", "--html", *place, "--since", "2025-11-17T00:00Z", "--until", "2025-11-19T00:00Z",
+            "--output", str(path / "report.html"), "--memory", "2g",
+        ),
+    }.items():  # fmt: skip
+        if name in steps:
+            used = "spark" if name in ON_SPARK else engine
+            _note(found, name, used, found["events"], spent(*line))
+    if "compact" in steps:
+        sizes["lake, compacted"] = per_row(lake, EVENTS)
+    if "rollup" in steps:
+        runs = sum(one.size for one in live_files(lake.table(JOB_RUNS.name)))
+        sizes["job_runs"] = runs / found["events"]
+    shutil.rmtree(path)
+    return found
+
+
+def _note(found: dict[str, Any], name: str, engine: str, count: int, one: Spent) -> None:
+    found["steps"][name] = {"events": count, "engine": engine, **one._asdict()}
+    print(
+        f"{found['events']:,} events, {name}: {one.cpu_s / count * MILLION:.2f} µs of CPU an event, {one.cpu_s:.1f} s "
+        f"in all; Python {one.python >> 20} MiB, Java {one.java >> 20} MiB", flush=True,
+    )  # fmt: skip
+
+
+def made(lake: Lake, size: int) -> int:
+    """Write the lake as an ingest of batches leaves it, without a server; return the number of events."""
+    count = 0
+    for number in range(size):
+        table = events(
+            round(BATCH / PER_MESSAGE),
+            seed=number,
+            days=1,
+            part=(number / size, (number + 1) / size),
+        )
+        # Attempts of one part end in the next one: no two of a queue have the same place.
+        seq = pc.add(table["entry_seq"], pa.scalar(number * 100_000, pa.int32()))
+        at = table.schema.get_field_index("entry_seq")
+        [batch] = table.set_column(at, table.schema.field(at), seq).combine_chunks().to_batches()
+        rows = to_lake(batch)
+        files: list[DataFile] = []
+        for first in range(0, rows.num_rows, FILE):
+            files += write_rows(lake.below(EVENTS.name), EVENTS, rows.slice(first, FILE))
+        state = state_of(lake.table(EVENTS.name), EVENTS.app)
+        commit_batch(lake, EVENTS, files, state.following({}, rows.num_rows, {}, bad=0, remade=[]))
+        count += rows.num_rows
+    return count
+
+
+def ingested(path: Path, size: int, engine: str, sizes: dict[str, float]) -> tuple[int, Spent]:
+    """Ingest new events into a copy of the lake; their number, and what that took."""
+    with private_server("--maxmemory", "0") as client:
+        before = int(info(client, "memory")["used_memory"])
+        new = round(size * MILLION / NEW / PER_MESSAGE)
+        count = fill(client, events(new, seed=10_000, days=1, start_ms=START_MS + 2 * DAY_MS))
+        sizes["Redis"] = (int(info(client, "memory")["used_memory"]) - before) / count
+        copy = path / "copy"
+        shutil.copytree(path / "lake", copy)
+        used = server_s(client)
+        one = spent(
+            "lake", "ingest", "--once", "--lake", str(copy), "--url", client.url, "--engine", engine,
+            "--master", MASTER, "--rollup", "0",
+        )  # fmt: skip
+        sizes["server"] = (server_s(client) - used) / count * MILLION
+        rows = sum(
+            file.rows for file in live_files(Lake.open(str(copy)).table(EVENTS.name), "2025-11-19")
+        )
+        assert rows == count, f"{rows:,} of {count:,} events are there"
+        shutil.rmtree(copy)
+        return count, one
+
+
+def per_row(lake: Lake, table: LakeTable) -> float:
+    """Bytes of the live files per row."""
+    files = live_files(lake.table(table.name))
+    return sum(one.size for one in files) / max(1, sum(one.rows for one in files))
+
+
+def spent(*arguments: str) -> Spent:
+    """Run one command line; what it and all that it started took."""
+    command = [sys.executable, "-m", "jobq", *arguments]
+    others = {child.pid for child in psutil.Process().children()}
+    before, started = _cpu_s(), time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    python = java = 0
+    with process.stdout, process.stderr:  # type: ignore[union-attr]
+        while process.poll() is None:
+            for name, size in _sizes(process.pid):
+                java = max(java, size) if name == "java" else java
+                python = max(python, size) if name.startswith("python") else python
+            time.sleep(SAMPLE_S)
+        if process.returncode:
+            text = process.stderr.read().decode()  # type: ignore[union-attr]
+            raise RuntimeError(f"jobq {' '.join(arguments)}: {text.strip()[-800:]}")
+    wall = time.monotonic() - started
+    # The JVM outlives its parent by a moment.
+    while {child.pid for child in psutil.Process().children()} - others:
+        bury_orphans()
+        time.sleep(0.05)
+    return Spent(_cpu_s() - before, wall, python, java)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _sizes(pid: int) -> Iterator[tuple[str, int]]:
+    with suppress(psutil.Error):
+        first = psutil.Process(pid)
+        for one in (first, *first.children(recursive=True)):
+            with suppress(psutil.Error):
+                yield one.name(), one.memory_info().rss
+
+
+def slope(less: Mapping[str, Any], more: Mapping[str, Any]) -> float:
+    """µs of CPU for each event that one lake has more than the other."""
+    return float((more["cpu_s"] - less["cpu_s"]) / (more["events"] - less["events"]) * MILLION)
+
+
+def document(found: Mapping[str, Any]) -> Iterator[str]:
+    """The figures and the plan as Markdown."""
+    sizes = sorted(found["sizes"].values(), key=lambda one: one["events"])
+    yield from head(found["heads"], "each command once; CPU of all its processes")
+    yield from ("", *costs(sizes), "", *weights(sizes), "", *plan(sizes))
+
+
+def costs(sizes: list[dict[str, Any]]) -> Iterator[str]:
+    """A row per step and size: CPU, the slope from the size before, and memory."""
+    yield "| step | engine | events | CPU s | µs per further event | largest Python process | Java |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, about in STEPS.items():
+        before: dict[str, Any] | None = None
+        for step in _of(sizes, name):
+            more = "" if before is None else f"{slope(before, step):.2f}"
+            java = f"{step['java'] >> 20:,} MiB" if step["java"] else ""
+            what = f"{name}: {about}" if before is None else ""
+            yield (
+                f"| {what} | {step['engine']} | {step['events'] / MILLION:.1f} M | {step['cpu_s']:.1f} | {more} | "
+                f"{step['python'] >> 20:,} MiB | {java} |"
+            )
+            before = step
+
+
+def _of(sizes: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [one["steps"][name] for one in sizes if name in one["steps"]]
+
+
+def _slope_of(sizes: list[dict[str, Any]], name: str) -> float:
+    """The slope between the two largest sizes at which the step was measured."""
+    steps = _of(sizes, name)
+    if len(steps) < 2:
+        raise SystemExit(f"{name} was measured at one size; say python -m bench.scale 1 5")
+    return max(0.0, slope(steps[-2], steps[-1]))
+
+
+def weights(sizes: list[dict[str, Any]]) -> Iterator[str]:
+    """A row per kind of bytes, of the largest lake where it was measured."""
+    yield from ("| | bytes per event |", "|---|---|")
+    for name, about in WEIGHTS.items():
+        yield f"| {about} | {_weight(sizes, name):.1f} |"
+
+
+def _weight(sizes: list[dict[str, Any]], name: str) -> float:
+    return next(float(one["bytes"][name]) for one in reversed(sizes) if name in one["bytes"])
+
+
+def plan(sizes: list[dict[str, Any]]) -> Iterator[str]:
+    """What so many events a day need, by the slopes between the two largest lakes."""
+    each = {name: _slope_of(sizes, name) for name in STEPS}
+    steps = [step for name in STEPS for step in _of(sizes, name)]
+    python, java = (max(step[kind] for step in steps) for kind in ("python", "java"))
+    weight = {name: _weight(sizes, name) for name in WEIGHTS}
+    cores = [max(1, math.ceil(day * sum(each.values()) / MILLION / 86_400 / BUSY)) for day in DAYS]
+    rows = {
+        "events a second, evenly spread": [f"{day / 86_400:,.0f}" for day in DAYS],
+        **{
+            f"CPU hours, {name}": [f"{day * micros / MILLION / 3600:,.1f}" for day in DAYS]
+            for name, micros in each.items()
+        },
+        f"cores, {BUSY:.0%} of them busy": [f"{number:,}" for number in cores],
+        f"memory of executors with up to {CORES} cores, GiB": [
+            f"{(number * python + math.ceil(number / CORES) * java) / 2**30:,.0f}" for number in cores
+        ],
+        f"commits of the ingest, one per {EVERY_S} s or million events": [
+            f"{max(86_400 // EVERY_S, day // MILLION):,}" for day in DAYS
+        ],
+        "files before and after compaction": [
+            f"{max(86_400 // EVERY_S, day // FILE):,}, {math.ceil(day * weight['lake, compacted'] / FILE_BYTES):,}"
+            for day in DAYS
+        ],
+        "lake with `job_runs`, GB": [
+            f"{day * (weight['lake, compacted'] + weight['job_runs']) / 1e9:,.0f}" for day in DAYS
+        ],
+        "Redis, GB per hour that streams keep": [f"{day / 24 * weight['Redis'] / 1e9:,.1f}" for day in DAYS],
+        "Redis, part of one core that the ingest takes": [
+            f"{day / 86_400 * weight['server'] / MILLION:.1%}" for day in DAYS
+        ],
+    }  # fmt: skip
+    yield f"| a day of | {' | '.join(f'{day:,} events' for day in DAYS)} |"
+    yield f"|---|{'---|' * len(DAYS)}"
+    for name, cells in rows.items():
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Measure lakes of these sizes; or write what is known."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser.add_argument("sizes", nargs="*", type=int, metavar="MILLIONS", default=SIZES)
+    parser.add_argument("--engine", default="local", choices=("local", "spark"))
+    parser.add_argument("--steps", default=",".join(STEPS), help="comma-separated")
+    parser.add_argument("--report", action="store_true", help="only write what is known")
+    chosen = parser.parse_args()
+    steps = chosen.steps.split(",")
+    if unknown := set(steps) - set(STEPS):
+        parser.error(f"no step {', '.join(sorted(unknown))}; take of {', '.join(STEPS)}")
+    found: dict[str, Any] = {"heads": [], "sizes": {}}
+    if RESULTS.exists():
+        found = json.loads(RESULTS.read_text())
+    if not chosen.report:
+        adopt_orphans()
+        found["heads"].append(described("bench.scale"))
+        for size in chosen.sizes:
+            known = found["sizes"].get(str(size), {})
+            found["sizes"][str(size)] = measured(size, chosen.engine, steps, known)
+            FOLDER.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(found))
+        return
+    text = "\n".join(document(found))
+    print(text)
+    put(PAGE, COMMAND, text)
+
+
+if __name__ == "__main__":
+    main()
