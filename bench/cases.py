@@ -47,6 +47,11 @@ CASES = {
     "threads": Case(
         drains.waiting, ("own", "dramatiq", "celery", "sidekiq"), "jobs that wait 20 ms, in threads"
     ),
+    "coroutines": Case(
+        drains.napping,
+        ("own", "arq", "saq", "taskiq", "bullmq"),
+        "jobs that wait 20 ms, as coroutines",
+    ),
     "latency": Case(latency, ("own", "lists", *_QUEUES), "idle pick-up, and at half load"),
     "delayed": Case(crowds.beside(100_000), SWIFT, "a drain beside 100,000 delayed jobs"),
     "delayed1m": Case(crowds.beside(1_000_000), OWN, "a drain beside a million delayed jobs"),

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 from bench.peers import PEERS
 from bench.server import calls
@@ -18,6 +19,7 @@ FROM_SHARE = 0.2
 SPINS = 2_400
 THREADS, WAITS, WAIT_FIRST = 100, 10_000, 400
 WAITING = "jobs that wait 20 ms, 2 x 100 threads"
+NAPPING = "jobs that wait 20 ms, 2 x 100 coroutines"
 #: Jobs a second that one process drained, by peer, in this run.
 RATES: dict[str, list[float]] = defaultdict(list)
 
@@ -51,6 +53,25 @@ def waiting(name: str) -> Iterator[Row]:
     yield f"{WAITING}, memory of the worker per job", (
         (held[THREADS] - held[1]) / (2 * (THREADS - 1)) / 1024
     ), "KiB"  # fmt: skip
+
+
+def napping(name: str) -> Iterator[Row]:
+    """Jobs that wait 20 ms, 2 x 100 coroutines; jobq on asyncio's own loop and on uvloop, where that is installed."""
+    loops = ("asyncio", "uvloop") if name == "own" and find_spec("uvloop") else ("asyncio",)
+    count = min(WAITS, PEERS[name].jobs)
+    at_once = dict.fromkeys(
+        ("COROUTINES", "CONCURRENCY", "MAX_JOBS", "TASKS", "PREFETCH"), str(THREADS)
+    )
+    for loop in loops:
+        figure = f"drain {NAPPING}" + ", uvloop" * (loop == "uvloop")
+        knobs = {f"BENCH_{knob}": value for knob, value in at_once.items()}
+        with (
+            stage(
+                name, contents=FILLINGS.of(name, "nap", count), BENCH_EVENT_LOOP=loop, **knobs
+            ) as place,
+            place.working(2),
+        ):
+            yield from _timed(place, count, figure)
 
 
 def both(

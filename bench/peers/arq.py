@@ -29,9 +29,10 @@ _loop = uvloop.new_event_loop()
 _pools: list[ArqRedis] = []
 
 
-def _job(name: str, function: Callable[..., None]) -> Any:
+def _job(name: str, function: Callable[..., Coroutine[Any, Any, None] | None]) -> Any:
     async def run(_: dict[Any, Any], *arguments: Any) -> None:
-        function(*arguments)
+        if (waits := function(*arguments)) is not None:
+            await waits
 
     return func(run, name=name, keep_result=0)
 
@@ -44,7 +45,7 @@ async def _quiet(_: dict[Any, Any]) -> None:
 class WorkerSettings:
     """What the command line takes."""
 
-    functions = tuple(_job(name, function) for name, function in handlers.HANDLERS.items())
+    functions = tuple(_job(name, function) for name, function in handlers.WITH_NAP.items())
     redis_settings = SETTINGS
     max_jobs = MAX_JOBS
     poll_delay = float(place.knob("POLL", "0.01"))

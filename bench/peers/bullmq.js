@@ -15,7 +15,7 @@ const DROPPED = { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } };
 const EXAMPLE = [12345, "short text"];
 const AT_ONCE = Number(process.env.BENCH_CONCURRENCY || "50");
 const PER_CALL = 1000, PAUSE_MS = 10, POLL_MS = 2, ALL_S = 2, WARM_SHARE = 0.25, FIRST_S = 60, NEXT_S = 10;
-const LEDGER = process.env.BENCH_LEDGER, STUCK_MS = 600000;
+const LEDGER = process.env.BENCH_LEDGER, STUCK_MS = 600000, NAP_MS = 20;
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 const now = () => process.hrtime.bigint(); // CLOCK_MONOTONIC, as Python's
@@ -31,6 +31,7 @@ function handlers(slot) {
   return {
     noop: done,
     spin: () => { const until = used() + 1000; while (used() < until); done(); },
+    nap: async () => { await sleep(NAP_MS); done(); },
     picked_up: (sent) => { fs.writeSync(ledger, `${now() - BigInt(sent)}\n`); },
     stuck: () => {
       const first = fs.statSync(LEDGER).size === 0;

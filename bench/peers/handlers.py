@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import mmap
 import os
@@ -70,6 +71,12 @@ def wait(number: int = 0, text: str = "") -> None:
     _done()
 
 
+async def nap(number: int = 0, text: str = "") -> None:
+    """Wait as `wait` does, in a coroutine."""
+    await asyncio.sleep(WAIT_S)
+    _done()
+
+
 def picked_up(sent_ns: int) -> None:
     """Write how long this message waited, by the clock that all processes of a machine share."""
     os.write(_ledger(), b"%d\n" % (time.monotonic_ns() - sent_ns))
@@ -84,6 +91,8 @@ def stuck() -> None:
 
 
 HANDLERS = {"noop": noop, "spin": spin, "wait": wait, "picked_up": picked_up, "stuck": stuck}
+#: For peers whose jobs may be coroutines.
+WITH_NAP = {**HANDLERS, "nap": nap}
 
 
 def done_by_all(everyone: memoryview) -> int:

@@ -11,12 +11,14 @@ from bench.peers import handlers, place
 noop = jobq.job(queue="bench")(handlers.noop)
 spin = jobq.job(queue="bench")(handlers.spin)
 wait = jobq.job(queue="bench")(handlers.wait)
+nap = jobq.job(queue="bench")(handlers.nap)
 picked_up = jobq.job(queue="bench")(handlers.picked_up)
 stuck = jobq.job(queue="bench")(handlers.stuck)
 _jobs: dict[str, Any] = {
     "noop": noop,
     "spin": spin,
     "wait": wait,
+    "nap": nap,
     "picked_up": picked_up,
     "stuck": stuck,
 }
@@ -40,11 +42,22 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     _jobs[handler].options(client=_client, delay=3600).enqueue_many(arguments)
 
 
+def coroutines() -> list[str]:
+    """The options of async jobs, where a case asks for some at once."""
+    at_once = place.knob("COROUTINES", "")
+    return (
+        ["--concurrency", at_once, "--event-loop", place.knob("EVENT_LOOP", "auto")]
+        if at_once
+        else []
+    )
+
+
 def worker(processes: int) -> list[list[str]]:
     """The public command line."""
     return [
         [sys.executable, "-m", "jobq", "worker", "--url", place.URL, "--queues", "bench",
          "--import", "bench.peers.own", "--processes", str(processes),
          "--threads", place.knob("THREADS", "1"),
+         *coroutines(),
          *place.quiet("--log-level", "warning")],
     ]  # fmt: skip

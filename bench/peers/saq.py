@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvloop
@@ -26,16 +26,17 @@ _loop = uvloop.new_event_loop()
 queue = RedisQueue(Redis(unix_socket_path=place.SOCKET), name="bench")
 
 
-def _job(name: str, function: Callable[..., None]) -> tuple[str, Any]:
+def _job(name: str, function: Callable[..., Coroutine[Any, Any, None] | None]) -> tuple[str, Any]:
     async def run(_: Any, *, arguments: list[Any]) -> None:
-        function(*arguments)
+        if (waits := function(*arguments)) is not None:
+            await waits
 
     return name, run
 
 
 settings = {
     "queue": queue,
-    "functions": [_job(name, function) for name, function in handlers.HANDLERS.items()],
+    "functions": [_job(name, function) for name, function in handlers.WITH_NAP.items()],
     "concurrency": int(place.knob("CONCURRENCY", "100")),
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvloop
@@ -29,15 +29,16 @@ _loop = uvloop.new_event_loop()
 _started: list[bool] = []
 
 
-def _job(name: str, function: Callable[..., None]) -> Any:
+def _job(name: str, function: Callable[..., Coroutine[Any, Any, None] | None]) -> Any:
     async def run(arguments: list[Any]) -> None:
-        function(*arguments)
+        if (waits := function(*arguments)) is not None:
+            await waits
 
     run.__name__ = name
     return broker.task(task_name=name)(run)
 
 
-_jobs = {name: _job(name, function) for name, function in handlers.HANDLERS.items()}
+_jobs = {name: _job(name, function) for name, function in handlers.WITH_NAP.items()}
 
 
 async def _send(call: Callable[[Any], Any], arguments: list[tuple[Any, ...]], at_once: int) -> None:
