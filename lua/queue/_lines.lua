@@ -27,21 +27,25 @@ local function in_lines()
     return own and (string.match(own, '^,,%d*,(.+)$') or (key_in(own)))
   end
 
-  -- What can't be a state counts as none.
-  local function state_in(text)
-    if text and #text == 57 then
-      local head, tail, waiting, running, pass, tat, hold, flags = struct.unpack('<dddddddB', text)
-      local sum = (head < 0 and -head or head) + (tail < 0 and -tail or tail) + pass + waiting + running + tat + hold
-      if sum <= 9e15 and sum % 1 == 0 and waiting >= 0 and running >= 0 and pass >= 0 and tat >= 0 and hold >= 0 then
-        -- So far ahead only a key is that was last used before virtual time began anew.
-        if pass > turn + 1e12 then pass = turn end
-        return {
-          head = head, tail = tail, waiting = waiting, running = running, pass = pass, tat = tat, hold = hold,
-          turned = flags % 2 == 1, resting = flags % 4 > 1, ordered = flags > 3, cost = no_rules and UNIT or nil,
-        }
-      end
+  -- -> head, tail, waiting, running, pass, tat, hold, flags; nothing for what can't be a state
+  local function numbers_in(text)
+    if not text or #text ~= 57 then return end
+    local head, tail, waiting, running, pass, tat, hold, flags = struct.unpack('<dddddddB', text)
+    local sum = (head < 0 and -head or head) + (tail < 0 and -tail or tail) + pass + waiting + running + tat + hold
+    if sum <= 9e15 and sum % 1 == 0 and waiting >= 0 and running >= 0 and pass >= 0 and tat >= 0 and hold >= 0 then
+      -- So far ahead only a key is that was last used before virtual time began anew.
+      if pass > turn + 1e12 then pass = turn end
+      return head, tail, waiting, running, pass, tat, hold, flags
     end
-    return {head = 0, tail = 0, waiting = 0, running = 0, pass = -1, tat = 0, hold = 0}
+  end
+
+  local function state_in(text)
+    local head, tail, waiting, running, pass, tat, hold, flags = numbers_in(text)
+    if not head then return {head = 0, tail = 0, waiting = 0, running = 0, pass = -1, tat = 0, hold = 0} end
+    return {
+      head = head, tail = tail, waiting = waiting, running = running, pass = pass, tat = tat, hold = hold,
+      turned = flags % 2 == 1, resting = flags % 4 > 1, ordered = flags > 3, cost = no_rules and UNIT or nil,
+    }
   end
 
   local function states_of(names)
@@ -53,6 +57,49 @@ local function in_lines()
     if n == 0 then return end
     local texts = redis.call('HMGET', keys, unpack(missing))
     for i = 1, n do known[missing[i]] = state_in(texts[i]) end
+  end
+
+  -- Of a key that is in turns and not known yet, only numbers change: so many more wait, or fewer run. They are written at
+  -- once. names: in any order, each as often as it counts.
+  -- -> by name the tails that the lines of such keys had; the other names
+  local function count_turned(names, change)
+    local found, asked, n, others, m = {}, {}, 0, {}, 0
+    for i = 1, #names do
+      local key = names[i]
+      local count = found[key]
+      if count then
+        found[key] = count + 1
+      elseif known[key] then
+        m = m + 1
+        others[m] = key
+      else
+        n, found[key] = n + 1, 1
+        asked[n] = key
+      end
+    end
+    if n == 0 then return found, others end
+    local texts, row, w = redis.call('HMGET', keys, unpack(asked)), {}, 0
+    for i = 1, n do
+      local key = asked[i]
+      local count = found[key]
+      local head, tail, waiting, running, pass, tat, hold, flags = numbers_in(texts[i])
+      if head and flags % 2 == 1 then
+        found[key] = tail
+        if change == 'run' then
+          running = running > count and running - count or 0
+        else
+          tail, waiting = tail + count, waiting + count
+        end
+        row[w + 1], row[w + 2] = key, struct.pack('<dddddddB', head, tail, waiting, running, pass, tat, hold, flags)
+        w = w + 2
+      else
+        found[key] = nil
+        for k = m + 1, m + count do others[k] = key end
+        m = m + count
+      end
+    end
+    if w > 0 then redis.call('HSET', keys, unpack(row)) end
+    return found, others
   end
 
   local function state_of(key)
@@ -183,17 +230,26 @@ local function in_lines()
   local function put(mids, key_of, stem, mark)
     local names, own, slots, last, slot, before = {}, {}, {}, nil, nil, stem .. ',' .. mark
     for i = 1, #mids do names[i] = key_of[mids[i]] end
-    states_of(names)
+    local tails, others = {}, names
+    if mark == '' then tails, others = count_turned(names, 'wait') end
+    states_of(others)
     for i = 1, #mids do
       local mid, key = mids[i], names[i]
-      local s = known[key]
-      local tail = s.tail
+      local tail, s = tails[key], nil
+      if tail then
+        tails[key] = tail + 1
+      else
+        s = known[key]
+        tail = s.tail
+      end
       if tail ~= last then last, slot = tail, string.format('%d', tail) end
       own[2 * i - 1], own[2 * i] = mid, before .. slot .. ',' .. key
       slots[2 * i - 1], slots[2 * i] = slot .. ':' .. key, mid
-      s.tail, s.waiting, s.touched = tail + 1, s.waiting + 1, true
-      if mark == 'o' then s.ordered = true end
-      if not s.turned then offer(key, s) end
+      if s then
+        s.tail, s.waiting, s.touched = tail + 1, s.waiting + 1, true
+        if mark == 'o' then s.ordered = true end
+        if not s.turned then offer(key, s) end
+      end
     end
     redis.call('HSET', options, unpack(own))
     redis.call('HSET', lines, unpack(slots))
@@ -249,9 +305,10 @@ local function in_lines()
         if key then n = n + 1; names[n] = key end
       end
     end
-    states_of(names)
-    for i = 1, n do
-      local key = names[i]
+    local _, others = count_turned(names, 'run')
+    states_of(others)
+    for i = 1, #others do
+      local key = others[i]
       local s = known[key]
       s.running, s.touched = math.max(0, s.running - 1), true
       if not s.turned then offered = offer(key, s) or offered end

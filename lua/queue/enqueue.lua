@@ -104,7 +104,7 @@ local own = lock_ms .. ',' .. dedupe_ms
 if from_now_ms then own = lock_ms .. ',@' .. string.format('%.0f', math.min(LATEST_MS, now_ms + from_now_ms)) end
 if at_most_ms then own = lock_ms .. ',<' .. string.format('%.0f', math.min(LATEST_MS, now_ms + at_most_ms)) end
 
-local batch, key_of, any_key = {}, {}, false
+local batch, key_of, any_key, nkeyed = {}, {}, false, 0
 if keyed == '' then
   batch = {unpack(ARGV, FIXED + 1)}
 else
@@ -114,7 +114,7 @@ else
     if #key > 512 then refuse('a key', '512 bytes at most') end
     n = n + 2
     batch[n - 1], batch[n], given_keys[n / 2] = mid, ARGV[i + 1], key
-    if key ~= '' then key_of[mid], any_key = key_of[mid] or key, true end
+    if key ~= '' then key_of[mid], any_key, nkeyed = key_of[mid] or key, true, nkeyed + 1 end
   end
   if not is_text(table.concat(given_keys, ' ')) then refuse('a key', 'UTF-8 without control characters') end
 end
@@ -191,7 +191,8 @@ if new[1] then
   local plain, lined = new, {}
   if any_key then
     plain = {}
-    for i = 1, #new do
+    if nkeyed == #given_mids then lined = new end
+    for i = 1, lined[1] and 0 or #new do
       local group = key_of[new[i]] and lined or plain
       group[#group + 1] = new[i]
     end
