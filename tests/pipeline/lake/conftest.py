@@ -62,9 +62,9 @@ def rows(lake: Lake, name: str = "events") -> list[dict[str, Any]]:
     ]
 
 
-def mids(lake: Lake) -> Counter[str]:
-    """How often each mid has an event in the lake."""
-    return Counter(row["mid"] for row in rows(lake))
+def mids(lake: Lake, queue: str = "") -> Counter[str]:
+    """How often each mid has an event in the lake, of one queue or of all."""
+    return Counter(row["mid"] for row in rows(lake) if queue in ("", row["queue"]))
 
 
 def batches(ingest: Ingest) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from jobq.config import ServerSettings
 from jobq.pipeline import session
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
-from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.lake import PAUSE_S, Lake, locked
 
 SPECULATION = {
     "spark.speculation": "true", "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5",
@@ -59,6 +59,10 @@ size = 20 if when == "cluster" else 100
 options = IngestOptions(
     max_rows=size * 200 if when == "cluster" else 400, partition_entries=size, trim=True
 )
-ingest = Ingest(Lake.create(path), Client(ServerSettings(url=url)), engine, options)
+lake = Lake.create(path)
+ingest = Ingest(lake, Client(ServerSettings(url=url)), engine, options)
 while True:
-    print(ingest.events().rows, flush=True)
+    with locked(lake, wait_s=600):
+        rows = ingest.events().rows
+    print(rows, flush=True)
+    time.sleep(PAUSE_S)
