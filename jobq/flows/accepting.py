@@ -7,10 +7,13 @@ the mids of its steps stay taken for an hour after they were done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.client.pipelining import commands
+from jobq.errors import BadRecordError
+from jobq.events import decode
 from jobq.flows.identity import member_of
 from jobq.flows.store import PER_CALL, FlowStore
 from jobq.flows.types import FlowChange
@@ -18,6 +21,12 @@ from jobq.queue import keys
 from jobq.queue.queue import Content, Queue
 from jobq.queue.types import Enqueued
 
+#: Newest events in which the end of a member is looked for, and how many are read at once.
+MOST_EVENTS, EVENTS_PER_CALL = 20_000, 500
+_ENDED = {
+    "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
+    "purged": "cancelled",
+}  # fmt: skip
 LIVE = frozenset(("queued", "queued-with-backoff", "locked", "locked-with-requeue"))
 _log = logging.getLogger("jobq.flows")
 
@@ -32,7 +41,8 @@ def enqueue_members(
     """Enqueue messages of one step, 250 at most in the order of their numbers.
 
     unapplied: what a queue has to say about a flow and didn't reach it. A member that has ended by that, or whose
-    message lives, is accepted already. Of others, dead ones are purged and enqueued again, and the rest has failed.
+    message lives, is accepted already. Of others, dead ones are purged and enqueued again. The rest is done if events
+    say so, since this flow was created: its server lost that in a failover. If not, it has failed.
     """
     taken = _taken(rows, queue.enqueue_members(rows, **options))
     if not taken:
@@ -46,11 +56,22 @@ def enqueue_members(
     if not left:
         return
     _purge(store.client, queue, [str(row[0]) for row in left])
-    for mid, _ in _taken(left, queue.enqueue_members(left, **options)):
-        _log.error(
-            "%s has failed: a message of an earlier flow of this id was done just before", mid
-        )
-        store.apply(f"q{queue.name}", [FlowChange("dead", step, numbers[mid])])
+    refused = [mid for mid, _ in _taken(left, queue.enqueue_members(left, **options))]
+    if not refused:
+        return
+    facts = store.facts()
+    ends = ends_in(queue, set(refused), facts.created_at if facts else 0)
+    results = results_at(queue, refused)
+    for mid in refused:
+        change = FlowChange("dead", step, numbers[mid])
+        if ends.get(mid) == "done":
+            _log.warning("%s was done before, and its flow had lost that", mid)
+            change = FlowChange("done", step, numbers[mid], results.get(mid))
+        else:
+            _log.error(
+                "%s has failed: a message of an earlier flow of this id was done just before", mid
+            )
+        store.apply(f"q{queue.name}", [change])
 
 
 def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> None:
@@ -73,3 +94,37 @@ def _purge(client: Client, queue: Queue, mids: Sequence[str]) -> None:
     dead_ids = client.command("HMGET", keys.key(queue.prefix, "last_dead"), *mids)
     if found := [raw.decode() for raw in dead_ids if raw]:
         queue.admin.purge(*found)
+
+
+def ends_in(queue: Queue, mids: set[str], since_ms: int = 0) -> dict[str, str]:
+    """How these mids ended, by the newest events of their queue. since_ms: not before this time of its server."""
+    found: dict[str, str] = {}
+    for _, fields in _newest(queue, since_ms):
+        try:
+            event = decode(fields[1], fields[0])
+        except (BadRecordError, IndexError):
+            continue
+        if event.mid in mids and event.kind in _ENDED:
+            found.setdefault(event.mid, _ENDED[event.kind])
+            if len(found) == len(mids):
+                break
+    return found
+
+
+def _newest(queue: Queue, since_ms: int) -> Iterator[Any]:
+    where, before, left = keys.key(queue.prefix, "events"), "+", MOST_EVENTS
+    while left > 0:
+        reply = queue.client.command("XREVRANGE", where, before, since_ms, "COUNT", EVENTS_PER_CALL)
+        yield from reply
+        if len(reply) < EVENTS_PER_CALL:
+            return
+        before, left = f"({reply[-1][0].decode()}", left - len(reply)
+
+
+def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
+    """The stored results of members; those that are gone were taken to the flow before."""
+    if not mids:
+        return {}
+    asked = [("LINDEX", queue.result_key(mid), 0) for mid in mids]
+    found = commands(queue.client, queue.wake_key, asked, keep_errors=True)
+    return {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}

@@ -8,32 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
-from jobq.errors import BadRecordError, JobqError
-from jobq.events import decode
+from jobq.errors import JobqError
 from jobq.flows import keys
+from jobq.flows.accepting import ends_in, results_at
 from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
 from jobq.flows.listing import flow_view, is_flow
 from jobq.flows.state import FLOW_OVER, FlowView, StepView
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PER_CHUNK, FlowChange
-from jobq.queue.keys import key
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
 Lost = Literal["done", "cancelled"]
-#: Newest events in which the end of a member is looked for, and how many are read at once.
-MOST_EVENTS, EVENTS_PER_CALL = 20_000, 500
 #: Ids of members that are reported.
 MOST_NAMED = 10
-_ENDED = {
-    "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
-    "purged": "cancelled",
-}  # fmt: skip
 _OVER = {"done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "dead"}
 
 
@@ -119,7 +112,15 @@ class FlowCheck:
             for number in [one for one in absent if one in left]:
                 end = ends.get(member_mid(store.flow, step.name, number), self._lost)
                 found[number] = end or ""
-        changes = [FlowChange(end, step.name, number) for number, end in found.items() if end]
+        done = [number for number, end in found.items() if end == "done"]
+        results = results_at(queue, [member_mid(store.flow, step.name, one) for one in done])
+        changes = [
+            FlowChange(
+                end, step.name, number, results.get(member_mid(store.flow, step.name, number))
+            )
+            for number, end in found.items()
+            if end
+        ]
         for some in _parts(changes, 1_000):
             store.apply(f"q{queue.name}", some)
         gone = [member_mid(store.flow, step.name, one) for one, end in found.items() if not end]
@@ -155,28 +156,3 @@ def _parts(some: Iterable[T], size: int) -> Iterator[list[T]]:
     left = iter(some)
     while part := list(islice(left, size)):
         yield part
-
-
-def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
-    """How these mids ended, by the newest events of their queue."""
-    found: dict[str, str] = {}
-    for _, fields in _newest(queue):
-        try:
-            event = decode(fields[1], fields[0])
-        except (BadRecordError, IndexError):
-            continue
-        if event.mid in mids and event.kind in _ENDED:
-            found.setdefault(event.mid, _ENDED[event.kind])
-            if len(found) == len(mids):
-                break
-    return found
-
-
-def _newest(queue: Queue) -> Iterator[Any]:
-    where, before, left = key(queue.prefix, "events"), "+", MOST_EVENTS
-    while left > 0:
-        reply = queue.client.command("XREVRANGE", where, before, "-", "COUNT", EVENTS_PER_CALL)
-        yield from reply
-        if len(reply) < EVENTS_PER_CALL:
-            return
-        before, left = f"({reply[-1][0].decode()}", left - len(reply)

@@ -21,6 +21,7 @@ from jobq.errors import (
     ServerFullError,
     UnavailableError,
 )
+from jobq.flows.accepting import results_at
 from jobq.flows.announcing import SEPARATOR, announce, announced, is_for_others, queue_at
 from jobq.flows.entries import ENDINGS, Done, Heard, Said, flows_in, heard, in_calls
 from jobq.flows.identity import Member, member_mid
@@ -205,7 +206,8 @@ class Drainer:
                 for one in some
                 if one.kind == "done" and one.detail is not None
             ]
-            if kept:
+            # What a flow refused may be a result that it asks for later, when a check has put it in order.
+            if kept and not applied.refused:
                 commands(self.client, queue.wake_key, [("UNLINK", one) for one in kept])
         return applied or store.apply(f"q{queue.name}", [])
 
@@ -215,7 +217,7 @@ class Drainer:
             for one in said
             if isinstance(one, Said) and one.record.kind == "done+"
         ]
-        results, changes = self._results(queue, mids), list[FlowChange]()
+        results, changes = results_at(queue, mids), list[FlowChange]()
         for one in said:
             if isinstance(one, Done):
                 changes.append(FlowChange("done", one.step, members=tuple(one.numbers)))
@@ -242,14 +244,6 @@ class Drainer:
         else:
             step = detail if record.kind == "retry" else ""
             yield FlowChange(record.kind, step, 0, None, entry_id)
-
-    def _results(self, queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
-        """The stored results of members; those that are gone were taken to the flow before."""
-        if not mids:
-            return {}
-        asked = [("LINDEX", queue.result_key(mid), 0) for mid in mids]
-        found = commands(self.client, queue.wake_key, asked, keep_errors=True)
-        return {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}
 
 
 def _is_damage(error: Exception) -> bool:
