@@ -11,7 +11,7 @@ from jobq.flows.identity import member_of
 from jobq.flows.references import ResultOf
 from jobq.flows.run import drain_soon
 from jobq.flows.starting import add_members, put_items, stored_step
-from jobq.flows.state import When
+from jobq.flows.state import FlowFacts, When
 from jobq.flows.store import FlowStore
 from jobq.jobs.context import Context
 from jobq.jobs.membership import MemberFlow
@@ -31,6 +31,9 @@ class RunningFlow(StepList):
         super().__init__(member.flow)
         self._client, self._store = client, FlowStore(client, member.flow)
         self.step_name, self.index = member.step, member.number
+        # As they were read last: a flow that gets thousands of steps isn't read for each.
+        self._facts: FlowFacts | None = None
+        self._known: set[str] = set()
 
     @property
     def id(self) -> str:
@@ -53,16 +56,21 @@ class RunningFlow(StepList):
         super().refer(one, after)
 
     def _add(self, step: S) -> S:
-        facts = self._store.facts()
-        if facts is None:
-            raise FlowClosedError(f"flow {self.flow_id} is gone; nothing can be added")
-        checked_graph({step.name: step}, [one.name for one in facts.steps])
+        facts = self._facts
+        if facts is None or not self._known.issuperset(step.after):
+            facts = self._facts = self._store.facts()
+            if facts is None:
+                raise FlowClosedError(f"flow {self.flow_id} is gone; nothing can be added")
+            self._known.update(one.name for one in facts.steps)
+        checked_graph({step.name: step}, self._known)
         record = stored_step(self._client, self.flow_id, facts.queue, step)
         if isinstance(step, MapStep) and record.source == "items":
             put_items(self._client, self._store, step)
         added = self._store.add_steps([record])
         if added == "closed":
-            raise FlowClosedError(f"flow {self.flow_id} is {facts.state}; nothing can be added")
+            now = self._store.facts()
+            state = f"is {now.state}" if now else "is gone"
+            raise FlowClosedError(f"flow {self.flow_id} {state}; nothing can be added")
         if added == "conflict":
             raise FlowConflictError(
                 f"flow {self.flow_id} has another step named {step.name!r}; rename this one"
@@ -70,6 +78,7 @@ class RunningFlow(StepList):
         if added == "full":
             raise ConfigError(f"flow {self.flow_id} has 10,000 steps, its most; add a map instead")
         super()._add(step)
+        self._known.add(step.name)
         if isinstance(step, MapStep) and record.source == "stream":
             add_members(self._client, self._store, step, facts.queue)
         drain_soon(self._client, facts.queue)

@@ -1,5 +1,5 @@
 -- rows: steps as a caller gives them: name, kind, queue, source, edges, options, call. All are checked before one is kept.
--- needs: meta steps calls known names_in text FOLLOWS ROOTS ALL
+-- needs: meta steps calls known text FOLLOWS ROOTS ALL
 local STEP_KINDS = {step = 1, map = 1, wait = 1, timer = 1, flow = 1}
 local WHENS = {done = 1, ended = 1, failed = 1}
 local WIDTH, MOST_EDGES, MOST_OF_A_FLOW = 7, 1000, 10000
@@ -55,9 +55,10 @@ local function new_rows(first, step_there)
   return not clash and fresh or nil
 end
 
+-- Lists stay text: a flow that grows step by step would be split and joined with each.
 local function added_to(lists, name, more)
-  if not lists[name] then lists[name] = names_in(redis.call('HGET', steps, name)) end
-  lists[name][#lists[name] + 1] = more
+  local before = lists[name] or redis.call('HGET', steps, name) or ''
+  lists[name] = before == '' and more or before .. ',' .. more
 end
 
 -- Keep rows that were checked. `bits`: the next free number. -> the next free number after them
@@ -82,6 +83,6 @@ local function keep_rows(starts, bits)
     end
     known[name] = nil
   end
-  for field, names in pairs(lists) do redis.call('HSET', steps, field, table.concat(names, ',')) end
+  for field, names in pairs(lists) do redis.call('HSET', steps, field, names) end
   return bits
 end

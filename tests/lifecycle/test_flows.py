@@ -22,6 +22,7 @@ from jobq.errors import (
     ResultTimeoutError,
 )
 from jobq.flows.state import FlowView
+from jobq.queue.bin import ANY
 from tests.client.deployments import Spread
 from tests.conftest import binary
 
@@ -249,3 +250,22 @@ def test_what_is_said_too_late_or_otherwise_is_refused(client: Any):
         run.signal("go")
     with pytest.raises(FlowClosedError, match="import:2 is not there"):
         FlowRun("import", "2", client=client).status()
+
+
+@pytest.mark.one_server
+def test_worker_without_the_module_of_a_flow_moves_it_on_and_leaves_its_jobs_to_others(
+    client: Any, start: Callable[..., Worker], work: Callable[..., Worker], notes: Notes
+):
+    other = start("--lease", "1h", module="tests.lifecycle.jobs_at_work", queues="low,high,default")
+    flow = Flow("import", "1", client=client)
+    first = flow.step(tell, "one", name="first")
+    flow.step(tell, "two", name="second", after=first)
+    run = flow.start()
+    until(lambda: Queue("high", client).status("~import:1.first.0").unknowns > 0)
+    assert states(run.status()) == {"first": "running", "second": "waiting"}
+    assert other.stop() == 0
+    # At once, in place of the pause after which another worker is asked.
+    Queue("high", client).admin.reschedule([("~import:1.first.0", ANY, None)])
+    work("--lease", "1h")
+    assert states(ended(run)) == {"first": "done", "second": "done"}
+    assert notes.lines() == ["one", "two"]

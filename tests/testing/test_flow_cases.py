@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from freezegun import freeze_time
 
 from jobq import Batch, Flow, Limit, current, job, schedule
+from jobq.client.connection import connect
 from jobq.errors import ConfigError, FlowClosedError
 from jobq.flows.inputs import StepResults
-from jobq.flows.listing import failed_members
+from jobq.flows.listing import failed_members, flow_page, remove_flow
 from jobq.flows.run import FlowRun
+from jobq.flows.store import FlowStore
 from jobq.jobs.registry import Registry
 from jobq.queue.queue import Queue
 from jobq.testing import Kit
@@ -233,3 +237,65 @@ def test_schedule_starts_a_flow_for_each_of_its_ticks(
     for hour in ("08", "09"):
         run = FlowRun("hourly", f"2031-05-06T{hour}", client=jobq.client)
         jobq.assert_flow(run, "done")
+
+
+def test_flow_that_grows_by_many_steps_is_not_read_for_each(
+    jobq: Kit, registry: Registry, note: Any, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read = FlowStore.facts
+
+    @job(name="grow", queue="loads", registry=registry)
+    def grow(many: int) -> None:
+        flow = current().flow
+        with monkeypatch.context() as patched:
+            patched.setattr(FlowStore, "facts", lambda self: reads.append("") or read(self))
+            for number in range(many):
+                after = [f"s{number - 1}"] if number % 2 else []
+                flow.step(note.args(number), name=f"s{number}", after=after)
+            with pytest.raises(ConfigError, match="waits for 'none', which this flow doesn't have"):
+                flow.step(note.args(0), name="late", after=["none"])
+
+    flow = Flow("grows", id="1", client=jobq.client)
+    flow.step(grow, 120)
+    run = flow.start()
+    jobq.drain()
+    assert len(reads) == 2
+    assert sorted(ran) == list(range(120))
+    assert jobq.assert_flow(run, "done").counts == {"done": 121}
+
+
+def test_signal_that_comes_before_its_wait_begins_counts_when_it_does(
+    jobq: Kit, note: Any, ran: list[Any]
+) -> None:
+    flow = Flow("early", id="1", client=jobq.client)
+    gate = flow.wait("approved", timeout="1h", after=flow.step(note, "first"))
+    flow.step(note.args(gate.value), after=gate)
+    run = flow.start()
+    for value in ("ann", "bob"):
+        run.signal("approved", value)
+    assert run.status().by_name["approved"].state == "done"
+    assert ran == []
+    jobq.drain()
+    assert ran == ["first", "ann"]
+    jobq.assert_flow(run, "done")
+
+
+def test_same_id_in_two_namespaces_is_two_flows(jobq: Kit, note: Any, ran: list[Any]) -> None:
+    settings = replace(jobq.client.settings, namespace="elsewhere")
+    with closing(connect(settings=settings)) as elsewhere:
+        runs = []
+        for client in (jobq.client, elsewhere):
+            flow = Flow("twice", id="1", client=client)
+            flow.step(note, client.namespace)
+            runs.append(flow.start())
+        jobq.drain()
+        here, there = runs
+        jobq.assert_flow(here, "done")
+        assert ran == [jobq.client.namespace]
+        assert there.status().state == "running"
+        there.cancel()
+        assert (here.status().state, there.status().state) == ("done", "cancelled")
+        assert [row.flow for row in flow_page(elsewhere).rows] == ["twice:1"]
+        assert remove_flow(elsewhere, "twice:1") == "removed"
+        assert here.status().state == "done"
