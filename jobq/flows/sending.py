@@ -280,6 +280,12 @@ class StepSender:
         found = {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
         revived = dict(zip(found, queue.admin.revive(*found.values()), strict=True))
         others = [mid for mid in mids if revived.get(mid) not in ("revived", "exists")]
+        if not others:
+            return
+        # One that a person revived may be done since, and the flow may not know it yet.
+        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.flow))
+        failed = set(self.store.page(item.step, "failed", min(numbers)).numbers)
+        others = [mid for mid in others if mids[mid] in failed]
         if item.kind != "map" and others:
             # Its message is gone: it was cancelled, or a person purged it.
             self._enqueue(item)

@@ -22,7 +22,7 @@ from jobq.queue.types import Ending, Enqueued
 from tests.flows.flowing import call_of
 from tests.flows.lockstep import TurnTaker
 
-F = "import:7"
+F, PART = "import:7", "part:7"
 QUEUES = ("low", "high")
 START_MS = 1_700_000_000_000
 #: A call that a program is about to make is made this soon, or the program is dead.
@@ -70,6 +70,10 @@ class History:
         self.is_cancelled = False
         self.forges = self.rng.random() < 0.3
         self.steps = self._steps()
+        #: The steps of a flow that is a step of this one, if there is one.
+        self.part = self._part()
+        #: Mid -> what its job returned.
+        self.returned: dict[str, bytes] = {}
         self.programs: list[tuple[TurnTaker, int]] = []
         self.kills = 0
 
@@ -97,12 +101,48 @@ class History:
             steps[name] = StoredStep(name, kind, queue, after, source, options, call)  # type: ignore[arg-type]
         return steps
 
+    def _part(self) -> dict[str, StoredStep]:
+        """Put a sub-flow in the place of a step, at times."""
+        single = [name for name, one in self.steps.items() if one.kind == "step"]
+        if not single or self.rng.random() > 0.4:
+            return {}
+        name, queues = self.rng.choice(single), self.rng.choices(QUEUES, k=2)
+        self.steps[name] = StoredStep(name, "flow", "", self.steps[name].after, PART)
+        return {
+            "x": StoredStep("x", "step", queues[0], (), "", b"{}", call_of("x")),
+            "y": StoredStep("y", "step", queues[1], (Edge("x"),), "", b"{}", call_of("y")),
+        }
+
     def mids(self, step: str) -> list[str]:
         return [f"~{F}.{step}.{i}" for i in range(self.sizes.get(step, 1))]
+
+    def _ends(self, when: str, step: str) -> bool:
+        """Whether a step has come to such an end, by what its messages came to."""
+        if self.steps[step].kind == "flow":
+            x, y = (f"~{PART}.{name}.0" for name in self.part)
+            over = x in self.ended and (y in self.ended or x in self.was_dead)
+            met = {
+                "done": {x, y} <= self.done,
+                "ended": over,
+                "failed": over and bool({x, y} & self.was_dead),
+            }
+            return met[when]
+        mids = set(self.mids(step))
+        met = {
+            "done": mids <= self.done,
+            "ended": mids <= self.ended,
+            "failed": mids <= self.ended and bool(mids & self.was_dead),
+        }
+        return met[when]
 
     # Programs.
 
     def start(self) -> None:
+        if self.part:
+            part = StoredFlow(
+                tuple(self.part.values()), "hash", "high", 86_400_000, self._place_of_part()
+            )
+            FlowStore(self.client, PART).create(part._replace(life_ms=86_400_000))
         self.store.create(StoredFlow(tuple(self.steps.values()), "hash", "low", 86_400_000))
         for name, one in self.steps.items():
             if one.source == "items" and self.sizes[name]:
@@ -136,11 +176,15 @@ class History:
         found = queue.dequeue(self.rng.randint(1, 3), crash_limit=1000).messages
         for one in found:
             outcome = "dead" if self.rng.random() < bad else "done"
-            ending = Ending(mid=one.mid, token=one.token, outcome=outcome, reason="why")
+            returned = one.mid.encode() if outcome == "done" and len(one.mid) % 2 else b""
+            kept = {"result": returned, "result_ttl": 86_400} if returned else {"reason": "why"}
+            ending = Ending(mid=one.mid, token=one.token, outcome=outcome, **kept)
             reply = queue.finish([ending], crash_limit=1000).replies[0]
             if reply in ("ok", "dead"):
                 self.ended.add(one.mid)
                 (self.done if outcome == "done" else self.was_dead).add(one.mid)
+                if returned:
+                    self.returned[one.mid] = returned
         return len(found)
 
     def revive(self) -> None:
@@ -181,27 +225,35 @@ class History:
         self.naccepted[mid] += 1
         member = member_of(mid)
         assert member is not None
-        step = self.steps[member.step]
+        is_part = member.flow == PART
+        step = (self.part if is_part else self.steps)[member.step]
         if step.kind != "map" and self.naccepted[mid] > 1:
             raise Broken(f"F2 {mid} was accepted twice")
-        for edge in step.after:
+        if is_part and step.name == "y" and f"~{PART}.x.0" not in self.done:
+            raise Broken("F4 y goes before x")
+        after = (
+            self.steps[self._place_of_part().rpartition(".")[2]].after if is_part else step.after
+        )
+        for edge in after:
             self._check_edge(step.name, edge)
 
     def _check_edge(self, name: str, edge: Edge) -> None:
         if self.steps[edge.step].kind == "wait":
             return
-        mids = set(self.mids(edge.step))
-        met = {
-            "done": mids <= self.done,
-            "ended": mids <= self.ended,
-            "failed": mids <= self.ended and bool(mids & self.was_dead),
-        }
-        if not met[edge.when]:
+        if not self._ends(edge.when, edge.step):
             raise Broken(f"F4 {name} goes before {edge}")
+
+    def _place_of_part(self) -> str:
+        """`flow.step` that the sub-flow is."""
+        return next(f"{F}.{name}" for name, one in self.steps.items() if one.kind == "flow")
 
     def check_bits(self) -> None:
         """F3 and F6: counts are those of the bits, and what is done has ended."""
-        prefix = self.store.prefix
+        self._check_bits(self.store.prefix, self.steps)
+        if self.part:
+            self._check_bits(FlowStore(self.client, PART).prefix, self.part)
+
+    def _check_bits(self, prefix: str, steps: dict[str, StoredStep]) -> None:
         bits = {name: self.redis.get(prefix + name) or b"" for name in ("done", "ended", "retried")}
 
         def is_set(name: str, at: int) -> bool:
@@ -209,7 +261,7 @@ class History:
             return at // 8 < len(raw) and bool(raw[at // 8] & (128 >> at % 8))
 
         meta = self.redis.hgetall(f"{prefix}meta")
-        for step in self.steps:
+        for step in steps:
             counts = [int(one) for one in meta[f"n:{step}".encode()].split(b",")]
             extents = meta.get(f"x:{step}".encode(), b"").decode()
             places = [
@@ -242,6 +294,22 @@ class History:
                 raise Broken(f"F1 {queue} holds members")
         if not self.is_cancelled:
             self._check_state(facts)
+            self._check_results()
+
+    def _check_results(self) -> None:
+        """F7: what a member returned is kept, and no queue keeps it any more."""
+        for flow in (F, PART):
+            names = {
+                mid.partition(".")[2].replace(".", ":"): mid
+                for mid in self.returned
+                if mid.startswith(f"~{flow}.")
+            }
+            found = FlowStore(self.client, flow).results(list(names))
+            for name, mid in names.items():
+                if mid in self.done and found.get(name) != self.returned[mid]:
+                    raise Broken(
+                        f"F7 {mid} returned {self.returned[mid]!r}, kept is {found.get(name)!r}"
+                    )
 
     def _check_state(self, facts: FlowFacts) -> None:
         """F5: the state is what follows from the bits."""
@@ -252,11 +320,10 @@ class History:
                 raise Broken(f"F5 {one.name} may go and never went")
             if one.ready_at and one.size != self.sizes.get(one.name, 1):
                 raise Broken(f"F5 {one.name} has {one.size} members")
-            if (
-                one.ready_at
-                and one.kind != "wait"
-                and one.done != len(set(self.mids(one.name)) & self.done)
-            ):
+            ndone = len(set(self.mids(one.name)) & self.done)
+            if one.kind == "flow":
+                ndone = int(self._ends("done", one.name))
+            if one.ready_at and one.kind != "wait" and one.done != ndone:
                 raise Broken(f"F5 {one.name}: {one.done} done, {self.done} in truth")
         bad = any(one.ready_at and one.done < one.size for one in facts.steps)
         if facts.state != ("failed" if bad else "done"):

@@ -12,6 +12,7 @@ import pytest
 
 from jobq.client import scripts
 from jobq.flows import draining, sending
+from jobq.flows.accepting import results_at
 from jobq.flows.draining import Drainer
 from jobq.flows.store import FlowStore
 from jobq.flows.types import Applied
@@ -50,6 +51,23 @@ def _dropped_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Drainer, "_take", taken)
 
 
+def _results_first(patch: pytest.MonkeyPatch) -> None:
+    """Results are deleted at the queue before the flow has them."""
+
+    def taken(queue: Any, mids: Any) -> dict[str, bytes]:
+        found = results_at(queue, mids)
+        for mid in found:
+            queue.client.command("UNLINK", queue.result_key(mid))
+        return found
+
+    patch.setattr(draining, "results_at", taken)
+
+
+def _trusts_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """A retry doesn't look for members that a person revived, and that are done."""
+    patch.setattr(sending, "apply_all", lambda *_: None)
+
+
 def _sent_first(patch: pytest.MonkeyPatch) -> None:
     """What is to be sent is taken off before it is sent."""
     apply = FlowStore.apply
@@ -73,6 +91,22 @@ FAULTS = (
     Fault("a drainer never gives up", also=_never_gives_up, rare=True),
     Fault("entries are deleted before they are applied", also=_dropped_first, rare=True),
     Fault("what is to be sent is forgotten before it is sent", also=_sent_first),
+    Fault("results are deleted before the flow has them", also=_results_first, rare=True),
+    Fault("a retry doesn't look for what is done", also=_trusts_the_dead, rare=True),
+    Fault(
+        "a sub-flow that ends says so to nobody",
+        ("flow/_progress", "if flow.parent ~= '' then to_do(flow, PARENT, 'parent') end", ""),
+        rare=True,
+    ),
+    Fault(
+        "anybody ends a sub-flow's step",
+        (
+            "flow/apply",
+            "return source == 'f' .. s.source and s.ready_at > 0 end",
+            "return s.ready_at > 0 end",
+        ),
+        rare=True,
+    ),
     Fault(
         "endings are counted, not set",
         (

@@ -144,7 +144,7 @@ def _replicates(replica: Node, identity: str) -> bool:
 
 
 def _serves(node: Node, port: int, number: int) -> bool:
-    slots = node.redis.execute_command("CLUSTER", "SLOTS")
+    slots: Any = node.redis.execute_command("CLUSTER", "SLOTS")
     return any(
         first == number * 5461 and str(master[1]) == str(port) for first, _, master, *_ in slots
     )
