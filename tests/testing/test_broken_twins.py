@@ -10,22 +10,30 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobq.errors import ResultTimeoutError
+from jobq.flows.state import FlowView
 from jobq.queue.queue import Queue
-from jobq.testing import Kit, harness, matching
+from jobq.testing import Kit, flows, harness, matching
 from jobq.testing.draining import Draining
 from jobq.testing.matching import Expected
 from jobq.testing.rehearsal import Rehearsal
 from jobq.testing.servers import KitClient
-from tests.testing import test_assertions, test_kit, test_plugin, test_rehearsal
+from tests.testing import (
+    test_assertions,
+    test_flows,
+    test_kit,
+    test_plugin,
+    test_rehearsal,
+)
 from tests.testing.handlers import PAIRS
 from tests.testing.test_assertions import send
+from tests.testing.test_flows import add, start
 from tests.testing.test_kit import ran
 from tests.testing.test_plugin import suite
 
 #: What is checked here is the same on each server.
 pytestmark = pytest.mark.one_server
 #: What the tests below take, beside the kit.
-FIXTURES = (ran, send, suite)
+FIXTURES = (add, ran, send, start, suite)
 
 moments, bound, distance = Draining._moments, matching.bound, Expected.distance
 
@@ -86,6 +94,24 @@ TWINS = {
     "any value matches": Twin(
         matching, "same", lambda wanted, given: True,
         test_assertions.test_arguments_match_by_the_names_of_parameters,
+    ),
+    "a drain moves no flow": Twin(
+        Draining, "send_steps", lambda self: False, test_flows.test_drain_runs_flows_over_all_queues
+    ),
+    "any state and any number of a step is right": Twin(
+        flows, "_differences", lambda *given: iter(()),
+        test_flows.test_error_shows_steps_what_they_wait_for_and_why_members_failed,
+    ),
+    "every flow is in the state that is asked for": Twin(
+        FlowView, "state", "done", test_flows.test_inline_flow_runs_as_it_starts_and_goes_on_after_a_failure
+    ),
+    "a step is shown without what it waits for": Twin(
+        flows, "step_sentence", lambda *given: "",
+        test_flows.test_error_shows_steps_what_they_wait_for_and_why_members_failed,
+    ),
+    "timers go by the clock of the machine": Twin(
+        harness, "connected", lambda settings, clock: KitClient(settings),
+        test_flows.test_timers_and_timeouts_follow_the_clock_of_the_test,
     ),
     "inline calls wait": Twin(
         Kit, "_set_inline", lambda self: None, test_kit.test_inline_runs_at_once_and_raises_at_the_enqueue
