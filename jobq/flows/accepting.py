@@ -14,8 +14,9 @@ from jobq.client.connection import Client
 from jobq.client.pipelining import commands
 from jobq.errors import BadRecordError
 from jobq.events import decode
+from jobq.flows.entries import in_calls
 from jobq.flows.identity import member_of
-from jobq.flows.store import PER_CALL, FlowStore
+from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange
 from jobq.queue import keys
 from jobq.queue.queue import Content, Queue
@@ -76,8 +77,8 @@ def enqueue_members(
 
 def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> None:
     """Apply what a queue says, in as many calls as it takes."""
-    for at in range(0, len(changes), PER_CALL):
-        store.apply(f"q{queue}", changes[at : at + PER_CALL])
+    for some in in_calls(changes):
+        store.apply(f"q{queue}", some)
 
 
 def _taken(rows: Sequence[Content], found: Sequence[Enqueued]) -> list[tuple[str, Any]]:

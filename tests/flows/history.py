@@ -68,6 +68,8 @@ class History:
         self.ended: set[str] = set()
         self.was_dead: set[str] = set()
         self.is_cancelled = False
+        #: Whether a producer has stored all items of maps, before which none says that the flow begins.
+        self.is_stored = False
         self.forges = self.rng.random() < 0.3
         self.steps = self._steps()
         #: The steps of a flow that is a step of this one, if there is one.
@@ -148,6 +150,7 @@ class History:
             if one.source == "items" and self.sizes[name]:
                 calls = [call_of(mid) for mid in self.mids(name)]
                 self.store.put_items(name, 0, calls)
+        self.is_stored = True
         announce(self.client, "low", "begin", F)
         for name, one in self.steps.items():
             if one.source == "stream":
@@ -198,7 +201,7 @@ class History:
             announce(self.client, "low", "signal", F, f"{self.rng.choice(waits)}\x1fyes")
         elif word == "retry":
             announce(self.client, "low", "retry", F, self.rng.choice(["", *self.steps]))
-        elif word != "signal":
+        elif word != "signal" and (word != "begin" or self.is_stored):
             announce(self.client, "low", word, F)  # type: ignore[arg-type]
 
     def cancel(self) -> None:

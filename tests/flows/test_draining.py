@@ -14,6 +14,7 @@ from jobq.errors import ServerFullError, UnavailableError
 from jobq.flows.announcing import announce
 from jobq.flows.draining import BATCH, GIVE_UP_S, PASS_OVER_NS, Drainer
 from jobq.flows.listing import purged_members
+from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PURGED, StoredFlow, StoredStep
 from jobq.jobs.results import encode_result
@@ -374,3 +375,21 @@ def test_on_a_full_server_ends_are_taken_and_next_steps_wait_for_room(
     assert names(flowing.work()) == ["b"]
     assert flowing.facts(F).state == "done"
     assert flowing.left() == []
+
+
+def test_what_many_calls_reported_is_looked_for_in_as_many_calls_as_it_takes(flowing: Flowing):
+    """A producer died amid a chunk, and thousands of members before it ended since."""
+    store = flowing.start(F, step("rows", kind="map", source="stream"))
+    flowing.drain()
+    low, drainer = flowing.queues["low"], flowing.drainer
+    sender = StepSender(Sending(flowing.client, lambda: True, drainer.unapplied), F)
+    for chunk in range(10):
+        rows = [(f"~{F}.rows.{250 * chunk + number}", b"v") for number in range(250)]
+        assert sender.add_chunk(low, "rows", chunk, rows, {}).outcome == "new"
+    while found := low.dequeue(250).messages:
+        low.finish([_done(one) for one in found])
+    assert sender.add_chunk(low, "rows", 9, rows, {}).outcome == "doubt"
+    assert flowing.facts(F).steps[0].done == 2_500
+    assert store.seal("rows", 10) == "ok"
+    assert flowing.work() == []
+    assert flowing.facts(F).state == "done"
