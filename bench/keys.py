@@ -1,7 +1,8 @@
 """`python -m bench.keys`: what keys cost, in CPU of the server per message and in jobs per second of a worker.
 
 One driver enqueues by 250, and dequeues and finishes by 64. Then two processes of a worker drain no-op jobs and jobs of
-1 ms CPU. Each round measures every case once, and prints medians.
+1 ms CPU. Each round measures every case once, and prints medians. Peers drain the same jobs without keys, since BullMQ
+has groups only in its paid edition, and Sidekiq and Dramatiq have none; those that can't be installed are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from bench.drains import drain
 from bench.page import measure
+from bench.peers import PEERS
+from bench.peers.venvs import Missing, named
 from bench.server import private_server, server_s
 from bench.stage import wait_for
 from bench.work import noop, spin
@@ -19,6 +23,7 @@ from bench.worker import running_worker
 from jobq import Ending, Queue
 
 BATCH, SPINS = 64, 2_400
+BESIDE = ("bullmq", "sidekiq", "dramatiq")
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
 
@@ -88,6 +93,13 @@ def _left(queue: Queue) -> int:
     return counts.ready + counts.locked
 
 
+def beside(name: str, count: int) -> tuple[float, float]:
+    """Jobs per second of two processes of a peer, without keys: no-op ones, and of 1 ms."""
+    counts = {"noop": min(count, PEERS[name].jobs), "spin": min(count, SPINS)}
+    rates = [next(drain(name, handler, 2, most, handler))[1] for handler, most in counts.items()]
+    return rates[0], rates[1]
+
+
 def tables(count: int, runs: int) -> Iterator[str]:
     """The medians as Markdown."""
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in CASES}
@@ -102,6 +114,14 @@ def tables(count: int, runs: int) -> Iterator[str]:
     for name, rows in found.items():
         enqueued, ran, noops, spins = map(statistics.median, zip(*rows, strict=True))
         yield f"| {name} | {enqueued:.1f} | {ran:.1f} | {noops:,.0f} | {spins:,.0f} |"
+    for peer in BESIDE:
+        try:
+            theirs = [beside(peer, count) for _ in range(runs)]
+        except Missing as error:
+            yield f"| {peer}, no keys | – | – | {error} | – |"
+        else:
+            noops, spins = map(statistics.median, zip(*theirs, strict=True))
+            yield f"| {named(peer)}, no keys | – | – | {noops:,.0f} | {spins:,.0f} |"
 
 
 if __name__ == "__main__":
