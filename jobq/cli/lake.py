@@ -57,6 +57,11 @@ def opened(session: Session, path: str | None, storage: Sequence[str]) -> Lake:
     return Lake.open(path, pairs_of("--storage-option", storage))
 
 
+engine_option = option(
+    "--engine auto|local|spark",
+    "What does the work: this process (local) or Spark; auto starts Spark for a million rows.",
+    default="auto",
+)
 on_lake = opens("lake", opened, lake_option(), storage_option)
 
 
@@ -94,11 +99,7 @@ def lake() -> None:
     default=1_000_000,
 )
 @option("--trim", "Delete events from their streams once they are committed.")
-@option(
-    "--engine auto|local|spark",
-    "Whether Spark reads: auto starts it for a backlog of a million entries.",
-    default="auto",
-)
+@engine_option
 @master_option
 @option(
     "--rollup DURATION",
@@ -171,7 +172,12 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
 
 
 def _say_round(session: Session, lake: Lake, found: IngestRound) -> None:
-    text = f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead in {found.batches:,} batches"
+    from jobq.pipeline.engine import WHERE
+
+    text = (
+        f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead in {found.batches:,} batches, "
+        f"{WHERE[found.engine]}"
+    )
     record = {"lake": lake.store.uri, **found._asdict(), "lost": dict(found.lost)}
     session.say(record, "nothing new" if found.is_empty else text)
 
@@ -206,16 +212,23 @@ def stats(session: Session, lake: Lake, backlog: bool) -> None:
 
 @command("check", "--lake ./lake", "--json", group=lake)
 @on_lake
-def check(session: Session, lake: Lake) -> bool:
+@engine_option
+@master_option
+def check(session: Session, lake: Lake, engine: Any, master: str | None) -> bool:
     """Read every file and check it: rows as committed, no row twice, offsets only forward.
 
     Entries that a stream dropped before they were read are printed, but are not a fault of the lake.
     Exit code 1: a check failed.
     """
+    from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import inspection
 
-    with output.waiting("reading every file of the lake", quiet=session.as_json):
-        found = list(inspection.check(lake))
+    runner = Engine(engine, master=master)
+    try:
+        with output.waiting("reading every file of the lake", quiet=session.as_json):
+            found = list(inspection.check(lake, runner))
+    finally:
+        runner.close()
     for finding in found:
         session.say(finding._asdict(), f"{finding.level:4}  {finding.table}: {finding.text}")
     return all(finding.level != "fail" for finding in found)
@@ -224,64 +237,69 @@ def check(session: Session, lake: Lake) -> bool:
 @command("compact", "--lake ./lake", "--rollups --json", group=lake)
 @on_lake
 @option("--target-mb", "Size of a file.", type=click.IntRange(1), default=128)
-@option("--rollups/--no-rollups", "Also update job_runs and rollup_hourly.", default=True)
+@option(
+    "--rollups/--no-rollups", "Also update job_runs and rollup_hourly with Spark.", default=True
+)
+@engine_option
 @master_option
 @wait_option
 def compact(
-    session: Session, lake: Lake, target_mb: int, rollups: bool, master: str | None, wait: float
+    session: Session, lake: Lake, target_mb: int, rollups: bool, wait: float, **given: Any
 ) -> None:
     """Sort and join each day's files, so that reading is fast and the lake is smaller.
 
-    Run it once a day. Reading continues. An ingest into a folder waits while a day is compacted or the
-    rollups are made. 'jobq lake vacuum' deletes the files that were replaced.
+    Run it once a day. Reading continues. An ingest into a folder waits while some files of a day are joined, or
+    the rollups are made. 'jobq lake vacuum' deletes the files that were replaced.
     """
+    from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.ingest import stopped_by_signals
     from jobq.pipeline.lake.lake import LakeBusyError, RepeatedLock
 
+    engine = Engine(given["engine"], master=given["master"])
     with stopped_by_signals() as ending:
         turns = RepeatedLock(lake, wait_s=wait, enough=ending)
         try:
             done = upkeep.compact(
-                lake, target=target_mb << 20, on_compacted=lambda one: _say_compacted(session, one), enough=ending,
-                alone=turns,
+                lake, engine=engine, target=target_mb << 20, on_compacted=lambda one: _say_compacted(session, one),
+                enough=ending, alone=turns,
             )  # fmt: skip
             if not done:
                 session.note("every day is compact")
             if rollups and not ending():
                 with turns():
-                    _roll_up(session, lake, master)
+                    _roll_up(session, lake, engine)
         except LakeBusyError:
             if not ending():
                 raise
+        finally:
+            engine.close()
 
 
-def _roll_up(session: Session, lake: Lake, master: str | None) -> None:
-    from jobq.pipeline.engine import Engine
+def _roll_up(session: Session, lake: Lake, engine: Engine) -> None:
     from jobq.pipeline.lake import rollup
     from jobq.pipeline.lake.tables import JOB_RUNS
     from jobq.pipeline.sessions import failures, words_of
 
     if not (rollup.stale(lake) or rollup.stale(lake, JOB_RUNS)):
         return
-    engine = Engine(master=master)
     try:
         made = rollup.refresh(lake, engine.spark())
     except failures() as error:
         raise PipelineError(
             f"job_runs and rollup_hourly stay as they were, the days are compact: {words_of(error)}"
         ) from error
-    finally:
-        engine.close()
     for name, rows in made.items():
         session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows written")
 
 
 def _say_compacted(session: Session, one: Compacted) -> None:
+    from jobq.pipeline.engine import WHERE
+
     session.say(
         one._asdict(),
         f"{one.table} {one.dt}: {one.rows:,} rows, {one.files_before:,} files to {one.files:,}, "
-        f"{one.bytes_before:,} bytes to {one.bytes:,}",
+        f"{one.bytes_before:,} bytes to {one.bytes:,}, {WHERE[one.engine]}",
     )
 
 

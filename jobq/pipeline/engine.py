@@ -7,10 +7,12 @@ work. So Spark is started for the first large amount of work, and kept while the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from jobq import errors
+from jobq.errors import JobqError
 from jobq.pipeline import gateway, sessions
 from jobq.pipeline.options import EngineName
 
@@ -56,6 +58,10 @@ class Engine:
         """Return `spark` if any units ran on executors since the session's start, else `local`."""
         return "local" if self._spark is None else "spark"
 
+    def width(self, rows: int) -> int:
+        """Return how many units run at the same time, of work on about so many rows."""
+        return 1 if self.chosen(rows) == "local" else self.spark().sparkContext.defaultParallelism
+
     def spark(self) -> SparkSession:
         """Return the session; start it at first use."""
         if self._spark is None:
@@ -90,6 +96,17 @@ class Engine:
                 spark.stop()
             except sessions.failures():
                 gateway.forget_jvm()
+
+
+def raise_first(failures: Iterable[tuple[str, str] | None]) -> None:
+    """Raise the first error among units' results: class and message, as a task can send them."""
+    for kind, words in filter(None, failures):
+        known: type[JobqError] = getattr(errors, kind, errors.PipelineError)
+        raise known(words)
+
+
+#: What an engine is called in output.
+WHERE = {"local": "in this process", "spark": "on executors"}
 
 
 def _lake_session(master: str | None) -> SparkSession:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -169,12 +169,18 @@ LAST_DAY = "9999-12-31"
 
 
 class LiveFile(NamedTuple):
-    """A file that the table has now, as its log describes it. dt: its partition, YYYY-MM-DD."""
+    """A file that the table has now, as its log describes it.
+
+    dt: its partition, YYYY-MM-DD. low_us and high_us: bounds of the time whose day that is, epoch µs; the whole day if
+    the log doesn't tell.
+    """
 
     path: str
     size: int
     rows: int
     dt: str
+    low_us: int = 0
+    high_us: int = 0
 
     @property
     def is_compact(self) -> bool:
@@ -186,14 +192,29 @@ def live_files(delta: DeltaTable | None, since: str = "", until: str = LAST_DAY)
     """Return the files of the days from `since` to `until`, both included, ordered by day."""
     if delta is None:
         return []
-    found = pa.table(delta.get_add_actions()).select(
-        ["path", "size_bytes", "num_records", "partition"]
-    )
-    files = [
-        LiveFile(unquote(row["path"]), row["size_bytes"], row["num_records"] or 0, str(row["partition"]["dt"]))
-        for row in found.to_pylist()
-    ]  # fmt: skip
+    found = pa.table(delta.get_add_actions())
+    columns = ["path", "size_bytes", "num_records", "partition", "min", "max"]
+    rows = found.select([name for name in columns if name in found.column_names]).to_pylist()
+    files = (_live_file(row) for row in rows)
     return sorted((one for one in files if since <= one.dt <= until), key=lambda one: one.dt)
+
+
+def _live_file(row: Mapping[str, Any]) -> LiveFile:
+    dt = str(row["partition"]["dt"])
+    first = (date.fromisoformat(dt) - EPOCH) // timedelta(microseconds=1)
+    low, high = (
+        [at for at in (row.get(name) or {}).values() if isinstance(at, datetime)]
+        for name in ("min", "max")
+    )
+    return LiveFile(
+        unquote(row["path"]), row["size_bytes"], row["num_records"] or 0, dt,
+        _micros(low[0]) if len(low) == 1 else first,
+        _micros(high[0]) if len(high) == 1 else first + timedelta(days=1) // timedelta(microseconds=1) - 1,
+    )  # fmt: skip
+
+
+def _micros(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def files_by_day(files: Iterable[LiveFile]) -> dict[str, list[LiveFile]]:

@@ -25,7 +25,7 @@ from jobq.durations import DAY_MS
 from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds
-from jobq.pipeline.engine import Engine
+from jobq.pipeline.engine import Engine, raise_first
 from jobq.pipeline.lake import dead_messages, quarantine
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
@@ -43,13 +43,13 @@ from jobq.pipeline.lake.partitions import (
     RangeResult,
     gathered,
     planned_partitions,
-    raise_failure,
     run_partition,
 )
 from jobq.pipeline.lake.store import LakeStore, remove_files
 from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable
 from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, ReadPlan, clocks
+from jobq.pipeline.options import EngineName
 from jobq.queue.directory import queue_names
 from jobq.topics import keys as topic_keys
 from jobq.topics.calls import topic_names
@@ -60,7 +60,7 @@ Problem = Callable[[str, JobqError], None]
 
 
 class IngestBatch(NamedTuple):
-    """The result of one batch. more: there was more to read than fits in a batch."""
+    """The result of one batch. more: there was more to read than fits in a batch. engine: local or spark."""
 
     table: str
     rows: int = 0
@@ -69,6 +69,7 @@ class IngestBatch(NamedTuple):
     lost: Mapping[str, int] = MappingProxyType({})
     remade: Sequence[str] = ()
     more: bool = False
+    engine: EngineName = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ class Ingest:
         after = state.following(places, rows, lost, bad=len(bad), remade=plan.remade)
         self._commit(table, kept, after, bad)
         more = any(places[one.queue].n < one.end.n for one in plan.ranges)
-        return IngestBatch(table.name, rows, len(files), len(bad), lost, plan.remade, more)
+        engine = self.engine.chosen(_expected(plan))
+        return IngestBatch(table.name, rows, len(files), len(bad), lost, plan.remade, more, engine)
 
     def _answers(
         self, table: LakeTable, plan: ReadPlan, tails: Mapping[str, LogTail]
@@ -193,13 +195,12 @@ class Ingest:
         )
         erased = tombstone_files(self.lake)
         todo = [one._replace(erased=erased) for one in todo] if erased else todo
-        answers = list(
-            self.engine.run(run_partition, todo, sum(one.expected for one in plan.ranges))
-        )
-        for answer in answers:
-            if answer.failed:
-                _forget(store, answers)
-                raise_failure(answer)
+        answers = list(self.engine.run(run_partition, todo, _expected(plan)))
+        try:
+            raise_first([answer.failed for answer in answers])
+        except JobqError:
+            _forget(store, answers)
+            raise
         return answers
 
     def _bounds(self, tails: Mapping[str, LogTail]) -> TimeBounds:
@@ -252,12 +253,16 @@ class Ingest:
                 self.client.command("XTRIM", key, "MINID", "=", upto)
 
 
+def _expected(plan: ReadPlan) -> int:
+    return sum(one.limit or one.expected for one in plan.ranges)
+
+
 def _forget(store: LakeStore, answers: Iterable[PartitionResult]) -> None:
     remove_files(store, [file.path for answer in answers for file in answer.files])
 
 
 class IngestRound(NamedTuple):
-    """The totals of one round."""
+    """The totals of one round. engine: spark if executors did any of it."""
 
     events: int = 0
     topics: int = 0
@@ -266,6 +271,7 @@ class IngestRound(NamedTuple):
     batches: int = 0
     lost: Mapping[str, int] = MappingProxyType({})
     remade: tuple[str, ...] = ()
+    engine: EngineName = "local"
 
     @property
     def is_empty(self) -> bool:
@@ -283,6 +289,7 @@ class IngestRound(NamedTuple):
             batches=self.batches + (batch.rows + batch.bad > 0 or bool(batch.lost or batch.remade)),
             lost=lost,
             remade=(*self.remade, *batch.remade),
+            engine="spark" if "spark" in (self.engine, batch.engine) else "local",
         )
 
 

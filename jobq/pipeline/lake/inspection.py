@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from jobq.client.connection import Client
 from jobq.pipeline import offsets
-from jobq.pipeline.engine import Engine
+from jobq.pipeline.engine import WHERE, Engine
 from jobq.pipeline.lake import erase
 from jobq.pipeline.lake.commit import state_of, states
-from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files, rows_of_files
+from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import DEAD, ERASED, EVENTS, QUARANTINE, TABLES, TOPICS, LakeTable
@@ -110,18 +113,26 @@ def backlog(
     return found
 
 
-def check(lake: Lake) -> Iterator[LakeFinding]:
-    """Check every file and every commit."""
+def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
+    """Check every file and every commit. A task reads a few files, or some minutes of a day."""
+    engine = engine or Engine("local")
     for name, table in TABLES.items():
         delta = lake.table(name)
         if delta is None:
             continue
         files = live_files(delta)
-        yield from _files(lake.below(name), table, files)
+        store, rows = lake.below(name), sum(one.rows for one in files)
+        units = [FilesToCheck(store, tuple(some)) for some in _shares(files)]
+        wrong = [found for result in engine.run(checked, units, rows) for found in result]
+        yield from (LakeFinding("fail", name, text) for _, text in wrong)
+        if not wrong:
+            where = WHERE[engine.chosen(rows)]
+            yield LakeFinding("ok", name, f"{len(files):,} files with {rows:,} rows, read {where}")
         if name in KEYS:
-            yield from _unique(lake.below(name), table, files)
-            yield from _commits(delta, table, sum(one.rows for one in files))
-    yield from _erasures(lake, Engine("local"))
+            unread = {path for path, _ in wrong}
+            yield from _unique(engine, store, table, [f for f in files if f.path not in unread])
+            yield from _commits(delta, table, rows)
+    yield from _erasures(lake, engine)
 
 
 def _erasures(lake: Lake, engine: Engine) -> Iterator[LakeFinding]:
@@ -134,43 +145,129 @@ def _erasures(lake: Lake, engine: Engine) -> Iterator[LakeFinding]:
             yield LakeFinding("fail", name, f"{rows:,} rows are erased ones; {remedy}")
 
 
-def _files(store: LakeStore, table: LakeTable, files: Sequence[LiveFile]) -> Iterator[LakeFinding]:
-    opened, wrong = store.files(), 0
+class FilesToCheck(NamedTuple):
+    """Files that a task opens."""
+
+    store: LakeStore
+    files: tuple[LiveFile, ...]
+
+
+#: Files share a task up to so many bytes.
+_SHARE = 64 * 1024 * 1024
+
+
+def _shares(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
+    some: list[LiveFile] = []
     for one in files:
+        some.append(one)
+        if sum(file.size for file in some) >= _SHARE:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
+    """Return path and text of each file that can't be read or has another number of rows than its commit says."""
+    opened, wrong = unit.store.files(), []
+    for one in unit.files:
         try:
             with opened.open_input_file(one.path) as source:
                 rows = pq.ParquetFile(source).metadata.num_rows
         except (OSError, ValueError) as error:
-            wrong += 1
-            yield LakeFinding("fail", table.name, f"{one.path} can't be read: {error}")
+            wrong.append((one.path, f"{one.path} can't be read: {error}"))
             continue
         if rows != one.rows:
-            wrong += 1
-            yield LakeFinding(
-                "fail", table.name, f"{one.path} has {rows:,} rows, its commit says {one.rows:,}"
-            )
-    if not wrong:
-        total = sum(one.rows for one in files)
-        yield LakeFinding("ok", table.name, f"{len(files):,} files with {total:,} rows")
+            text = f"{one.path} has {rows:,} rows, its commit says {one.rows:,}"
+            wrong.append((one.path, text))
+    return wrong
 
 
-def _unique(store: LakeStore, table: LakeTable, files: Sequence[LiveFile]) -> Iterator[LakeFinding]:
-    import pyarrow as pa
+class DuplicateSearch(NamedTuple):
+    """Files of one day, and the part of it in which a task looks for rows with the same key, epoch µs."""
 
-    keys, doubled = list(KEYS[table.name]), 0
-    for day, some in files_by_day(files).items():
-        try:
-            rows = pa.concat_tables(rows_of_files(store, some, keys))
-        except Exception:  # noqa: S112 - a file that can't be read is reported already
-            continue
-        counted = rows.num_rows - rows.group_by(keys).aggregate([]).num_rows
-        doubled += counted
-        if counted:
-            yield LakeFinding(
-                "fail", table.name, f"{day}: {counted:,} rows are there more than once"
-            )
-    if not doubled:
-        yield LakeFinding("ok", table.name, f"no two rows have the same {', '.join(keys)}")
+    table: str
+    store: LakeStore
+    files: tuple[LiveFile, ...]
+    since_us: int
+    until_us: int
+
+
+def doubled(unit: DuplicateSearch) -> int | None:
+    """Return how many rows of that part are there again; None if a file can't be read."""
+    table, keys = TABLES[unit.table], list(KEYS[unit.table])
+    at, schema = pc.field(table.day_of), table.schema()
+    since, until = (
+        pa.scalar(us, pa.int64()).cast(schema.field(table.day_of).type)
+        for us in (unit.since_us, unit.until_us)
+    )
+    try:
+        paths = [one.path for one in unit.files]
+        found = ds.dataset(paths, schema, format="parquet", filesystem=unit.store.files())
+        rows = found.to_table(keys, filter=(at >= since) & (at < until))
+    except (OSError, ValueError):
+        return None
+    return rows.num_rows - rows.group_by(keys).aggregate([]).num_rows
+
+
+def _unique(
+    engine: Engine, store: LakeStore, table: LakeTable, files: Sequence[LiveFile]
+) -> Iterator[LakeFinding]:
+    units = [
+        unit for some in files_by_day(files).values() for unit in _searches(store, table, some)
+    ]
+    by_day: dict[str, int] = {}
+    results = engine.run(doubled, units, sum(one.rows for one in files))
+    for unit, count in zip(units, results, strict=True):
+        day = unit.files[0].dt
+        if count is None:
+            yield LakeFinding("fail", table.name, f"{day}: a file can't be read")
+        by_day[day] = by_day.get(day, 0) + (count or 0)
+    for day, count in by_day.items():
+        if count:
+            yield LakeFinding("fail", table.name, f"{day}: {count:,} rows are there more than once")
+    if not any(by_day.values()):
+        yield LakeFinding(
+            "ok", table.name, f"no two rows have the same {', '.join(KEYS[table.name])}"
+        )
+
+
+#: A search has about so many rows in memory. The ends of searches are at so many steps of a file's time.
+SEARCH_ROWS, _STEPS = 4_000_000, 10
+
+
+def _searches(
+    store: LakeStore, table: LakeTable, files: Sequence[LiveFile]
+) -> Iterator[DuplicateSearch]:
+    """Divide a day into parts with about SEARCH_ROWS rows. The same row has the same time, so it is in one part."""
+    high = max(one.high_us for one in files)
+    if sum(one.rows for one in files) <= SEARCH_ROWS or table is QUARANTINE:
+        # An entry that is quarantined twice has two times.
+        yield DuplicateSearch(table.name, store, tuple(files), *_EVER)
+        return
+    # Each file's rows are taken to be evenly distributed over its time.
+    ends = sorted(
+        (one.low_us + (one.high_us - one.low_us) * part // _STEPS, one.rows / _STEPS)
+        for one in files
+        for part in range(1, _STEPS + 1)
+    )
+    since, rows = _EVER[0], 0.0
+    for at, count in ends:
+        rows += count
+        if rows >= SEARCH_ROWS and since < at < high:
+            yield _search(store, table, files, since, at)
+            since, rows = at, 0.0
+    yield _search(store, table, files, since, _EVER[1])
+
+
+_EVER = (-(2**62), 2**62)
+
+
+def _search(
+    store: LakeStore, table: LakeTable, files: Sequence[LiveFile], since_us: int, until_us: int
+) -> DuplicateSearch:
+    some = [one for one in files if one.low_us < until_us and one.high_us >= since_us]
+    return DuplicateSearch(table.name, store, tuple(some), since_us, until_us)
 
 
 def _commits(delta: DeltaTable, table: LakeTable, rows: int) -> Iterator[LakeFinding]:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from jobq import errors
 from jobq.client.connection import Client
 from jobq.config import ServerSettings
-from jobq.errors import JobqError, PipelineError
+from jobq.errors import JobqError
 from jobq.pipeline import collector, offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
@@ -82,14 +81,6 @@ def run_partition(partition: IngestPartition) -> PartitionResult:
         return PartitionResult(failed=(type(error).__name__, str(error)))
     finally:
         client.close()
-
-
-def raise_failure(answer: PartitionResult) -> None:
-    """Raise the error of a partition."""
-    if answer.failed:
-        kind, words = answer.failed
-        known = getattr(errors, kind, PipelineError)
-        raise known(words)
 
 
 def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> PartitionResult:

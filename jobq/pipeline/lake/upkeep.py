@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from jobq.errors import ConfigError, LakeError
+from jobq.errors import ConfigError, JobqError
+from jobq.pipeline import collector
+from jobq.pipeline.engine import Engine, raise_first
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
     CommitConflictError,
@@ -33,21 +34,24 @@ from jobq.pipeline.lake.files import (
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
-from jobq.pipeline.lake.tables import MARKS, TABLES, LakeTable
+from jobq.pipeline.lake.tables import JOB_RUNS, MARKS, ROLLUP, TABLES, LakeTable
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from deltalake.transaction import RemoveAction
 
 TARGET = 128 * 1024 * 1024
-#: A day with more rows is sorted in parts: some queues, topics or hours at a time.
-IN_MEMORY = 4_000_000
+#: A group of files has about so many rows at most: it is sorted in the memory of one process.
+GROUP_ROWS = 2_000_000
+#: A compact file of less than this part of a full one is compacted again, with others.
+SMALL = 4
+#: Tables whose files are replaced day by day by their refresh.
+_REFRESHED = (JOB_RUNS.name, ROLLUP.name)
 #: The least age for vacuum in a bucket: a younger file may still be in the making.
 LEAST_S = 3600.0
 
 
 class Compacted(NamedTuple):
-    """The result of compacting one day."""
+    """The result of compacting one day. engine: the one that did it, local or spark."""
 
     table: str
     dt: str
@@ -56,6 +60,15 @@ class Compacted(NamedTuple):
     files: int
     bytes_before: int
     bytes: int
+    engine: str = "local"
+
+    def plus(self, other: Compacted) -> Compacted:
+        """Return the sums with another part of the same day."""
+        return other._replace(
+            rows=self.rows + other.rows, files_before=self.files_before + other.files_before,
+            files=self.files + other.files, bytes_before=self.bytes_before + other.bytes_before,
+            bytes=self.bytes + other.bytes,
+        )  # fmt: skip
 
 
 def removal(files: Iterable[LiveFile], *, data_change: bool = True) -> list[RemoveAction]:
@@ -67,102 +80,165 @@ def removal(files: Iterable[LiveFile], *, data_change: bool = True) -> list[Remo
 
 
 def compact(
-    lake: Lake, names: Iterable[str] = tuple(TABLES), *, target: int = TARGET,
+    lake: Lake, names: Iterable[str] = tuple(TABLES), *, engine: Engine | None = None, target: int = TARGET,
     on_compacted: Callable[[Compacted], None] = lambda one: None, enough: Callable[[], bool] = lambda: False,
     alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Compacted]:  # fmt: skip
-    """Sort and join the files of every day that isn't compact; one commit per day.
+    """Sort and join the files of every day that isn't compact, some files at a time; one commit for each group.
 
-    alone: a context entered for each of those days, such as a RepeatedLock. Stop between two days if `enough()`.
+    alone: a context entered for a few groups, one for each core, such as a RepeatedLock. Stop between them if
+    `enough()`. Memory holds one group, of about `target` bytes or GROUP_ROWS rows, on each core.
     """
+    compaction = _Compaction(lake, engine or Engine("local"), target)
     done: list[Compacted] = []
     for name in names:
-        for day, files in files_by_day(live_files(lake.table(name))).items():
-            if enough():
-                return done
-            if _are_compact(files):
-                continue
-            with alone():
-                one = _day(lake, name, day, target)
-            if one:
+        if name not in _REFRESHED:
+            for one in compaction.table(TABLES[name], enough, alone):
                 done.append(one)
                 on_compacted(one)
     return done
 
 
-def _day(lake: Lake, name: str, day: str, target: int) -> Compacted | None:
-    # List the files again from the version that the commit is based on: others may have changed the day.
-    delta = lake.made(name)
-    files = live_files(delta, day, day)
-    return None if _are_compact(files) else _compact(lake, delta, TABLES[name], files, target)
+class FileGroup(NamedTuple):
+    """Files of one day that a task sorts and joins. per_file: rows of a new file."""
+
+    table: str
+    store: LakeStore
+    files: tuple[LiveFile, ...]
+    per_file: int
 
 
-def _are_compact(files: Iterable[LiveFile]) -> bool:
-    return all(one.is_compact for one in files)
+class WrittenFiles(NamedTuple):
+    """New files. failed: class and message of the error; then there are none."""
+
+    files: tuple[DataFile, ...] = ()
+    failed: tuple[str, str] | None = None
 
 
-def _compact(
-    lake: Lake, delta: DeltaTable, table: LakeTable, files: list[LiveFile], target: int
-) -> Compacted:
-    store, size = lake.below(table.name), sum(one.size for one in files)
-    rows = sum(one.rows for one in files)
-    written = _written(store, table, files, max(1, rows * target // max(1, size)))
-    actions: list[Any] = [
-        *removal(files, data_change=False),
-        *(f.action(data_change=False) for f in written),
-    ]
-    with taken_back(store, written):
-        commit_files(lake, table.name, delta, actions)
-    return Compacted(
-        table.name, files[0].dt, rows, len(files), len(written), size, sum(f.size for f in written)
-    )
-
-
-def _written(
-    store: LakeStore, table: LakeTable, files: Sequence[LiveFile], per_file: int
-) -> list[DataFile]:
-    """Write new files of `per_file` rows each. If the disk is full, delete them all."""
-    written: list[DataFile] = []
-    try:
-        for part in _sorted_parts(store, table, files):
-            for first in range(0, part.num_rows, per_file):
-                written += write_rows(store, table, part.slice(first, per_file), COMPACTED)
-    except LakeError:
-        remove_files(store, [one.path for one in written])
-        raise
-    return written
-
-
-def _sorted_parts(
-    store: LakeStore, table: LakeTable, files: Sequence[LiveFile]
-) -> Iterable[pa.Table]:
+def rewritten(group: FileGroup) -> WrittenFiles:
+    """Write the rows of a group, sorted, into new files. Errors of jobq are in the result."""
+    table, written = TABLES[group.table], list[DataFile]()
     order: list[Any] = [(name, "ascending") for name in table.sort]
-    if sum(one.rows for one in files) <= IN_MEMORY:
-        yield pa.concat_tables(rows_of_files(store, files, table=table)).sort_by(order)
-        return
-    first = table.sort[0]
-    for values in _together(pa.concat_tables(rows_of_files(store, files, [first]))):
-        some = [
-            part.filter(pc.is_in(part[first], values))
-            for part in rows_of_files(store, files, table=table)
+    try:
+        with collector.gc_off():
+            rows = pa.concat_tables(rows_of_files(group.store, group.files, table=table)).sort_by(
+                order
+            )
+            for first in range(0, rows.num_rows, group.per_file):
+                part = rows.slice(first, group.per_file)
+                written += write_rows(group.store, table, part, COMPACTED)
+        return WrittenFiles(tuple(written))
+    except JobqError as error:
+        remove_files(group.store, [one.path for one in written])
+        return WrittenFiles(failed=(type(error).__name__, str(error)))
+
+
+class _Compaction:
+    def __init__(self, lake: Lake, engine: Engine, target: int) -> None:
+        self._lake, self._engine, self._target = lake, engine, target
+
+    def table(
+        self, table: LakeTable, enough: Callable[[], bool], alone: Callable[[], AbstractContextManager[None]]
+    ) -> Iterator[Compacted]:  # fmt: skip
+        """Yield each day once all its groups are compact. Groups that others have changed are planned again."""
+        for _ in range(OVERTAKEN):
+            groups = self._groups(table, live_files(self._lake.table(table.name)))
+            rows = sum(one.rows for group in groups for one in group.files)
+            width, nlost = self._engine.width(rows), 0
+            found: dict[str, Compacted] = {}
+            for first in range(0, len(groups), width):
+                if enough():
+                    break
+                some = groups[first : first + width]
+                with alone():
+                    for one in self._some(table, some, rows):
+                        found[one.dt] = found[one.dt].plus(one) if one.dt in found else one
+                        nlost += not one.rows
+                left = {group.files[0].dt for group in groups[first + width :]}
+                yield from (
+                    found.pop(day) for day in sorted(found.keys() - left) if found[day].rows
+                )
+            yield from (one for one in found.values() if one.rows)
+            if not nlost or enough():
+                return
+        raise CommitConflictError(
+            f"others change {self._lake.below(table.name).uri} all the time; run this again"
+        )
+
+    def _groups(self, table: LakeTable, files: Sequence[LiveFile]) -> list[FileGroup]:
+        """Divide the files of days that aren't compact into groups, in the order of their times."""
+        groups: list[list[LiveFile]] = []
+        for day in files_by_day(files).values():
+            todo = [one for one in day if not one.is_compact or self._is_small(one)]
+            if all(one.is_compact for one in todo) and len(todo) < 2:
+                continue
+            groups.append([])
+            for one in sorted(todo, key=lambda one: (one.low_us, one.path)):
+                some = groups[-1]
+                size, rows = (
+                    one.size + sum(f.size for f in some),
+                    one.rows + sum(f.rows for f in some),
+                )
+                if some and (size > self._target or rows > GROUP_ROWS):
+                    groups.append([])
+                groups[-1].append(one)
+        store = self._lake.below(table.name)
+        return [
+            FileGroup(table.name, store, tuple(group), self._per_file(group))
+            for group in groups
+            if len(group) > 1 or not group[0].is_compact
         ]
-        yield pa.concat_tables(some).sort_by(order)
+
+    def _is_small(self, one: LiveFile) -> bool:
+        return one.size * SMALL < self._target and one.rows * SMALL < GROUP_ROWS
+
+    def _per_file(self, group: Sequence[LiveFile]) -> int:
+        size = sum(one.size for one in group)
+        return max(1, sum(one.rows for one in group) * self._target // max(1, size))
+
+    def _some(
+        self, table: LakeTable, groups: Sequence[FileGroup], rows: int
+    ) -> Iterator[Compacted]:
+        """Rewrite and commit groups; without rows where another process has changed the files of one."""
+        delta = self._lake.made(table.name)
+        there = {one.path for one in live_files(delta)}
+        todo = [one for one in groups if there.issuperset(file.path for file in one.files)]
+        yield from (_nothing_of(one) for one in groups if one not in todo)
+        results = list(self._engine.run(rewritten, todo, rows))
+        try:
+            raise_first([one.failed for one in results])
+        except JobqError:
+            store = self._lake.below(table.name)
+            remove_files(store, [file.path for one in results for file in one.files])
+            raise
+        for group, result in zip(todo, results, strict=True):
+            yield self._committed(table, group, result.files, self._engine.chosen(rows))
+
+    def _committed(
+        self, table: LakeTable, group: FileGroup, files: Sequence[DataFile], engine: str
+    ) -> Compacted:
+        delta = self._lake.made(table.name)
+        there = {one.path for one in live_files(delta, group.files[0].dt, group.files[0].dt)}
+        if not there.issuperset(one.path for one in group.files):
+            remove_files(group.store, [one.path for one in files])
+            return _nothing_of(group)
+        actions: list[Any] = [
+            *removal(group.files, data_change=False),
+            *(one.action(data_change=False) for one in files),
+        ]
+        try:
+            with taken_back(group.store, files):
+                commit_files(self._lake, table.name, delta, actions)
+        except CommitConflictError:
+            return _nothing_of(group)
+        return Compacted(
+            table.name, group.files[0].dt, sum(one.rows for one in group.files), len(group.files), len(files),
+            sum(one.size for one in group.files), sum(one.size for one in files), engine,
+        )  # fmt: skip
 
 
-def _together(names: pa.Table) -> Iterable[pa.Array[Any]]:
-    """Yield groups of neighbouring values of one column that fit into memory together; a larger one alone."""
-    [column] = names.column_names
-    counts = names.group_by(column).aggregate([([], "count_all")]).sort_by(column)
-    some: list[Any] = []
-    rows = 0
-    for row in counts.to_pylist():
-        value, count = row[column], row["count_all"]
-        if some and rows + count > IN_MEMORY:
-            yield pa.array(some, names[column].type)
-            some, rows = [], 0
-        some.append(value)
-        rows += count
-    yield pa.array(some, names[column].type)
+def _nothing_of(group: FileGroup) -> Compacted:
+    return Compacted(group.table, group.files[0].dt, 0, 0, 0, 0, 0)
 
 
 def vacuum(lake: Lake, older_s: float) -> dict[str, int]:

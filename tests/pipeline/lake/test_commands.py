@@ -60,7 +60,7 @@ def process(*args: str, **options: object) -> subprocess.Popen[str]:
 def test_ingest_tells_what_it_brought_and_then_that_nothing_is_new(line, write):
     write("low", 12)
     assert line("ingest", "--once", "--rollup", "0")[:2] == (
-        0, "12 events, 0 topic messages, 0 dead in 1 batches\n",
+        0, "12 events, 0 topic messages, 0 dead in 1 batches, in this process\n",
     )  # fmt: skip
     assert line("ingest", "--once", "--rollup", "0")[:2] == (0, "nothing new\n")
 
@@ -258,18 +258,18 @@ def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, la
     for queue, at in (("a", DAY - 86_400_000), ("b", DAY)):
         write(queue, 5, at=at)
     line("ingest", "--rollup", "0")
-    found, sort = [], upkeep._sorted_parts
+    found, plain = [], upkeep.rewritten
 
     def alone(*args):
         with pytest.raises(LakeBusyError), locked(lake):
             pass
-        return sort(*args)
+        return plain(*args)
 
     def between(session, one):
         with locked(lake):
             found.append(one.dt)
 
-    monkeypatch.setattr(upkeep, "_sorted_parts", alone)
+    monkeypatch.setattr(upkeep, "rewritten", alone)
     monkeypatch.setattr("jobq.cli.lake._say_compacted", between)
     assert line("compact", "--no-rollups", "--wait", "0s")[0] == 0
     assert len(found) == 2

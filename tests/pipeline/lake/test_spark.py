@@ -9,7 +9,7 @@ import pytest
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import Lake, read, rollup, upkeep
+from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.rollup import HOURLY, JOB_RUNS_SQL, LIVES
 from jobq.pipeline.lake.tables import JOB_RUNS
@@ -62,7 +62,10 @@ def test_events_read_by_spark_equal_those_read_without(spark, lake, ingest, writ
         entry_at=DAY + 2_000,
     )
     ingest.events()
-    upkeep.compact(lake)
+    engine = Engine("spark", session=lambda: spark)
+    [done] = upkeep.compact(lake, engine=engine)
+    assert (done.rows, done.engine) == (52, "spark")
+    assert {one.level for one in inspection.check(lake, engine)} == {"ok"}
     plain = [{key: row[key] for key in row} for row in rows(lake)]
     found = read(spark, lake)
     expected = spark.createDataFrame(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from jobq.errors import ConfigError, LakeError
+from jobq.errors import ConfigError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import inspection, rollup, upkeep
-from jobq.pipeline.lake.commit import commit_files, state_of
+from jobq.pipeline.lake.commit import CommitConflictError, commit_files, state_of
 from jobq.pipeline.lake.files import live_files, rows_of_files
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.store import LakeStore
@@ -68,36 +71,52 @@ def test_files_from_before_a_column_are_read_and_compacted_with_nulls(
     assert [one.is_compact for one in live_files(three_days.table("events"))] == [True] * 3
 
 
-def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days, monkeypatch):
+class Meanwhile(Engine):
+    """Something happens once, while the first units run."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__("local")
+        self._action: Callable[[], object] | None = action
+
+    def run(self, function: Any, units: Any, rows: int) -> Any:
+        action, self._action = self._action, None
+        done = list(super().run(function, units, rows))
+        if action:
+            action()
+        return iter(done)
+
+
+def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days):
     """As in a bucket, which has no lock."""
-    before, sort, paths_then = mids(three_days), upkeep._sorted_parts, []
-
-    def meanwhile(*args):
-        if not paths_then:
-            paths_then.append(None)
-            upkeep.compact(three_days, ["events"])
-            paths_then[:] = paths(three_days)
-        return sort(*args)
-
-    monkeypatch.setattr(upkeep, "_sorted_parts", meanwhile)
-    with pytest.raises(LakeError, match="nothing was changed, run this again"):
-        upkeep.compact(three_days, ["events"])
+    before = mids(three_days)
+    engine = Meanwhile(lambda: upkeep.compact(three_days, ["events"]))
+    assert upkeep.compact(three_days, ["events"], engine=engine) == []
     assert mids(three_days) == before
-    assert paths(three_days) == paths_then
+    assert sum(path.name.startswith("compact") for path in paths(three_days)) == 3
+
+
+def test_group_is_compacted_again_when_its_commit_loses(three_days, monkeypatch):
+    before, commits, plain = mids(three_days), [], upkeep.commit_files
+
+    def loses_first(*args, **named):
+        commits.append(None)
+        if len(commits) == 1:
+            raise CommitConflictError("another was first")
+        plain(*args, **named)
+
+    monkeypatch.setattr(upkeep, "commit_files", loses_first)
+    assert len(upkeep.compact(three_days, ["events"])) == 3
+    assert (len(commits), mids(three_days)) == (4, before)
+    # Three new ones, and the six that vacuum deletes.
+    assert len(paths(three_days)) == 9
 
 
 def test_batch_is_remembered_when_it_comes_while_a_day_is_compacted(
-    three_days, valkey_client, write, monkeypatch
+    three_days, valkey_client, write
 ):
-    sort, work = upkeep._sorted_parts, Ingest(three_days, valkey_client, Engine("local"))
+    work = Ingest(three_days, valkey_client, Engine("local"))
     write("q2", 1, first=500)
-
-    def meanwhile(*args):
-        work.events()
-        return sort(*args)
-
-    monkeypatch.setattr(upkeep, "_sorted_parts", meanwhile)
-    upkeep.compact(three_days, ["events"])
+    upkeep.compact(three_days, ["events"], engine=Meanwhile(work.events))
     assert sum(mids(three_days).values()) == 61
     assert [one.text for one in inspection.check(three_days) if one.level == "fail"] == []
 
@@ -119,18 +138,49 @@ def test_compacting_splits_what_is_over_the_size_of_a_file(three_days):
     assert sum(mids(three_days).values()) == 60
 
 
-def test_compacting_a_day_too_large_for_memory_sorts_some_queues_at_a_time(
+def test_day_larger_than_memory_is_compacted_in_groups_and_an_ingest_gets_in_between(
     lake, valkey_client, write, monkeypatch
 ):
-    for number, (queue, count) in enumerate((("a", 2), ("b", 3), ("c", 10), ("d", 1))):
-        write(queue, count, first=number * 10 + 1)
-    Ingest(lake, valkey_client, Engine("local")).events()
-    monkeypatch.setattr(upkeep, "IN_MEMORY", 5)
-    [one] = upkeep.compact(lake)
-    assert (one.rows, one.files) == (16, 3)
-    stored = rows_of_files(lake.below("events"), live_files(lake.table("events")))
-    found = {"".join(sorted(part["queue"].to_pylist())) for part in stored}
-    assert found == {"aabbb", "c" * 10, "d"}
+    work, turns = Ingest(lake, valkey_client, Engine("local")), []
+    for number in range(12):
+        write("low", 2, first=number * 2 + 1)
+        work.events()
+    monkeypatch.setattr(upkeep, "GROUP_ROWS", 4)
+    most, plain = [], upkeep.rewritten
+
+    def bounded(group):
+        most.append(sum(one.rows for one in group.files))
+        return plain(group)
+
+    @contextmanager
+    def turn():
+        yield
+        turns.append(None)
+        write("low", 1, first=100 + len(turns))
+        assert work.events().rows == 1
+
+    monkeypatch.setattr(upkeep, "rewritten", bounded)
+    [one] = upkeep.compact(lake, alone=turn)
+    assert (one.rows, one.files, most) == (24, 6, [4] * 6)
+    assert (sum(mids(lake).values()), set(mids(lake).values())) == (30, {1})
+    times = [[row["finished_at"] for row in part.to_pylist()] for part in stored(lake)]
+    assert sum(found == sorted(found) for found in times) == len(times)
+
+
+def test_small_compact_files_are_joined_until_there_is_one(lake, valkey_client, write):
+    work = Ingest(lake, valkey_client, Engine("local"))
+    for number in range(3):
+        write("low", 2, first=number * 2 + 1)
+        work.events()
+        upkeep.compact(lake)
+    assert len(live_files(lake.table("events"))) == 1
+    assert upkeep.compact(lake) == []
+    assert set(mids(lake).values()) == {1}
+
+
+def stored(lake):
+    """The rows of each file, as they are stored."""
+    return rows_of_files(lake.below("events"), live_files(lake.table("events")))
 
 
 def test_offsets_survive_compacting_and_expiring(three_days, valkey_client, write):
@@ -229,7 +279,8 @@ def test_check_tells_a_missing_file_a_short_one_and_a_double_row(three_days):
     assert all("can't be read" in text for text in bad)
 
 
-def test_check_tells_rows_that_are_there_twice(three_days):
+@pytest.mark.parametrize("most", [3, 10**6])
+def test_check_tells_rows_that_are_there_twice(three_days, monkeypatch, most):
     from jobq.pipeline.lake.commit import commit_files
     from jobq.pipeline.lake.files import DataFileWriter, rows_of_files
 
@@ -239,7 +290,10 @@ def test_check_tells_rows_that_are_there_twice(three_days):
         writer.add(found)
     delta = three_days.table("events")
     commit_files(three_days, "events", delta, [file.action() for file in writer.finish()])
+    monkeypatch.setattr(inspection, "SEARCH_ROWS", most)
     bad = [finding.text for finding in inspection.check(three_days) if finding.level == "fail"]
+    files = live_files(delta, "2026-11-19", "2026-11-19")
+    assert (len(list(inspection._searches(store, EVENTS, files))) > 3) is (most == 3)
     assert bad == [
         "2026-11-19: 10 rows are there more than once",
         "70 rows, but 60 were committed and 0 expired",
