@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -19,12 +22,16 @@ from bench.history import DAY_MS, START_MS, events, fill
 from bench.peers.venvs import FOLDER
 from bench.server import ROOT, VALKEY, private_server, redis_binary
 from jobq import Client
+from jobq.client.pipelining import commands
+from jobq.events import attempt_record
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake
+from jobq.pipeline.lake.ingest import Ingest, IngestOptions
+from jobq.pipeline.offsets import events_key
+from jobq.queue.directory import register_queues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from jobq.pipeline.lake.ingest import Ingest
 
 Row = tuple[str, float, str]
 MASTER, LAKE = "local[2]", FOLDER / "lake"
@@ -43,6 +50,34 @@ def ingest() -> Iterator[Row]:
         for rate in rates[1:]:  # the first one warms up
             yield "ingest, steady", rate, "events/s"
         yield "events ingested", sum(rows for rows, _ in whole), ""
+
+
+def many_queues(queues: int, each: int = 30) -> Iterator[Row]:
+    """One batch of events of many queues, after one that makes the lake: processor time, and the commit's bytes."""
+    with private_server("--maxmemory", "0") as client, tempfile.TemporaryDirectory() as folder:
+        lake = Lake.create(f"{folder}/lake")
+        work = Ingest(lake, client, Engine("local"))
+        names = [f"queue-{number:04}" for number in range(queues)]
+        register_queues(client, names)
+        sizes: list[int] = []
+        took: list[float] = []
+        for _ in range(5):
+            for name in names:
+                key = events_key(client.namespace, name)
+                now = time.time_ns() // 1_000_000
+                run = attempt_record("app.resize", 1, now - 50, 20_000, 9_000, 80_000, "host:1")
+                record = f"done\x1f{uuid4().hex}\x1f{now}\x1f{run}"
+                commands(client, key, [("XADD", key, "*", "1", record)] * each)
+            started = time.process_time()
+            found = work.events()
+            took.append(time.process_time() - started)
+            if found.rows != queues * each:
+                raise RuntimeError(f"{found.rows:,} of {queues * each:,} events were ingested")
+            newest = max(Path(folder).glob("lake/events/_delta_log/*.json"))
+            sizes.append(newest.stat().st_size)
+        yield f"{queues:,} queues, processor time of a batch", min(took[1:]), "s"
+        yield f"{queues:,} queues, largest commit of changes", max(sizes[1:]), "B"
+        yield f"{queues:,} queues, commit with all offsets", sizes[0], "B"
 
 
 def size() -> Iterator[Row]:
@@ -68,9 +103,6 @@ def made_lake(
     spark: SparkSession, client: Client, rounds: int, *, traces: bool = False
 ) -> tuple[list[tuple[int, float]], list[float]]:
     """A new lake; rows and seconds of each batch, and the rates of those that were full."""
-    from jobq.pipeline.engine import Engine
-    from jobq.pipeline.lake.ingest import Ingest, IngestOptions
-
     path = traced_lake() if traces else LAKE
     shutil.rmtree(path, ignore_errors=True)
     runner = Engine("spark", session=lambda: spark)
@@ -193,3 +225,15 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "ingest": ingest, "size": size, "traced": traced, "memory": memory, "reading": reading, "writing": writing,
     "report": report, "empty": empty,
 }  # fmt: skip
+
+
+def main() -> None:
+    """Print the figures of many queues."""
+    arguments = argparse.ArgumentParser(description=main.__doc__)
+    arguments.add_argument("--queues", type=int, default=3_000, help="how many, 30 events each")
+    for name, value, unit in many_queues(arguments.parse_args().queues):
+        print(f"{name:50} {value:12,.2f} {unit}")
+
+
+if __name__ == "__main__":
+    main()

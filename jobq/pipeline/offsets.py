@@ -13,19 +13,22 @@ import base64
 import bz2
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BoundScripts
+from jobq.client.pipelining import Read, read_together
 from jobq.durations import DAY_MS
-from jobq.errors import ConfigError, ScriptError
+from jobq.errors import ConfigError, JobqError, ScriptError
 from jobq.queue import keys
 from jobq.topics.calls import TopicCalls
 
 #: Entries that one call of walk.lua counts: about 10 ms of the server's time.
 STEP = 2_000
+#: Streams that one round trip asks about.
+TOGETHER = 300
 LAST_SEQ = 2**64 - 1
 START = "0-0"
 
@@ -129,12 +132,26 @@ def id_after(entry_id: str) -> str:
 
 def events_tail(client: Client, key: str) -> LogTail:
     """Return the stream's tail; a stream that doesn't exist has no entries."""
-    try:
-        reply = client.command("XINFO", "STREAM", key, routed_by=key)
-    except ScriptError as error:
-        if not is_missing_key(error):
-            raise
+    [found] = events_tails(client, [key])
+    if isinstance(found, JobqError):
+        raise found
+    return found
+
+
+def events_tails(client: Client, streams: Sequence[str]) -> Iterator[LogTail | JobqError]:
+    """Yield the tail of each stream, or the error of reading it. A round trip is some hundred streams."""
+    for first in range(0, len(streams), TOGETHER):
+        some = streams[first : first + TOGETHER]
+        asked = [Read(key, ("XINFO", "STREAM", key)) for key in some]
+        for key, reply in zip(some, read_together(client, asked), strict=True):
+            yield _tail(key, reply)
+
+
+def _tail(key: str, reply: Any) -> LogTail | JobqError:
+    if isinstance(reply, ScriptError) and is_missing_key(reply):
         return LogTail(key, START, 0, 0, START)
+    if isinstance(reply, JobqError):
+        return reply
     facts = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     first = facts.get(b"first-entry")
     return LogTail(

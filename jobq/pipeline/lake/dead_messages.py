@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.client.connection import Client
-from jobq.errors import CodecError
+from jobq.errors import CodecError, JobqError
 from jobq.jobs import codec
 from jobq.jobs.signing import unverified
 from jobq.observe.redaction import HIDDEN, Redactor
@@ -30,7 +30,7 @@ from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.tables import DEAD
 from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, latest_time
-from jobq.pipeline.reading.live import QueueRows, dead_batches, newest_death
+from jobq.pipeline.reading.live import QueueRows, dead_batches, newest_deaths
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
 from jobq.queue import presence
@@ -55,9 +55,12 @@ def keep_dead(
     """
     state = state_of(lake.table(DEAD.name), DEAD.app)
     upto, newest = latest_time(client), dict[str, int]()
-    for queue in queues:
+    names = list(queues)
+    for queue, at in zip(names, newest_deaths(client, names, upto), strict=True):
         with tolerating(f"dead of queue {queue}"):
-            if at := newest_death(client, queue, upto):
+            if isinstance(at, JobqError):
+                raise at
+            if at:
                 newest[queue] = at
     since = {queue: _since(state, queue, upto) for queue in newest}
     # If the newest were purged, the table has all that is left.

@@ -109,10 +109,7 @@ class Ingest:
     def events(self) -> IngestBatch:
         """Ingest one batch of events."""
         state = state_of(self.lake.table(EVENTS.name), EVENTS.app)
-        tails = {}
-        for name in self.options.names or sorted({*self.queues(), *state.places}):
-            with self.tolerating(f"events of queue {name}"):
-                tails[name] = self._tail(name)
+        tails = self._tails(self.options.names or sorted({*self.queues(), *state.places}))
         batch = self._batch(EVENTS, state, tails)
         if self.options.trim:
             self._drop(tails)
@@ -155,8 +152,16 @@ class Ingest:
                 raise
             self._problem(what, error)
 
-    def _tail(self, queue: str) -> LogTail:
-        return offsets.events_tail(self.client, offsets.events_key(self.client.namespace, queue))
+    def _tails(self, queues: Sequence[str]) -> dict[str, LogTail]:
+        streams = [offsets.events_key(self.client.namespace, queue) for queue in queues]
+        tails = {}
+        found = offsets.events_tails(self.client, streams)
+        for queue, tail in zip(queues, found, strict=True):
+            with self.tolerating(f"events of queue {queue}"):
+                if isinstance(tail, JobqError):
+                    raise tail
+                tails[queue] = tail
+        return tails
 
     def _batch(
         self, table: LakeTable, state: IngestState, tails: Mapping[str, LogTail]
@@ -243,14 +248,13 @@ class Ingest:
                 quarantine.keep_bad(self.lake, bad, after.facts["remade"])
             commit_batch(self.lake, table, files, after)
 
-    def _drop(self, queues: Iterable[str]) -> None:
+    def _drop(self, tails: Mapping[str, LogTail]) -> None:
         """Trim from the streams what the lake has."""
         places = state_of(self.lake.table(EVENTS.name), EVENTS.app).places
-        for queue in queues:
-            if queue in places and places[queue].n:
-                key = offsets.events_key(self.client.namespace, queue)
+        for queue, tail in tails.items():
+            if queue in places and places[queue].n > tail.dropped:
                 upto = offsets.id_after(places[queue].id)
-                self.client.command("XTRIM", key, "MINID", "=", upto)
+                self.client.command("XTRIM", tail.key, "MINID", "=", upto)
 
 
 def _expected(plan: ReadPlan) -> int:

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from jobq.client.connection import Client
+from jobq.errors import JobqError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import WHERE, Engine
 from jobq.pipeline.lake import erase
@@ -96,11 +97,12 @@ def backlog(
 
     places = state_of(lake.table(EVENTS.name), EVENTS.app).places
     found = []
-    for queue in sorted({*queue_names(client), *places}):
-        now = None
-        with tolerating(queue):
-            now = offsets.events_tail(client, offsets.events_key(client.namespace, queue))
-        if now is None:
+    queues = sorted({*queue_names(client), *places})
+    streams = [offsets.events_key(client.namespace, queue) for queue in queues]
+    for queue, now in zip(queues, offsets.events_tails(client, streams), strict=True):
+        if isinstance(now, JobqError):
+            with tolerating(queue):
+                raise now
             continue
         place = places.get(queue, offsets.LogOffset())
         if offsets.is_remade(place, now):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from jobq.client.connection import Client
+from jobq.client.pipelining import Read, read_together
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
 from jobq.pipeline import collector, offsets
@@ -24,7 +25,7 @@ from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import TABLES, to_lake
-from jobq.pipeline.lake.tombstones import TombstoneFiles
+from jobq.pipeline.lake.tombstones import TombstoneFiles, Tombstones
 from jobq.pipeline.offsets import LogRange, LogTail
 from jobq.pipeline.reading.streams import kept_pages, topic_batch
 from jobq.topics.calls import TopicCalls
@@ -84,24 +85,41 @@ def run_partition(partition: IngestPartition) -> PartitionResult:
 
 
 def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> PartitionResult:
-    reads, bad = [], []
-    source = _topic if partition.table == "topics" else partial(_events, bounds=partition.bounds)
+    reads: list[RangeRead] = []
+    bad: list[tuple[str, BadEntry]] = []
     erased = partition.erased.load() if partition.erased else None
-    for given in partition.ranges:
+    topics, todo = partition.table == "topics", list(partition.ranges)
+    source = _topic if topics else partial(_events, bounds=partition.bounds)
+    if not topics:
+        few = [one for one in todo if _entries_of(one) < PAGE]
+        for rows, some, wrong in _many(client, few, partition.bounds):
+            reads += some
+            bad += _unerased(erased, wrong)
+            writer.add(erased.kept(partition.table, rows) if erased else rows)
+        done = {read.source for read in reads}
+        todo = [one for one in todo if one not in done]
+    for given in todo:
         read = RangeRead(given)
         for found in source(client, given):
             read = read._replace(
                 entries=read.entries + found.entries, last_id=found.last_id or read.last_id,
                 lost=read.lost + found.lost,
             )  # fmt: skip
-            bad += [
-                (given.queue, one) for one in found.bad
-                if erased is None or not erased.is_named_in(given.queue, one.value)
-            ]  # fmt: skip
+            bad += _unerased(erased, [(given.queue, one) for one in found.bad])
             writer.add(erased.kept(partition.table, found.rows) if erased else found.rows)
         cut = bool(given.limit) and read.entries >= given.limit
         reads.append(read._replace(cut=cut and read.last_id != given.upto))
     return PartitionResult(tuple(reads), tuple(writer.finish()), tuple(bad))
+
+
+def _unerased(
+    erased: Tombstones | None, bad: Sequence[tuple[str, BadEntry]]
+) -> Iterator[tuple[str, BadEntry]]:
+    return (
+        (queue, one)
+        for queue, one in bad
+        if erased is None or not erased.is_named_in(queue, one.value)
+    )
 
 
 class _Chunk(NamedTuple):
@@ -112,6 +130,73 @@ class _Chunk(NamedTuple):
     last_id: str = ""
     bad: Sequence[BadEntry] = ()
     lost: int = 0
+
+
+#: Ranges that one round trip reads.
+TOGETHER = 300
+
+
+def _many(
+    client: Client, ranges: Sequence[LogRange], bounds: TimeBounds | None
+) -> Iterator[tuple[pa.Table, list[RangeRead], list[tuple[str, BadEntry]]]]:
+    """Read ranges of few entries, some hundred in a round trip, and decode them together.
+
+    Ranges that have more entries than planned are left out.
+    """
+    for some in _together(ranges):
+        asked = [
+            Read(
+                one.key, ("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", one.limit or PAGE)
+            )
+            for one in some
+        ]
+        pages = read_together(client, asked)
+        for page in pages:
+            if isinstance(page, JobqError):
+                raise page
+        kept = [
+            (one, page)
+            for one, page in zip(some, pages, strict=True)
+            if one.limit or len(page) < PAGE
+        ]
+        reads = [_read_of(one, page) for one, page in kept]
+        bad: list[tuple[str, BadEntry]] = []
+        entries = [entry for _, page in kept for entry in page]
+        found = decode("", *columns(entries), bounds)
+        if not found.bad:
+            names = pa.array([one.queue for one, page in kept for _ in page], pa.string())
+            at = found.batch.schema.get_field_index("queue")
+            yield (
+                to_lake(found.batch.set_column(at, found.batch.schema.field(at), names)),
+                reads,
+                bad,
+            )
+            continue
+        tables = []
+        for one, page in kept:
+            alone = decode(one.queue, *columns(page), bounds)
+            bad += [(one.queue, entry) for entry in alone.bad]
+            tables.append(to_lake(alone.batch))
+        yield pa.concat_tables(tables), reads, bad
+
+
+def _together(ranges: Sequence[LogRange]) -> Iterator[list[LogRange]]:
+    some: list[LogRange] = []
+    entries = 0
+    for one in ranges:
+        some.append(one)
+        entries += _entries_of(one)
+        if len(some) >= TOGETHER or entries >= CHUNK:
+            yield some
+            some, entries = [], 0
+    if some:
+        yield some
+
+
+def _read_of(one: LogRange, page: Sequence[Any]) -> RangeRead:
+    last_id = page[-1][0].decode() if page else ""
+    cut = bool(one.limit) and len(page) >= one.limit and last_id != one.upto
+    return RangeRead(one, len(page), last_id, cut=cut)
 
 
 def _events(client: Client, given: LogRange, bounds: TimeBounds | None) -> Iterator[_Chunk]:

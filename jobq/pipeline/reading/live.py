@@ -13,6 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from jobq.client.connection import Client
+from jobq.client.pipelining import Read, read_together
+from jobq.errors import JobqError
 from jobq.events import LIMITS
 from jobq.pipeline import offsets
 from jobq.pipeline.reading.request import ReadRequest
@@ -102,9 +104,27 @@ def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> li
 
 def newest_death(client: Client, queue: str, upto: int) -> int | None:
     """Return the newest time of death up to `upto`, epoch ms; None if there is none."""
-    key = _dead_key(client, queue)
-    found = client.command("ZRANGE", key, upto, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES")
-    return int(float(found[1])) if found else None
+    [found] = newest_deaths(client, [queue], upto)
+    if isinstance(found, JobqError):
+        raise found
+    return found
+
+
+def newest_deaths(
+    client: Client, queues: Sequence[str], upto: int
+) -> Iterator[int | JobqError | None]:
+    """Yield what `newest_death` returns for each queue, or its error. A round trip is some hundred queues."""
+    for first in range(0, len(queues), offsets.TOGETHER):
+        streams = [_dead_key(client, queue) for queue in queues[first : first + offsets.TOGETHER]]
+        asked = [
+            Read(key, ("ZRANGE", key, upto, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES"))
+            for key in streams
+        ]
+        for reply in read_together(client, asked):
+            if isinstance(reply, JobqError):
+                yield reply
+            else:
+                yield int(float(reply[1])) if reply else None
 
 
 def _dead_key(client: Client, queue: str) -> str:

@@ -65,7 +65,7 @@ def test_offsets_are_the_same_when_commits_have_changes_only(
             upkeep.vacuum(lake, 0)
         state = state_of(lake.table("events"), EVENTS.app)
         assert read_anew(lake) == state
-        tails = {name: work._tail(name) for name in state.places}
+        tails = work._tails(list(state.places))
         assert {name: one.place for name, one in tails.items()} == state.places
 
     told = [one for one in records(lake) if one.get("whole")]

@@ -18,6 +18,7 @@ from jobq.pipeline.lake import inspection, partitions, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError, state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.tables import EVENTS
+from jobq.queue import directory
 from jobq.topics import Record, Topic
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
 
@@ -90,6 +91,36 @@ def test_batches_hold_about_as_much_as_they_may_and_together_everything(
     assert sum(found) == 100
     assert max(found) <= max(most, size) * 3
     assert mids(lake) == once(1, 100)
+
+
+def test_many_queues_share_round_trips_and_a_broken_one_harms_itself_alone(
+    lake, valkey_client, write, monkeypatch
+):
+    calls, plain, broken = [], partitions.read_together, []
+
+    def counted(client: Any, asked: Any) -> Any:
+        calls.append(len(asked))
+        return plain(client, asked)
+
+    monkeypatch.setattr(partitions, "read_together", counted)
+    work = Ingest(
+        lake, valkey_client, Engine("local"), problem=lambda what, error: broken.append(what)
+    )
+    names = [f"q{number:03}" for number in range(350)]
+    for number, name in enumerate(names):
+        write(name, 2, first=number * 2 + 1)
+    valkey_client.command("SET", offsets.events_key("jobq", "wrong"), "text")
+    directory.register_queues(valkey_client, ["wrong"])
+    assert (work.events().rows, calls, broken) == (700, [300, 50], ["events of queue wrong"])
+    assert mids(lake) == once(1, 700)
+    assert {row["queue"] for row in rows(lake)} == set(names)
+    valkey_client.command("XADD", offsets.events_key("jobq", "q007"), f"{DAY + 800}-0", "1", "x")
+    write("q008", 1, first=801)
+    assert work.events()[1:4] == (1, 1, 1)
+    [kept] = rows(lake, "quarantine")
+    assert kept["queue"] == "q007"
+    assert [row["queue"] for row in rows(lake) if row["mid"] == "m801"] == ["q008"]
+    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
 
 
 def test_uneven_stream_is_read_whole_when_parts_are_cut_by_their_limit(lake, valkey_client, write):
