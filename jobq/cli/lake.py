@@ -117,7 +117,8 @@ def ingest(
 
     Reads all queues, also those that appear later. With --queues, only those queues and no topics. TERM ends it
     between two batches; a kill loses nothing. Exit code 1: entries were dropped from a stream before they were
-    read. The command prints how many, and the lake records it.
+    read; the command prints how many, and the lake records it. Without --every also if a stream was more than half
+    unread: it may drop entries before the next run.
     """
     if once and every is not None:
         raise ConfigError("--once and --every exclude each other; give one")
@@ -135,7 +136,7 @@ def ingest(
         names=names_of(queues) or None, max_rows=given["max_rows"], trim=given["trim"]
     )
     work = Ingest(lake, session.client, engine, options, problem=session.problem)
-    lost = False
+    lost = near = False
     with stopped_by_signals() as ending:
         try:
             if given["adopt"]:
@@ -146,12 +147,12 @@ def ingest(
                 work, every, lambda batch: _note_batch(session, batch), ending,
                 lambda found: due.refresh(engine, ending), given["wait"],
             ):  # fmt: skip
-                lost = lost or bool(found.lost)
+                lost, near = lost or bool(found.lost), near or bool(found.overruns)
                 if every is None or not found.is_empty:
                     _say_round(session, lake, found)
         finally:
             engine.close()
-    return not lost
+    return not (lost or (near and every is None))
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
@@ -160,6 +161,12 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
         session.note(
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
             "ingest more often, or keep more"
+        )
+    for queue, one in batch.overruns.items():
+        session.note(
+            f"queue {queue} overruns in {one.seconds:,.0f} s at the rate of the last {one.lag_s:,.0f} s: "
+            f"{one.unread:,} events are unread, and it keeps {one.kept:,}; ingest more often, or keep more "
+            "('jobq events maxlen') and --trim"
         )
     for queue in batch.remade:
         session.note(f"{batch.table} of {queue}: deleted or made again since; read from its start")
@@ -178,7 +185,13 @@ def _say_round(session: Session, lake: Lake, found: IngestRound) -> None:
         f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead in {found.batches:,} batches, "
         f"{WHERE[found.engine]}"
     )
-    record = {"lake": lake.store.uri, **found._asdict(), "lost": dict(found.lost)}
+    overruns = {queue: round(one.seconds, 1) for queue, one in found.overruns.items()}
+    record = {
+        "lake": lake.store.uri,
+        **found._asdict(),
+        "lost": dict(found.lost),
+        "overruns": overruns,
+    }
     session.say(record, "nothing new" if found.is_empty else text)
 
 

@@ -22,6 +22,7 @@ from jobq.client.numbered_calls import BoundScripts
 from jobq.client.pipelining import Read, read_together
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, JobqError, ScriptError
+from jobq.events import MAXLEN
 from jobq.queue import keys
 from jobq.topics.calls import TopicCalls
 
@@ -172,6 +173,60 @@ def topic_tail(client: Client, topic: str) -> LogTail:
     first, last, _, _ = binding.run("read", {"from": 1, "upto": 0, "count": 1})
     there = max(0, last - max(1, first) + 1)
     return LogTail(binding.log_key, str(last), last, there, str(first) if there else "0")
+
+
+class Overrun(NamedTuple):
+    """A stream that drops entries before they are read, if they come as fast as since the last look.
+
+    seconds: until then. unread: entries that wait; kept: how many the stream keeps. lag_s: time since the last look.
+    """
+
+    seconds: float
+    unread: int
+    kept: int
+    lag_s: float
+
+    @property
+    def is_near(self) -> bool:
+        """Whether another interval like the last one would be too long: more than half of the stream is unread."""
+        return self.seconds < self.lag_s
+
+
+def overruns(
+    client: Client, places: Mapping[str, LogOffset], tails: Mapping[str, LogTail]
+) -> dict[str, Overrun]:
+    """Return when each stream with unread entries overruns what was read of it, if its length is known.
+
+    The rate is that of the entries after the last one that was read.
+    """
+    unread = {
+        queue: now.n - places[queue].n
+        for queue, now in tails.items()
+        if queue in places and now.n > places[queue].n and not is_remade(places[queue], now)
+    }
+    seconds, micros = client.command("TIME") if unread else (0, 0)
+    at_ms, found, queues = int(seconds) * 1000 + int(micros) // 1000, {}, list(unread)
+    for queue, kept in zip(queues, _lengths_kept(client, queues), strict=True):
+        # An id may be ahead of the clock; then the time is unknown.
+        lag_ms = at_ms - parsed_id(places[queue].id)[0]
+        if kept and lag_ms > 0 and places[queue].n:
+            left = max(0, kept - unread[queue])
+            lag_s = lag_ms / 1000
+            found[queue] = Overrun(left * lag_s / unread[queue], unread[queue], kept, lag_s)
+    return found
+
+
+def _lengths_kept(client: Client, queues: Sequence[str]) -> Iterator[int]:
+    """Yield how many events each queue keeps; 0 if that can't be read."""
+    for first in range(0, len(queues), TOGETHER):
+        some = queues[first : first + TOGETHER]
+        stored = [keys.key(keys.prefix(client.namespace, queue), "meta") for queue in some]
+        for length in read_together(client, [Read(key, ("HGET", key, "maxlen")) for key in stored]):
+            if length is None:
+                yield MAXLEN
+            else:
+                is_number = isinstance(length, bytes) and length.isdigit() and len(length) < 12
+                yield int(length) if is_number else 0
 
 
 def plan(

@@ -48,7 +48,7 @@ from jobq.pipeline.lake.partitions import (
 from jobq.pipeline.lake.store import LakeStore, remove_files
 from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable
 from jobq.pipeline.lake.tombstones import tombstone_files
-from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, ReadPlan, clocks
+from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, Overrun, ReadPlan, clocks
 from jobq.pipeline.options import EngineName
 from jobq.queue.directory import queue_names
 from jobq.topics import keys as topic_keys
@@ -60,7 +60,10 @@ Problem = Callable[[str, JobqError], None]
 
 
 class IngestBatch(NamedTuple):
-    """The result of one batch. more: there was more to read than fits in a batch. engine: local or spark."""
+    """The result of one batch. more: there was more to read than fits in a batch. engine: local or spark.
+
+    overruns: streams of events that were more than half unread when it began.
+    """
 
     table: str
     rows: int = 0
@@ -70,6 +73,7 @@ class IngestBatch(NamedTuple):
     remade: Sequence[str] = ()
     more: bool = False
     engine: EngineName = "local"
+    overruns: Mapping[str, Overrun] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,9 @@ class Ingest:
         """Ingest one batch of events."""
         state = state_of(self.lake.table(EVENTS.name), EVENTS.app)
         tails = self._tails(self.options.names or sorted({*self.queues(), *state.places}))
+        near = offsets.overruns(self.client, state.places, tails)
         batch = self._batch(EVENTS, state, tails)
+        batch = batch._replace(overruns={name: one for name, one in near.items() if one.is_near})
         if self.options.trim:
             self._drop(tails)
         return batch
@@ -276,6 +282,7 @@ class IngestRound(NamedTuple):
     lost: Mapping[str, int] = MappingProxyType({})
     remade: tuple[str, ...] = ()
     engine: EngineName = "local"
+    overruns: Mapping[str, Overrun] = MappingProxyType({})
 
     @property
     def is_empty(self) -> bool:
@@ -294,6 +301,7 @@ class IngestRound(NamedTuple):
             lost=lost,
             remade=(*self.remade, *batch.remade),
             engine="spark" if "spark" in (self.engine, batch.engine) else "local",
+            overruns={**batch.overruns, **self.overruns},
         )
 
 

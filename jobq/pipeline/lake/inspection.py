@@ -79,13 +79,18 @@ def stats(lake: Lake) -> list[TableStats]:
 
 
 class QueueBacklog(NamedTuple):
-    """How far the lake is behind one queue's events. dropped: how many of them were trimmed."""
+    """How far the lake is behind one queue's events. dropped: how many of them were trimmed.
+
+    overruns_in_s: when the stream drops events that the lake doesn't have, if they come as fast as since the lake's
+    newest one; None if nothing is unread or the lake has none of the queue.
+    """
 
     queue: str
     id: str
     n: int
     backlog: int
     dropped: int
+    overruns_in_s: float | None = None
 
 
 def backlog(
@@ -99,11 +104,14 @@ def backlog(
     found = []
     queues = sorted({*queue_names(client), *places})
     streams = [offsets.events_key(client.namespace, queue) for queue in queues]
-    for queue, now in zip(queues, offsets.events_tails(client, streams), strict=True):
-        if isinstance(now, JobqError):
-            with tolerating(queue):
-                raise now
-            continue
+    tails: dict[str, offsets.LogTail] = {}
+    for queue, tail in zip(queues, offsets.events_tails(client, streams), strict=True):
+        with tolerating(queue):
+            if isinstance(tail, JobqError):
+                raise tail
+            tails[queue] = tail
+    near = offsets.overruns(client, places, tails)
+    for queue, now in tails.items():
         place = places.get(queue, offsets.LogOffset())
         if offsets.is_remade(place, now):
             place = now.oldest
@@ -111,7 +119,8 @@ def backlog(
         place = place._replace(n=min(place.n, now.n))
         gone = max(0, min(now.n, now.dropped) - place.n) if queue in places else 0
         behind = now.n - place.n if queue in places else now.length
-        found.append(QueueBacklog(queue, place.id, place.n, behind, gone))
+        seconds = round(near[queue].seconds, 1) if queue in near else None
+        found.append(QueueBacklog(queue, place.id, place.n, behind, gone, seconds))
     return found
 
 

@@ -26,6 +26,7 @@ from jobq.pipeline.lake import upkeep
 from jobq.pipeline.lake.ingest import StopRequest, rounds
 from jobq.pipeline.lake.lake import LOOK_S, Lake, LakeBusyError, locked
 from jobq.pipeline.lake.rollup import RollupTimer
+from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.topics import Topic
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
@@ -241,6 +242,21 @@ def test_compaction_ends_with_1_and_a_line_when_spark_fails_in_the_rollups(
         "jobq: job_runs and rollup_hourly stay as they were, the days are compact: PySparkException: "
         "[NO_ROOM] on the device\n"
     )
+
+
+def test_overrun_that_is_near_ends_a_single_round_with_1_and_a_line(
+    line, write, lake, valkey_client
+):
+    write("low", 10)
+    line("ingest", "--once", "--rollup", "0")
+    Queue("low", valkey_client).admin.events_maxlen(100)
+    write("low", 60, first=11)
+    code, _, err = line("ingest", "--once", "--rollup", "0")
+    assert (code, "queue low overruns in " in err) == (1, True)
+    assert "60 events are unread, and it keeps 100" in err
+    assert line("ingest", "--once", "--rollup", "0")[0] == 0
+    write("low", 60, first=71)
+    assert list(json.loads(line("ingest", "--rollup", "0", "--json")[1])["overruns"]) == ["low"]
 
 
 def test_lake_is_compacted_between_the_rounds_of_a_staying_ingest(line, write, lake):

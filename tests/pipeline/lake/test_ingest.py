@@ -19,6 +19,7 @@ from jobq.pipeline.lake.commit import CommitConflictError, state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.tables import EVENTS
 from jobq.queue import directory
+from jobq.queue.queue import Queue
 from jobq.topics import Record, Topic
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
 
@@ -185,6 +186,34 @@ def test_rest_is_read_when_all_of_the_first_part_is_dropped_before_it_is_read(
     done = list(batches(work))
     assert sum(one.rows for one in done) == sum(mids(lake).values()) == 400
     assert sum(one.lost.get("low", 0) for one in done) == 600
+
+
+def test_overrun_is_told_in_seconds_before_anything_is_lost(ingest, lake, valkey_client):
+    """The last look was 100 s ago; 60 events came since, and the stream keeps 100."""
+    queue, key = Queue("low", valkey_client), offsets.events_key("jobq", "low")
+    directory.register_queues(valkey_client, ["low"])
+    queue.admin.events_maxlen(100)
+    then = valkey_client.clock_ms() - 100_000
+
+    def add(first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            value = f"done\x1fm{number}\x1f{then + number}"
+            valkey_client.command("XADD", key, f"{then + number}-0", "1", value)
+
+    add(1, 10)
+    assert ingest.events().overruns == {}
+    assert [one.overruns_in_s for one in inspection.backlog(lake, valkey_client)] == [None]
+    add(11, 70)
+    [behind] = inspection.backlog(lake, valkey_client)
+    assert behind.overruns_in_s == pytest.approx(100 * 40 / 60, rel=0.5)
+    one = ingest.events().overruns["low"]
+    assert (one.unread, one.kept, one.is_near) == (60, 100, True)
+    assert one.seconds == pytest.approx(one.lag_s * 40 / 60)
+    add(71, 110)
+    assert ingest.events().overruns == {}
+    valkey_client.command("HSET", "jobq:{low}:meta", "maxlen", "many")
+    add(111, 200)
+    assert ingest.events().overruns == {}
 
 
 def test_stream_made_anew_is_read_from_its_begin_and_told(ingest, write, lake, valkey_client):
