@@ -10,7 +10,7 @@ stored in a form that no worker runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -67,9 +67,8 @@ def keep_dead(
     todo = {queue: at for queue, at in newest.items() if at >= since[queue]}
     if not todo:
         return 0
-    there = _known_ids(lake, min(since[queue] for queue in todo))
     spans = {queue: (since[queue], at) for queue, at in todo.items()}
-    files, kept = _files_of(lake, client, spans, there, tolerating)
+    files, kept = _files_of(lake, client, spans, tolerating)
     # The newest may have been revived or purged since; offsets only go forward.
     places = {
         queue: LogOffset(str(max(todo[queue], _looked_at_until(state, queue, upto) or 0)), 0)
@@ -82,22 +81,36 @@ def keep_dead(
 
 
 def _files_of(
-    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], there: pa.Array[Any],
-    tolerating: Tolerating,
-) -> tuple[list[DataFile], list[str]]:  # fmt: skip
+    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating
+) -> tuple[list[DataFile], list[str]]:
     """Write the files; return them and the queues that were read to their end."""
     request = ReadRequest(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
     kept, files = [], tombstone_files(lake)
     erased = files.load() if files else None
     with DataFileWriter(lake.below(DEAD.name), DEAD) as writer:
-        for queue, (since, upto) in spans.items():
-            with tolerating(f"dead of queue {queue}"):
-                for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
-                    rows = _unknown(pa.Table.from_batches([found]), there)
-                    rows = redacted(rows, presence.redactions(client, _jobs_of(rows)))
-                    writer.add(erased.kept(DEAD.name, rows) if erased else rows)
-                kept.append(queue)
+        for days, queues in _by_days(spans).items():
+            there = _known_ids(lake, queues, *days)
+            for queue in queues:
+                since, upto = spans[queue]
+                with tolerating(f"dead of queue {queue}"):
+                    for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
+                        rows = _unknown(pa.Table.from_batches([found]), there)
+                        rows = redacted(rows, presence.redactions(client, _jobs_of(rows)))
+                        writer.add(erased.kept(DEAD.name, rows) if erased else rows)
+                    kept.append(queue)
         return writer.finish(), kept
+
+
+def _by_days(spans: Mapping[str, tuple[int, int]]) -> dict[tuple[str, str], list[str]]:
+    """Group queues by first and last day: a queue that died last year doesn't make all read a year of ids."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for queue, (since, upto) in spans.items():
+        found.setdefault((_day(since), _day(upto)), []).append(queue)
+    return found
+
+
+def _day(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
 
 
 def _jobs_of(rows: pa.Table) -> set[str]:
@@ -178,9 +191,10 @@ def _since(state: IngestState, queue: str, upto: int) -> int:
     return max(looked_at - OVERLAP_MS, round(kept_from.timestamp() * 1000))
 
 
-def _known_ids(lake: Lake, since_ms: int) -> pa.Array[Any]:
-    day = datetime.fromtimestamp(since_ms / 1000, UTC).date().isoformat()
-    found = [_ids(rows) for rows in stored_rows(lake, DEAD, ["queue", "dead_id"], day)]
+def _known_ids(lake: Lake, queues: Sequence[str], first_day: str, last_day: str) -> pa.Array[Any]:
+    wanted = pa.array(queues, pa.string())
+    stored = stored_rows(lake, DEAD, ["queue", "dead_id"], first_day, last_day)
+    found = [_ids(rows.filter(pc.is_in(rows["queue"], wanted))) for rows in stored]
     return pa.concat_arrays([c for one in found for c in one.chunks] or [pa.array([], pa.string())])
 
 

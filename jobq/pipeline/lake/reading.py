@@ -92,12 +92,15 @@ def read(
 
 
 def stored_rows(
-    lake: Lake, table: LakeTable, columns: Sequence[str] | None = None, since: str = ""
+    lake: Lake,
+    table: LakeTable,
+    columns: Sequence[str] | None = None,
+    since: str = "",
+    until: str = LAST_DAY,
 ) -> Iterator[pa.Table]:
-    """Yield the stored rows of each file of a table, from the day `since` on, without Spark."""
-    return rows_of_files(
-        lake.below(table.name), live_files(lake.table(table.name), since), columns, table
-    )
+    """Yield the stored rows of each file of a table, from the day `since` to `until`, without Spark."""
+    files = live_files(lake.table(table.name), since, until)
+    return rows_of_files(lake.below(table.name), files, columns, table)
 
 
 def view(table: LakeTable) -> Columns:

@@ -44,6 +44,23 @@ def test_dead_that_expired_are_not_kept_again(lake, valkey_client, valkey_queue)
     assert not [one for one in inspection.check(lake) if one.level == "fail"]
 
 
+def test_dead_of_days_ago_are_known_without_the_days_since(lake, valkey_client, monkeypatch):
+    old, new, days = Queue("old", valkey_client), Queue("new", valkey_client), []
+    for queue, at in ((old, DAY - 30 * 86_400_000), (new, DAY)):
+        queue.enqueue(b"x", now=at)
+        _bury(queue, 1, at + 7_200_000)
+    assert dead_messages.keep_dead(lake, valkey_client, ["old", "new"]) == 2
+    plain = dead_messages.stored_rows
+
+    def noted(*args):
+        days.append(args[-2:])
+        return plain(*args)
+
+    monkeypatch.setattr(dead_messages, "stored_rows", noted)
+    assert dead_messages.keep_dead(lake, valkey_client, ["old", "new"]) == 0
+    assert days == [("2026-10-22", "2026-10-22"), ("2026-11-21", "2026-11-21")]
+
+
 def test_places_of_the_dead_go_forward_when_the_newest_is_revived(lake, valkey_client):
     first, second = Queue("low", valkey_client), Queue("high", valkey_client)
     for number, mid in enumerate("ab"):
