@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from jobq.client.connection import Client
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, JobqError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import LogOffset, LogTail
 from jobq.pipeline.options import parsed_moment, unknown
@@ -57,6 +57,19 @@ def tail_of(client: Client, view: str, name: str) -> LogTail:
     return offsets.events_tail(client, offsets.events_key(client.namespace, name))
 
 
+def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTail]:
+    """Return the tails of queues or topics by name. Those of queues take a round trip for some hundred."""
+    if view == "topic":
+        return {name: offsets.topic_tail(client, name) for name in names}
+    streams = [offsets.events_key(client.namespace, name) for name in names]
+    found: dict[str, LogTail] = {}
+    for name, now in zip(names, offsets.events_tails(client, streams), strict=True):
+        if isinstance(now, JobqError):
+            raise now
+        found[name] = now
+    return found
+
+
 def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[str]:
     """Return the queues or topics to read, sorted. strict: ConfigError for one that was never used."""
     known = topic_names(client) if request.view == "topic" else queue_names(client)
@@ -79,7 +92,7 @@ def planned(client: Client, request: ReadRequest) -> tuple[list[ReadRange], dict
 
     The latter is known only if the request's offsets have numbers.
     """
-    tails = {name: tail_of(client, request.view, name) for name in chosen(client, request)}
+    tails = tails_of(client, request.view, chosen(client, request))
     starts = bounds(client, request, tails, request.starting, request.since_ms)
     ends = bounds(client, request, tails, request.ending, request.until_ms)
     stretches, gone = [], {}

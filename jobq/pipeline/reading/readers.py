@@ -158,11 +158,12 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan what is between two offsets. DataLossError if some of it was trimmed already."""
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
-        stretches = []
-        for name, upto in ended.items():
-            one = self._stretch(name, begun.get(name), upto)
-            if one is not None:
-                stretches.append(one)
+        changed = [name for name, upto in ended.items() if begun.get(name) != upto]
+        tails = ranges.tails_of(self._connected(), self.request.view, changed)
+        found = [
+            self._stretch(name, now, begun.get(name), ended[name]) for name, now in tails.items()
+        ]
+        stretches = [one for one in found if one is not None]
         if self.request.partitions:
             stretches = [piece for one in stretches for piece in self._pieces(one)]
         else:
@@ -197,7 +198,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tails of the queues: the chosen ones, and those that were read before."""
         client = self._connected()
         names = sorted({*ranges.chosen(client, self.request, strict=False), *places})
-        tails = {name: ranges.tail_of(client, self.request.view, name) for name in names}
+        tails = ranges.tails_of(client, self.request.view, names)
         # A queue without entries has no offset yet. Its first entry will be its beginning.
         return {name: now for name, now in tails.items() if now.n or name in places}
 
@@ -246,10 +247,9 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._ends.get(name, last)
         return now._replace(id=end.id, n=end.n, length=max(0, end.n - now.dropped))
 
-    def _stretch(self, name: str, begun: LogOffset | None, end: LogOffset) -> ReadRange | None:
-        if begun == end:
-            return None
-        now = ranges.tail_of(self._connected(), self.request.view, name)
+    def _stretch(
+        self, name: str, now: LogTail, begun: LogOffset | None, end: LogOffset
+    ) -> ReadRange | None:
         start = self._begin(name, now) if begun is None else begun
         if offsets.is_remade(start, now):
             report_remade(self.request, name)

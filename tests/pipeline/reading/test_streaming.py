@@ -380,3 +380,21 @@ def test_big_range_of_a_batch_is_split_when_nobody_says_how(
     valkey_redis.xtrim(KEY, maxlen=25, approximate=False)
     with pytest.raises(DataLossError, match="trimmed before they were read"):
         [list(one.reader.read(part)) for part in parts]
+
+
+def test_many_queues_are_looked_at_in_few_round_trips(query, events, monkeypatch):
+    for number in range(40):
+        events(f"queue{number}", 2)
+    one = query()
+    assert len(one.batch()) == 80
+    events("queue7", 1, start=2)
+    asked = []
+    command = type(one.reader._client).command
+
+    def counted(client, *given, **named):
+        asked.append(given[0])
+        return command(client, *given, **named)
+
+    monkeypatch.setattr(type(one.reader._client), "command", counted)
+    assert mids(one.batch()) == ["m2"]
+    assert len(asked) < 12
