@@ -262,7 +262,9 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     )
     assert ">done</span>" in visitor.get(f"{path}?past=1").text
     assert "no other event" in visitor.get("/queues/low/messages/none").text
-    broken = visit(UserRole.READ, lake="/nowhere").get("/queues/low?range=30d").text
+    nowhere = visit(UserRole.READ, lake="/nowhere")
+    sources_of(nowhere.app.state.site).lake = LakeHistory("/nowhere", most_s=120)
+    broken = nowhere.get("/queues/low?range=30d").text
     assert "Older attempts can't be shown" in broken and "is not a lake" in broken
 
 

@@ -12,6 +12,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import UserRole
 from jobq.web.history import Span
+from jobq.web.lake import LakeHistory
 from jobq.web.names import encoded
 from jobq.web.pages.history import AskedRange, _known_since, _news
 from jobq.web.sources import sources_of
@@ -98,7 +99,9 @@ def test_newest_traceback_is_that_of_a_dead_message(visit, client):
 
 
 def test_a_lake_that_cannot_be_read_is_said_and_the_frame_stays(visit, now, tmp_path):
-    visitor = visit(UserRole.READ, lake=str(tmp_path / "nothing"))
+    path = str(tmp_path / "nothing")
+    visitor = visit(UserRole.READ, lake=path)
+    sources_of(visitor.app.state.site).lake = LakeHistory(path, most_s=120)
     for path in (
         "/jobs?range=24h",
         "/errors?source=lake",
