@@ -43,14 +43,22 @@ from jobq.pipeline.lake.files import (
     DataFile,
     DataFileWriter,
     LiveFile,
-    files_by_day,
     live_files,
     row_groups,
     write_rows,
 )
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
-from jobq.pipeline.lake.tables import DEAD, ERASED, EVENTS, QUARANTINE, ROLLUP, TABLES, TOPICS
+from jobq.pipeline.lake.tables import (
+    DEAD,
+    ERASED,
+    EVENTS,
+    JOB_RUNS,
+    QUARANTINE,
+    ROLLUP,
+    TABLES,
+    TOPICS,
+)
 from jobq.pipeline.lake.tombstones import (
     NAMED,
     TombstoneFiles,
@@ -68,6 +76,8 @@ UNIT_BYTES = 64 * 1024 * 1024
 UNITS = 16
 #: Tables with contents, which `--arg` searches.
 SEARCHED = (DEAD.name, TOPICS.name, QUARANTINE.name)
+#: Below job_runs: events of messages that haven't ended, which a refresh keeps for the next one.
+OPEN_FOLDER = "_open"
 
 
 class Erasable(NamedTuple):
@@ -267,7 +277,8 @@ def finish(
         # In a bucket, which has no lock, an ingest may have added files.
         for name in NAMED:
             erased[name] += sum(_rewritten(lake, engine, name, nullcontext, enough))
-        forget_erased_days(lake)
+        if pending(lake):
+            forget_rollups(lake)
         for name in TABLES:
             if name != ERASED.name:
                 _purge(lake, name)
@@ -364,29 +375,31 @@ def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFi
         return writer.finish()
 
 
-def forget_erased_days(lake: Lake) -> None:
-    """Have the rollups of days with erased events computed again, and drop those of days without any event left.
+def forget_rollups(lake: Lake) -> None:
+    """Have the rollups computed again from the events that are left, and delete what a refresh kept for the next one.
 
     Days that have expired keep their rows, because they can't be computed again.
     """
-    delta = lake.table(ROLLUP.name)
-    state, events = state_of(delta, ROLLUP.app), lake.table(EVENTS.name)
-    made: dict[str, int] = state.facts.get("days", {})
-    kept_from = state_of(events, EVENTS.app).before
-    rows = {
-        day: sum(one.rows for one in some) for day, some in files_by_day(live_files(events)).items()
-    }
-    less = {day for day, number in made.items() if day >= kept_from and rows.get(day, 0) < number}
-    if delta is None or not less:
-        return
-    gone = [one for one in live_files(delta) if one.dt in less and one.dt not in rows]
-    days = {
-        day: 0 if day in less else number
-        for day, number in made.items()
-        if day not in less or day in rows
-    }
-    after = replace(state, batch=state.batch + 1, facts={**state.facts, "days": days})
-    commit_files(lake, ROLLUP.name, delta, upkeep.removal(gone), after)
+    kept_from = state_of(lake.table(EVENTS.name), EVENTS.app).before
+    for table in (ROLLUP, JOB_RUNS):
+        delta = lake.table(table.name)
+        if delta is None:
+            continue
+        state = state_of(delta, table.app)
+        days = {day: rows for day, rows in state.facts.get("days", {}).items() if day < kept_from}
+        after = replace(state, batch=state.batch + 1, facts={"days": days} if days else {})
+        commit_files(lake, table.name, delta, [], after)
+    _empty(lake.below(JOB_RUNS.name), OPEN_FOLDER)
+
+
+def _empty(store: LakeStore, folder: str) -> None:
+    from pyarrow.fs import FileSelector, FileType
+
+    opened = store.files()
+    with lake_errors(store):
+        for one in opened.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
+            if one.type == FileType.File:
+                opened.delete_file(one.path)
 
 
 def _purge(lake: Lake, name: str) -> None:

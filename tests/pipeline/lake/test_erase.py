@@ -12,12 +12,13 @@ from jobq.errors import ConfigError
 from jobq.jobs.codec import encode
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import commit, dead_messages, erase, inspection, rollup, upkeep
-from jobq.pipeline.lake.commit import IngestState, adopt, commit_files, state_of
+from jobq.pipeline.lake.commit import IngestState, adopt, commit_files
 from jobq.pipeline.lake.conditions import has_argument, parsed_argument, parsed_conditions
 from jobq.pipeline.lake.erase import Erasable
 from jobq.pipeline.lake.files import INGESTED, live_files
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import JOB_RUNS
 from jobq.pipeline.lake.tombstones import NAMED
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -183,20 +184,21 @@ def test_an_erasure_that_is_killed_at_any_step_is_finished_by_the_next(
     assert erase.pending(customers) == {}
 
 
-def test_rollups_of_days_with_erased_events_are_computed_again(customers):
-    day = live_files(customers.table("events"))[0].dt
-    count = sum(one.rows for one in live_files(customers.table("events")))
-    made = IngestState(batch=1, rows=0, facts={"days": {day: count, "2001-01-01": 3}})
-    commit_files(customers, "rollup_hourly", customers.made("rollup_hourly"), [], made)
-    assert rollup.stale(customers) == {}
+def test_rollups_are_computed_again_from_the_events_that_are_left(customers):
+    days = {one.dt for one in live_files(customers.table("events"))}
+    version = customers.table("events").version()
+    for name in ("rollup_hourly", "job_runs"):
+        made = IngestState(
+            batch=1, rows=0, facts={"days": dict.fromkeys(days, 99), "version": version}
+        )
+        commit_files(customers, name, customers.made(name), [], made)
+    kept = folder(customers) / "job_runs" / "_open" / "events.parquet"
+    kept.parent.mkdir()
+    kept.write_text(MIDS[0])
     erase.begin(customers, [Erasable("mid", "low", MIDS[0])], "mid")
-    erased = finished(customers)["events"]
-    assert rollup.stale(customers) == {day: count - erased}
-    # The day without any event left is not kept by its rollups.
-    assert (
-        "2001-01-01"
-        not in state_of(customers.table("rollup_hourly"), "jobq-rollup_hourly").facts["days"]
-    )
+    finished(customers)
+    assert rollup.stale(customers).keys() == rollup.stale(customers, JOB_RUNS).keys() == days
+    assert traces(folder(customers), MIDS[0]) == []
 
 
 def test_large_files_are_rewritten_row_group_by_row_group(customers, monkeypatch):
