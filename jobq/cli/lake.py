@@ -519,6 +519,11 @@ def mark(session: Session, lake: Lake, name: str, at: str | None) -> None:
 
 
 NOTE_EVERY_S = 5.0
+#: How long a queue refuses the mid of a replayed message after it is done. Dead messages have mids of their own, which
+#: others enqueue, too: they are refused while a server remembers a call.
+DEDUPE_S, DEDUPE_DEAD_S = 86_400.0, 600.0
+#: So many refused mids are named.
+NAMED = 5
 
 
 @command("ddl", "--lake s3://history/jobq --for trino", "--for duckdb | duckdb", group=lake)
@@ -574,8 +579,7 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 )
 @option(
     "--dedupe-for DURATION",
-    "To queues: refuse a message for this long after it is done.",
-    default="1d",
+    "To queues: refuse a message for this long after it is done.  [default: 1d, with --dead 10m]",
 )
 @option("--remember DURATION", "How long to remember what was sent.", default="30d")
 @option("--dry-run", "Show what there is, and send nothing.")
@@ -589,7 +593,8 @@ def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given:
     """Send messages from the lake again: topic messages, or dead messages as new ones.
 
     Run again, also after a kill, the command continues where it was and sends no message twice.
-    Exit code 1: there is no message in the range.
+    With --dead, run it again within --dedupe-for of a kill: so long the queue refuses the mids of the call that was
+    cut off, after their messages are done. Exit code 1: there is no message in the range, or the queue refused all.
     """
     _check_options(topic, dead, given)
     asked = _asked_span(given["since"], given["until"])
@@ -670,6 +675,8 @@ def _replay_topic(
     archive = ArchivedRows(lake, "topics", "topic", topic, ("index",), asked)
     reader = reading.of(archive)
     summary = archive.summary(reader, sized=given["dry_run"])
+    if not summary.rows:
+        _check_known(lake, "topic", topic, ("topics",))
     _say_summary(session, topic, summary, given["dry_run"])
     if given["dry_run"] or not summary.rows:
         return bool(summary.rows)
@@ -695,7 +702,7 @@ def _target(session: Session, topic: str, given: dict[str, Any]) -> ReplayTarget
 
     return QueueReplay(
         session.queue(given["to_queue"]), topic, given["name"], job=given["job"] or "", shape=given["shape"],
-        dedupe_s=given["dedupe_for"], remember_s=given["remember"],
+        dedupe_s=_dedupe_s(given, DEDUPE_S), remember_s=given["remember"],
     )  # fmt: skip
 
 
@@ -710,18 +717,51 @@ def _replay_dead(
     found = newest_deaths(archive.rows(reading.of(archive)))
     nbytes = sum(len(one.content) for one in found)
     record = {"queue": name, "dead": len(found), "bytes": nbytes}
+    if not found:
+        _check_known(lake, "queue", name, ("dead", "events"))
     if given["dry_run"] or not found:
         session.say(record, f"{name}: {len(found):,} dead messages, {nbytes:,} bytes")
         return bool(found)
+    dedupe_s = _dedupe_s(given, DEDUPE_DEAD_S)
     revival = DeadReplay(
-        session.queue(name),
-        given["name"],
-        dedupe_s=given["dedupe_for"],
-        remember_s=given["remember"],
+        session.queue(name), given["name"], dedupe_s=dedupe_s, remember_s=given["remember"]
     )
     done = revival.run(found, Pace(given["rate"]), _progress(session, len(found)))
-    _say_replayed(session, {"queue": name}, done, f"dead messages of {name}")
-    return True
+    where = {"queue": name, "refused": revival.refused, "dedupe_s": dedupe_s}
+    what = f"dead messages of {name}"
+    session.say({**where, **done._asdict()}, f"{what}: {done.sent:,} sent in {done.seconds:.1f} s")
+    if done.sent:
+        session.note(
+            f"after a message is done, the queue refuses its mid for {dedupe_s:g} s; --dedupe-for sets that"
+        )
+    if done.behind:
+        session.note(
+            f"{done.behind:,} were left out: this replay sent them before; to send them again, name it with --id"
+        )
+    if revival.refused:
+        some = ", ".join(revival.refused[:NAMED]) + (", …" if len(revival.refused) > NAMED else "")
+        session.note(
+            f"the queue refused {len(revival.refused):,}: their mids live, or are refused since they were done: {some}"
+        )
+    return bool(done.sent or done.behind or not revival.refused)
+
+
+def _dedupe_s(given: dict[str, Any], default: float) -> float:
+    return default if given["dedupe_for"] is None else float(given["dedupe_for"])
+
+
+def _check_known(lake: Lake, column: str, name: str, tables: Sequence[str]) -> None:
+    """Raise ConfigError with the nearest name if these tables never had this one."""
+    from jobq.pipeline.lake.reading import stored_rows
+    from jobq.pipeline.lake.tables import TABLES
+    from jobq.pipeline.options import unknown
+
+    known: set[str] = set()
+    for table in tables:
+        for rows in stored_rows(lake, TABLES[table], [column]):
+            known.update(map(str, rows[column].unique().to_pylist()))
+    if known and name not in known:
+        raise ConfigError(unknown(column, name, known))
 
 
 def _say_summary(session: Session, topic: str, found: ArchiveSummary, alone: bool) -> None:
@@ -810,9 +850,12 @@ def _audited(
     from jobq.pipeline.lake import quarantine
     from jobq.pipeline.lake.audit import LakeAudit
     from jobq.pipeline.lake.commit import losses
+    from jobq.pipeline.lake.files import live_files
     from jobq.pipeline.lake.reading import read
     from jobq.pipeline.sessions import session as spark_session
 
+    if not live_files(lake.table("events")):
+        return []
     master, memory = spark_options["master"], spark_options["memory"]
     with output.waiting("starting Spark", quiet=False):
         spark = spark_session("jobq lake audit", master=master, memory=memory)

@@ -166,8 +166,12 @@ def _answers(
     asked: ReportQuery,
     given: dict[str, Any],
 ) -> tuple[list[ReportResult], EventsSeen]:
-    from jobq.pipeline.report.run import answers, from_lake, from_server
+    from jobq.pipeline.report.run import answers, check_range, from_lake, from_server
     from jobq.pipeline.sessions import session as spark_session
+
+    expired = check_range(lake, asked) if lake else ""
+    if expired:
+        session.note(expired)
 
     with output.waiting("starting Spark", quiet=session.as_json):
         spark = spark_session("jobq report", master=given["master"], memory=given["memory"])

@@ -281,6 +281,9 @@ def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
     return sorted(newest.values(), key=lambda one: (one.died_at_ms, one.dead_id))
 
 
+MOST_REFUSED = 1_000
+
+
 class DeadReplay:
     """Enqueue dead messages again under their own mids, as new messages with attempts 0.
 
@@ -290,6 +293,8 @@ class DeadReplay:
     def __init__(self, queue: Queue, replay: str, *, dedupe_s: float, remember_s: float) -> None:
         self._queue, self._dedupe_s, self._remember_ms = queue, dedupe_s, round(remember_s * 1000)
         self._note = note_key(queue, "", replay)
+        #: The mids that the queue refused, at most a thousand.
+        self.refused: list[str] = []
 
     def run(
         self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
@@ -334,6 +339,8 @@ class DeadReplay:
         )
         ids = {one.mid: one.dead_id for one in some}
         added = [ids[one.mid] for one in done if one.action == "added"]
+        refused = [one.mid for one in done if one.action != "added"]
+        self.refused += refused[: MOST_REFUSED - len(self.refused)]
         if added:
             self._queue.admin.purge(*added)
         return len(added)

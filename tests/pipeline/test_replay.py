@@ -282,12 +282,26 @@ def test_dead_messages_come_back_once_each_death(valkey_client, ingest, replay, 
     assert replay(*args, "--dry-run") == {"queue": "low", "dead": 3, "bytes": 3}
     told = replay(*args)
     assert (told["sent"], told["exists"]) == (2, 1), "c lives with newer content"
+    assert (told["refused"], told["dedupe_s"]) == (["c"], 600)
     assert [one.mid for one in queue.admin.dead()] == ["c"], "b left the dead"
     found = {one.mid: one.content for one in run_all(queue, "dead")}
     assert found == {"a": b"1", "b": b"2", "c": b"newer"}
     assert replay(*args)["behind"] == 3
     ingest()
     assert replay(*args)["sent"] == 3, "each died once more since"
+
+
+def test_replay_of_dead_messages_says_what_the_queue_refused(valkey_client, ingest, jobq):
+    queue = Queue("low", valkey_client)
+    queue.enqueue(b"1", mid="a")
+    run_all(queue, "dead")
+    ingest()
+    queue.admin.purge(queue.admin.dead(mid="a")[0].dead_id)
+    queue.enqueue(b"2", mid="a")
+    code, [told], err = jobq("lake", "replay", "--dead", "--queue", "low", *SINCE)
+    assert (code, told["sent"], told["refused"]) == (1, 0, ["a"])
+    code, _, err = jobq("lake", "replay", "--dead", "--queue", "lov", *SINCE)
+    assert (code, "queue 'lov' is unknown; did you mean 'low'?" in err) == (2, True)
 
 
 def test_topic_named_dead_and_the_dead_are_two_replays(valkey_client, ingest, replay):
@@ -334,7 +348,10 @@ def test_dry_run_tells_what_there_is_and_what_is_missing(valkey_client, ingest, 
         2,
     )
     assert Topic("x", valkey_client).describe().last == 0
-    code, [told], _ = jobq("lake", "replay", "--topic", "none", *SINCE, "--to-topic", "x")
+    code, _, err = jobq("lake", "replay", "--topic", "order", *SINCE, "--to-topic", "x")
+    assert (code, "topic 'order' is unknown; did you mean 'orders'?" in err) == (2, True)
+    past = ("--since", "2020-01-01T00:00Z", "--until", "2020-01-02T00:00Z")
+    code, [told], _ = jobq("lake", "replay", "--topic", "orders", *past, "--to-topic", "x")
     assert (code, told["messages"]) == (1, 0)
 
 
@@ -400,5 +417,5 @@ def test_spark_reads_what_this_process_reads_and_in_its_order(spark, valkey_clie
         told = archive.summary(sized=sized)
         assert told == archive.summary(lambda: spark, sized=sized)
         assert (told.rows, told.nbytes, told.first, told.last) == (600, nbytes, 1, 600)
-    assert archive.is_big("always")
+    assert archive.is_big("spark")
     assert not archive.is_big("auto")

@@ -6,6 +6,7 @@ A LakeStore holds two texts and travels to executors. This module imports withou
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
+#: Escape codes of terminals, and other control characters but white space.
+_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 _FULL = (ENOSPC, EDQUOT, EFBIG)
 
 
@@ -119,7 +122,8 @@ def lake_errors(store: LakeStore, became: str = "") -> Iterator[None]:
 
 
 def _described(store: LakeStore, error: Exception, became: str) -> str:
-    text = " ".join(str(error).split())
+    # Some stores' clients colour their texts.
+    text = " ".join(_CODES.sub("", str(error)).split())
     if is_disk_full(error):
         became = became or "nothing of this batch was committed"
         return f"no room left for the lake at {store.uri}: {text}; {became}"

@@ -60,12 +60,19 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
+def wall_time(local: datetime) -> str:
+    """Format a time of a zone, to the minute: with its offset in an hour that the clocks repeat."""
+    both = {local.replace(fold=fold).utcoffset() for fold in (0, 1)}
+    repeated = len(both) > 1
+    return (local if repeated else local.replace(tzinfo=None)).isoformat(" ", "minutes")
+
+
 def shown(value: Any, column: ReportColumn, query: ReportQuery) -> str:
     """Format one cell."""
     if value is None:
         return NOTHING
     if isinstance(value, datetime):
-        return value.astimezone(zone_of(query.zone)).strftime("%Y-%m-%d %H:%M")
+        return wall_time(value.astimezone(zone_of(query.zone)))
     if column.name == "change" and value > 0:
         return "+" + _SHOWN["share"](value)
     return _SHOWN[column.unit](value)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import pairwise
+from math import ceil, gcd
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,8 +18,9 @@ from jobq.pipeline.report.interval import LEAST
 
 #: Possible lengths of a time bucket, seconds.
 STRETCHES = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
-#: The most points of a chart.
-POINTS = 180
+HOUR_S = 3600
+#: The most points of a chart, and of one with a point a week.
+POINTS, MOST_POINTS = 180, 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +69,36 @@ class ReportQuery:
 
     @property
     def bucket_s(self) -> int:
-        """The length of a time bucket: the shortest with no more than POINTS rows."""
+        """The length of a time bucket: the shortest with no more than POINTS rows, else a week; longer over decades."""
         span = (self.until - self.since).total_seconds()
-        return next((s for s in STRETCHES if span / s <= POINTS), STRETCHES[-1])
+        longest = STRETCHES[-1] * ceil(span / STRETCHES[-1] / MOST_POINTS)
+        return next((s for s in STRETCHES if span / s <= POINTS), longest)
+
+    @cached_property
+    def edges(self) -> list[int]:
+        """The ends of the time buckets, epoch seconds: minutes, hours, days and weeks of the zone.
+
+        The first is not after `since`, the last not before `until`. Weeks begin on Monday. A bucket of a day has 23 or
+        25 hours where the clocks change, and an hour that is repeated is two buckets.
+        """
+        zone, step = zone_of(self.zone), timedelta(seconds=self.bucket_s)
+        wall = self.since.astimezone(zone)
+        if self.bucket_s <= HOUR_S:
+            # An hour that the clocks repeat is there twice: what follows is counted in UTC.
+            found = [self.since - _past(wall, step)]
+            while found[-1] < self.until:
+                found.append(found[-1] + step - _past(found[-1].astimezone(zone), step))
+        else:
+            begin = wall.replace(tzinfo=None) - _past(wall, step)
+            found = [_at_wall(begin, zone)]
+            while found[-1] < self.until:
+                try:
+                    begin += step
+                    at = _at_wall(begin, zone)
+                except OverflowError:  # no time is after the year 9999
+                    at = self.until
+                found += [at] if at > found[-1] else []
+        return [int(at.timestamp()) for at in found]
 
     @property
     def compared_at(self) -> datetime:
@@ -77,15 +108,28 @@ class ReportQuery:
     @property
     def values(self) -> Mapping[str, Any]:
         """The values of the statements' parameters, by name."""
-        start = int(self.since.timestamp())
+        edges = self.edges
         return {
             "since": self.since, "until": self.until, "at": self.compared_at, "zone": self.zone,
-            "start_s": start - start % self.bucket_s, "bucket_s": self.bucket_s,
+            "edges": edges, "start_s": edges[0], "unit_s": gcd(*(b - a for a, b in pairwise(edges))),
             "target_ms": round(self.target_s * 1000), "objective": self.objective,
             "page_burn": self.page_burn, "confidence": self.confidence,
             "least_runs": LEAST, "min_runs": self.min_runs, "min_hours": self.min_hours,
             "min_score": self.min_score, "trace_rows": self.trace_rows,
         }  # fmt: skip
+
+
+#: A Monday.
+_WEEK_BEGINS = datetime(1, 1, 1)
+
+
+def _past(at: datetime, step: timedelta) -> timedelta:
+    """Return how long ago the last bucket began, by the time on the wall."""
+    return (at.replace(tzinfo=None) - _WEEK_BEGINS) % step
+
+
+def _at_wall(wall: datetime, zone: ZoneInfo) -> datetime:
+    return wall.replace(tzinfo=zone).astimezone(UTC)
 
 
 def zone_of(name: str) -> ZoneInfo:

@@ -86,7 +86,7 @@ _ATTEMPTS, _MESSAGES = (
     ReportColumn("attempts", "attempts", "count"),
     ReportColumn("messages", "messages", "count"),
 )
-_GRID = ("start_s", "until", "bucket_s")
+_GRID = ("since", "until", "edges", "start_s", "unit_s")
 
 WAIT = Report(
     "wait", "Wait", "How long do messages wait for their first run?",
@@ -110,8 +110,8 @@ THROUGHPUT = Report(
     "throughput", "Throughput", "How many attempts end, and how?",
     (_AT, _QUEUE, _DONE, ReportColumn("failed", "failed", "count"), _DEAD,
      ReportColumn("done_per_s", "done per s", "decimal")),
-    "Failed are attempts that are tried again: retries, crashes, expired locks. The first and the last interval may "
-    "be cut by the range.",
+    "Failed are attempts that are tried again: retries, crashes, expired locks. The range may cut "
+    "the first and the last interval: they are divided by what is left of them.",
     "No attempt ended in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "Attempts done per second", "queue"),
 )  # fmt: skip
@@ -119,8 +119,8 @@ HEATMAP = Report(
     "heatmap", "Hours of the week", "When is there work?",
     (ReportColumn("weekday", "weekday", "weekday"), ReportColumn("hour", "hour", "count"), _ATTEMPTS,
      ReportColumn("failed", "not done", "count"), ReportColumn("per_hour", "mean per hour", "decimal")),
-    "The mean is over all hours of that kind in the range, empty ones too; a part of an hour counts as one. Hours "
-    "are those of the report's time zone.",
+    "The mean is over all hours of that kind in the range, empty ones too; a part of an hour counts as that part. "
+    "Hours are those of the report's time zone.",
     "No attempt ended in the range.",
     parameters=("since", "until", "zone"),
     chart=Chart("heat", ("weekday", "hour"), "per_hour", "Attempts in a mean hour"),
@@ -165,7 +165,7 @@ BACKLOG = Report(
     "At event level all from the enqueues; else from the messages that started, so those that never did are missing "
     "and the last values are too low. Delayed messages wait, too; retries don't count.",
     "No message was enqueued or started in the range.",
-    parameters=("since", *_GRID), chart=Chart("lines", ("at",), "most", "Most messages that waited at once", "queue"),
+    parameters=_GRID, chart=Chart("lines", ("at",), "most", "Most messages that waited at once", "queue"),
 )  # fmt: skip
 SLO = Report(
     "slo", "Service level", "Does each queue start its messages in time?",
@@ -220,7 +220,7 @@ ANOMALIES = Report(
     "The hour's p95 against the job's median hour, in robust standard deviations; over 3.5 is listed. Jobs with too "
     "few hours or runs are left out, and what is slow in most hours is usual.",
     "No hour stood out among the jobs with enough hours and runs.",
-    parameters=("min_runs", "min_hours", "min_score"),
+    parameters=("zone", "min_runs", "min_hours", "min_score"),
     chart=Chart("bars", ("job", "hour"), "score", "Score of the hour"),
 )  # fmt: skip
 DEAD = Report(

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobq.errors import ConfigError, PipelineError
+from jobq.errors import ConfigError, LakeError, PipelineError
 from jobq.pipeline import register
+from jobq.pipeline.lake.commit import state_of
+from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.reading import read
+from jobq.pipeline.lake.reading import read, time_span
+from jobq.pipeline.lake.tables import EVENTS
 from jobq.pipeline.options import unknown
 from jobq.pipeline.report import registry
 from jobq.pipeline.report.capacity import sized
@@ -25,6 +28,7 @@ from jobq.pipeline.report.query import ReportQuery, iso
 from jobq.pipeline.report.registry import Report
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 #: The columns that reports read.
@@ -149,6 +153,35 @@ def _nothing(read: EventSource, query: ReportQuery) -> str:
     if row["first"] is None:
         return f"{none}: nothing was recorded yet"
     return f"{none}; there are some from {iso(row['first'])} to {iso(row['last'])}: widen --since and --until"
+
+
+def check_range(lake: Lake, query: ReportQuery) -> str:
+    """Return what of the range has expired, in words; empty if nothing has. This needs no Spark.
+
+    PipelineError if the files of the lake show that the range has no events.
+    """
+    delta, span = lake.table(EVENTS.name), time_span(query.since, query.until)
+    days, before = sorted({one.dt for one in live_files(delta)}), _expired_before(delta)
+    gone = ""
+    if before > span.first_day:
+        gone = f"events before {before} have expired; read job_runs and rollup_hourly, which still count them"
+    if any(span.first_day <= day <= span.last_day for day in days):
+        return gone
+    none = f"no events between {iso(query.since)} and {iso(query.until)}"
+    if gone:
+        raise PipelineError(f"{none}: {gone}")
+    if not days:
+        raise PipelineError(f"{none}: nothing was recorded yet")
+    raise PipelineError(
+        f"{none}; there are some of the days {days[0]} to {days[-1]}: widen --since and --until"
+    )
+
+
+def _expired_before(delta: DeltaTable | None) -> str:
+    try:
+        return state_of(delta, EVENTS.app).before
+    except LakeError:
+        return ""
 
 
 Row = dict[str, Any]

@@ -1,8 +1,10 @@
 -- Hours in which a job's p95 run time stood out: modified z-score of the hour among the job's hours.
 -- 0.6745 (x - median) / MAD; where more than half of the hours are alike and MAD is 0, the mean absolute deviation
 -- serves: (x - median) / (1.253314 MeanAD).
+-- Hours are those of the zone.
 WITH hours AS (
-  SELECT job, date_trunc('HOUR', finished_at) AS hour, count(*) AS attempts,
+  SELECT job, timestamp_seconds(unix_seconds(finished_at)
+           - pmod(unix_seconds(from_utc_timestamp(finished_at, :zone)), 3600)) AS hour, count(*) AS attempts,
          kll_sketch_get_quantile_bigint(kll_sketch_agg_bigint(run_us, 800), 0.95D) AS p95_us
   FROM events
   WHERE run_us IS NOT NULL AND job IS NOT NULL

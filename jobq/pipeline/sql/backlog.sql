@@ -1,7 +1,20 @@
 -- Messages that waited for their first run: the most at any moment of each stretch of time, and those at its end.
 -- +1 at an enqueue, -1 at the first start. Enqueues are known from `enqueued` events between the first and the
 -- last of a queue's, else from the messages that started in the range: those that never did are not seen.
-WITH first_runs AS (
+-- Stretches are those of the zone and not all equally long; a slot is the longest time that divides all of them.
+WITH stretches AS (
+  SELECT bucket, begins, ends, greatest(timestamp_seconds(begins), :since) AS at
+  FROM (
+    SELECT CAST(bucket AS BIGINT) AS bucket, CAST(edges[bucket] AS BIGINT) AS begins,
+           CAST(edges[bucket + 1] AS BIGINT) AS ends
+    FROM (SELECT edges, explode(sequence(0, size(edges) - 2)) AS bucket FROM (SELECT :edges AS edges))
+  )
+),
+slots AS (
+  SELECT bucket, explode(sequence((begins - :start_s) DIV :unit_s, (ends - :start_s) DIV :unit_s - 1)) AS slot
+  FROM stretches
+),
+first_runs AS (
   SELECT queue, mid, least(enqueued_at, started_at) AS enqueued_at, started_at
   FROM events
   WHERE first_wait_ms IS NOT NULL
@@ -38,11 +51,9 @@ changes AS (
   WHERE kind = 'cancelled' AND coalesce(attempt, 0) = 0 AND finished_at > told_from
 ),
 placed AS (
-  SELECT queue, at, enqueued, started,
-         CASE WHEN at < :since THEN -1
-              ELSE (unix_seconds(least(at, :until - INTERVAL 1 SECOND)) - :start_s) DIV :bucket_s
-         END AS bucket
-  FROM changes
+  SELECT /*+ BROADCAST(slots) */ queue, changes.at, enqueued, started, coalesce(bucket, -1L) AS bucket
+  FROM changes LEFT JOIN slots ON slot = CASE WHEN changes.at >= :since
+    THEN (unix_seconds(least(changes.at, :until - INTERVAL 1 MICROSECOND)) - :start_s) DIV :unit_s END
 ),
 -- Within each stretch alone, so that executors share a busy queue; changes of one moment count together.
 running AS (
@@ -58,7 +69,7 @@ by_bucket AS (
 grid AS (
   SELECT queue, bucket
   FROM (SELECT DISTINCT queue FROM by_bucket)
-  CROSS JOIN (SELECT explode(sequence(-1L, (unix_seconds(:until) - :start_s - 1) DIV :bucket_s)) AS bucket)
+  CROSS JOIN (SELECT bucket FROM stretches UNION ALL SELECT -1L)
 ),
 levels AS (
   SELECT queue, bucket, coalesce(enqueued, 0) AS enqueued, coalesce(started, 0) AS started,
@@ -66,9 +77,8 @@ levels AS (
          sum(coalesce(enqueued, 0) - coalesce(started, 0)) OVER (PARTITION BY queue ORDER BY bucket) AS waiting
   FROM grid LEFT JOIN by_bucket USING (queue, bucket)
 )
-SELECT timestamp_seconds(:start_s + bucket * :bucket_s) AS at, queue, enqueued, started,
+SELECT at, queue, enqueued, started,
        greatest(0, waiting - enqueued + started + above) AS most, greatest(0, waiting) AS waiting,
        CASE WHEN told_from IS NULL THEN 'started messages' ELSE 'enqueued events' END AS basis
-FROM levels LEFT JOIN told USING (queue)
-WHERE bucket >= 0
+FROM levels JOIN stretches USING (bucket) LEFT JOIN told USING (queue)
 ORDER BY at, queue

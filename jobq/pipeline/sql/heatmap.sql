@@ -1,11 +1,16 @@
 -- When work happens: attempts per hour by weekday and hour of the zone asked for. The mean is over the hours
--- of that kind in the range, those without any attempt included; a part of an hour counts as one.
-WITH hours AS (
-  SELECT weekday(here) AS weekday, hour(here) AS hour, count(*) AS hours
+-- of that kind in the range, those without any attempt included; a part of an hour counts as that part.
+WITH quarters AS (
+  SELECT timestamp_seconds(begins) AS at,
+         (unix_micros(least(timestamp_seconds(begins + 900), :until))
+          - unix_micros(greatest(timestamp_seconds(begins), :since))) / 3.6e9D AS hours
   FROM (
-    SELECT from_utc_timestamp(at, :zone) AS here
-    FROM (SELECT explode(sequence(date_trunc('HOUR', :since), :until - INTERVAL 1 MICROSECOND, INTERVAL 1 HOUR)) AS at)
+    SELECT explode(sequence(unix_seconds(:since) DIV 900 * 900, unix_seconds(:until - INTERVAL 1 MICROSECOND), 900L)) AS begins
   )
+),
+hours AS (
+  SELECT weekday(here) AS weekday, hour(here) AS hour, sum(hours) AS hours
+  FROM (SELECT from_utc_timestamp(at, :zone) AS here, hours FROM quarters)
   GROUP BY weekday, hour
 ),
 ended AS (
@@ -19,6 +24,6 @@ ended AS (
   )
   GROUP BY weekday, hour
 )
-SELECT weekday, hour, attempts, failed, attempts / greatest(1, coalesce(hours, 1)) AS per_hour
-FROM ended LEFT JOIN hours USING (weekday, hour)
+SELECT weekday, hour, attempts, failed, attempts / hours AS per_hour
+FROM ended JOIN hours USING (weekday, hour)
 ORDER BY weekday, hour

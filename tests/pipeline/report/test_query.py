@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -17,7 +18,7 @@ from jobq.pipeline.report.formats import (
     shown,
     spreadsheet,
 )
-from jobq.pipeline.report.query import ReportQuery, marked, moment, pools
+from jobq.pipeline.report.query import ReportQuery, marked, moment, pools, zone_of
 from jobq.pipeline.report.registry import (
     ANOMALIES,
     COST,
@@ -49,7 +50,8 @@ def test_moment_says_how_to_write_one(text):
 @pytest.mark.parametrize(
     ("span", "bucket_s"),
     [(timedelta(minutes=1), 60), (timedelta(hours=3), 60), (timedelta(hours=3, seconds=1), 300),
-     (timedelta(days=7), 3600), (timedelta(days=365), 604_800), (timedelta(days=9999), 604_800)],
+     (timedelta(days=7), 3600), (timedelta(days=365), 604_800), (timedelta(days=9999), 604_800),
+     (timedelta(days=100_000), 8 * 604_800)],
 )  # fmt: skip
 def test_stretch_of_a_time_line_grows_with_the_range(span, bucket_s):
     assert ReportQuery(since=NOON, until=NOON + span).bucket_s == bucket_s
@@ -57,7 +59,44 @@ def test_stretch_of_a_time_line_grows_with_the_range(span, bucket_s):
 
 def test_time_lines_begin_on_the_round():
     values = ReportQuery(since=at(61), until=at(3600)).values
-    assert values["start_s"] == NOON.timestamp() + 60
+    assert (values["start_s"], values["unit_s"]) == (NOON.timestamp() + 60, 60)
+
+
+@pytest.mark.parametrize(
+    ("zone", "since", "days", "first", "lengths"),
+    [("Europe/Berlin", "2026-10-24T22:00+00:00", 90, "Sun 00:00+0200", {43_200, 46_800}),
+     ("Europe/Berlin", "2026-10-24T12:07+00:00", 365, "Mon 00:00+0200", {604_800, 601_200, 608_400}),
+     ("Europe/Berlin", "2026-10-24T23:30+00:00", 7, "Sun 01:00+0200", {3600}),
+     ("Asia/Kolkata", "2026-10-24T12:07+00:00", 7, "Sat 17:00+0530", {3600}),
+     ("Australia/Lord_Howe", "2026-10-03T00:00+00:00", 7, "Sat 10:00+1030", {3600, 1800}),
+     ("UTC", "2026-11-19T12:00+00:00", 400, "Mon 00:00+0000", {604_800})],
+)  # fmt: skip
+def test_time_lines_have_the_hours_days_and_weeks_of_the_zone(zone, since, days, first, lengths):
+    begin = datetime.fromisoformat(since)
+    query = ReportQuery(since=begin, until=begin + timedelta(days=days), zone=zone)
+    edges = query.edges
+    local = datetime.fromtimestamp(edges[0], zone_of(zone))
+    assert local.strftime("%a %H:%M%z") == first
+    assert edges[0] <= query.since.timestamp() < edges[1]
+    assert edges[-2] < query.until.timestamp() <= edges[-1]
+    assert {b - a for a, b in pairwise(edges)} == lengths
+
+
+def test_time_lines_end_with_time_itself():
+    since, until = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
+        edges = ReportQuery(since=since, until=until, zone=zone).edges
+        assert edges[-1] == until.timestamp()
+        assert len(edges) <= 2_001
+
+
+def test_hour_that_the_clocks_repeat_is_shown_with_its_offset():
+    asked = ReportQuery(since=NOON, until=at(1), zone="Europe/Berlin")
+    column = ReportColumn("at", "from", "time")
+    times = [datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1, 2)]
+    assert [shown(one, column, asked) for one in times] == [
+        "2026-10-25 02:30+02:00", "2026-10-25 02:30+01:00", "2026-10-25 03:30",
+    ]  # fmt: skip
 
 
 def test_mark_that_is_not_there_is_refused_with_the_nearest():
