@@ -66,6 +66,7 @@ def _results_first(patch: pytest.MonkeyPatch) -> None:
 def _trusts_the_dead(patch: pytest.MonkeyPatch) -> None:
     """A retry doesn't look for members that a person revived, and that are done."""
     patch.setattr(sending, "apply_all", lambda *_: None)
+    _short_dedupe(patch)
 
 
 def _sent_first(patch: pytest.MonkeyPatch) -> None:
