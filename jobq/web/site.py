@@ -15,8 +15,8 @@ from jobq.web.access.guard import Guard
 from jobq.web.settings import WebSettings
 
 T = TypeVar("T")
-#: How long to keep whether an installation uses a feature.
-USES_S = 10.0
+#: How long to keep whether an installation uses a feature, and one that only a scan of the keys finds.
+USES_S, SCANNED_S = 10.0, 300.0
 
 
 class Site:
@@ -40,8 +40,8 @@ class Site:
                 self._parts[kind] = make(self)
             return cast(T, self._parts[kind])
 
-    def uses(self, feature: str, read: Callable[[Client], bool]) -> bool:
-        """Return whether this installation uses a feature, asked every ten seconds.
+    def uses(self, feature: str, read: Callable[[Client], bool], every_s: float = USES_S) -> bool:
+        """Return whether this installation uses a feature, asked every `every_s`.
 
         While the server doesn't answer, the last reply counts.
         """
@@ -52,7 +52,7 @@ class Site:
                 known = read(self.client)
             except JobqError:
                 pass
-            self._uses[feature] = (now + USES_S, known)
+            self._uses[feature] = (now + every_s, known)
         return known
 
     def close(self) -> None:

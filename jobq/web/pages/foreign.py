@@ -23,7 +23,7 @@ from jobq.web.acting import audited
 from jobq.web.foreign import MOST_ROWS, RELIABLE_PLACES, SYSTEMS, ShownBytes
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
-from jobq.web.site import Site, site_of
+from jobq.web.site import SCANNED_S, Site, site_of
 from jobq.web.viewer import redactor_of
 
 RSMQ_PLACES = ("visible", "hidden", "all")
@@ -38,7 +38,7 @@ def _uses_rsmq(site: Site) -> bool:
 
 
 def _uses_reliable(site: Site) -> bool:
-    return site.uses("reliable", lambda client: bool(find_queues(client).names))
+    return site.uses("reliable", lambda client: bool(find_queues(client).names), SCANNED_S)
 
 
 def _uses_ruby(site: Site) -> bool:
