@@ -57,6 +57,11 @@ def opened(session: Session, path: str | None, storage: Sequence[str]) -> Lake:
     return Lake.open(path, pairs_of("--storage-option", storage))
 
 
+source_option = option(
+    "--source NAME",
+    "Name of the server, where several share a lake: queue mails is {NAME}mails in the lake.",
+    default="",
+)
 engine_option = option(
     "--engine auto|local|spark",
     "What does the work: this process (local) or Spark; auto starts Spark for a million rows.",
@@ -108,6 +113,7 @@ def lake() -> None:
 )
 @option("--wait DURATION", "Wait this long for another ingest or maintenance to end.", default="0s")
 @option("--adopt", "Rebuild lost offsets from the rows; see docs/guides/spark/ingest.md.")
+@source_option
 @queues_option
 def ingest(
     session: Session, path: str | None, storage: tuple[str, ...], once: bool, every: float | None,
@@ -133,15 +139,16 @@ def ingest(
     lake = Lake.create(path, pairs_of("--storage-option", storage))
     engine = Engine(given["engine"], master=given["master"])
     options = IngestOptions(
-        names=names_of(queues) or None, max_rows=given["max_rows"], trim=given["trim"]
-    )
+        names=names_of(queues) or None, max_rows=given["max_rows"], trim=given["trim"],
+        source=given["source"],
+    )  # fmt: skip
     work = Ingest(lake, session.client, engine, options, problem=session.problem)
     lost = near = False
     with stopped_by_signals() as ending:
         try:
             if given["adopt"]:
                 with locked(lake, wait_s=given["wait"], enough=ending):
-                    commit.adopt(lake, session.client)
+                    commit.adopt(lake, session.client, given["source"])
             due = RollupTimer(lake, given["rollup"], session.note)
             for found in rounds(
                 work, every, lambda batch: _note_batch(session, batch), ending,
@@ -203,7 +210,8 @@ wait_option = option(
 @command("stats", "--lake ./lake", "--backlog --json", group=lake)
 @on_lake
 @option("--backlog", "Also show how much is not read yet.")
-def stats(session: Session, lake: Lake, backlog: bool) -> None:
+@source_option
+def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
     """Show rows, bytes and days of every table, and with --backlog how far it is behind each queue."""
     from jobq.pipeline.lake import inspection
 
@@ -217,7 +225,8 @@ def stats(session: Session, lake: Lake, backlog: bool) -> None:
     session.say_all(rows, Listing(columns, drops, empty))
     if backlog:
         behind = [
-            one._asdict() for one in inspection.backlog(lake, session.client, session.tolerating)
+            one._asdict()
+            for one in inspection.backlog(lake, session.client, session.tolerating, source)
         ]
         empty = "no backlog: no queue has events or topics"
         session.say_all(behind, Listing(inspection.QueueBacklog._fields, empty=empty))
@@ -380,6 +389,7 @@ def expire(
 @option("--live", "Ingest first, and erase also what the server still has.")
 @option("--resume", "Only finish an erasure that was interrupted.")
 @option("--dry-run", "Show how many rows would be erased, and erase nothing.")
+@source_option
 @yes_option
 @option(
     "--engine auto|local|spark",
@@ -447,17 +457,23 @@ def _begin_erasure(session: Session, lake: Lake, work: _Erasing, given: dict[str
     from jobq.pipeline.lake import erase as erasing
     from jobq.pipeline.lake import erase_live
     from jobq.pipeline.lake.conditions import parsed_argument, parsed_conditions
+    from jobq.pipeline.lake.tables import parted
 
     argument = parsed_argument(given["argument"]) if given["argument"] else None
     conditions = parsed_conditions(given["where"]) if given["where"] else ()
     if given["live"] and not given["dry_run"]:
-        _take_in(session, lake, work)
+        _take_in(session, lake, work, given["source"])
     chosen = erasing.selected(
         lake, work.engine, given["mids"], given["queue"], conditions, argument
     )
     if given["live"] and not given["mids"]:
         more, skipped = erase_live.selected_live(
-            session.client, given["queue"], conditions, argument, session.tolerating
+            session.client,
+            given["queue"],
+            conditions,
+            argument,
+            session.tolerating,
+            given["source"],
         )
         chosen.found |= more
         if skipped:
@@ -473,19 +489,26 @@ def _begin_erasure(session: Session, lake: Lake, work: _Erasing, given: dict[str
         what = f"--arg {argument.name}" if argument else "--where" if conditions else "--mid"
         erasing.begin(lake, chosen.found, what)
     if given["live"]:
-        with session.operation(given["queue"], what.replace(" ", ":")):
-            done = erase_live.erase_messages(session.client, chosen.found, session.tolerating)
+        queue = given["queue"] and parted(given["queue"])[1]
+        with session.operation(queue, what.replace(" ", ":")):
+            source = given["source"]
+            done = erase_live.erase_messages(
+                session.client, chosen.found, session.tolerating, source
+            )
             # What cancelling has added to the streams.
-            _take_in(session, lake, work)
-            erase_live.erase_events(lake, session.client, chosen.found, done, session.tolerating)
+            _take_in(session, lake, work, source)
+            erase_live.erase_events(
+                lake, session.client, chosen.found, done, session.tolerating, source
+            )
         _say_live(session, done)
     return True
 
 
-def _take_in(session: Session, lake: Lake, work: _Erasing) -> None:
-    from jobq.pipeline.lake.ingest import Ingest, one_round
+def _take_in(session: Session, lake: Lake, work: _Erasing, source: str) -> None:
+    from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
 
-    ingest = Ingest(lake, session.client, work.engine, problem=session.problem)
+    options = IngestOptions(source=source)
+    ingest = Ingest(lake, session.client, work.engine, options, problem=session.problem)
     with work.turns():
         one_round(ingest, lambda batch: _note_batch(session, batch), work.ending)
 
@@ -596,10 +619,12 @@ def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given:
     With --dead, run it again within --dedupe-for of a kill: so long the queue refuses the mids of the call that was
     cut off, after their messages are done. Exit code 1: there is no message in the range, or the queue refused all.
     """
+    from jobq.pipeline.lake.tables import parted
+
     _check_options(topic, dead, given)
     asked = _asked_span(given["since"], given["until"])
     reading = _Reading(given["engine"], given["master"])
-    target = given["queue"] or given["to_queue"] or ""
+    target = parted(given["queue"] or "")[1] or given["to_queue"] or ""
     what = "place:dead" if dead else f"topic:{topic}"
     what += f" to-topic:{given['to_topic']}" if given["to_topic"] else ""
     try:
@@ -710,6 +735,7 @@ def _replay_dead(
     session: Session, lake: Lake, asked: TimeSpan, reading: _Reading, given: dict[str, Any]
 ) -> bool:
     from jobq.pipeline.lake.reading import ArchivedRows
+    from jobq.pipeline.lake.tables import parted
     from jobq.pipeline.replay import DeadReplay, Pace, newest_deaths
 
     name = given["queue"]
@@ -723,9 +749,12 @@ def _replay_dead(
         session.say(record, f"{name}: {len(found):,} dead messages, {nbytes:,} bytes")
         return bool(found)
     dedupe_s = _dedupe_s(given, DEDUPE_DEAD_S)
+    # In the lake, a queue may have the name of its server before it.
+    source, queue = parted(name)
     revival = DeadReplay(
-        session.queue(name), given["name"], dedupe_s=dedupe_s, remember_s=given["remember"]
-    )
+        session.queue(queue), f"{{{source}}}{given['name']}" if source else given["name"],
+        dedupe_s=dedupe_s, remember_s=given["remember"],
+    )  # fmt: skip
     done = revival.run(found, Pace(given["rate"]), _progress(session, len(found)))
     where = {"queue": name, "refused": revival.refused, "dedupe_s": dedupe_s}
     what = f"dead messages of {name}"
@@ -816,20 +845,21 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 @option("--since WHEN", "Enqueued since: 30d (ago) or a time.  [default: all recorded]")
 @option("--until WHEN", "Enqueued until.  [default: all]")
 @option("--ask", "Ask the server about open messages: they are live or lost.")
+@source_option
 @option("--format table|json", "form", "Output format.", default="table")
 @master_option
 @memory_option
 def audit(
-    session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, ask: bool, form: str,
-    **spark: str | None,
+    session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, form: str,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Check that no message of a time range was lost, by the lake's events.
 
     Needs events of level all in the range. A message that has not ended is 'open': the server may still hold it,
     which --ask finds out. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
     """
-    lives = _lives(session) if ask else None
-    results = _audited(lake, names_of(queues), _moments(since, until), lives, spark)
+    lives = _lives(session, given["source"]) if given["ask"] else None
+    results = _audited(lake, names_of(queues), _moments(since, until), lives, given)
     shown = Session(session.url, session.namespace, session.as_json or form == "json")
     for result in results:
         show_audit(shown, result, {"open: the server may still hold them": result.open})
@@ -845,7 +875,7 @@ def audit(
 
 def _audited(
     lake: Lake, names: list[str], span: tuple[datetime | None, datetime | None], lives: Lives | None,
-    spark_options: dict[str, str | None],
+    spark_options: dict[str, Any],
 ) -> list[LakeAudited]:  # fmt: skip
     from jobq.pipeline.lake import quarantine
     from jobq.pipeline.lake.audit import LakeAudit
@@ -875,9 +905,17 @@ def _moments(since: str | None, until: str | None) -> tuple[datetime | None, dat
     return start, end
 
 
-def _lives(session: Session) -> Callable[[str, str], bool]:
+def _lives(session: Session, source: str) -> Callable[[str, str], bool]:
+    from jobq.pipeline.lake.tables import parted
+
     def lives(name: str, mid: str) -> bool:
-        queue = session.queue(name)
+        owner, own = parted(name)
+        if owner != source:
+            raise ConfigError(
+                f"queue {name!r} is of source {owner!r}, and --source is {source!r}: its server can't be asked here; "
+                "give --queues of one source, and that --source"
+            )
+        queue = session.queue(own)
         return queue.status(mid).word in LIVE and not unplaced(queue, [mid])
 
     return lives

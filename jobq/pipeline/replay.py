@@ -25,6 +25,7 @@ from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
 from jobq.errors import BadRecordError, CodecError, LakeError, LeaseLostError, PipelineError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
+from jobq.pipeline.lake.tables import parted
 from jobq.queue.mids import LONGEST_MID
 from jobq.queue.queue import Queue
 from jobq.queue.types import PER_CALL
@@ -447,7 +448,8 @@ class TopicReplay:
         return len(todo)
 
     def _is_copy(self, one: ArchivedMessage) -> bool:
-        return self.name == self._source and one.headers.get(ORIGIN, "").startswith(f"{self.name}/")
+        is_own = self.name == parted(self._source)[1]
+        return is_own and one.headers.get(ORIGIN, "").startswith(f"{self._source}/")
 
     def _headers(self, one: ArchivedMessage) -> dict[str, str]:
         if not self._marked:

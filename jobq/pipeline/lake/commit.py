@@ -32,8 +32,16 @@ from jobq.pipeline.lake.files import DataFile
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
-from jobq.pipeline.lake.tables import EVENTS, TABLES, TOPICS, LakeTable, from_lake
-from jobq.pipeline.offsets import LogOffset, from_plain, packed, parsed_id, to_plain, unpacked
+from jobq.pipeline.lake.tables import EVENTS, TABLES, TOPICS, LakeTable, from_lake, parted
+from jobq.pipeline.offsets import (
+    LogOffset,
+    LogTail,
+    from_plain,
+    packed,
+    parsed_id,
+    to_plain,
+    unpacked,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Transaction
@@ -413,14 +421,23 @@ def _ms_of(state: IngestState, queue: str) -> int:
     return parsed_id(state.places[queue].id)[0] if queue in state.places else 0
 
 
-def adopt(lake: Lake, client: Client) -> None:
-    """Compute and commit the offsets of events and topics, for the tables whose log has none."""
+#: The number of an offset that only the server of another source can count.
+UNCOUNTED = -1
+
+
+def adopt(lake: Lake, client: Client, source: str = "") -> None:
+    """Compute and commit the offsets of events and topics, for the tables whose log has none.
+
+    The offsets of other sources get the number UNCOUNTED; their next ingest counts.
+    """
     for table in (EVENTS, TOPICS):
         delta = lake.table(table.name)
         if delta is None or _is_told(delta, table.app):
             continue
         ids, rows = _event_ids(lake) if table is EVENTS else _topic_ids(lake)
-        places = {name: _offset_of(client, table.name, name, last) for name, last in ids.items()}
+        places = {
+            name: _offset_of(client, table.name, name, last, source) for name, last in ids.items()
+        }
         batch = (delta.transaction_version(table.app) or 0) + 1
         commit_files(
             lake, table.name, delta, [], IngestState(batch=batch, places=places, rows=rows)
@@ -435,15 +452,24 @@ def _is_told(delta: DeltaTable, app: str) -> bool:
     return True
 
 
-def _offset_of(client: Client, table: str, name: str, last: tuple[int, int]) -> LogOffset:
+def _offset_of(
+    client: Client, table: str, name: str, last: tuple[int, int], source: str
+) -> LogOffset:
     if table == TOPICS.name:
         return LogOffset(str(last[0]), last[0])
-    key = offsets.events_key(client.namespace, name)
-    now, entry_id = offsets.events_tail(client, key), f"{last[0]}-{last[1]}"
+    owner, queue = parted(name)
+    if owner != source:
+        return LogOffset(f"{last[0]}-{last[1]}", UNCOUNTED)
+    key = offsets.events_key(client.namespace, queue)
+    return offset_in(client, offsets.events_tail(client, key), last)
+
+
+def offset_in(client: Client, now: LogTail, last: tuple[int, int]) -> LogOffset:
+    """Return the offset of the entry with the id `last` in a stream of events."""
     if parsed_id(now.oldest.id) >= last:
         # The stream has none of it any more. What else was trimmed can't be determined.
         return now.oldest
-    return offsets.counted_offset(client, key, now.oldest, entry_id)
+    return offsets.counted_offset(client, now.key, now.oldest, f"{last[0]}-{last[1]}")
 
 
 def _event_ids(lake: Lake) -> tuple[dict[str, tuple[int, int]], int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +28,7 @@ from jobq.pipeline.lake.commit import IngestState, commit_batch, state_of
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
-from jobq.pipeline.lake.tables import DEAD
+from jobq.pipeline.lake.tables import DEAD, of_source, sourced
 from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, latest_time
 from jobq.pipeline.reading.live import QueueRows, dead_batches, newest_deaths
@@ -46,14 +47,16 @@ SHORTEST = 4
 
 
 def keep_dead(
-    lake: Lake, client: Client, queues: Iterable[str], tolerating: Tolerating = nullcontext
-) -> int:
+    lake: Lake, client: Client, queues: Iterable[str], tolerating: Tolerating = nullcontext, source: str = "",
+) -> int:  # fmt: skip
     """Store the dead messages that the lake doesn't have, and return their number.
 
     Raises CommitConflictError if another ingest stored some at the same time. Times of death after tomorrow are not
     jobq's and are skipped. tolerating: a context entered per queue; an error that it swallows skips that queue.
+    source: of the server.
     """
     state = state_of(lake.table(DEAD.name), DEAD.app)
+    own = replace(state, places=of_source(source, state.places))
     upto, newest = latest_time(client), dict[str, int]()
     names = list(queues)
     for queue, at in zip(names, newest_deaths(client, names, upto), strict=True):
@@ -62,16 +65,18 @@ def keep_dead(
                 raise at
             if at:
                 newest[queue] = at
-    since = {queue: _since(state, queue, upto) for queue in newest}
+    since = {queue: _since(own, queue, upto) for queue in newest}
     # If the newest were purged, the table has all that is left.
     todo = {queue: at for queue, at in newest.items() if at >= since[queue]}
     if not todo:
         return 0
     spans = {queue: (since[queue], at) for queue, at in todo.items()}
-    files, kept = _files_of(lake, client, spans, tolerating)
+    files, kept = _files_of(lake, client, spans, tolerating, source)
     # The newest may have been revived or purged since; offsets only go forward.
     places = {
-        queue: LogOffset(str(max(todo[queue], _looked_at_until(state, queue, upto) or 0)), 0)
+        sourced(source, queue): LogOffset(
+            str(max(todo[queue], _looked_at_until(own, queue, upto) or 0)), 0
+        )
         for queue in kept
     }
     rows = sum(file.rows for file in files)
@@ -81,20 +86,22 @@ def keep_dead(
 
 
 def _files_of(
-    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating
-) -> tuple[list[DataFile], list[str]]:
+    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating, source: str,
+) -> tuple[list[DataFile], list[str]]:  # fmt: skip
     """Write the files; return them and the queues that were read to their end."""
     request = ReadRequest(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
     kept, files = [], tombstone_files(lake)
     erased = files.load() if files else None
     with DataFileWriter(lake.below(DEAD.name), DEAD) as writer:
         for days, queues in _by_days(spans).items():
-            there = _known_ids(lake, queues, *days)
+            names = {queue: sourced(source, queue) for queue in queues}
+            there = _known_ids(lake, list(names.values()), *days)
             for queue in queues:
                 since, upto = spans[queue]
                 with tolerating(f"dead of queue {queue}"):
                     for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
-                        rows = _unknown(pa.Table.from_batches([found]), there)
+                        rows = _named(pa.Table.from_batches([found]), names[queue])
+                        rows = _unknown(rows, there)
                         rows = redacted(rows, presence.redactions(client, _jobs_of(rows)))
                         writer.add(erased.kept(DEAD.name, rows) if erased else rows)
                     kept.append(queue)
@@ -196,6 +203,11 @@ def _known_ids(lake: Lake, queues: Sequence[str], first_day: str, last_day: str)
     stored = stored_rows(lake, DEAD, ["queue", "dead_id"], first_day, last_day)
     found = [_ids(rows.filter(pc.is_in(rows["queue"], wanted))) for rows in stored]
     return pa.concat_arrays([c for one in found for c in one.chunks] or [pa.array([], pa.string())])
+
+
+def _named(rows: pa.Table, queue: str) -> pa.Table:
+    names = pa.array([queue] * rows.num_rows, pa.string())
+    return rows.set_column(rows.schema.get_field_index("queue"), rows.schema.field("queue"), names)
 
 
 def _unknown(rows: pa.Table, there: pa.Array[Any]) -> pa.Table:

@@ -20,7 +20,7 @@ from jobq.pipeline.lake.conditions import Argument, Condition, Sought
 from jobq.pipeline.lake.dead_messages import Tolerating
 from jobq.pipeline.lake.erase import Erasable
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.tables import EVENTS
+from jobq.pipeline.lake.tables import EVENTS, of_source, parted, sourced
 from jobq.pipeline.reading.live import QueueRows, message_batches
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import MESSAGE_COLUMNS
@@ -41,31 +41,41 @@ class LiveErased:
 
 def selected_live(
     client: Client, queue: str | None, conditions: Sequence[Condition], argument: Argument | None,
-    tolerating: Tolerating,
+    tolerating: Tolerating, source: str = "",
 ) -> tuple[set[Erasable], int]:  # fmt: skip
-    """Return the live messages that are meant, and how many contents could not be searched."""
+    """Return the live messages that are meant, and how many contents could not be searched.
+
+    queue: its name in the lake. source: the name under which the lake has the server's queues.
+    """
     found, unsearched = set[Erasable](), 0
     known = {column.name for column in MESSAGE_COLUMNS}
     if any(one.column not in known for one in conditions):
         return found, 0
-    sought = Sought(queue, tuple(conditions), argument)
+    owner, name = parted(queue) if queue is not None else (source, None)
+    if owner != source:
+        return found, 0
+    sought = Sought(name, tuple(conditions), argument)
     request = ReadRequest(view="messages", settings=client.settings, columns=MESSAGE_COLUMNS)
-    for name in [queue] if queue is not None else queue_names(client):
-        with tolerating(f"messages of queue {name}"):
-            for batch in message_batches(request, QueueRows(name, 0), client):
+    for each in [name] if name is not None else queue_names(client):
+        with tolerating(f"messages of queue {each}"):
+            for batch in message_batches(request, QueueRows(each, 0), client):
                 mask, skipped = sought.mask(pa.Table.from_batches([batch]), "queue")
                 unsearched += skipped
                 rows = pa.Table.from_batches([batch]).filter(mask)
-                found.update(Erasable("mid", name, str(mid)) for mid in rows["mid"].to_pylist())
+                stored = sourced(source, each)
+                found.update(Erasable("mid", stored, str(mid)) for mid in rows["mid"].to_pylist())
     return found, unsearched
 
 
 def erase_messages(
-    client: Client, chosen: Iterable[Erasable], tolerating: Tolerating
+    client: Client, chosen: Iterable[Erasable], tolerating: Tolerating, source: str = ""
 ) -> LiveErased:
-    """Cancel messages, purge dead ones and delete results. The outcome of a running attempt is refused."""
+    """Cancel messages, purge dead ones and delete results. The outcome of a running attempt is refused.
+
+    source: the name under which the lake has the server's queues. Those of other sources are left out.
+    """
     done = LiveErased()
-    for name, mids in _by_queue(client, chosen, done).items():
+    for name, mids in _by_queue(client, chosen, done, source).items():
         queue = Queue(name, client)
         with tolerating(f"messages of queue {name}"):
             for some in _pages(sorted(mids)):
@@ -83,11 +93,12 @@ def erase_messages(
 
 
 def erase_events(
-    lake: Lake, client: Client, chosen: Iterable[Erasable], done: LiveErased, tolerating: Tolerating
-) -> None:
+    lake: Lake, client: Client, chosen: Iterable[Erasable], done: LiveErased, tolerating: Tolerating,
+    source: str = "",
+) -> None:  # fmt: skip
     """Delete the entries that the lake has read past; count the others as left."""
-    places = state_of(lake.table(EVENTS.name), EVENTS.app).places
-    for name, mids in _by_queue(client, chosen, LiveErased()).items():
+    places = of_source(source, state_of(lake.table(EVENTS.name), EVENTS.app).places)
+    for name, mids in _by_queue(client, chosen, LiveErased(), source).items():
         wanted = {mid.encode() for mid in mids}
         key = offsets.events_key(client.namespace, name)
         upto = offsets.parsed_id(places[name].id) if name in places else (0, 0)
@@ -112,16 +123,21 @@ def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
         after = ids[-1]
 
 
-def _by_queue(client: Client, chosen: Iterable[Erasable], done: LiveErased) -> dict[str, set[str]]:
-    """Return the mids by queue; count messages of topics, which stay."""
+def _by_queue(
+    client: Client, chosen: Iterable[Erasable], done: LiveErased, source: str
+) -> dict[str, set[str]]:
+    """Return the mids by queue of the server; count messages of its topics, which stay."""
     everywhere, found = set[str](), dict[str, set[str]]()
     for one in chosen:
+        owner, queue = parted(one.queue) if one.queue is not None else (source, None)
+        if owner != source:
+            continue
         if one.kind != "mid":
             done.left["topics"] += one.kind == "message"
-        elif one.queue is None:
+        elif queue is None:
             everywhere.add(one.name)
         else:
-            found.setdefault(one.queue, set()).add(one.name)
+            found.setdefault(queue, set()).add(one.name)
     for name in queue_names(client) if everywhere else ():
         found.setdefault(name, set()).update(everywhere)
     return found

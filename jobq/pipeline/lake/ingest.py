@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from jobq.client.connection import Client
 from jobq.durations import DAY_MS
@@ -32,6 +32,7 @@ from jobq.pipeline.lake.commit import (
     CommitConflictError,
     IngestState,
     commit_batch,
+    offset_in,
     state_of,
     taken_back,
 )
@@ -46,7 +47,7 @@ from jobq.pipeline.lake.partitions import (
     run_partition,
 )
 from jobq.pipeline.lake.store import LakeStore, remove_files
-from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable
+from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable, of_source, sourced
 from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, Overrun, ReadPlan, clocks
 from jobq.pipeline.options import EngineName
@@ -55,6 +56,7 @@ from jobq.topics import keys as topic_keys
 from jobq.topics.calls import topic_names
 
 MAX_ROWS = 1_000_000
+T = TypeVar("T")
 #: Called with the name of what can't be read, and the error.
 Problem = Callable[[str, JobqError], None]
 
@@ -81,13 +83,15 @@ class IngestOptions:
     """What an ingest reads, and how much at a time.
 
     names: only these queues, and no topics; None: everything. max_rows: entries of a batch, about. trim: drop entries
-    from their streams once they are committed. partition_entries: entries of a partition, about.
+    from their streams once they are committed. partition_entries: entries of a partition, about. source: the name of
+    the server, if several have their events in this lake.
     """
 
     names: Sequence[str] | None = None
     max_rows: int = MAX_ROWS
     trim: bool = False
     partition_entries: int = PARTITION_ENTRIES
+    source: str = ""
 
 
 class Ingest:
@@ -109,14 +113,22 @@ class Ingest:
         self.lake, self.client, self.engine = lake, client, engine
         self.options = options or IngestOptions()
         self._problem = problem
+        if self.options.source:
+            # An earlier jobq would take the queues of a source for queues of its server that are gone.
+            sourced(self.options.source, "")
+            lake.upgrade()
 
     def events(self) -> IngestBatch:
         """Ingest one batch of events."""
         state = state_of(self.lake.table(EVENTS.name), EVENTS.app)
-        tails = self._tails(self.options.names or sorted({*self.queues(), *state.places}))
-        near = offsets.overruns(self.client, state.places, tails)
-        batch = self._batch(EVENTS, state, tails)
-        batch = batch._replace(overruns={name: one for name, one in near.items() if one.is_near})
+        own = of_source(self.options.source, state.places)
+        found = self._tails(self.options.names or sorted({*self.queues(), *own}))
+        near = offsets.overruns(self.client, own, found)
+        tails = self._sourced(found)
+        batch = self._batch(EVENTS, self._counted(state, tails), tails)
+        batch = batch._replace(
+            overruns=self._sourced({name: one for name, one in near.items() if one.is_near})
+        )
         if self.options.trim:
             self._drop(tails)
         return batch
@@ -126,7 +138,7 @@ class Ingest:
         state = state_of(self.lake.table(TOPICS.name), TOPICS.app)
         names: set[str] = set()
         if self.options.names is None:
-            names.update(state.places)
+            names.update(of_source(self.options.source, state.places))
             with self.tolerating("the list of topics"):
                 names.update(topic_names(self.client))
         tails = {}
@@ -138,7 +150,19 @@ class Ingest:
                 for part in ("log", "base"):
                     self.client.command("XRANGE", f"{start}{part}", "0-0", "0-0")
                 tails[name] = found
-        return self._batch(TOPICS, state, tails)
+        return self._batch(TOPICS, state, self._sourced(tails))
+
+    def _sourced(self, found: Mapping[str, T]) -> dict[str, T]:
+        return {sourced(self.options.source, name): value for name, value in found.items()}
+
+    def _counted(self, state: IngestState, tails: Mapping[str, LogTail]) -> IngestState:
+        """Return the state with the offsets that `adopt` took from rows while it couldn't ask this server."""
+        uncounted = {name for name in tails if name in state.places and state.places[name].n < 0}
+        counted = {
+            name: offset_in(self.client, tails[name], offsets.parsed_id(state.places[name].id))
+            for name in uncounted
+        }
+        return replace(state, places={**state.places, **counted}) if counted else state
 
     def queues(self) -> list[str]:
         """Return the names of the queues to read."""
@@ -327,7 +351,11 @@ def one_round(
         with suppress(CommitConflictError):
             found = found._replace(
                 dead=dead_messages.keep_dead(
-                    ingest.lake, ingest.client, ingest.queues(), ingest.tolerating
+                    ingest.lake,
+                    ingest.client,
+                    ingest.queues(),
+                    ingest.tolerating,
+                    ingest.options.source,
                 )
             )
     return found

@@ -21,7 +21,16 @@ from jobq.pipeline.lake.commit import state_of, states
 from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
-from jobq.pipeline.lake.tables import DEAD, ERASED, EVENTS, QUARANTINE, TABLES, TOPICS, LakeTable
+from jobq.pipeline.lake.tables import (
+    DEAD,
+    ERASED,
+    EVENTS,
+    QUARANTINE,
+    TABLES,
+    TOPICS,
+    LakeTable,
+    of_source,
+)
 from jobq.pipeline.offsets import parsed_id
 from jobq.queue.directory import queue_names
 
@@ -97,10 +106,13 @@ def backlog(
     lake: Lake,
     client: Client,
     tolerating: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    source: str = "",
 ) -> list[QueueBacklog]:
-    """Return the backlog of each queue. tolerating: a context per queue; an error it swallows skips the queue."""
+    """Return the backlog of each queue. tolerating: a context per queue; an error it swallows skips the queue.
 
-    places = state_of(lake.table(EVENTS.name), EVENTS.app).places
+    source: the name under which the lake has this server's queues.
+    """
+    places = of_source(source, state_of(lake.table(EVENTS.name), EVENTS.app).places)
     found = []
     queues = sorted({*queue_names(client), *places})
     streams = [offsets.events_key(client.namespace, queue) for queue in queues]

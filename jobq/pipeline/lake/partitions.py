@@ -24,7 +24,7 @@ from jobq.pipeline import collector, offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.store import LakeStore
-from jobq.pipeline.lake.tables import TABLES, to_lake
+from jobq.pipeline.lake.tables import TABLES, parted, to_lake
 from jobq.pipeline.lake.tombstones import TombstoneFiles, Tombstones
 from jobq.pipeline.offsets import LogRange, LogTail
 from jobq.pipeline.reading.streams import kept_pages, topic_batch
@@ -224,7 +224,7 @@ def _chunks(client: Client, given: LogRange) -> Iterator[list[Any]]:
 
 
 def _topic(client: Client, given: LogRange) -> Iterator[_Chunk]:
-    binding = TopicCalls(given.queue, client)
+    binding = TopicCalls(parted(given.queue)[1], client)
     for page, lost in kept_pages(binding, int(given.after) + 1, int(given.upto)):
         rows = pa.Table.from_batches([topic_batch(given.queue, page)])
         yield _Chunk(rows, len(page), page[-1][0].decode() if page else "", lost=lost)

@@ -6,8 +6,10 @@ distances from `finished_at`, which takes half the bytes. Reading restores them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from jobq.client.names import checked_name
 from jobq.pipeline.schema import (
     DEAD_COLUMNS,
     EVENT_COLUMNS,
@@ -99,6 +101,25 @@ ERASED_COLUMNS: Columns = (
         "Of begun: what was searched, without values. Of done: JSON, rows by table.",
     ),
 )
+
+T = TypeVar("T")
+
+
+def sourced(source: str, name: str) -> str:
+    """Return the lake's name of a source's queue or topic: `{eu}mails`. Names on servers have no braces."""
+    return f"{{{checked_name('source', source)}}}{name}" if source else name
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Return the source of a name in the lake, '' without one, and the name on its server."""
+    source, brace, rest = name[1:].partition("}") if name.startswith("{") else ("", "", "")
+    return (source, rest) if brace else ("", name)
+
+
+def of_source(source: str, found: Mapping[str, T]) -> dict[str, T]:
+    """Return what belongs to the queues or topics of a source, by their names on its server."""
+    parts = ((parted(name), value) for name, value in found.items())
+    return {name: value for (owner, name), value in parts if owner == source}
 
 
 class LakeTable(NamedTuple):

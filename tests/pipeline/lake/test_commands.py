@@ -454,3 +454,25 @@ def test_erase_live_leaves_nothing_of_a_message_on_the_server(
     assert line("ingest", "--once", "--rollup", "0s")[0] == 0
     assert line("check")[0] == 0
     assert mids(Lake.open(str(tmp_path / FOLDER))) == {stays: 2}
+
+
+def test_commands_reach_the_queue_of_a_source(line, valkey_client, valkey_queue):
+    valkey_queue.admin.events_level("all")
+    for mid in ("erased", "again"):
+        valkey_queue.enqueue(b"content", mid=mid)
+        [message] = valkey_queue.dequeue(1).messages
+        dead = Ending(mid=mid, token=message.token, outcome="dead", reason="no")
+        valkey_queue.finish([dead])
+    assert line("ingest", "--once", "--rollup", "0s", "--source", "eu")[0] == 0
+    code, out, _ = line("stats", "--backlog", "--json", "--source", "eu")
+    assert code == 0 and '"queue": "low"' in out and '"backlog": 0' in out
+    chosen = ("--where", "mid = 'erased'", "--live", "--yes")
+    code, out, _ = line("erase", *chosen, "--queue", "{eu}low", "--source", "eu")
+    assert code == 0 and "erased on the server: 1 dead, " in out
+    assert [one.mid for one in valkey_queue.admin.dead()] == ["again"]
+    code, out, _ = line("replay", "--dead", "--queue", "{eu}low", "--since", "1d")
+    assert (code, out.split(" sent")[0]) == (0, "dead messages of {eu}low: 1")
+    assert valkey_queue.status("again").word == "queued"
+    assert line("check")[0] == 0
+    code, _, error = line("replay", "--dead", "--queue", "low", "--since", "1d")
+    assert code == 2 and "{eu}low" in error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from redis.crc import key_slot
@@ -11,13 +13,15 @@ from jobq.config import ServerSettings
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import inspection
+from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import EVENTS, sourced
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.topics.topic import Topic
 from pyspark_jobq import JobqDataSource
-from tests.client.deployments import Spread
+from tests.client.deployments import HOST, Node, Spread
 from tests.conftest import binary
 
 NAMES = ("low", "high", "mail")
@@ -96,6 +100,36 @@ def test_lake_takes_what_all_nodes_have_and_trims_each(client, tmp_path):
     left = {name: offsets.events_tail(client, key).length for name, key in streams.items()}
     assert left == dict.fromkeys(NAMES, 0)
     assert [one.backlog for one in inspection.backlog(lake, client)] == [0, 0, 0]
+
+
+def test_two_servers_and_a_cluster_share_a_lake(client, valkey_client, tmp_path):
+    program = binary("valkey")
+    assert program is not None
+    node = Node(program, tmp_path)
+    lake = Lake.create(str(tmp_path / "lake"))
+    try:
+        with closing(connect(settings=ServerSettings(url=f"redis://{HOST}:{node.port}"))) as second:
+            servers = {"us": client, "eu": valkey_client, "": second}
+            for _ in range(2):
+                for source, one in servers.items():
+                    queue = Queue("low", one)
+                    queue.admin.events_level("all")
+                    queue.enqueue_many([b"v"] * 100)
+                    work = Ingest(lake, one, Engine("local"), IngestOptions(source=source))
+                    found = one_round(work, lambda batch: None, lambda: False)
+                    assert found.events >= 100 and (found.lost, found.remade) == ({}, ())
+                    assert one_round(work, lambda batch: None, lambda: False).is_empty
+            for source, one in servers.items():
+                behind = inspection.backlog(lake, one, source=source)
+                assert "low" in {each.queue for each in behind if not each.backlog}
+                added = offsets.events_tail(one, offsets.events_key("jobq", "low")).n
+                assert (
+                    state_of(lake.table("events"), EVENTS.app).places[sourced(source, "low")].n
+                    == added
+                )
+    finally:
+        node.kill()
+    assert {one.level for one in inspection.check(lake)} == {"ok"}
 
 
 def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
