@@ -18,6 +18,7 @@ from jobq.durations import lasting
 from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError
 from jobq.flows.checking import CheckedFlow, FlowCheck, Lost
+from jobq.flows.identity import checked_flow
 from jobq.flows.listing import (
     FailedMember,
     FlowRow,
@@ -385,6 +386,8 @@ def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     lost writes in a failover may know less of a flow than its queues do. Flows that are gone leave the list. Exit
     code 1: there are members of which no queue has a trace.
     """
+    for one in flows:
+        checked_flow(one)
     checks, nlost = FlowCheck(session.client, lost), 0
     with session.operation(None, f"flows:{','.join(flows) or '*'}") as performed:
         for name, entries in session.from_each(None, lambda q: [(q.name, checks.drain(q.name))]):

@@ -456,9 +456,13 @@ def _begin_erasure(session: Session, lake: Lake, work: _Erasing, given: dict[str
     """Select, ask, and commit the tombstones; with --live erase on the server. Return whether there is anything."""
     from jobq.pipeline.lake import erase as erasing
     from jobq.pipeline.lake import erase_live
-    from jobq.pipeline.lake.conditions import parsed_argument, parsed_conditions
+    from jobq.pipeline.lake.conditions import checked_text, parsed_argument, parsed_conditions
     from jobq.pipeline.lake.tables import parted
 
+    for mid in given["mids"]:
+        checked_text("--mid", mid)
+    if given["queue"] is not None:
+        checked_text("--queue", given["queue"])
     argument = parsed_argument(given["argument"]) if given["argument"] else None
     conditions = parsed_conditions(given["where"]) if given["where"] else ()
     if given["live"] and not given["dry_run"]:

@@ -151,6 +151,7 @@ def test_signal_ends_a_wait(cli, client, approved):
         (["retry", "import:1", "none"], "has no step 'none'; it has approved, mail"),
         (["cancel", "import:2", "--yes"], "did you mean 'import:1'"),
         (["rm", "nothing"], "there is no flow 'nothing'"),
+        (["check", "import:1", "import:\udcff"], "take name:id"),
     ],
 )
 def test_bad_words_are_refused(cli, approved, words, says):

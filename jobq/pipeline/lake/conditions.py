@@ -43,9 +43,17 @@ class Argument(NamedTuple):
 
     def is_in(self, content: Any) -> bool:
         """Return whether JSON data has it at any depth."""
-        if isinstance(content, dict):
-            return any(self._is(key, value) or self.is_in(value) for key, value in content.items())
-        return isinstance(content, list | tuple) and any(map(self.is_in, content))
+        # No recursion: a content may be as deep as its decoder reads, which is Python's limit.
+        rest = [content]
+        while rest:
+            one = rest.pop()
+            if isinstance(one, dict):
+                if any(self._is(key, value) for key, value in one.items()):
+                    return True
+                rest.extend(one.values())
+            elif isinstance(one, list | tuple):
+                rest.extend(one)
+        return False
 
     def is_in_call(self, args: Sequence[Any], kwargs: Any) -> bool:
         """Return whether a call has it."""
@@ -115,7 +123,14 @@ def has_argument(content: bytes, argument: Argument) -> bool | None:
 
 def parsed_conditions(text: str) -> tuple[Condition, ...]:
     """Parse `key = 'acme' and job in ('a', 'b')`; ConfigError says what can't be read."""
-    return tuple(_conditions(text))
+    return tuple(_conditions(checked_text("--where", text)))
+
+
+def checked_text(option: str, text: str) -> str:
+    """Return the text of an option; ConfigError if it is empty, or has bytes that are no UTF-8."""
+    if not text or any("\ud800" <= one <= "\udfff" for one in text):
+        raise ConfigError(f"{option} {text[:80]!r} can't be used; give UTF-8 text that isn't empty")
+    return text
 
 
 def _conditions(text: str) -> Iterator[Condition]:

@@ -161,11 +161,12 @@ def selected(
 
 
 def _check_columns(conditions: Sequence[Condition]) -> None:
-    known = {column.name for name in NAMED for column in TABLES[name].columns}
+    columns = [column for name in NAMED for column in TABLES[name].columns]
+    known = {column.name for column in columns if column.type != "map"}
     for one in conditions:
         if one.column not in known:
             raise ConfigError(
-                f"column {one.column!r} is in no table; take one of {', '.join(sorted(known))}"
+                f"column {one.column!r} is in no table, or has no single value; take one of {', '.join(sorted(known))}"
             )
 
 
@@ -268,15 +269,19 @@ def finish(
     alone: a context entered for each group of files, such as a RepeatedLock.
     """
     erased = dict.fromkeys(NAMED, 0)
+    seen: set[tuple[tuple[str, ...], str]] = set()
     for name in NAMED:
-        for rows in _rewritten(lake, engine, name, alone, enough):
+        for rows in _rewritten(lake, engine, name, seen, alone, enough):
             erased[name] += rows
     if enough():
         return None
     with alone():
-        # In a bucket, which has no lock, an ingest may have added files.
+        # In a bucket, which has no lock, an ingest may have added files. Or another erasure has begun since: it counts
+        # as done, too, so all files are looked at for its rows.
         for name in NAMED:
-            erased[name] += sum(_rewritten(lake, engine, name, nullcontext, enough))
+            erased[name] += sum(_rewritten(lake, engine, name, seen, nullcontext, enough))
+        if enough():
+            return None
         if pending(lake):
             forget_rollups(lake)
         for name in TABLES:
@@ -290,17 +295,21 @@ def finish(
 
 
 def _rewritten(
-    lake: Lake, engine: Engine, name: str, alone: Callable[[], AbstractContextManager[None]],
-    enough: Callable[[], bool],
+    lake: Lake, engine: Engine, name: str, seen: set[tuple[tuple[str, ...], str]],
+    alone: Callable[[], AbstractContextManager[None]], enough: Callable[[], bool],
 ) -> Iterator[int]:  # fmt: skip
-    """Rewrite the files of a table, some at a time; yield how many rows each commit dropped."""
-    seen: set[str] = set()
+    """Rewrite the files of a table, some at a time; yield how many rows each commit dropped.
+
+    seen: the files that were looked at, each with the files of tombstones that it was compared with.
+    """
     overtaken = 0
     while not enough():
         with alone():
             marks, delta = tombstone_files(lake), lake.table(name)
-            files = [one for one in live_files(delta) if one.path not in seen]
-            if marks is None or delta is None or not files:
+            if marks is None or delta is None:
+                return
+            files = [one for one in live_files(delta) if (marks.paths, one.path) not in seen]
+            if not files:
                 return
             delta = lake.made(name)
             groups = list(_grouped(files))[:UNITS]
@@ -314,8 +323,8 @@ def _rewritten(
                     raise
                 continue
         overtaken = 0
-        seen.update(one.path for some in groups for one in some)
-        seen.update(one.path for each in done for one in each.new)
+        seen.update((marks.paths, one.path) for some in groups for one in some)
+        seen.update((marks.paths, one.path) for each in done for one in each.new)
         yield sum(each.rows for each in done)
 
 

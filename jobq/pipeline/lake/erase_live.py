@@ -14,6 +14,8 @@ from itertools import islice
 import pyarrow as pa
 
 from jobq.client.connection import Client
+from jobq.client.names import is_name
+from jobq.errors import ConfigError
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.conditions import Argument, Condition, Sought
@@ -25,6 +27,7 @@ from jobq.pipeline.reading.live import QueueRows, message_batches
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import MESSAGE_COLUMNS
 from jobq.queue.directory import queue_names
+from jobq.queue.mids import checked_mid
 from jobq.queue.queue import Queue
 
 #: Entries of a stream per call, and mids per call.
@@ -76,20 +79,40 @@ def erase_messages(
     """
     done = LiveErased()
     for name, mids in _by_queue(client, chosen, done, source).items():
-        queue = Queue(name, client)
         with tolerating(f"messages of queue {name}"):
-            for some in _pages(sorted(mids)):
+            queue = Queue(name, client)
+            # A stream's entry may name what no message can have.
+            for some in _pages(sorted(filter(_can_be_mid, mids))):
                 words = Counter(queue.cancel(*some))
                 done.erased["messages"] += words["cancelled"]
                 done.left["done"] += sum(words[word] for word in words if word.startswith("done"))
-                for mid in some:
-                    while dead := queue.admin.dead(mid=mid, limit=1):
-                        if not queue.admin.purge(dead[0].dead_id):
-                            break
-                        done.erased["dead"] += 1
+                done.erased["dead"] += sum(_purged(queue, mid) for mid in some)
                 for mid in some:
                     done.erased["results"] += int(client.command("DEL", queue.result_key(mid)))
     return done
+
+
+def _purged(queue: Queue, mid: str) -> int:
+    """Purge the dead messages of a mid; return how many there were."""
+    number = 0
+    while dead := queue.admin.dead(mid=mid, limit=1):
+        ids = [one.dead_id for one in dead]
+        if dead[0].mid != mid:
+            # The dead id of a message is the mid of another, which `dead` doesn't find by it.
+            ids = [one.dead_id for one in queue.admin.every_dead() if one.mid == mid]
+        purged = queue.admin.purge(*ids) if ids else 0
+        if not purged:
+            break
+        number += purged
+    return number
+
+
+def _can_be_mid(mid: str) -> bool:
+    try:
+        checked_mid(mid)
+    except ConfigError:
+        return False
+    return True
 
 
 def erase_events(
@@ -136,7 +159,7 @@ def _by_queue(
             done.left["topics"] += one.kind == "message"
         elif queue is None:
             everywhere.add(one.name)
-        else:
+        elif is_name("queue", queue.encode()):
             found.setdefault(queue, set()).add(one.name)
     for name in queue_names(client) if everywhere else ():
         found.setdefault(name, set()).update(everywhere)

@@ -418,6 +418,30 @@ def test_erase_says_what_it_selects_and_erases_it_after_a_yes(line, write, tmp_p
     assert code == 2 and "give one of --mid, --where, --arg and --resume" in error
     code, _, error = line("erase", "--where", "customer = '7'", "--yes")
     assert code == 2 and "column 'customer' is in no table" in error
+    for words in (["--mid", ""], ["--mid", "\udcff"], ["--mid", "m1", "--queue", "\udcff"]):
+        code, _, error = line("erase", *words, "--live", "--yes")
+        assert code == 2 and "give UTF-8 text that isn't empty" in error
+
+
+def test_erase_live_does_not_stop_at_mids_that_no_message_can_have(
+    line, valkey_client, valkey_queue, valkey_redis
+):
+    valkey_queue.enqueue(encode("shop.mail", (), {"customer": 7}), mid="m1")
+    [message] = valkey_queue.dequeue(1).messages
+    valkey_queue.finish([Ending(mid="m1", token=message.token, outcome="dead", reason="no")])
+    [first] = valkey_queue.admin.dead()
+    # A mid that is the dead id of another message.
+    valkey_queue.enqueue(encode("shop.mail", (), {"customer": 7}), mid=first.dead_id)
+    [message] = valkey_queue.dequeue(1).messages
+    valkey_queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason="no")])
+    words = ("--mid", "tab\tinside", "--mid", first.dead_id, "--live", "--yes")
+
+    line("ingest", "--once", "--rollup", "0s")
+    code, out, error = line("erase", *words)
+
+    assert (code, error) == (0, "")
+    assert "erased on the server: 1 dead, 1 events" in out
+    assert [one.dead_id for one in valkey_queue.admin.dead()] == [first.dead_id]
 
 
 def test_erase_live_leaves_nothing_of_a_message_on_the_server(

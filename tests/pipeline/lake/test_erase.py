@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,12 +15,17 @@ from jobq.jobs.codec import encode
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import commit, dead_messages, erase, inspection, rollup, upkeep
 from jobq.pipeline.lake.commit import IngestState, adopt, commit_files
-from jobq.pipeline.lake.conditions import has_argument, parsed_argument, parsed_conditions
+from jobq.pipeline.lake.conditions import (
+    Sought,
+    has_argument,
+    parsed_argument,
+    parsed_conditions,
+)
 from jobq.pipeline.lake.erase import Erasable
 from jobq.pipeline.lake.files import INGESTED, live_files
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.tables import JOB_RUNS
+from jobq.pipeline.lake.tables import JOB_RUNS, TABLES
 from jobq.pipeline.lake.tombstones import NAMED
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -228,7 +235,7 @@ def test_executors_erase_the_same(customers, spark):
         ("key = 'a'", [("key", ("a",), False)]),
         ("Key='it''s' AND job != 'b'", [("key", ("it's",), False), ("job", ("b",), True)]),
         ("attempt in (1, 2) and key in ('x')", [("attempt", ("1", "2"), False), ("key", ("x",), False)]),
-        ("key = 'a' or job = 'b'", None), ("key like 'a%'", None), ("", None), ("key = a", None),
+        ("key = 'a' or job = 'b'", None), ("key like 'a%'", None), ("key = a", None),
     ],
 )  # fmt: skip
 def test_conditions_are_read_or_refused(text, meant):
@@ -237,6 +244,57 @@ def test_conditions_are_read_or_refused(text, meant):
             parsed_conditions(text)
         return
     assert list(map(tuple, parsed_conditions(text))) == meant
+
+
+@pytest.mark.parametrize("text", ["", "mid = '\udcff'"])
+def test_bytes_that_are_no_text_are_refused(text):
+    with pytest.raises(ConfigError, match="give UTF-8 text"):
+        parsed_conditions(text)
+
+
+def test_every_column_can_be_asked_for_or_is_refused(lake):
+    for name, (_, queue, _) in NAMED.items():
+        for column in TABLES[name].columns:
+            conditions = parsed_conditions(f"{column.name} in ('x', '1')")
+            if column.type == "map":
+                with pytest.raises(ConfigError, match="has no single value"):
+                    erase.selected(lake, LOCAL, conditions=conditions)
+            else:
+                none = TABLES[name].schema().empty_table()
+                assert len(Sought(None, conditions, None).mask(none, queue)[0]) == 0
+
+
+def test_a_call_as_deep_as_can_be_decoded_is_searched():
+    """Deeper ones count as contents that can't be searched."""
+    deep = range(50, 2_000, 50)
+    answers = [
+        has_argument(
+            b'["a",' + b"[" * depth + b'{"customer":7}' + b"]" * depth + b"]",
+            parsed_argument("customer=7"),
+        )
+        for depth in deep
+    ]
+    assert answers == sorted(answers, key=lambda one: one is None)
+    assert answers[0] is True and answers[-1] is None
+
+
+def test_an_erasure_that_began_meanwhile_is_not_called_done_before_its_rows_are_gone(
+    customers, monkeypatch
+):
+    erase.begin(customers, [Erasable("mid", "low", MIDS[0])], "mid")
+    again, stopped = erase._rewritten, threading.Event()
+
+    def rewritten(*args):
+        if args[4] is nullcontext and not stopped.is_set():
+            erase.begin(customers, [Erasable("mid", "low", MIDS[1])], "mid")
+            stopped.set()
+        return again(*args)
+
+    monkeypatch.setattr(erase, "_rewritten", rewritten)
+    assert erase.finish(customers, LOCAL, enough=stopped.is_set) is None
+    assert len(erase.pending(customers)) == 2
+    finished(customers)
+    assert traces(folder(customers), MIDS[0], MIDS[1]) == []
 
 
 @pytest.mark.parametrize(
