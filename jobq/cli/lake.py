@@ -104,6 +104,7 @@ def lake() -> None:
     default=1_000_000,
 )
 @option("--trim", "Delete events from their streams once they are committed.")
+@option("--audit-log", "audit_log", "Also copy who changed what, from the audit log.")
 @engine_option
 @master_option
 @option(
@@ -140,7 +141,7 @@ def ingest(
     engine = Engine(given["engine"], master=given["master"])
     options = IngestOptions(
         names=names_of(queues) or None, max_rows=given["max_rows"], trim=given["trim"],
-        source=given["source"],
+        source=given["source"], audit_log=given["audit_log"],
     )  # fmt: skip
     work = Ingest(lake, session.client, engine, options, problem=session.problem)
     lost = near = False
@@ -192,6 +193,8 @@ def _say_round(session: Session, lake: Lake, found: IngestRound) -> None:
         f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead in {found.batches:,} batches, "
         f"{WHERE[found.engine]}"
     )
+    if found.audit:
+        text += f"; {found.audit:,} entries of the audit log"
     overruns = {queue: round(one.seconds, 1) for queue, one in found.overruns.items()}
     record = {
         "lake": lake.store.uri,
@@ -343,7 +346,7 @@ def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None
 @on_lake
 @option("--older-than DURATION", "Drop days older than this.", default="90d")
 @option(
-    "--table events|topics|dead|quarantine",
+    "--table events|topics|dead|quarantine|audit",
     "tables",
     "Table; repeatable.",
     multiple=True,

@@ -34,4 +34,5 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
         *allowed_for((load(*one) for one in called), _OWN),
         f"(~{literal(keys.queue_names(namespace))} ~{literal(topic_names(namespace))} +sadd +smembers)",
         f"(~{literal(keys.redactions(namespace))} +hmget)",
+        f"(~{literal(keys.audit_log(namespace))} +xinfo|stream +xrange)",
     ]  # fmt: skip

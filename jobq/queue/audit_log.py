@@ -26,6 +26,7 @@ LENGTHS = {
     "who": 200, "role": 40, "verb": 40, "queue": 1000, "filter": 1000, "count": 16, "op": 64, "phase": 10, "note": 2000,
 }  # fmt: skip
 PAGE = 500
+_ASKED_OF_ARGUMENT = re.compile(r"(arg\.[^:]*:)(?:\"(?:\\.|[^\"\\])*\"?|[^\s\"])+", re.IGNORECASE)
 _ENTRY_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 
@@ -135,7 +136,7 @@ class AuditLog:
         reply = self._client.command(
             "XREVRANGE", self._key, f"({before}" if before else "+", "-", "COUNT", limit
         )
-        return [_entry(entry_id, fields) for entry_id, fields in reply]
+        return [entry_of(entry_id, fields) for entry_id, fields in reply]
 
     def newest(self, most: int) -> Iterator[AuditEntry]:
         """At most `most` entries, newest first, page by page."""
@@ -161,13 +162,19 @@ def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]
         yield entry
 
 
+def without_values(text: str) -> str:
+    """The text of a filter without the values that it asks of arguments."""
+    return _ASKED_OF_ARGUMENT.sub(r"\1[hidden]", text)
+
+
 def _cut(text: str, most: int) -> bytes:
     """Text as UTF-8 of at most so many bytes, without half a character."""
     raw = text.encode("utf-8", "backslashreplace")
     return raw if len(raw) <= most else raw[:most].decode("utf-8", "ignore").encode()
 
 
-def _entry(entry_id: bytes, fields: list[bytes] | None) -> AuditEntry:
+def entry_of(entry_id: bytes, fields: list[bytes] | None) -> AuditEntry:
+    """Return an entry of the stream; one that hasn't jobq's form is damaged."""
     words = [text_of(word) for word in fields or ()]
     found = dict(zip(words[::2], words[1::2]))
     count = found.pop("count", "")

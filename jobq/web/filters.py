@@ -7,7 +7,6 @@ Quotes keep spaces, commas and stars as they are. There are no regular expressio
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -28,7 +27,6 @@ KEYS: dict[str, Literal["text", "word", "number", "duration"]] = {
 }  # fmt: skip
 _WORDS = {"place": PLACES, "kind": KINDS}
 ARGUMENT = "arg."
-_ASKED_OF_ARGUMENT = re.compile(r"(arg\.[^:]*:)(?:\"(?:\\.|[^\"\\])*\"?|[^\s\"])+", re.IGNORECASE)
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
@@ -194,11 +192,6 @@ def quoted(value: str) -> str:
     if plain and value.isprintable():
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def without_values(text: str) -> str:
-    """The text of a filter for a user who may not see arguments: what it asks of them is hidden."""
-    return _ASKED_OF_ARGUMENT.sub(r"\1[hidden]", text)
 
 
 class _Reader:

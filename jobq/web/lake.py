@@ -22,6 +22,7 @@ from typing import IO, Any, NamedTuple
 from jobq import extras
 from jobq.errors import LakeError
 from jobq.pipeline.lake.lake import Lake
+from jobq.queue.audit_log import AuditEntry
 from jobq.web.history import (
     ANYTHING,
     BOUNDS_MS,
@@ -49,6 +50,11 @@ MOST_S, MOST_BYTES = 10.0, 16 << 20
 #: Of more than this, outcomes are read from hourly sums where there are any.
 ROLLED_MS, DAY_MS = 172_800_000, 86_400_000
 _AT = "CAST(finished_at AS BIGINT) / 1000"
+#: Of an entry of the audit log: the second number of its id, which has at most 64 bits without a sign.
+MOST_SEQ = 2**63 - 1
+_SEQ = f"coalesce(try_cast(split_part(entry_id, '-', 2) AS BIGINT), {MOST_SEQ})"
+#: The end of the year 9999, epoch ms.
+LATEST_MS = 253_402_300_799_999
 _GROUP = "coalesce(nullif(fingerprint, ''), nullif(error, ''), kind)"
 _WAIT = (
     "CASE WHEN attempt <= 1 AND total_ms IS NOT NULL THEN greatest(total_ms - run_us / 1000, 0) END"
@@ -255,6 +261,34 @@ class LakeHistory:
         )
         return [DeployMark(row["name"] or "", row["at"]) for row in rows]
 
+    def audit(self, before: str, wanted: Mapping[str, str], limit: int) -> list[AuditEntry]:
+        """Return entries of the audit log before the one with this id, newest first, without intents that ended.
+
+        wanted: what its who, verb, queue and op have to be; '' for anything.
+        """
+        ms, _, number = before.partition("-")
+        at, last = min(int(ms or LATEST_MS), LATEST_MS), int(number or 0)
+        found = [
+            f"{name} = {literal(wanted[name])}" for name in ("who", "verb", "op") if wanted[name]
+        ]
+        if wanted["queue"]:
+            found.append(
+                f"(queue = '*' OR strpos(',' || queue || ',', {literal(',' + wanted['queue'] + ',')}) > 0)"
+            )
+        rows = self.query(
+            f"""SELECT CAST(at AS BIGINT) / 1000 AS ms, {_SEQ} AS seq, log, who, role, verb, queue, filter, number,
+            op, phase, note, damaged FROM audit
+            WHERE (at < {_moment(at)} OR (at = {_moment(at)} AND {_SEQ} < {min(last, MOST_SEQ)}))
+            AND (phase <> 'intent' OR op = '' OR op NOT IN (SELECT op FROM audit WHERE phase <> 'intent'))
+            {"".join(f" AND {one}" for one in found)}
+            ORDER BY at DESC, seq DESC LIMIT {limit}""",  # noqa: S608  # nosec B608
+            "audit",
+        )
+        for row in rows:
+            source = row.pop("log").removesuffix("audit")
+            row["queue"] = ",".join(source + name for name in row["queue"].split(",") if name)
+        return [AuditEntry(f"{row['ms']}-{row.pop('seq')}", row.pop("ms"), **row) for row in rows]
+
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
         """From when on the figures are complete: always."""
         return span.since
@@ -381,7 +415,7 @@ def _in(column: str, names: Sequence[str]) -> str:
 
 
 def _moment(at_ms: int) -> str:
-    at = datetime.fromtimestamp(min(max(0, at_ms), 253_402_300_799_999) / 1000, UTC)
+    at = datetime.fromtimestamp(min(max(0, at_ms), LATEST_MS) / 1000, UTC)
     return f"TIMESTAMP '{at.isoformat(sep=' ', timespec='milliseconds')}'"
 
 

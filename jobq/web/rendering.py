@@ -19,10 +19,11 @@ from starlette.responses import Response
 
 from jobq.errors import JobqError, masked
 from jobq.observe.escape import escaped
+from jobq.queue.audit_log import without_values
 from jobq.web import formats
 from jobq.web.access.identity import NOBODY, Identity, UserRole
 from jobq.web.assets import Asset, accent_sheet, assets
-from jobq.web.filters import quoted, without_values
+from jobq.web.filters import quoted
 from jobq.web.operations.service import OperationView, operations_of
 from jobq.web.operations.verbs import VERBS
 from jobq.web.preferences import CHOICES, Preferences, preferences, zone_of

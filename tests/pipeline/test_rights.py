@@ -16,6 +16,7 @@ from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.schema import VIEWS
+from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.types import Ending
 from jobq.topics import Topic
 from pyspark_jobq import JobqDataSource
@@ -68,15 +69,16 @@ def test_views_are_read_and_a_lake_is_filled(url, valkey_client, valkey_queue, t
         assert sum(found.num_rows for part in reader.partitions() for found in reader.read(part)), (
             view
         )
+    AuditLog(valkey_client).append(Act("anna", "cli", "pause", "low"), "done")
     user = connect(settings=ServerSettings(url=url, functions=True))
     work = Ingest(
         Lake.create(str(tmp_path / "lake")),
         user,
         Engine("local"),
-        IngestOptions(trim=True),
+        IngestOptions(trim=True, audit_log=True),
     )
     found = one_round(work, lambda batch: None, lambda: False)
-    assert (found.events, found.topics, found.dead) == (3, 1, 1)
+    assert (found.events, found.topics, found.dead, found.audit) == (3, 1, 1, 1)
     user.close()
 
 

@@ -7,7 +7,10 @@ import re
 import pytest
 
 from jobq.observe.chart import Mark
+from jobq.pipeline.lake.audit_entries import keep_audit
+from jobq.pipeline.lake.lake import Lake
 from jobq.queue import presence
+from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web import UserRole
@@ -145,3 +148,27 @@ def test_failures_of_an_error_are_counted_by_deploy(visit, now, client):
     deadly = [now - (40 - number) * MINUTE // 4 for number in range(7, 40, 8)] * 2
     after = sum(at >= started for at in deadly)
     assert re.search(rf"1 worker started .* {after} before {10 - after} ", shown), shown[:200]
+
+
+def test_the_audit_log_goes_on_in_the_lake_where_the_server_has_dropped_it(client, visit, tmp_path):
+    lake, log = Lake.create(str(tmp_path / "lake")), AuditLog(client)
+    with log.performing(Act("anna", "admin", "purge", "low,other", "arg.card:4711")):
+        pass
+    for number in range(3):
+        log.append(Act(f"ben {HOSTILE}", "cli", "pause", f"q{number}"), "done")
+    assert keep_audit(lake, client) == 5
+    client.command("XTRIM", "jobq:audit", "MAXLEN", 1)
+    visitor = visit(UserRole.READ, lake=lake.store.uri)
+    sources_of(visitor.app.state.site).lake = LakeHistory(lake.store.uri, most_s=120)
+    page = visitor.get("/audit").text
+    assert "q2" in page and "q1" not in page and "From the lake" not in page
+    [older] = re.findall(r'href="([^"]*before=[^"]*)"', page)
+    page = visitor.get(older).text
+    assert "From the lake" in page and "<img" not in page
+    assert page.count("<tr>") == 1 + 3  # without the intent of what ended
+    assert "anna" in page and "4711" not in page and "not ended" not in page
+    assert visitor.get(f"{older}&queue=other").text.count("<tr>") == 1 + 1
+    assert "No older entry" in visitor.get(f"{older}&who=dora").text
+    sources_of(visitor.app.state.site).close()
+    sources_of(visitor.app.state.site).lake = LakeHistory(str(tmp_path / "no"), most_s=120)
+    assert "is not a lake" in visitor.get(older).text

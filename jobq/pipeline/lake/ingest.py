@@ -26,7 +26,7 @@ from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds
 from jobq.pipeline.engine import Engine, raise_first
-from jobq.pipeline.lake import dead_messages, quarantine
+from jobq.pipeline.lake import audit_entries, dead_messages, quarantine
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
     CommitConflictError,
@@ -84,7 +84,7 @@ class IngestOptions:
 
     names: only these queues, and no topics; None: everything. max_rows: entries of a batch, about. trim: drop entries
     from their streams once they are committed. partition_entries: entries of a partition, about. source: the name of
-    the server, if several have their events in this lake.
+    the server, if several have their events in this lake. audit_log: also keep the entries of the audit log.
     """
 
     names: Sequence[str] | None = None
@@ -92,6 +92,7 @@ class IngestOptions:
     trim: bool = False
     partition_entries: int = PARTITION_ENTRIES
     source: str = ""
+    audit_log: bool = False
 
 
 class Ingest:
@@ -307,11 +308,12 @@ class IngestRound(NamedTuple):
     remade: tuple[str, ...] = ()
     engine: EngineName = "local"
     overruns: Mapping[str, Overrun] = MappingProxyType({})
+    audit: int = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether the round found nothing."""
-        return not (self.batches or self.dead)
+        return not (self.batches or self.dead or self.audit)
 
     def plus(self, batch: IngestBatch) -> IngestRound:
         """Return the totals with one more batch."""
@@ -358,6 +360,12 @@ def one_round(
                     ingest.options.source,
                 )
             )
+        if ingest.options.audit_log:
+            with suppress(CommitConflictError):
+                kept = audit_entries.keep_audit(
+                    ingest.lake, ingest.client, ingest.tolerating, ingest.options.source
+                )
+                found = found._replace(audit=kept)
     return found
 
 

@@ -22,6 +22,7 @@ from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import (
+    AUDIT,
     DEAD,
     ERASED,
     EVENTS,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 #: The columns that identify a row of a table.
 KEYS = {
     EVENTS.name: ("queue", "finished_at", "entry_ms", "entry_seq"), TOPICS.name: ("topic", "index", "at"),
-    DEAD.name: ("queue", "dead_id"), QUARANTINE.name: ("queue", "entry_id"),
+    DEAD.name: ("queue", "dead_id"), QUARANTINE.name: ("queue", "entry_id"), AUDIT.name: ("log", "entry_id"),
 }  # fmt: skip
 
 

@@ -84,6 +84,21 @@ MARK_COLUMNS: Columns = (
     Column("name", "string", "What was deployed, or another event that divides before from after."),
     Column("at", "timestamp", "When."),
 )
+AUDIT_COLUMNS: Columns = (
+    Column("log", "string", "`audit`; of a source `{eu}audit`."),
+    Column("entry_id", "string", "The entry's id in the log; with log unique."),
+    Column("at", "timestamp", "When, by the server's clock."),
+    Column("who", "string", "The person."),
+    Column("role", "string", "The role in the dashboard, or `cli`."),
+    Column("verb", "string", "What was done, such as pause."),
+    Column("queue", "string", "Queues, separated by commas; * for all."),
+    Column("filter", "string", "To which messages or things; values of arguments are [hidden]."),
+    Column("number", "int64", "To how many; null if unknown."),
+    Column("op", "string", "The operation; its intent and its end have the same."),
+    Column("phase", "string", "intent, done, failed, refused or undone."),
+    Column("note", "string", "The error of one that failed, and the like."),
+    Column("damaged", "boolean", "The entry hasn't jobq's form."),
+)
 ERASED_COLUMNS: Columns = (
     Column("erasure", "string", "Which erasure; it has several rows."),
     Column("at", "timestamp", "When."),
@@ -174,9 +189,12 @@ JOB_RUNS = LakeTable("job_runs", JOB_RUN_COLUMNS, "first_at", ("queue", "job", "
 ROLLUP = LakeTable("rollup_hourly", ROLLUP_COLUMNS, "hour", ("hour", "queue", "job"),
                ("run_us_sketch", "wait_ms_sketch"))  # fmt: skip
 MARKS = LakeTable("marks", MARK_COLUMNS, "at", ("at",))
+AUDIT = LakeTable("audit", AUDIT_COLUMNS, "at", ("at", "entry_id"), ("entry_id", "at"))
 ERASED = LakeTable("erased", ERASED_COLUMNS, "at", ("at", "kind"), ("hash",))
 
-TABLES = {t.name: t for t in (EVENTS, TOPICS, DEAD, QUARANTINE, JOB_RUNS, ROLLUP, MARKS, ERASED)}
+TABLES = {
+    t.name: t for t in (EVENTS, TOPICS, DEAD, QUARANTINE, JOB_RUNS, ROLLUP, MARKS, ERASED, AUDIT)
+}
 
 #: SQL that restores the times of the view `events` from the stored distances.
 RESTORED = {

@@ -10,7 +10,7 @@ from jobq.limits.directory import LimitFacts, limit_facts
 from jobq.observe.workers import STATES, worker_records, workers_of
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.rsmq import Rsmq
-from jobq.queue.audit_log import AuditLog
+from jobq.queue.audit_log import AuditLog, without_values
 from jobq.queue.directory import queue_names
 from jobq.schedules.listing import names_of, schedule_row, schedules_of_queues
 from jobq.topics.calls import topic_names
@@ -41,7 +41,6 @@ from jobq.web.api.shapes import (
     Whole,
     listed,
 )
-from jobq.web.filters import without_values
 
 UNREAD: dict[str, Shape] = {"unread": ByName(TEXT, "What can't be read, with the reason.")}
 WORKER = RecordShape(

@@ -7,6 +7,7 @@ from typing import Any
 
 from jobq.config import duration_s
 from jobq.errors import ConfigError
+from jobq.queue.audit_log import without_values
 from jobq.web.access.identity import UserRole
 from jobq.web.api.resource import (
     PAGING,
@@ -31,7 +32,6 @@ from jobq.web.api.shapes import (
     Whole,
     listed,
 )
-from jobq.web.filters import without_values
 from jobq.web.operations.service import Operations, OperationView, digest_of
 from jobq.web.operations.store import OperationState
 from jobq.web.operations.verbs import VERBS

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobq.config import duration_s
-from jobq.errors import ConfigError, JobqError, ScriptError
+from jobq.errors import ConfigError, JobqError, LakeError, ScriptError
 from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
@@ -29,6 +29,7 @@ from jobq.web.operations.verbs import VERBS
 from jobq.web.rendering import LIVE_S, render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
 from jobq.web.site import Site, site_of
+from jobq.web.sources import sources_of
 from jobq.web.viewer import contents_of
 
 nav(
@@ -216,20 +217,27 @@ def audit(request: Request) -> Response:
         entries = _entries(log, before)
         found = [one for one in without_ended_intents(iter(entries)) if _matches(one, wanted)]
     shown = list(islice(found, ROWS))
-    last = (
-        shown[-1].entry_id
-        if len(found) > ROWS
-        else entries[-1].entry_id
-        if len(entries) == MOST_LOOKED_AT
-        else ""
-    )
+    lake, trouble = sources_of(site_of(request)).lake, ""
+    is_old = not entries and lake is not None
+    if len(found) > ROWS:
+        last = shown[-1].entry_id
+    elif lake is not None or len(entries) == MOST_LOOKED_AT:
+        last = entries[-1].entry_id if entries else ""
+    else:
+        last = ""
+    if not entries and lake is not None:
+        try:
+            shown = lake.audit(before, wanted, ROWS)
+        except LakeError as error:
+            trouble = str(error)
+        last = shown[-1].entry_id if len(shown) == ROWS else ""
     known: set[str] = set()
     with suppress(JobqError):  # the list of operations may be damaged
         known = {state.id for state in operations_of(site_of(request)).listed()}
     return render(
         request, "audit.html", rows=shown, endings=ENDINGS, wanted=wanted, before=before, following=last,
         looked_at=len(entries), total=log.length(), known=known, queues=set(queue_names(site_of(request).client)),
-        live=0 if before else LIVE_S,
+        live=0 if before or is_old else LIVE_S, is_old=is_old, trouble=trouble,
     )  # fmt: skip
 
 

@@ -1,0 +1,94 @@
+"""Keep the entries of the audit log, each once: who changed what, longer than the server keeps it.
+
+What a filter asked of arguments is left out: an erasure doesn't search this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from jobq.client.connection import Client
+from jobq.pipeline import offsets
+from jobq.pipeline.lake.commit import commit_batch, state_of
+from jobq.pipeline.lake.files import DataFileWriter
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.reading import stored_rows
+from jobq.pipeline.lake.tables import AUDIT, sourced
+from jobq.pipeline.offsets import LogRange
+from jobq.queue import keys
+from jobq.queue.audit_log import AuditEntry, entry_of, without_values
+
+#: The log's name in the lake; of a source `{eu}audit`.
+LOG = "audit"
+#: Entries that one call reads.
+PAGE = 1_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def keep_audit(
+    lake: Lake,
+    client: Client,
+    tolerating: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    source: str = "",
+) -> int:
+    """Store the entries that the lake doesn't have, and return their number.
+
+    Raises CommitConflictError if another ingest stored some at the same time. tolerating: a context; an error that it
+    swallows ends the reading. source: of the server.
+    """
+    with tolerating("the audit log"):
+        return _kept(lake, client, sourced(source, LOG))
+    return 0
+
+
+def _kept(lake: Lake, client: Client, log: str) -> int:
+    state = state_of(lake.table(AUDIT.name), AUDIT.app)
+    tail = offsets.events_tail(client, keys.audit_log(client.namespace))
+    known = {log: state.places[log]} if log in state.places else {}
+    plan = offsets.plan(known, {log: tail})
+    if not plan.ranges:
+        return 0
+    [asked] = plan.ranges
+    # A log that was made anew, from a backup for example, may have entries that are in the lake.
+    there = _known_ids(lake, log) if plan.remade else frozenset[str]()
+    latest, read = offsets.latest_time(client), 0
+    with DataFileWriter(lake.below(AUDIT.name), AUDIT) as writer:
+        for found in _pages(client, asked):
+            read += len(found)
+            rows = [_row(one, latest, log) for one in found if one.entry_id not in there]
+            if rows:
+                writer.add(pa.Table.from_pylist(rows, AUDIT.schema()))
+        files = writer.finish()
+    missing = offsets.lost(asked, read)
+    lost = {log: missing} if missing else {}
+    stored = sum(one.rows for one in files)
+    after = state.following({log: asked.end}, stored, lost, remade=plan.remade)
+    commit_batch(lake, AUDIT, files, after)
+    return stored
+
+
+def _pages(client: Client, asked: LogRange) -> Iterator[list[AuditEntry]]:
+    after = asked.after
+    while found := client.command("XRANGE", asked.key, f"({after}", asked.upto, "COUNT", PAGE):
+        yield [entry_of(entry_id, fields) for entry_id, fields in found]
+        after = found[-1][0].decode()
+
+
+def _row(entry: AuditEntry, latest: int, log: str) -> dict[str, Any]:
+    """Return the row of an entry. An id can have any time: one that can't be is that of `latest`."""
+    impossible = entry.at_ms > latest
+    return {
+        **entry._asdict(), "log": log, "at": _EPOCH + timedelta(milliseconds=min(entry.at_ms, latest)),
+        "filter": without_values(entry.filter), "damaged": entry.damaged or impossible,
+    }  # fmt: skip
+
+
+def _known_ids(lake: Lake, log: str) -> frozenset[str]:
+    tables = stored_rows(lake, AUDIT, ["log", "entry_id"])
+    rows = (row for table in tables for row in table.to_pylist())
+    return frozenset(row["entry_id"] for row in rows if row["log"] == log)
