@@ -9,7 +9,7 @@ from collections.abc import Callable
 import click
 
 from jobq.cli.arguments import names_of
-from jobq.cli.lake import lake_option, opened, storage_option
+from jobq.cli.lake import lake_option, opened, source_option, storage_option
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.metrics.exposition import metrics_page
@@ -27,10 +27,11 @@ from jobq.metrics.serving import Answer, PageRequest, PageServer, listen, parse_
 @option("--once", "Print the metrics and exit.")
 @lake_option("to report how far it is behind")
 @storage_option
+@source_option
 @queues_option
 def metrics(
     session: Session, bind: str, once: bool, path: str | None, storage: tuple[str, ...],
-    queues: str | None,
+    source: str, queues: str | None,
 ) -> bool | None:  # fmt: skip
     """Serve metrics of queues, topics and schedules until TERM or INT.
 
@@ -41,7 +42,7 @@ def metrics(
     from jobq.metrics.of_queues import QueueExporter
 
     names = names_of(queues) if queues else None
-    exporter = QueueExporter(session.client, names, _lake_behind(session, path, storage))
+    exporter = QueueExporter(session.client, names, _lake_behind(session, path, storage, source))
     page = metrics_page(exporter.families)
     if once:
         answer = page(PageRequest())
@@ -65,12 +66,15 @@ def metrics(
 
 
 def _lake_behind(
-    session: Session, path: str | None, storage: tuple[str, ...]
-) -> Callable[[], dict[str, int]] | None:
-    """Return what asks the lake how many events of each queue it hasn't taken; None without a lake."""
+    session: Session, path: str | None, storage: tuple[str, ...], source: str
+) -> Callable[[], dict[str, tuple[int, float | None]]] | None:
+    """Return what asks the lake how far it is behind each queue; None without a lake."""
     if not path:
         return None
     from jobq.pipeline.lake.inspection import backlog
 
     lake = opened(session, path, storage)
-    return lambda: {one.queue: one.backlog for one in backlog(lake, session.client)}
+    return lambda: {
+        one.queue: (one.backlog, one.overruns_in_s)
+        for one in backlog(lake, session.client, source=source)
+    }

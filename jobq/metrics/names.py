@@ -75,6 +75,7 @@ EXPORTER = table(
     Metric("jobq_cron_last_tick_timestamp_seconds", "gauge", ("cron",), "When the last tick of the schedule was due."),
     Metric("jobq_cron_late_seconds", "gauge", ("cron",), "How long a tick is overdue; 0 while none is."),
     Metric("jobq_lake_behind_events", "gauge", ("queue",), "Events that the lake has not taken yet."),
+    Metric("jobq_lake_overrun_seconds", "gauge", ("queue",), "Time until these are dropped; absent if none waits."),
     Metric("jobq_up", "gauge", (), "1 if the server answered."),
     Metric("jobq_scrape_seconds", "gauge", (), "How long reading everything took."),
     Metric("jobq_clock_skew_seconds", "gauge", (), "How far the server's clock is ahead of the exporter's."),

@@ -64,9 +64,12 @@ class QueueExporter:
 
     def __init__(
         self, client: Client, names: Sequence[str] | None = None,
-        lake: Callable[[], dict[str, int]] | None = None,
+        lake: Callable[[], dict[str, tuple[int, float | None]]] | None = None,
     ) -> None:  # fmt: skip
-        """names: the queues to read; None = all that there are. lake: queue -> events that a lake hasn't taken yet."""
+        """names: the queues to read; None = all that there are.
+
+        lake: of each queue, the events that a lake hasn't taken yet, and the seconds until its stream drops some.
+        """
         self._client, self._names, self._lake = client, names, lake
         self._lock = threading.Lock()
         self._families: list[Family] = []
@@ -171,10 +174,14 @@ class QueueExporter:
                     raise
                 logger.warning("topic %s can't be read: %s", name, error)
 
-    def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, int]]) -> None:
+    def _lake_behind(
+        self, sheet: Sheet, behind: Callable[[], dict[str, tuple[int, float | None]]]
+    ) -> None:
         try:
-            for name, count in behind().items():
-                sheet.put("jobq_lake_behind_events", count, name)
+            for name, (events, overruns_in_s) in behind().items():
+                sheet.put("jobq_lake_behind_events", events, name)
+                if overruns_in_s is not None:
+                    sheet.put("jobq_lake_overrun_seconds", overruns_in_s, name)
         except UnavailableError:
             raise
         except JobqError as error:

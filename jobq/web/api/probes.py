@@ -53,15 +53,15 @@ class WebExporter:
         behind = self._behind if site.settings.lake else None
         self.page = metrics_page(QueueExporter(site.client, lake=behind).families)
 
-    def _behind(self) -> dict[str, int]:
-        """Queue -> events that the lake hasn't taken yet. LakeError if that can't be read."""
+    def _behind(self) -> dict[str, tuple[int, float | None]]:
+        """Queue -> events that the lake hasn't taken, seconds until it overruns. LakeError if that can't be read."""
         try:
             from jobq.pipeline.lake.inspection import backlog
             from jobq.pipeline.lake.lake import Lake
         except ModuleNotFoundError as error:
             raise LakeError(f"its backlog needs {error.name}; {install('spark')}") from error
         lake = Lake.open(self._settings.lake, self._settings.storage)
-        return {one.queue: one.backlog for one in backlog(lake, self._client)}
+        return {one.queue: (one.backlog, one.overruns_in_s) for one in backlog(lake, self._client)}
 
 
 @page("/healthz", role=UserRole.NONE)
