@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import psutil
 import pyarrow as pa
 
 from bench.events import per_attempt
@@ -39,6 +40,8 @@ MASTER, LAKE = "local[2]", FOLDER / "lake"
 MESSAGES, ROUNDS, BATCH = 341_000, 7, 240_000
 #: Enqueues of the last minutes of a round end after it.
 APART_MS = DAY_MS + 6 * 3_600_000
+#: Messages of a batch, and how many such batches the lakes of the case `runs` have.
+NEW, OLDER = 100_000, (2, 20)
 READ, WRITTEN = 480_000, 400_000
 FEW = {"columns": "queue,kind,job,run_us,finished_at"}
 
@@ -180,6 +183,53 @@ def report() -> Iterator[Row]:
     )), "s"  # fmt: skip
 
 
+def runs() -> Iterator[Row]:
+    """The processor time of one refresh after so many new events, on a lake of ten times as many as the other."""
+    from jobq.pipeline.lake import rollup
+
+    with spark_session() as spark:
+        for older in OLDER:
+            folder = FOLDER / f"lake-runs-{older}"
+            shutil.rmtree(folder, ignore_errors=True)
+            lake = Lake.create(str(folder))
+            for number in range(older):
+                _append(lake, number, 0)
+            rollup.refresh(lake, spark)
+            for number in range(3):
+                _append(lake, older + number, DAY_MS * (9 + number))
+                before = _used()
+                rollup.refresh(lake, spark)
+                yield (
+                    f"refresh after {NEW:,} messages, beside {older} times as many",
+                    _used() - before,
+                    "s of CPU",
+                )
+
+
+def _append(lake: Lake, seed: int, later_ms: int) -> None:
+    """Commit a batch of a history of a week, or of a day after it."""
+    from jobq.pipeline.lake.commit import commit_batch, state_of
+    from jobq.pipeline.lake.files import write_rows
+    from jobq.pipeline.lake.tables import EVENTS, to_lake
+
+    days = 1 if later_ms else 7
+    [batch] = (
+        events(NEW, seed=seed, days=days, start_ms=START_MS + later_ms)
+        .combine_chunks()
+        .to_batches()
+    )
+    files = write_rows(lake.below(EVENTS.name), EVENTS, to_lake(batch))
+    state = state_of(lake.table(EVENTS.name), EVENTS.app)
+    commit_batch(lake, EVENTS, files, state.following({}, batch.num_rows, {}))
+
+
+def _used() -> float:
+    """The processor time of this process, its JVM and the workers of that, seconds."""
+    here = psutil.Process()
+    times = [one.cpu_times() for one in (here, *here.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
+
+
 def empty() -> Iterator[Row]:
     """`jobq lake ingest --once` with nothing to do, process and all, after one that may have made rollups."""
     with private_server() as client:
@@ -223,7 +273,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "ingest": ingest, "size": size, "traced": traced, "memory": memory, "reading": reading, "writing": writing,
-    "report": report, "empty": empty,
+    "report": report, "empty": empty, "runs": runs,
 }  # fmt: skip
 
 

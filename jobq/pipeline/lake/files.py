@@ -217,6 +217,33 @@ def _micros(at: datetime) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
+def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFile] | None:
+    """Return the files that commits after the version `since` added with new rows.
+
+    A compaction adds no new rows. None if the log no longer tells: a commit is gone, or it replaced rows.
+    """
+    found: list[LiveFile] = []
+    opened = store.files()
+    for version in range(since + 1, delta.version() + 1):
+        try:
+            with opened.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
+                actions = [json.loads(line) for line in bytes(stream.read()).splitlines()]
+        except FileNotFoundError:
+            return None
+        adds = [one["add"] for one in actions if one.get("add", {}).get("dataChange")]
+        if adds and any(one.get("remove", {}).get("dataChange") for one in actions):
+            return None
+        found += map(_added, adds)
+    return found if since <= delta.version() else None
+
+
+def _added(action: dict[str, Any]) -> LiveFile:
+    rows = json.loads(action.get("stats") or "{}").get("numRecords", 0)
+    return LiveFile(
+        unquote(action["path"]), action["size"], rows, action["partitionValues"]["dt"], 0, 0
+    )
+
+
 def files_by_day(files: Iterable[LiveFile]) -> dict[str, list[LiveFile]]:
     """Group files by day."""
     days: dict[str, list[LiveFile]] = {}

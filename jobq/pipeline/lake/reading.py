@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -29,8 +29,8 @@ from jobq.pipeline.lake.files import (
     rows_of_files,
 )
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.store import lake_errors
-from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable
+from jobq.pipeline.lake.store import LakeStore, lake_errors
+from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable, from_lake
 from jobq.pipeline.options import EngineName, Moment, parsed_moment
 from jobq.pipeline.schema import DERIVED, EVENT_COLUMNS, Columns, ddl, struct
 
@@ -91,6 +91,44 @@ def read(
     return _within(rows, known, span)
 
 
+def of_files(
+    spark: SparkSession, lake: Lake, table: LakeTable, files: Sequence[LiveFile]
+) -> DataFrame:
+    """Return the rows of these files of a table, as `read` does, with the column `file`: the name of their file."""
+    store, schema = (
+        lake.below(table.name),
+        struct(view(table)).add("dt", "date").add("file", "string"),
+    )
+    if not files:
+        return spark.createDataFrame([], schema)
+    if lake.store.is_local:
+        rows = _parquet(spark, lake, table, [os.path.join(store.uri, one.path) for one in files])
+        named = rows.selectExpr("*", "regexp_extract(_metadata.file_path, '[^/]+$', 0) AS file")
+        return _viewed(table, named, "file").select(*schema.names)
+    units = spark.createDataFrame(
+        [(*one,) for one in files],
+        "path STRING, size BIGINT, rows BIGINT, dt STRING, low_us BIGINT, high_us BIGINT",
+    )
+    return units.repartition(len(files)).mapInArrow(partial(_rows_of, store, table.name), schema)
+
+
+def _rows_of(
+    store: LakeStore, name: str, units: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the files of a partition, in an executor."""
+    table = TABLES[name]
+    for unit in units:
+        for row in unit.to_pylist():
+            one = LiveFile(**row)
+            for stored in rows_of_files(store, [one], table=table):
+                rows = from_lake(stored) if table is EVENTS else stored
+                day = pa.scalar(datetime.fromisoformat(one.dt).date(), pa.date32())
+                rows = rows.append_column("dt", pa.repeat(day, rows.num_rows))
+                file = pa.scalar(one.path.rpartition("/")[2])
+                rows = rows.append_column("file", pa.repeat(file, rows.num_rows))
+                yield from rows.to_batches(max_chunksize=50_000)
+
+
 def stored_rows(
     lake: Lake,
     table: LakeTable,
@@ -117,14 +155,14 @@ def _parquet(spark: SparkSession, lake: Lake, table: LakeTable, paths: list[str]
     return reader.option("basePath", lake.below(table.name).uri).parquet(*paths)
 
 
-def _viewed(table: LakeTable, rows: DataFrame) -> DataFrame:
+def _viewed(table: LakeTable, rows: DataFrame, *more: str) -> DataFrame:
     if table is not EVENTS:
         return rows
     near = rows.selectExpr("*", *(f"{text} AS {name}" for name, text in RESTORED.items()))
     columns = (
         f"{DERIVED[c.name]} AS {c.name}" if c.name in DERIVED else c.name for c in EVENT_COLUMNS
     )
-    return near.selectExpr(*columns, "dt")
+    return near.selectExpr(*columns, "dt", *more)
 
 
 def _from_bucket(spark: SparkSession, lake: Lake, table: str, span: TimeSpan) -> DataFrame:

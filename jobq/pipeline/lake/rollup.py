@@ -1,46 +1,61 @@
 """Compute the tables job_runs and rollup_hourly from events with Spark. They stay when events expire.
 
-A day is computed again when it has more events than at the last time. So late events reach older days, and nothing is
-counted twice. Strings are grouped by, never aggregated, so that Spark hashes instead of sorting. The SQL reads the
-temporary view `lake_events`, which has the columns of the view `events`.
+A refresh reads the event files that were added since the last one, as the log of `events` names them, and merges what
+they say into what both tables have. So its cost follows the number of new events, not the size of the lake.
+
+A message's events are cut into segments, in the order of its queue's stream: a segment ends with the end of the
+message, or before a pause of LOOK_BACK_DAYS. An event without an enqueue time belongs to the newest life of its
+segment that began before it. The events of segments that haven't ended are kept beside job_runs, in `_open/`, and the
+next refresh computes their rows again. All other rows are complete but for events that name an older life, such as a
+second `done`: their sums are added to the row that is there.
+
+Without the version of the last refresh, or if the log or a file is gone, both tables are computed from all events.
+Strings are grouped by, never aggregated, so that Spark hashes instead of sorting.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from datetime import date, timedelta
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobq.errors import LakeError
 from jobq.events import KINDS
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake.commit import IngestState, commit_files, state_of
+from jobq.pipeline.lake.commit import IngestState, commit_files, state_of, taken_back
 from jobq.pipeline.lake.files import (
     COMPACTED,
     INGESTED,
     DataFile,
     DataFileWriter,
+    LiveFile,
+    added_files,
     files_by_day,
     live_files,
 )
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.reading import read
-from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.reading import of_files
+from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
 from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, ROLLUP_COLUMNS, TABLES, LakeTable
 from jobq.pipeline.lake.upkeep import removal
+from jobq.pipeline.schema import EVENT_COLUMNS, Columns, arrow_schema, ddl
 from jobq.pipeline.sessions import words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 
 #: Size of the KLL sketches: the error of a quantile is below a tenth of a percent of rank.
 K = 2000
-_KINDS = ",\n  ".join(
-    f"count_if(kind = '{c.name}') AS {c.name}" for c in ROLLUP_COLUMNS if c.name in KINDS
-)
+_COUNTS = [c.name for c in ROLLUP_COLUMNS if c.name in KINDS]
+_KINDS = ",\n  ".join(f"count_if(kind = '{name}') AS {name}" for name in _COUNTS)
 
 
 def _total(column: str) -> str:
@@ -64,19 +79,51 @@ FROM lake_events
 GROUP BY dt, date_trunc('HOUR', finished_at), queue, job
 """  # noqa: S608  # nosec B608
 
-#: For an event without an enqueue time: how many earlier days may have its message's other events.
-LOOK_BACK_DAYS = 7
-
-#: Events with the time at which their message was enqueued: their own, else the newest earlier one of the message's
-#: other events. Partitioned by mid first: a sort compares first bytes, and those of queue names are mostly equal.
-LIVES = """
-SELECT * EXCEPT (lives), to_date(coalesce(life_at, finished_at)) AS enqueued_day FROM (
-  SELECT *, coalesce(enqueued_at, array_max(filter(lives, at -> at <= finished_at))) AS life_at FROM (
-    SELECT *, collect_set(enqueued_at) OVER (PARTITION BY mid, queue) AS lives
-    FROM lake_events WHERE mid IS NOT NULL
-  )
+_SUMS = ",\n  ".join(
+    f"{_total(name)} AS {name}"
+    for name in ("nevents", *_COUNTS, "runs", "run_us", "cpu_us", "bytes")
 )
-"""
+#: Rows of rollup_hourly that are about the same hour, queue and job, as one row.
+HOURLY_MERGED = f"""
+SELECT hour, queue, job, {_SUMS}, max(rss_kib) AS rss_kib,
+  CASE WHEN count(run_us_sketch) > 0 THEN kll_merge_agg_bigint(run_us_sketch, {K}) END AS run_us_sketch,
+  CASE WHEN count(wait_ms_sketch) > 0 THEN kll_merge_agg_bigint(wait_ms_sketch, {K}) END AS wait_ms_sketch,
+  dt
+FROM lake_hours
+GROUP BY dt, hour, queue, job
+"""  # noqa: S608  # nosec B608
+
+#: A pause of a message after which what comes is not joined with what was. Open events are kept twice as long: a
+#: queue may be read so much later than the others.
+LOOK_BACK_DAYS = 7
+#: Kinds that end a message.
+ENDS = ("done", "dead", "cancelled", "expired", "evicted")
+_ENDS = ", ".join(f"'{kind}'" for kind in ENDS)
+
+#: Events with the life of their message that they belong to, and whether that may get more events. Partitioned by mid
+#: first: a sort compares first bytes, and those of queue names are mostly equal.
+LIVES = f"""
+SELECT * EXCEPT (lives, begins, ended, last_entry, last_segment),
+  coalesce(enqueued_at, array_max(filter(lives, at -> at <= finished_at))) AS life_at,
+  NOT ended AND segment = last_segment
+    AND last_entry >= (SELECT least(max(entry_at), now()) FROM lake_events) - INTERVAL {2 * LOOK_BACK_DAYS} DAYS
+    AS is_open
+FROM (
+  SELECT *, collect_set(enqueued_at) OVER one AS lives, bool_or(kind IN ({_ENDS})) OVER one AS ended,
+    max(entry_at) OVER one AS last_entry, max(segment) OVER (PARTITION BY mid, queue) AS last_segment
+  FROM (
+    SELECT *, sum(begins) OVER ordered AS segment
+    FROM (
+      SELECT *, CASE WHEN lag(kind) OVER ordered IN ({_ENDS})
+        OR entry_at > lag(entry_at) OVER ordered + INTERVAL {LOOK_BACK_DAYS} DAYS THEN 1 ELSE 0 END AS begins
+      FROM lake_events WHERE mid IS NOT NULL
+      WINDOW ordered AS (PARTITION BY mid, queue ORDER BY entry_at, entry_seq, finished_at, kind)
+    )
+    WINDOW ordered AS (PARTITION BY mid, queue ORDER BY entry_at, entry_seq, finished_at, kind)
+  )
+  WINDOW one AS (PARTITION BY mid, queue, segment)
+)
+"""  # noqa: S608  # nosec B608
 
 # The newest event's kind is packed as a number behind its position in the stream: text would force a sort.
 # Kinds of a later jobq count in nevents alone. Without a known kind `newest` is null, and so is the outcome.
@@ -86,10 +133,13 @@ _NEWEST = (
     "max(unix_millis(entry_at) * 1048576L + least(CAST(entry_seq AS BIGINT), 65535L) * 16L"
     f" + CASE kind {_CODES} END)"
 )
+_WAITED = """CASE WHEN started_at IS NOT NULL AND enqueued_at IS NOT NULL
+    THEN greatest(0L, unix_millis(started_at) - unix_millis(enqueued_at)) END AS wait_ms"""
 
+#: A row per life, apart for its open and its other segments; without a life a row per segment.
 JOB_RUNS_SQL = f"""
 WITH runs AS (
-  SELECT enqueued_day, queue, mid, life_at,
+  SELECT queue, mid, life_at AS enqueued_at, is_open, CASE WHEN life_at IS NULL THEN segment END AS apart,
     max(xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job_hash,
     min(finished_at) AS first_event, max(finished_at) AS last_at, min(started_at) AS started_at,
     {_NEWEST} AS newest,
@@ -98,17 +148,45 @@ WITH runs AS (
     count_if(kind = 'done') AS done, {_total("run_us")} AS run_us, {_total("cpu_us")} AS cpu_us,
     max(rss_kib) AS rss_kib,
     count(*) AS nevents
-  FROM lake_lives GROUP BY enqueued_day, queue, mid, life_at
+  FROM lake_lives GROUP BY queue, mid, life_at, is_open, apart
 ),
 jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM lake_events WHERE job IS NOT NULL)
-SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_event) AS first_at, started_at, last_at,
+SELECT queue, mid, jobs.job, enqueued_at, coalesce(enqueued_at, first_event) AS first_at, started_at, last_at,
   CASE WHEN newest IS NOT NULL THEN element_at(array({_NAMES}), CAST(newest % 16L AS INT) + 1) END AS outcome,
-  attempts, retries, ncrashes, done,
-  CASE WHEN started_at IS NOT NULL AND life_at IS NOT NULL
-    THEN greatest(0L, unix_millis(started_at) - unix_millis(life_at)) END AS wait_ms,
-  run_us, cpu_us, rss_kib, nevents, enqueued_day AS dt
+  attempts, retries, ncrashes, done, {_WAITED},
+  run_us, cpu_us, rss_kib, nevents, is_open, to_date(coalesce(enqueued_at, first_event)) AS dt
 FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
 """  # noqa: S608  # nosec B608
+
+_ADDED = ", ".join(
+    f"{_total(name)} AS {name}"
+    for name in ("attempts", "retries", "ncrashes", "done", "run_us", "cpu_us", "nevents")
+)
+#: Rows of job_runs that are about the same life, as one row. newer: the order of what they were computed from.
+RUNS_MERGED = f"""
+SELECT *, {_WAITED} FROM (
+  SELECT queue, mid, max_by(job, xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job, enqueued_at, first_at,
+    min(started_at) AS started_at, max(last_at) AS last_at,
+    max_by(outcome, newer) FILTER (WHERE outcome IS NOT NULL) AS outcome,
+    {_ADDED}, max(rss_kib) AS rss_kib, dt
+  FROM lake_runs GROUP BY queue, mid, enqueued_at, first_at, dt
+)
+"""  # noqa: S608  # nosec B608
+
+#: What is kept of the events of open segments.
+OPEN_COLUMNS: Columns = tuple(
+    c for c in EVENT_COLUMNS if c.name in (
+        "queue", "mid", "kind", "job", "enqueued_at", "started_at", "finished_at", "run_us", "cpu_us", "rss_kib",
+        "entry_at", "entry_seq",
+    )
+)  # fmt: skip
+OPEN_FOLDER = "_open"
+_OPEN = "compact-open"
+_LIFE = ["queue", "mid", "enqueued_at"]
+#: So many small files of a day are joined by the next refresh.
+MOST_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
+#: So many minutes are compared with the ranges of files; with more, every file of their days is read.
+_MOST_MINUTES = 50_000
 
 #: The schema of what a writing partition returns: the fields of DataFile.
 _WRITTEN = (
@@ -116,23 +194,23 @@ _WRITTEN = (
 )
 
 
-def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
-    """Return the days with more events than the table was computed from, and their number of events.
+class Unread(NamedTuple):
+    """The event files that a table doesn't count yet. version: the version of `events` that has them.
 
-    An expired day that got late events has fewer: its rows stay as they are.
+    whole: these are all files, as what the table counts is unknown.
     """
-    made = _made_of(lake, table)
-    return {day: rows for day, rows in _counts(lake).items() if made.get(day, 0) < rows}
+
+    version: int
+    files: list[LiveFile]
+    whole: bool
 
 
-def _made_of(lake: Lake, table: LakeTable) -> dict[str, int]:
-    found: dict[str, int] = state_of(lake.table(table.name), table.app).facts.get("days", {})
-    return found
-
-
-def _counts(lake: Lake) -> dict[str, int]:
-    days = files_by_day(live_files(lake.table(EVENTS.name)))
-    return {day: sum(file.rows for file in files) for day, files in days.items()}
+def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
+    """Return the days with events that the table doesn't count yet, and the number of those events."""
+    days: dict[str, int] = {}
+    for one in _unread(lake, table, _known(lake.table(table.name), table)).files:
+        days[one.dt] = days.get(one.dt, 0) + one.rows
+    return days
 
 
 def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
@@ -142,106 +220,331 @@ def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
 
 def refreshed_at(lake: Lake) -> float:
     """Return the time of the last refresh, epoch seconds; 0 before the first."""
-    return float(state_of(lake.table(ROLLUP.name), ROLLUP.app).facts.get("at", 0.0))
+    return float(_known(lake.table(ROLLUP.name), ROLLUP).facts.get("at", 0.0))
+
+
+def _known(delta: DeltaTable | None, table: LakeTable) -> IngestState:
+    """Return the state after the last refresh; without facts if the log no longer has it."""
+    try:
+        return state_of(delta, table.app)
+    except LakeError:
+        assert delta is not None
+        return IngestState(batch=delta.transaction_version(table.app) or 0)
+
+
+def _unread(lake: Lake, table: LakeTable, known: IngestState) -> Unread:
+    delta = lake.table(EVENTS.name)
+    if delta is None:
+        return Unread(0, [], False)
+    store, since = lake.below(EVENTS.name), known.facts.get("version")
+    live = live_files(delta)
+    if isinstance(since, int):
+        with lake_errors(store):
+            added = added_files(delta, store, since)
+            if added is not None and _are_there(store, added, live):
+                return Unread(delta.version(), added, False)
+    return Unread(delta.version(), live, True)
+
+
+def _are_there(store: LakeStore, files: Iterable[LiveFile], live: Iterable[LiveFile]) -> bool:
+    """Return whether the files can be read, also those that a compaction replaced or that expired."""
+    from pyarrow.fs import FileType
+
+    known = {one.path for one in live}
+    replaced = [one.path for one in files if one.path not in known]
+    if not replaced:
+        return True
+    return all(one.type == FileType.File for one in store.files().get_file_info(replaced))
 
 
 def _hourly(lake: Lake, spark: SparkSession) -> int:
-    days = stale(lake, ROLLUP)
-    if not days:
+    known = _known(lake.table(ROLLUP.name), ROLLUP)
+    new = _unread(lake, ROLLUP, known)
+    if not new.files:
         return 0
-    _view(lake, spark, min(days), max(days)).where(_in("dt", days)).createOrReplaceTempView(
-        "lake_events"
-    )
-    rows = spark.sql(HOURLY).coalesce(1).sortWithinPartitions("dt", *ROLLUP.sort)
-    return _replace(lake, ROLLUP, rows, days, days)
+    delta, days = lake.made(ROLLUP.name), {one.dt for one in new.files}
+    if new.whole:
+        # Days whose events have expired stay as they are.
+        first = _first_day(lake, new)
+        days = {day for day in days if day >= first}
+    old = [one for one in live_files(delta) if one.dt in days]
+    events = of_files(spark, lake, EVENTS, [one for one in new.files if one.dt in days])
+    events.createOrReplaceTempView("lake_events")
+    rows = spark.sql(HOURLY)
+    if old and not new.whole:
+        there = of_files(spark, lake, ROLLUP, old).drop("file")
+        rows.unionByName(there).createOrReplaceTempView("lake_hours")
+        rows = spark.sql(HOURLY_MERGED)
+    rows = rows.coalesce(1).sortWithinPartitions("dt", *ROLLUP.sort)
+    written = _files_of(rows, lake.below(ROLLUP.name), ROLLUP, COMPACTED.prefix)
+    _replace(lake, ROLLUP, delta, old, written, known, version=new.version)
+    return sum(one.rows for one in written)
+
+
+def _first_day(lake: Lake, new: Unread) -> str:
+    """Return the first day whose events are all there."""
+    try:
+        before = state_of(lake.table(EVENTS.name), EVENTS.app).before
+    except LakeError:
+        before = ""
+    return before or min(one.dt for one in new.files)
 
 
 def _runs(lake: Lake, spark: SparkSession) -> int:
-    days = stale(lake, JOB_RUNS)
-    if not days:
+    known = _known(lake.table(JOB_RUNS.name), JOB_RUNS)
+    new = _unread(lake, JOB_RUNS, known)
+    if not new.files:
         return 0
-    _lives(lake, spark, min(days))
-    touched = spark.table("lake_lives").where(_in("dt", days)).select("enqueued_day").distinct()
-    enqueued_day = sorted(row["enqueued_day"].isoformat() for row in touched.collect())
-    if not enqueued_day:
-        return _replace(lake, JOB_RUNS, None, [], days)
-    _lives(lake, spark, min(enqueued_day[0], min(days)))
-    spark.table("lake_lives").where(_in("enqueued_day", enqueued_day)).createOrReplaceTempView(
-        "lake_lives"
-    )
-    rows = _with_older(lake, spark, spark.sql(JOB_RUNS_SQL), enqueued_day)
-    rows = rows.repartition("dt").sortWithinPartitions("dt", *JOB_RUNS.sort)
-    return _replace(lake, JOB_RUNS, rows, enqueued_day, days)
+    delta = lake.made(JOB_RUNS.name)
+    work = _RunsRefresh(lake, spark, delta, known)
+    if not new.whole and not work.can_continue():
+        new = _unread(lake, JOB_RUNS, IngestState())
+    return work.run(new)
 
 
-def _lives(lake: Lake, spark: SparkSession, since: str) -> None:
-    start = date.fromisoformat(since) - timedelta(days=LOOK_BACK_DAYS)
-    _view(lake, spark, start.isoformat()).createOrReplaceTempView("lake_events")
-    spark.sql(LIVES).createOrReplaceTempView("lake_lives")
+class _RunsRefresh:
+    """One refresh of job_runs."""
+
+    def __init__(
+        self, lake: Lake, spark: SparkSession, delta: DeltaTable, known: IngestState
+    ) -> None:
+        self._lake, self._spark, self._delta, self._known = lake, spark, delta, known
+        self._store = lake.below(JOB_RUNS.name)
+        files = live_files(delta)
+        self._open = [one for one in files if _is_open(one)]
+        self._closed = [one for one in files if not _is_open(one)]
+
+    def can_continue(self) -> bool:
+        """Return whether what the last refresh left is there."""
+        facts = self._known.facts
+        kept = [*facts.get("events", ()), *facts.get("base", ())]
+        files = [LiveFile(path, 0, 0, "") for path in kept]
+        with lake_errors(self._store):
+            return facts.get("open_rows") == sum(one.rows for one in self._open) and _are_there(
+                self._store, files, ()
+            )
+
+    def run(self, new: Unread) -> int:
+        facts = {} if new.whole else self._known.facts
+        events = of_files(self._spark, self._lake, EVENTS, new.files)
+        events = events.select(*(c.name for c in OPEN_COLUMNS))
+        if facts.get("events"):
+            events = events.unionByName(self._kept(facts["events"], OPEN_COLUMNS))
+        events.createOrReplaceTempView("lake_events")
+        lives = self._spark.sql(LIVES).persist()
+        lives.createOrReplaceTempView("lake_lives")
+        rows = self._spark.sql(JOB_RUNS_SQL).persist()
+        try:
+            return self._write(new, lives, rows, facts.get("base", ()))
+        finally:
+            rows.unpersist()
+            lives.unpersist()
+
+    def _write(self, new: Unread, lives: DataFrame, rows: DataFrame, base: Sequence[str]) -> int:
+        keys = rows.where("enqueued_at IS NOT NULL").select(*_LIFE).distinct()
+        closed = rows.where("NOT is_open").drop("is_open")
+        opened = rows.where("is_open").drop("is_open")
+        older = self._base(base) if base else None
+        touched, kept = self._older(new, rows, keys)
+        if touched and not new.whole:
+            there = of_files(self._spark, self._lake, JOB_RUNS, touched).drop("file")
+            same = there.join(keys, _LIFE, "left_semi")
+            older = same if older is None else older.unionByName(same)
+        if older is not None:
+            closed = self._merged(closed, older)
+        open_keys = opened.where("enqueued_at IS NOT NULL").select(*_LIFE).distinct()
+        held = self._keep(closed.join(open_keys, _LIFE, "left_semi"), JOB_RUNS.columns)
+        if held:
+            closed = closed.join(open_keys, _LIFE, "left_anti")
+            opened = self._merged(opened, self._base(held))
+        if kept is not None:
+            closed = closed.unionByName(kept)
+        written = self._rows_written(closed, COMPACTED.prefix)
+        opened_files = self._rows_written(opened, _OPEN)
+        kept_events = self._keep(
+            lives.where("is_open").select(*(c.name for c in OPEN_COLUMNS)), OPEN_COLUMNS
+        )
+        _replace(
+            self._lake, JOB_RUNS, self._delta, [*self._open, *touched], [*written, *opened_files], self._known,
+            version=new.version, events=kept_events, base=held,
+            open_rows=sum(one.rows for one in opened_files),
+        )  # fmt: skip
+        self._tidy({*kept_events, *held})
+        return sum(one.rows for one in (*written, *opened_files))
+
+    def _older(
+        self, new: Unread, rows: DataFrame, keys: DataFrame
+    ) -> tuple[list[LiveFile], DataFrame | None]:
+        """Return the files to replace, and their rows that stay."""
+        if new.whole:
+            # What was computed from events that have all expired can't be computed again.
+            first, there = _first_day(self._lake, new), [*self._open, *self._closed]
+            if not there:
+                return [], None
+            gone = of_files(self._spark, self._lake, JOB_RUNS, there).drop("file")
+            gone = gone.where(f"last_at < TIMESTAMP'{first} 00:00:00Z'")
+            return self._closed, gone.join(keys, _LIFE, "left_anti")
+        near = self._near(rows)
+        touched = _crowded(self._closed)
+        if near:
+            found = of_files(self._spark, self._lake, JOB_RUNS, near).select(*_LIFE, "file")
+            names = found.join(keys, _LIFE, "left_semi").select("file").distinct().collect()
+            hit = {row["file"] for row in names}
+            touched |= {one for one in near if one.path.rpartition("/")[2] in hit}
+        if not touched:
+            return [], None
+        whole = of_files(self._spark, self._lake, JOB_RUNS, sorted(touched)).drop("file")
+        return sorted(touched), whole.join(keys, _LIFE, "left_anti")
+
+    def _near(self, rows: DataFrame) -> list[LiveFile]:
+        """Return the files that may have rows of the same lives, by their ranges of first_at."""
+        lives = rows.where("enqueued_at IS NOT NULL")
+        minutes = lives.selectExpr(
+            "CAST(dt AS STRING) AS dt", "unix_seconds(first_at) div 60 AS minute"
+        )
+        found = minutes.distinct().limit(_MOST_MINUTES).toArrow().to_pylist()
+        days: dict[str, list[int]] = {}
+        for row in sorted(found, key=itemgetter("minute")):
+            days.setdefault(row["dt"], []).append(row["minute"])
+        if len(found) == _MOST_MINUTES:
+            return self._closed
+        return [
+            one
+            for one in self._closed
+            if _has_between(days.get(one.dt, ()), one.low_us, one.high_us)
+        ]
+
+    def _merged(self, rows: DataFrame, older: DataFrame) -> DataFrame:
+        """Add older rows of the same lives to these."""
+        both = rows.selectExpr("*", "1 AS newer").unionByName(older.selectExpr("*", "0 AS newer"))
+        # Rows without a life are one segment each.
+        apart = both.where("enqueued_at IS NULL").drop("newer")
+        both.where("enqueued_at IS NOT NULL").createOrReplaceTempView("lake_runs")
+        return self._spark.sql(RUNS_MERGED).select(*apart.columns).unionByName(apart)
+
+    def _rows_written(self, rows: DataFrame, prefix: str) -> list[DataFile]:
+        # Executors share a large day, and small ones are one file each.
+        spread = rows.hint("rebalance", "dt").sortWithinPartitions("dt", *JOB_RUNS.sort)
+        return _files_of(spread, self._store, JOB_RUNS, prefix)
+
+    def _keep(self, rows: DataFrame, columns: Columns) -> list[str]:
+        """Write rows into files beside the table, and return their paths."""
+        names = rows.select(*(c.name for c in columns)).mapInArrow(
+            partial(_keep_rows, self._store, columns), "path STRING"
+        )
+        return sorted(row["path"] for row in names.collect())
+
+    def _kept(self, paths: Sequence[str], columns: Columns) -> DataFrame:
+        units = self._spark.createDataFrame([(path,) for path in paths], "path STRING")
+        return units.repartition(len(paths)).mapInArrow(
+            partial(_kept_rows, self._store, columns), ddl(columns)
+        )
+
+    def _base(self, paths: Sequence[str]) -> DataFrame:
+        return self._kept(paths, JOB_RUNS.columns).selectExpr("*", "to_date(first_at) AS dt")
+
+    def _tidy(self, needed: set[str]) -> None:
+        """Delete what earlier refreshes kept, also those that were killed."""
+        forget_open(self._lake, needed)
 
 
-def _with_older(
-    lake: Lake, spark: SparkSession, rows: DataFrame, enqueued_day: list[str]
-) -> DataFrame:
-    """Add the rows of messages of days whose events have expired."""
-    days, made = _counts(lake), _made_of(lake, JOB_RUNS)
-    oldest = min(days, default="")
-    gone = [day for day in enqueued_day if day < oldest or days.get(day, 0) < made.get(day, 0)]
-    if not gone:
-        return rows
-    from pyspark.sql import functions as f
+def forget_open(lake: Lake, needed: Set[str] = frozenset()) -> None:
+    """Delete the events that are kept beside job_runs, but for files that are needed."""
+    from pyarrow.fs import FileSelector
 
-    old = read(spark, lake, JOB_RUNS.name).where(_in("dt", gone)).alias("old")
-    new = rows.select("queue", "mid", "enqueued_at").alias("new")
-    same = [f.col(f"old.{name}").eqNullSafe(f.col(f"new.{name}")) for name in new.columns]
-    return rows.unionByName(old.join(new, same, "left_anti"))
+    store = lake.below(JOB_RUNS.name)
+    with lake_errors(store):
+        found = store.files().get_file_info(FileSelector(OPEN_FOLDER, allow_not_found=True))
+    remove_files(store, {f"{OPEN_FOLDER}/{one.base_name}" for one in found} - needed)
 
 
-def _view(lake: Lake, spark: SparkSession, first: str, last: str | None = None) -> DataFrame:
-    end = None if last is None else date.fromisoformat(last)
-    until = None if end in (None, date.max) else end + timedelta(days=1)
-    return read(spark, lake, EVENTS.name, since=date.fromisoformat(first), until=until)
+def _is_open(file: LiveFile) -> bool:
+    return file.path.rpartition("/")[2].startswith(_OPEN)
 
 
-def _in(column: str, days: Iterable[str]) -> str:
-    listed = ", ".join(f"DATE'{day}'" for day in sorted(days))
-    return f"{column} IN ({listed})"
+def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
+    """Return the small files of days that have many."""
+    days = files_by_day(one for one in files if one.size < SMALL_BYTES)
+    return {one for some in days.values() if len(some) > MOST_FILES for one in some}
+
+
+def _has_between(minutes: Sequence[int], low: int, high: int) -> bool:
+    """Return whether one of the ordered minutes lies within the bounds, which are epoch µs."""
+    index = bisect_left(minutes, low // 60_000_000)
+    return index < len(minutes) and minutes[index] <= high // 60_000_000
 
 
 def _replace(
-    lake: Lake, table: LakeTable, rows: DataFrame | None, days: Iterable[str], made: dict[str, int]
-) -> int:
-    """Replace the rows of these days in one commit, with the number of events they were computed from."""
-    store = lake.below(table.name)
-    delta = lake.made(table.name)
-    state = state_of(delta, table.app)
-    written: list[DataFile] = []
-    if rows is not None:
-        answers = rows.mapInArrow(partial(_write_rows, store, table.name), _WRITTEN).collect()
-        written = [DataFile(*answer) for answer in answers]
-    old = [one for one in live_files(delta) if one.dt in set(days)]
-    known = {**state.facts.get("days", {}), **made}
-    total = sum(one.rows for one in written)
-    after = IngestState(batch=state.batch + 1, rows=total, facts={"days": known, "at": time.time()})
-    actions: list[Any] = [*removal(old), *(one.action() for one in written)]
-    commit_files(lake, table.name, delta, actions, after)
-    return total
+    lake: Lake, table: LakeTable, delta: DeltaTable, old: Sequence[LiveFile], new: Sequence[DataFile],
+    known: IngestState, **facts: Any,
+) -> None:  # fmt: skip
+    """Replace files in one commit, which keeps what the next refresh needs."""
+    total = sum(one.rows for one in new)
+    after = IngestState(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
+    actions: list[Any] = [*removal(old), *(one.action() for one in new)]
+    with taken_back(lake.below(table.name), new):
+        commit_files(lake, table.name, delta, actions, after)
+
+
+def _files_of(rows: DataFrame, store: LakeStore, table: LakeTable, prefix: str) -> list[DataFile]:
+    """Write the rows on executors; return the files for the commit."""
+    answers = rows.mapInArrow(partial(_write_rows, store, table.name, prefix), _WRITTEN).collect()
+    return [DataFile(*answer) for answer in answers]
 
 
 def _write_rows(
-    store: LakeStore, name: str, batches: Iterator[pa.RecordBatch]
+    store: LakeStore, name: str, prefix: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write one partition's rows and return its files."""
     import pyarrow as pa
 
     table = TABLES[name]
-    with DataFileWriter(store, table, INGESTED._replace(prefix=COMPACTED.prefix)) as writer:
+    with DataFileWriter(store, table, INGESTED._replace(prefix=prefix)) as writer:
         for batch in batches:
             rows = pa.Table.from_batches([batch]).select(table.schema().names)
             writer.add(rows.cast(table.schema()))
         columns = list(zip(*writer.finish()))
     if columns:
         yield pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(DataFile._fields))
+
+
+def _keep_rows(
+    store: LakeStore, columns: Columns, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write one partition's rows into a file beside the table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, schema = f"{OPEN_FOLDER}/{uuid.uuid4()}.zstd.parquet", arrow_schema(columns)
+    writer = None
+    with lake_errors(store), ExitStack() as stack:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if writer is None:
+                files = store.files()
+                if store.is_local:
+                    files.create_dir(OPEN_FOLDER, recursive=True)
+                writer = stack.enter_context(
+                    pq.ParquetWriter(path, schema, filesystem=files, compression="zstd")
+                )
+            writer.write_table(pa.Table.from_batches([batch]).select(schema.names).cast(schema))
+    if writer is not None:
+        store.settle(path)
+        yield pa.RecordBatch.from_arrays([pa.array([path])], ["path"])
+
+
+def _kept_rows(
+    store: LakeStore, columns: Columns, units: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read such files."""
+    import pyarrow.parquet as pq
+
+    names = [column.name for column in columns]
+    for unit in units:
+        for path in map(str, unit.column(0).to_pylist()):
+            with lake_errors(store), store.files().open_input_file(path) as source:
+                yield from pq.ParquetFile(source).iter_batches(50_000, columns=names)
 
 
 class RollupTimer:

@@ -13,7 +13,7 @@ import pytest
 from jobq.cli import main
 from jobq.errors import LakeError
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import Lake, inspection, read, upkeep
+from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError
 from jobq.pipeline.lake.ingest import Ingest, one_round
 from jobq.pipeline.lake.upkeep import mark
@@ -27,6 +27,7 @@ from tests.pipeline.lake.conftest import DAY
 tools.library("moto")
 pyspark_errors = tools.library("pyspark.errors")
 DEPLOYED = datetime.fromtimestamp(DAY / 1000 + 60, UTC)
+SECRET = "secret-of-the-bucket"
 PROGRAM = Path(__file__).with_name("bucket_program.py")
 
 
@@ -42,12 +43,12 @@ def storage() -> Iterator[dict[str, str]]:
         assert process.stdout is not None
         url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
         client = boto3.client(
-            "s3", endpoint_url=url, aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1",
+            "s3", endpoint_url=url, aws_access_key_id="a", aws_secret_access_key=SECRET, region_name="us-east-1",
         )  # fmt: skip
         client.create_bucket(Bucket="history")
         client.close()
         yield {
-            "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
         }  # fmt: skip
         process.communicate()
@@ -62,6 +63,7 @@ def test_lake_in_a_bucket_does_what_one_in_a_folder_does(
     work, other = (Ingest(lake, valkey_client, Engine("local")) for _ in range(2))
     write("low", 20)
     assert work.events().rows == 20
+    assert rollup.refresh(lake, spark) == {"rollup_hourly": 1, "job_runs": 20}
     write("low", 10, first=21, at=DAY + 86_400_000)
     _overtaken(work, other, monkeypatch)
     opened = Lake.open("s3://history/jobq/", storage)
@@ -71,6 +73,10 @@ def test_lake_in_a_bucket_does_what_one_in_a_folder_does(
     write("low", 5, first=31, at=DAY + 86_400_000)
     work.events()
     assert [one.files for one in upkeep.compact(opened)] == [1, 1]
+    assert rollup.refresh(opened, spark) == {"rollup_hourly": 1, "job_runs": 15}
+    assert read(spark, opened, "job_runs").where("done = 1").count() == 35
+    assert SECRET not in str(spark.sparkContext.getConf().getAll())
+    assert SECRET not in read(spark, opened)._jdf.queryExecution().toString()
     first = read(spark, opened).orderBy("finished_at").first()
     assert (first["mid"], first["wait_ms"], first["dt"].isoformat()) == ("m1", 30, "2026-11-21")
     assert upkeep.vacuum(opened, 3600)["events"] == 0

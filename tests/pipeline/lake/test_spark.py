@@ -12,7 +12,6 @@ from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.rollup import HOURLY, JOB_RUNS_SQL, LIVES
-from jobq.pipeline.lake.tables import JOB_RUNS
 from tests import tools
 from tests.pipeline.lake.conftest import DAY, mids, rows
 from tests.pipeline.report.rows import event, source
@@ -159,47 +158,6 @@ def test_job_runs_have_a_row_per_message_with_its_attempts(spark, lake, ingest, 
     assert [row["dt"].isoformat() for row in found] == ["2026-11-20", *["2026-11-21"] * 3]
 
 
-def test_late_events_reach_the_rows_of_older_days(spark, lake, ingest, tell):
-    tell("retry", "a", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
-    ingest.events()
-    rollup.refresh(lake, spark)
-    assert not rollup.stale(lake)
-    # One of the next day, and one of the first day that was written late.
-    tell("done", "a", DAY + 86_400_000, "app.a", enqueued_at=DAY, run_us=2_000, attempt=2)
-    tell(
-        "done", "b", DAY + 2_000, "app.a", enqueued_at=DAY, run_us=3_000, entry_at=DAY + 86_400_001
-    )
-    ingest.events()
-    assert sorted(rollup.stale(lake)) == ["2026-11-21", "2026-11-22"]
-    rollup.refresh(lake, spark)
-    runs = {
-        row["mid"]: (row["attempts"], row["run_us"])
-        for row in read(spark, lake, "job_runs").collect()
-    }
-    assert runs == {"a": (2, 3_000), "b": (1, 3_000)}
-    assert sum(row["nevents"] for row in read(spark, lake, "rollup_hourly").collect()) == 3
-    assert not rollup.stale(lake, JOB_RUNS)
-
-
-def test_rollups_count_events_of_kinds_that_are_added_later_and_take_no_outcome_from_them(
-    spark, lake, ingest, tell
-):
-    tell("done", "a", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
-    tell("rested", "a", DAY + 2_000)
-    tell("rested", "b", DAY + 3_000)
-    ingest.events()
-    assert set(mids(lake)) == {"a", "b"}, "kept as they are"
-    upkeep.compact(lake)
-    rollup.refresh(lake, spark)
-    runs = read(spark, lake, "job_runs").orderBy("mid").collect()
-    assert [(row["mid"], row["outcome"], row["nevents"]) for row in runs] == [
-        ("a", "done", 2),
-        ("b", None, 1),
-    ]
-    hours = read(spark, lake, "rollup_hourly").selectExpr("sum(nevents)", "sum(done)").collect()
-    assert tuple(hours[0]) == (3, 1)
-
-
 @pytest.mark.parametrize("statement", [HOURLY, JOB_RUNS_SQL], ids=["hourly", "job_runs"])
 def test_rollups_are_made_when_the_sum_of_hostile_run_times_is_beyond_a_number(spark, statement):
     made = source(spark, [event(run_us=2**62, cpu_us=2**62, mid="m", wait=1.0) for _ in range(3)])
@@ -207,19 +165,6 @@ def test_rollups_are_made_when_the_sum_of_hostile_run_times_is_beyond_a_number(s
     spark.sql(LIVES).createOrReplaceTempView("lake_lives")
     (row,) = spark.sql(statement).collect()
     assert (row["run_us"], row["cpu_us"], row["nevents"]) == (2**63 - 1, 2**63 - 1, 3)
-
-
-def test_rollups_stay_when_their_events_expire(spark, lake, ingest, tell):
-    tell("retry", "a", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
-    tell("done", "b", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
-    ingest.events()
-    rollup.refresh(lake, spark)
-    upkeep.expire(lake, 0, now=BEGIN + timedelta(days=1))
-    tell("done", "a", DAY + 90_000_000, "app.a", enqueued_at=DAY, run_us=2_000, attempt=2)
-    ingest.events()
-    rollup.refresh(lake, spark)
-    assert {row["mid"] for row in read(spark, lake, "job_runs").collect()} == {"a", "b"}
-    assert sum(row["nevents"] for row in read(spark, lake, "rollup_hourly").collect()) == 3
 
 
 def test_lake_without_a_server_stays_readable(spark, lake, ingest, write, valkey_redis):

@@ -14,12 +14,12 @@ import pytest
 from jobq.errors import ConfigError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import inspection, rollup, upkeep
+from jobq.pipeline.lake import inspection, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError, commit_files, state_of
 from jobq.pipeline.lake.files import live_files, rows_of_files
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.store import LakeStore
-from jobq.pipeline.lake.tables import EVENTS, ROLLUP
+from jobq.pipeline.lake.tables import EVENTS
 from jobq.pipeline.lake.upkeep import mark, marks
 from jobq.pipeline.offsets import LogOffset
 from tests.pipeline.lake.conftest import DAY, mids, rows
@@ -119,17 +119,6 @@ def test_batch_is_remembered_when_it_comes_while_a_day_is_compacted(
     upkeep.compact(three_days, ["events"], engine=Meanwhile(work.events))
     assert sum(mids(three_days).values()) == 61
     assert [one.text for one in inspection.check(three_days) if one.level == "fail"] == []
-
-
-def test_rollups_of_an_expired_day_are_not_made_anew_when_late_events_reach_it(
-    three_days, valkey_client, write
-):
-    days = rollup.stale(three_days)
-    rollup._replace(three_days, ROLLUP, None, [], days)
-    upkeep.expire(three_days, 0, now=NOON)
-    write("late", 3, at=DAY - DAY_MS)
-    Ingest(three_days, valkey_client, Engine("local")).events()
-    assert rollup.stale(three_days) == {}
 
 
 def test_compacting_splits_what_is_over_the_size_of_a_file(three_days):
