@@ -22,7 +22,7 @@ INNER = frozenset(
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
         "AUDIT", "BURSTS", "CHAOS_JOBS", "COUNTED_JOBS", "DJANGO", "FLOWS", "KEYS", "KIT", "LIMITS", "MODEL", "OUTBOX",
-        "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES", "WEB",
+        "PAGES_DEADLINE", "PIPELINE", "REQUIRE_TOOLS", "SCHEDULES", "WEB",
         "TEST_LEDGER", "TEST_SERVERS", "TOPIC_MESSAGES",
     )
 )  # fmt: skip

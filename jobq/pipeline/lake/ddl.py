@@ -57,7 +57,7 @@ _DIALECTS: dict[str, _Dialect] = {
     ),
     "duckdb": _Dialect(
         ("INSTALL delta", "LOAD delta", "CREATE SCHEMA IF NOT EXISTS {schema}"),
-        "CREATE OR REPLACE VIEW {0}.{1} AS SELECT * FROM delta_scan('{2}')".format,
+        "CREATE OR REPLACE VIEW {0}.{1} AS SELECT * FROM delta_scan('{2}')".format,  # nosec B608
         _computed(
             "finished_at - to_milliseconds(total_ms)", "finished_at + to_milliseconds(entry_ms)",
             "finished_at - to_microseconds(run_us)", "run_us // 1000",
