@@ -102,7 +102,25 @@ def test_lake_takes_what_all_nodes_have_and_trims_each(client, tmp_path):
     assert [one.backlog for one in inspection.backlog(lake, client)] == [0, 0, 0]
 
 
+def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
+    one = source(trimOnCommit="true", maxRowsPerTrigger="7")
+    reader = one.streamReader(one.schema())
+    start, found = reader.initialOffset(), 0
+    for _ in range(20):
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        found += len(rows(reader, reader.partitions(start, end)))
+        if end == start:
+            break
+        reader.commit(end)
+        start = end
+    added = {name: offsets.events_tail(client, offsets.events_key("jobq", name)) for name in NAMES}
+    assert {name: tail.length for name, tail in added.items()} == dict.fromkeys(NAMES, 0)
+    assert found > 6
+    reader.stop()
+
+
 def test_two_servers_and_a_cluster_share_a_lake(client, valkey_client, tmp_path):
+    # The last one: its events stay in the streams.
     program = binary("valkey")
     assert program is not None
     node = Node(program, tmp_path)
@@ -130,20 +148,3 @@ def test_two_servers_and_a_cluster_share_a_lake(client, valkey_client, tmp_path)
     finally:
         node.kill()
     assert {one.level for one in inspection.check(lake)} == {"ok"}
-
-
-def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
-    one = source(trimOnCommit="true", maxRowsPerTrigger="7")
-    reader = one.streamReader(one.schema())
-    start, found = reader.initialOffset(), 0
-    for _ in range(20):
-        end = reader.latestOffset(start, reader.getDefaultReadLimit())
-        found += len(rows(reader, reader.partitions(start, end)))
-        if end == start:
-            break
-        reader.commit(end)
-        start = end
-    added = {name: offsets.events_tail(client, offsets.events_key("jobq", name)) for name in NAMES}
-    assert {name: tail.length for name, tail in added.items()} == dict.fromkeys(NAMES, 0)
-    assert found > 6
-    reader.stop()
