@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ from jobq.pipeline.lake.files import (
     write_rows,
 )
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.rollup import OPEN_FOLDER
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
 from jobq.pipeline.lake.tables import (
     DEAD,
@@ -76,8 +78,6 @@ UNIT_BYTES = 64 * 1024 * 1024
 UNITS = 16
 #: Tables with contents, which `--arg` searches.
 SEARCHED = (DEAD.name, TOPICS.name, QUARANTINE.name)
-#: Below job_runs: events of messages that haven't ended, which a refresh keeps for the next one.
-OPEN_FOLDER = "_open"
 
 
 class Erasable(NamedTuple):
@@ -172,11 +172,13 @@ def _check_columns(conditions: Sequence[Condition]) -> None:
 
 def _grouped(files: Iterable[LiveFile]) -> Iterator[tuple[LiveFile, ...]]:
     some: list[LiveFile] = []
+    size = 0
     for one in files:
         some.append(one)
-        if sum(file.size for file in some) >= UNIT_BYTES:
+        size += one.size
+        if size >= UNIT_BYTES:
             yield tuple(some)
-            some = []
+            some, size = [], 0
     if some:
         yield tuple(some)
 
@@ -312,7 +314,7 @@ def _rewritten(
             if not files:
                 return
             delta = lake.made(name)
-            groups = list(_grouped(files))[:UNITS]
+            groups = list(islice(_grouped(files), UNITS))
             units = [_EraseUnit(name, lake.below(name), some, marks) for some in groups]
             rows = sum(one.rows for some in groups for one in some)
             try:

@@ -180,6 +180,7 @@ OPEN_COLUMNS: Columns = tuple(
         "entry_at", "entry_seq",
     )
 )  # fmt: skip
+#: Below job_runs: what a refresh keeps for the next one.
 OPEN_FOLDER = "_open"
 _OPEN = "compact-open"
 _LIFE = ["queue", "mid", "enqueued_at"]

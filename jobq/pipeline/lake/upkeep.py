@@ -173,14 +173,12 @@ class _Compaction:
             if all(one.is_compact for one in todo) and len(todo) < 2:
                 continue
             groups.append([])
+            size = rows = 0
             for one in sorted(todo, key=lambda one: (one.low_us, one.path)):
-                some = groups[-1]
-                size, rows = (
-                    one.size + sum(f.size for f in some),
-                    one.rows + sum(f.rows for f in some),
-                )
-                if some and (size > self._target or rows > GROUP_ROWS):
+                size, rows = size + one.size, rows + one.rows
+                if groups[-1] and (size > self._target or rows > GROUP_ROWS):
                     groups.append([])
+                    size, rows = one.size, one.rows
                 groups[-1].append(one)
         store = self._lake.below(table.name)
         return [
