@@ -18,7 +18,6 @@ from jobq.durations import lasting
 from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError
 from jobq.flows.checking import CheckedFlow, FlowCheck, Lost
-from jobq.flows.identity import checked_flow
 from jobq.flows.listing import (
     FailedMember,
     FlowRow,
@@ -27,6 +26,7 @@ from jobq.flows.listing import (
     flow_page,
     is_flow,
     known_flow,
+    known_or_listed,
     purged_members,
     remove_flow,
     unserved,
@@ -387,7 +387,7 @@ def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     code 1: there are members of which no queue has a trace.
     """
     for one in flows:
-        checked_flow(one)
+        known_or_listed(session.client, one)
     checks, nlost = FlowCheck(session.client, lost), 0
     with session.operation(None, f"flows:{','.join(flows) or '*'}") as performed:
         for name, entries in session.from_each(None, lambda q: [(q.name, checks.drain(q.name))]):

@@ -13,11 +13,10 @@ from typing import Literal, NamedTuple, TypeVar
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import JobqError
-from jobq.flows import keys
 from jobq.flows.accepting import ends_in, results_at
 from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
-from jobq.flows.listing import flow_view, is_flow
+from jobq.flows.listing import flow_view, is_flow, take_off_list
 from jobq.flows.state import FLOW_OVER, FlowView, StepView
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PER_CHUNK, FlowChange
@@ -61,7 +60,7 @@ class FlowCheck:
     def _flow(self, flow: str, within: frozenset[str]) -> CheckedFlow:
         view = flow_view(self._client, flow) if is_flow(flow) else None
         if view is None:
-            self._client.command("ZREM", keys.flow_names(self._client.namespace), flow)
+            take_off_list(self._client, flow)
             return CheckedFlow(flow, "")
         ended, lost = 0, list[str]()
         if view.facts.state != "open":

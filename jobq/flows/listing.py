@@ -17,7 +17,7 @@ from jobq.client.pipelining import run_each
 from jobq.durations import lasting
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.flows import keys
-from jobq.flows.identity import LONGEST_NUMBER, checked_flow, member_mid
+from jobq.flows.identity import LONGEST_FLOW, LONGEST_NUMBER, checked_flow, member_mid
 from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PURGED
@@ -73,14 +73,32 @@ def flow_page(
 def flow_ids(client: Client, most: int = MOST_READ) -> list[str]:
     """Return the ids of the newest flows, of those that are gone, too."""
     reply = client.command("ZRANGE", keys.flow_names(client.namespace), 0, most - 1, "REV")
-    return [raw.decode("utf-8", "backslashreplace") for raw in reply]
+    return [_shown(raw) for raw in reply]
+
+
+def take_off_list(client: Client, flow: str) -> None:
+    """Take a name off the list, if it is there."""
+    if names := _names_on_list(client, flow):
+        client.command("ZREM", keys.flow_names(client.namespace), *names)
+
+
+def _names_on_list(client: Client, flow: str) -> list[bytes]:
+    """Return what the list shows as this text: of what no flow is called, any bytes may stand there."""
+    index = keys.flow_names(client.namespace)
+    if is_flow(flow):
+        return [] if client.command("ZSCORE", index, flow) is None else [flow.encode()]
+    return [raw for raw in client.command("ZRANGE", index, 0, -1) if _shown(raw) == flow]
+
+
+def _shown(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def remove_flow(client: Client, flow: str) -> str:
     """Delete a flow that is over or was never begun, also from the list; 'removed', 'running' or 'gone'."""
     word = FlowStore(client, flow).remove()
     if word != "running":
-        client.command("ZREM", keys.flow_names(client.namespace), flow)
+        take_off_list(client, flow)
     return word
 
 
@@ -88,8 +106,7 @@ def _indexed(client: Client, first: int) -> list[tuple[str, int]]:
     index, last = keys.flow_names(client.namespace), first + PER_CALL - 1
     reply = client.command("ZRANGE", index, first, last, "REV", "WITHSCORES")
     return [
-        (raw.decode("utf-8", "backslashreplace"), _whole(score))
-        for raw, score in zip(reply[::2], reply[1::2], strict=True)
+        (_shown(raw), _whole(score)) for raw, score in zip(reply[::2], reply[1::2], strict=True)
     ]
 
 
@@ -133,12 +150,24 @@ def flow_view(client: Client, flow: str) -> FlowView | None:
 
 def known_flow(client: Client, flow: str) -> FlowView:
     """Return a flow. Raises ConfigError, with the nearest id, for one that isn't there."""
-    view = flow_view(client, checked_flow(flow)) if ":" in flow else None
+    view = flow_view(client, flow) if is_flow(flow) else None
     if view is not None:
         return view
     near = get_close_matches(flow, flow_ids(client, KNOWN), 1)
     hint = f"did you mean {near[0]!r}?" if near else "jobq flow list shows those that there are"
-    raise ConfigError(f"there is no flow {flow!r} (name:id), or it is over and was deleted; {hint}")
+    if is_flow(flow):
+        raise ConfigError(f"there is no flow {flow!r}, or it is over and was deleted; {hint}")
+    raise ConfigError(
+        f"{flow!r:.100} is not the id of a flow, which is name:id of up to {LONGEST_FLOW} letters, digits and any of "
+        f"_:@+-; {hint}"
+    )
+
+
+def known_or_listed(client: Client, flow: str) -> str:
+    """Return the name of a flow that is there or on the list. Raises as `known_flow` for others."""
+    if not _names_on_list(client, flow):
+        known_flow(client, flow)
+    return flow
 
 
 class FailedMember(NamedTuple):

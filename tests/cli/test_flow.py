@@ -150,8 +150,11 @@ def test_signal_ends_a_wait(cli, client, approved):
         (["signal", "import:1", "approved", "yes"], "value 'yes' is not JSON"),
         (["retry", "import:1", "none"], "has no step 'none'; it has approved, mail"),
         (["cancel", "import:2", "--yes"], "did you mean 'import:1'"),
-        (["rm", "nothing"], "there is no flow 'nothing'"),
-        (["check", "import:1", "import:\udcff"], "take name:id"),
+        (["rm", "import:2"], "there is no flow 'import:2', or it is over and was deleted; did you"),
+        (["rm", "nothing"], "'nothing' is not the id of a flow, which is name:id of up to 64 "),
+        (["check", "import:1", "import:\udcff"], r"'import:\udcff' is not the id of a flow"),
+        (["show", ""], "any of _:@+-; jobq flow list shows those that there are"),
+        (["check", "import:" + "1" * 64], "is not the id of a flow, which is name:id of up to 64"),
     ],
 )
 def test_bad_words_are_refused(cli, approved, words, says):
@@ -238,6 +241,27 @@ def test_check_reports_members_without_a_trace(cli, client):
     assert (done.code, done.out) == (0, "import:1: running; 1 end of members found\n")
     client.command("ZADD", keys.flow_names(client.namespace), 1, "import:gone")
     assert cli("flow", "check", "--json").records[0]["flow"] in ("import:1", "import:gone")
+
+
+def test_check_says_gone_only_of_what_is_on_the_list(cli, client):
+    begun(client, "import:2026")
+    index = keys.flow_names(client.namespace)
+    for asked in ("import:2025", "import"):
+        found = cli("flow", "check", asked)
+        assert (found.code, found.out) == (2, "")
+        assert "did you mean 'import:2026'?" in found.err
+    client.command("ZADD", index, 1, "import:2025")
+    found = cli("flow", "check", "import:2025")
+    assert (found.code, found.out) == (0, "import:2025: gone; taken off the list\n")
+    assert client.command("ZRANGE", index, 0, -1) == [b"import:2026"]
+
+
+def test_check_takes_names_off_the_list_that_are_no_text(cli, client):
+    index = keys.flow_names(client.namespace)
+    client.command("ZADD", index, 1, b"\xff\xfe:1", 1, b"no flow", 1, "\\xff\\xfe:1")
+    found = cli("flow", "check")
+    assert (found.code, found.out.count("gone; taken off the list")) == (0, 3)
+    assert client.command("ZCARD", index) == 0
 
 
 def test_step_whose_queue_no_worker_serves_is_named_by_show_why_and_doctor(cli, client):

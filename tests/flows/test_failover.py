@@ -99,6 +99,11 @@ class OfThree:
         )
         wait_for(lambda: _replicates(replica, identity), "no replica")
         wait_for(lambda: replica.redis.info()["master_link_status"] == "up", "no link")
+        itself = self._spread.identity(replica)
+        # A node that has only heard of it would not believe it later that it is the master.
+        wait_for(
+            lambda: all(_follows(one, itself, identity) for one in self._spread.nodes), "unknown"
+        )
         wait_for(lambda: master.redis.execute_command("WAIT", 1, 1000), "no copy")
         replica.process.send_signal(signal.SIGSTOP)
         # Else what is sent to it waits in its socket, and is read after all.
@@ -109,7 +114,7 @@ class OfThree:
         replica.redis.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
         wait_for(lambda: role(replica) == "master", "no failover")
         left = [one for one in self._spread.nodes if one is not master]
-        wait_for(lambda: all(_serves(one, replica.port, number) for one in left), "nobody knows")
+        wait_for(lambda: all(_learns(one, replica, number) for one in left), "nobody knows")
         self._spread.nodes[number] = replica
         self._others.remove(replica)
 
@@ -141,6 +146,24 @@ def _replicates(replica: Node, identity: str) -> bool:
         return bool(replica.redis.execute_command("CLUSTER", "REPLICATE", identity))
     except Exception:  # it doesn't know that node yet
         return False
+
+
+def _follows(node: Node, identity: str, master: str) -> bool:
+    """Whether a node knows this one as a replica of that master, and is connected to it."""
+    lines = str(node.redis.execute_command("CLUSTER", "NODES"))
+    return any(
+        words[0] == identity and words[3] == master and words[7] == "connected"
+        for words in map(str.split, lines.splitlines())
+    )
+
+
+def _learns(node: Node, replica: Node, number: int) -> bool:
+    """Whether a node knows the new master. If not, they meet again: what was told once may have been lost."""
+    if _serves(node, replica.port, number):
+        return True
+    bus = replica.redis.config_get("cluster-port")["cluster-port"]
+    node.redis.execute_command("CLUSTER", "MEET", HOST, replica.port, bus)
+    return False
 
 
 def _serves(node: Node, port: int, number: int) -> bool:

@@ -17,6 +17,8 @@ SOAK = os.environ.get("JOBQ_FLOWS") == "soak"
 NHISTORIES = 2_000 if SOAK else 40
 #: Those that a few histories notice; all of them in a soak.
 SOWN = [fault for fault in FAULTS if SOAK or not fault.rare]
+#: Two thousand histories take longer than any other test may.
+pytestmark = [pytest.mark.one_server, *([pytest.mark.timeout(7_200)] if SOAK else [])]
 
 
 @pytest.fixture
@@ -34,7 +36,6 @@ def lives(server: Any, redis: Any) -> Any:
     client.close()
 
 
-@pytest.mark.one_server
 def test_no_history_hangs_or_sends_a_step_twice(lives: Any):
     kills = 0
     for seed in range(NHISTORIES):
@@ -46,7 +47,6 @@ def test_no_history_hangs_or_sends_a_step_twice(lives: Any):
     assert kills > NHISTORIES
 
 
-@pytest.mark.one_server
 @pytest.mark.parametrize("fault", SOWN, ids=[fault.name for fault in SOWN])
 def test_histories_notice_a_fault(fault: Fault, lives: Any, tmp_path: Any):
     with sown(fault, tmp_path):
