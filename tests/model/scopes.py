@@ -369,6 +369,16 @@ SCOPES = (  # those that take long first
         workers="A",
     ),
     Scope(
+        "keys in turn, with more in each line than one turn takes",
+        {"keyed": KEYED, "plain": PLAIN},
+        {"enqueue": 2, "fail": 0, "forget": 0},
+        mids=("m1", "m2", "m3", "m4"),
+        batches=("m1,m2,m3", "m2,m3,m4"),
+        endings=("done",),
+        actions=(),
+        workers="A",
+    ),
+    Scope(
         "keys that rest and wake",
         {"keyed": KEYED, "plain": PLAIN},
         {"enqueue": 2, "fail": 1, "forget": 0},
