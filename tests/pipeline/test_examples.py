@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,14 @@ from pathlib import Path
 import click
 import pyspark
 import pytest
+from deltalake import DeltaTable
 
+from examples.spark import delta
 from examples.spark.cluster import cluster
 from jobq.cli.app import app
 from jobq.pipeline.environment import spark_variables
+
+from .reading.conftest import events  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "examples" / "spark"
@@ -51,6 +56,48 @@ def test_notebook_enqueues_once_however_often_it_runs(valkey_client, tmp_path):
     assert re.search(r"\| *mail\| *[0-4]\| *0\| *44\| *0\|", again)
     assert re.search(r"\|shop\.remind\| *done\| *44\|", again)
     assert "LookupError" in again
+
+
+#: The second batch is in the table, and Spark doesn't know it yet.
+KILLED = """
+import os, signal, sys
+from examples.spark import delta
+from jobq.pipeline import session
+write = delta.write_deltalake
+def dying(table, *args, **words):
+    write(table, *args, **words)
+    if delta.DeltaTable(table).version() == 1:
+        os.killpg(0, signal.SIGKILL)
+delta.write_deltalake = dying
+events = session(master="local[2]", memory="512m", fast=True).readStream.format("jobq")
+delta.keep(events.option("maxRowsPerTrigger", 40).load(), *sys.argv[1:])
+"""
+
+
+@pytest.mark.timeout(1800)
+def test_stream_into_a_delta_table_has_each_event_once_when_killed_between_two_commits(
+    spark,
+    valkey_client,
+    tmp_path,
+    events,  # noqa: F811
+):
+    table, checkpoint = str(tmp_path / "events"), str(tmp_path / "checkpoint")
+    events("low", 90)
+    events("high", 30)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, table, checkpoint],
+        env={**os.environ, "JOBQ_URL": valkey_client.url, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, start_new_session=True,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert DeltaTable(table).to_pyarrow_table().num_rows == 80
+    assert len(list(Path(checkpoint, "commits").glob("[0-9]*"))) == 1
+    events("low", 25, start=90)
+    source = spark.readStream.format("jobq").option("url", valkey_client.url)
+    delta.keep(source.load(), table, checkpoint)
+    rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+    found = {(row["queue"], row["entry_at"], row["entry_seq"]) for row in rows}
+    assert len(rows) == len(found) == 145
 
 
 @pytest.mark.timeout(1800)
