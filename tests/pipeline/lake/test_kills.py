@@ -24,10 +24,14 @@ from jobq.pipeline.lake import erase, inspection, upkeep
 from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.lake import Lake
+from jobq.queue.queue import Queue
 from tests.pipeline.lake import jobs_to_ingest
 from tests.pipeline.lake.conftest import batches, mids, rows
+from tests.pipeline.lake.test_erase import traces
 
-PROGRAM, UPKEEP = (Path(__file__).with_name(f"{name}_program.py") for name in ("ingest", "upkeep"))
+PROGRAM, UPKEEP, ERASE = (
+    Path(__file__).with_name(f"{name}_program.py") for name in ("ingest", "upkeep", "erase")
+)
 ROOT = Path(__file__).resolve().parents[3]
 SOAK = os.environ.get("JOBQ_PIPELINE") == "soak"
 #: Who reads, and how often it is killed; after how many rounds the upkeep beside is killed.
@@ -38,6 +42,8 @@ LONG = [
     pytest.param((("cluster", 8),), 5, id="cluster"),
 ]
 QUEUES = ("low", "high")
+#: The producer waits while a queue has so many: a stream keeps 100,000.
+MOST_UNREAD = 5_000
 #: Events of a day that upkeep expires.
 NOLD = 300
 DAY_MS = 86_400_000
@@ -54,7 +60,7 @@ def work(valkey, valkey_redis, valkey_client) -> Iterator[threading.Event]:
          "--queues", ",".join(QUEUES), "--processes", "1"],
         cwd=ROOT, env={**os.environ, "JOBQ_URL": valkey.url}, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    producer = threading.Thread(target=_produce, args=(over,))
+    producer = threading.Thread(target=_produce, args=(over, valkey_client))
     producer.start()
     yield over
     over.set()
@@ -63,14 +69,22 @@ def work(valkey, valkey_redis, valkey_client) -> Iterator[threading.Event]:
     assert worker.wait(300) == 0
 
 
-def _produce(over: threading.Event) -> None:
+def _produce(over: threading.Event, client: Client) -> None:
     numbers = count()
     while not over.is_set():
-        for number in islice(numbers, 40):
-            jobs_to_ingest.fine.enqueue(number)
-            jobs_to_ingest.fails_at_times.enqueue(number)
+        # Streams that overrun while a cluster starts would lose events.
+        if all(_unread(client, queue) < MOST_UNREAD for queue in QUEUES):
+            for number in islice(numbers, 40):
+                jobs_to_ingest.fine.enqueue(number)
+                jobs_to_ingest.fails_at_times.enqueue(number)
         # Producers that leave the others some of the machine.
         over.wait(0.05)
+
+
+def _unread(client: Client, queue: str) -> int:
+    """Events in the queue's stream, which the ingest trims, and those that its messages will add."""
+    ready = Queue(queue, client).admin.counts().ready
+    return ready + int(client.command("XLEN", offsets.events_key(client.namespace, queue)))
 
 
 def killed(url: str, lake: str, when: str, log: Path) -> int:
@@ -150,18 +164,63 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
     erase.begin(lake, gone, "a test")
     erase.finish(lake, Engine("local"))
     written = {key: offsets.events_tail(valkey_client, key).n for key in keys}
+    state = state_of(lake.table("events"), "jobq-events")
+    assert state.lost == {}
     found = [(row["queue"], row["entry_at"], row["entry_seq"]) for row in rows(lake)]
     assert len(found) == len(set(found)) == sum(written.values()) + NERASED
     kept = mids(lake, "kept")
     assert kept == {f"m{number}": 1 for number in range(NERASED + 1, 2 * NERASED + 1)}
-    state = state_of(lake.table("events"), "jobq-events")
     assert state.expired == NOLD
     assert state.rows >= sum(told) > 0
     assert all(finding.level == "ok" for finding in inspection.check(lake))
 
 
-def _busy(client: Client) -> bool:
-    from jobq.queue.queue import Queue
+@pytest.mark.timeout(7200 if SOAK else 1800)
+@pytest.mark.parametrize(
+    ("when", "kills"), [("local", 30), ("spark", 12)] if SOAK else [("spark", 1)]
+)
+def test_each_row_is_there_or_erased_when_the_erasure_is_killed_again_and_again(
+    lake, ingest, write, tmp_path, when, kills
+):
+    first, size, nfiles = 10_000, 20, 12
+    for number in range(nfiles):
+        write("low", size, first=first + size * number)
+        ingest.events()
+    every = {f"m{first + number}" for number in range(size * nfiles)}
+    gone = {mid for mid in every if int(mid[1:]) % 3 == 0}
+    erase.begin(lake, [erase.Erasable("mid", None, mid) for mid in gone], "a test")
+    for number in range(kills):
+        _killed_erasure(lake, when, tmp_path / "log", step=number % (nfiles // 2) + 1)
+        found = mids(lake)
+        assert set(found.values()) == {1}
+        assert every - gone <= found.keys() <= every
+        erased = state_of(lake.table("events"), "jobq-events").erased
+        assert erased == len(every) - len(found)
+        faults = [one.text for one in inspection.check(lake) if one.level == "fail"]
+        assert bool(faults) == bool(erase.pending(lake))
+        assert all("--resume" in fault for fault in faults), faults
+    erase.finish(lake, Engine("local"))
+    assert mids(lake).keys() == every - gone
+    assert traces(Path(lake.store.uri), *gone) == []
+    assert all(finding.level == "ok" for finding in inspection.check(lake))
 
+
+def _killed_erasure(lake: Lake, when: str, log: Path, step: int) -> None:
+    """Kill an erasure and its executors at any moment of this step or the next ones; it may be over before."""
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(ERASE), lake.store.uri, when],
+            stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, cwd=ROOT,
+        )  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(step):
+        assert process.stdout.readline(), log.read_text()
+    time.sleep(random.random() * 0.3)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), log.read_text()
+
+
+def _busy(client: Client) -> bool:
     counts = [Queue(queue, client).admin.counts() for queue in QUEUES]
     return any(one.ready or one.delayed or one.locked for one in counts)
