@@ -5,6 +5,9 @@ process of its own, and what they and all that they start take is measured: CPU 
 events, a fifth of the lake's, are ingested from streams of a server. The cost of an event is the slope between two
 lakes, so that the start of Python and of a JVM, which costs the same at every size, isn't in it.
 
+The refresh of job_runs and rollup_hourly after one million further events is measured beside each lake: it has to cost
+the same beside a large one.
+
 What was measured is kept by size and step. --report writes all of it into docs/guides/spark/scale.md.
 """
 
@@ -58,6 +61,8 @@ STEPS = {
     "report": "`jobq report all --html`",
 }
 ON_SPARK = ("rollup", "report")
+#: Measured after `rollup`, for the same number of events beside each lake.
+REFRESH = "refresh"
 WEIGHTS = {
     "Redis": "in a stream of Redis", "lake, ingested": "in the lake, as ingested",
     "lake, compacted": "in the lake, compacted", "job_runs": "in `job_runs`, for each event",
@@ -103,6 +108,9 @@ def measured(size: int, engine: str, steps: list[str], known: dict[str, Any]) ->
     if "rollup" in steps:
         runs = sum(one.size for one in live_files(lake.table(JOB_RUNS.name)))
         sizes["job_runs"] = runs / found["events"]
+    if REFRESH in steps:
+        count = appended(lake, part=(0.0, 1.0), seed=20_000, day=1)
+        _note(found, REFRESH, "spark", count, spent("lake", "compact", *place))
     shutil.rmtree(path)
     return found
 
@@ -117,26 +125,32 @@ def _note(found: dict[str, Any], name: str, engine: str, count: int, one: Spent)
 
 def made(lake: Lake, size: int) -> int:
     """Write the lake as an ingest of batches leaves it, without a server; return the number of events."""
-    count = 0
-    for number in range(size):
-        table = events(
-            round(BATCH / PER_MESSAGE),
-            seed=number,
-            days=1,
-            part=(number / size, (number + 1) / size),
-        )
-        # Attempts of one part end in the next one: no two of a queue have the same place.
-        seq = pc.add(table["entry_seq"], pa.scalar(number * 100_000, pa.int32()))
-        at = table.schema.get_field_index("entry_seq")
-        [batch] = table.set_column(at, table.schema.field(at), seq).combine_chunks().to_batches()
-        rows = to_lake(batch)
-        files: list[DataFile] = []
-        for first in range(0, rows.num_rows, FILE):
-            files += write_rows(lake.below(EVENTS.name), EVENTS, rows.slice(first, FILE))
-        state = state_of(lake.table(EVENTS.name), EVENTS.app)
-        commit_batch(lake, EVENTS, files, state.following({}, rows.num_rows, {}, bad=0, remade=[]))
-        count += rows.num_rows
-    return count
+    return sum(
+        appended(lake, part=(number / size, (number + 1) / size), seed=number, apart=number)
+        for number in range(size)
+    )
+
+
+def appended(
+    lake: Lake, *, part: tuple[float, float], seed: int, day: int = 0, apart: int = 0
+) -> int:
+    """Commit a batch of events of a part of a day, as an ingest would; return their number.
+
+    apart: attempts of one part end in the next one. With different numbers, no two of a queue have the same place.
+    """
+    table = events(
+        round(BATCH / PER_MESSAGE), seed=seed, days=1, part=part, start_ms=START_MS + day * DAY_MS
+    )
+    seq = pc.add(table["entry_seq"], pa.scalar(apart * 100_000, pa.int32()))
+    at = table.schema.get_field_index("entry_seq")
+    [batch] = table.set_column(at, table.schema.field(at), seq).combine_chunks().to_batches()
+    rows = to_lake(batch)
+    files: list[DataFile] = []
+    for first in range(0, rows.num_rows, FILE):
+        files += write_rows(lake.below(EVENTS.name), EVENTS, rows.slice(first, FILE))
+    state = state_of(lake.table(EVENTS.name), EVENTS.app)
+    commit_batch(lake, EVENTS, files, state.following({}, rows.num_rows, {}, bad=0, remade=[]))
+    return rows.num_rows
 
 
 def ingested(path: Path, size: int, engine: str, sizes: dict[str, float]) -> tuple[int, Spent]:
@@ -214,7 +228,7 @@ def document(found: Mapping[str, Any]) -> Iterator[str]:
     """The figures and the plan as Markdown."""
     sizes = sorted(found["sizes"].values(), key=lambda one: one["events"])
     yield from head(found["heads"], "each command once; CPU of all its processes")
-    yield from ("", *costs(sizes), "", *weights(sizes), "", *plan(sizes))
+    yield from ("", *costs(sizes), "", *refreshes(sizes), "", *weights(sizes), "", *plan(sizes))
 
 
 def costs(sizes: list[dict[str, Any]]) -> Iterator[str]:
@@ -232,6 +246,16 @@ def costs(sizes: list[dict[str, Any]]) -> Iterator[str]:
                 f"{step['python'] >> 20:,} MiB | {java} |"
             )
             before = step
+
+
+def refreshes(sizes: list[dict[str, Any]]) -> Iterator[str]:
+    """A row per size of lake: what the same number of new events takes, and how often what the smallest takes."""
+    found = [(one["events"], one["steps"][REFRESH]) for one in sizes if REFRESH in one["steps"]]
+    yield "| refresh after one million new events, beside a lake of | CPU s | times that of the smallest |"
+    yield "|---|---|---|"
+    for older, step in found:
+        times = step["cpu_s"] / found[0][1]["cpu_s"]
+        yield f"| {older / MILLION:.1f} M | {step['cpu_s']:.1f} | {times:.2f} |"
 
 
 def _of(sizes: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -300,12 +324,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("sizes", nargs="*", type=int, metavar="MILLIONS", default=SIZES)
     parser.add_argument("--engine", default="local", choices=("local", "spark"))
-    parser.add_argument("--steps", default=",".join(STEPS), help="comma-separated")
+    known = (*STEPS, REFRESH)
+    parser.add_argument("--steps", default=",".join(known), help="comma-separated")
     parser.add_argument("--report", action="store_true", help="only write what is known")
     chosen = parser.parse_args()
     steps = chosen.steps.split(",")
-    if unknown := set(steps) - set(STEPS):
-        parser.error(f"no step {', '.join(sorted(unknown))}; take of {', '.join(STEPS)}")
+    if unknown := set(steps) - set(known):
+        parser.error(f"no step {', '.join(sorted(unknown))}; take of {', '.join(known)}")
+    if REFRESH in steps and "rollup" not in steps:
+        parser.error(f"{REFRESH} follows rollup: give both")
     found: dict[str, Any] = {"heads": [], "sizes": {}}
     if RESULTS.exists():
         found = json.loads(RESULTS.read_text())
@@ -313,8 +340,8 @@ def main() -> None:
         adopt_orphans()
         found["heads"].append(described("bench.scale"))
         for size in chosen.sizes:
-            known = found["sizes"].get(str(size), {})
-            found["sizes"][str(size)] = measured(size, chosen.engine, steps, known)
+            before = found["sizes"].get(str(size), {})
+            found["sizes"][str(size)] = measured(size, chosen.engine, steps, before)
             FOLDER.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(found))
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.scale import STEPS, WEIGHTS, document
+from bench.scale import REFRESH, STEPS, WEIGHTS, document
 
 
 def lake(events: int) -> dict[str, Any]:
     """Every step takes ten seconds to start and 2 µs an event."""
     step = {"events": events, "engine": "spark", "cpu_s": 10 + events * 2e-6, "wall_s": 20.0}
-    steps = {name: {**step, "python": 300 << 20, "java": 1 << 30} for name in STEPS}
+    steps = {name: {**step, "python": 300 << 20, "java": 1 << 30} for name in (*STEPS, REFRESH)}
     return {"events": events, "steps": steps, "bytes": dict.fromkeys(WEIGHTS, 20.0)}
 
 
@@ -20,6 +20,7 @@ def test_plan_leaves_out_what_a_start_costs():
     assert said[0] == "- command: `python -m bench.scale`"
     assert "|  | spark | 5.0 M | 20.0 | 2.00 | 300 MiB | 1,024 MiB |" in said
     assert "| CPU hours, check | 0.1 | 0.6 | 5.6 |" in said
+    assert "| 5.0 M | 20.0 | 1.67 |" in said
     # Five steps of 2 µs, half of the cores idle: 20 s for each million.
     assert "| cores, 50% of them busy | 1 | 1 | 3 |" in said
     assert (
