@@ -129,9 +129,12 @@ class Client:
         state = CallState(self, self.words(script, keys, args), script)
         return self.perform(keys[0] if keys else "", state, by)
 
-    def ask(self, call: ScriptCall[T]) -> T:
-        """The result of a call. Raises what its `read` raises, UnavailableError, ServerFullError or ScriptError."""
-        by = exchange if call.repeatable else exchange_once
+    def ask(self, call: ScriptCall[T], by: Exchange | None = None) -> T:
+        """The result of a call. Raises what its `read` raises, UnavailableError, ServerFullError or ScriptError.
+
+        `by`: as for `perform`.
+        """
+        by = by or (exchange if call.repeatable else exchange_once)
         while True:
             state = CallState(self, self.words(call.script, call.keys, call.args), call.script)
             reply = self.perform(call.keys[0] if call.keys else "", state, by)

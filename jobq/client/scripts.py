@@ -60,6 +60,7 @@ class Script:
         self.order_numbered = _order(self.args[2:])
         #: Whether it keeps a record of its call for a while, so that a repetition is harmless.
         self.recorded = _RECORD.search(self.text) is not None
+        self.writes = "no-writes" not in self.text.partition("\n")[0]
 
     def misnamed(self, values: Mapping[str, Argument]) -> TypeError:
         """The error for arguments that are not those that the script unpacks."""

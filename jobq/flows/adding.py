@@ -80,7 +80,7 @@ class RunningFlow(StepList):
         super()._add(step)
         self._known.add(step.name)
         if isinstance(step, MapStep) and record.source == "stream":
-            add_members(self._client, self._store, step, facts.queue)
+            add_members(self._client, self.flow_id, step, facts.queue)
         drain_soon(self._client, facts.queue)
         return step
 

@@ -24,16 +24,24 @@ SEPARATOR = "\x1f"
 listeners: list[Callable[[Client, str], object]] = []
 
 
-def announce(client: Client, home: str, word: Word, flow: str, detail: str = "") -> None:
+def announce(
+    client: Client,
+    home: str,
+    word: Word,
+    flow: str,
+    detail: str = "",
+    durability: str | None = None,
+) -> None:
     """Say it; repeating it is harmless. home: the queue that the flow was announced at.
 
-    detail: of a signal its step, SEPARATOR and what comes with it; of a retry the step, '' for all.
+    detail: of a signal its step, SEPARATOR and what comes with it; of a retry the step, '' for all. durability: None
+    for the client's. NotDurableError if that isn't confirmed.
     """
     seal = seal_of(client)
     if seal is not None:
         text = f"{word}{SEPARATOR}{detail}"
         detail = seal.of("flow").close_text(home, flow, text)
-    queue_at(client, home).announce(word, flow, detail)
+    queue_at(client, home).announce(word, flow, detail, durability=durability)
     for listener in listeners:
         listener(client, home)
 

@@ -2,7 +2,8 @@
 
 A drainer reads entries, applies them at the flows, sends what became ready, and deletes the entries last. If it dies
 in between, the next drainer does the same again: each member counts once, and what is to be sent stays at the flow
-until it was sent.
+until it was sent. Where the client asks for a durability, it waits before it deletes: once for all entries of a batch,
+at each node where a flow took something in, until n replicas of that node have it, or its disk.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jobq.client.pipelining import commands
 from jobq.errors import (
     CodecError,
     ConfigError,
+    NotDurableError,
     ScriptError,
     ServerFullError,
     UnavailableError,
@@ -28,6 +30,7 @@ from jobq.flows.identity import Member, member_mid
 from jobq.flows.sending import Sending, StepSender, knows_flows
 from jobq.flows.store import PER_CALL, FlowStore
 from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
+from jobq.queue.durability import SharedConfirmation
 from jobq.queue.members import OutboxEntry, OutboxRecord
 from jobq.queue.queue import Queue
 
@@ -57,6 +60,8 @@ class Drainer:
         self._away: dict[str, int] = {}
         # Flows that have more to send than one call does.
         self._unfinished: set[str] = set()
+        # Keys of results that flows have now, of the entries that are taken.
+        self._kept: list[str] = []
         # Queue -> the last entry that waits for such a flow, and until when reading begins behind it.
         self._behind: dict[str, tuple[str, int]] = {}
 
@@ -103,7 +108,8 @@ class Drainer:
                 return taken
             for flow in waiting:
                 # The drainer that reads this goes on where this call stopped.
-                announce(self.client, queue, "look", flow)
+                # A queue that loses this in a failover has the entries that are deleted next.
+                announce(self.client, queue, "look", flow, durability="memory")
             taken += len(entries)
             left = source.flow_outbox_drop([entry.entry_id for entry in entries], self._id)
             if not left or (is_rest and most is not None):
@@ -135,6 +141,7 @@ class Drainer:
         """Take entries to their flows; those flows whose next steps couldn't be sent yet."""
         sending, stuck = self._sending(read_at), set()
         self._unfinished.clear()
+        self._kept.clear()
         self._away = {flow: until for flow, until in self._away.items() if read_at < until}
         said = heard(entries)
         for flow in self._sealed_for_others(said):
@@ -142,7 +149,7 @@ class Drainer:
                 "what queue %s says to flow %s is sealed, and this process has no key: set JOBQ_CODEC_KEYS, or leave "
                 "it to processes that have them", queue.name, flow,
             )  # fmt: skip
-            self._away[flow] = self._clock() + PASS_OVER_NS
+            self._pass_over(flow)
         for flow in sorted(said.keys() - self._away.keys()):
             try:
                 sender = StepSender(sending, flow)
@@ -151,18 +158,35 @@ class Drainer:
                     stuck.add(flow)
                 if sender.has_more:
                     self._unfinished.add(flow)
-            except (UnavailableError, ServerFullError) as error:
+            except (UnavailableError, ServerFullError, NotDurableError) as error:
                 # On a full server, what others say is taken: that frees memory.
                 if isinstance(error, UnavailableError) and not self.client.is_cluster:
                     raise
                 _log.warning("what queue %s says to flow %s waits: %s", queue.name, flow, error)
-                self._away[flow] = self._clock() + PASS_OVER_NS
+                self._pass_over(flow)
             except (ScriptError, ConfigError, CodecError) as error:
                 # Damaged keys of one flow must not keep the others waiting; anything else can be put right.
                 if not _is_damage(error):
                     raise
                 _log.error("flow %s can't take what queue %s says: %s", flow, queue.name, error)
+        self._confirm(queue, sending.confirmation, said)
         return stuck
+
+    def _pass_over(self, flow: str) -> None:
+        self._away[flow] = self._clock() + PASS_OVER_NS
+
+    def _confirm(self, queue: Queue, confirmation: SharedConfirmation, said: Heard) -> None:
+        """Wait until what the flows took in is durable; then delete the results that they have."""
+        if missing := confirmation.missing():
+            self.client.look_again()
+            for flow in said.keys() - self._away.keys():
+                self._pass_over(flow)
+            _log.warning(
+                "what queue %s says to flows is not durable there, as durability=%r asks, and stays: %s",
+                queue.name, self.client.durability, missing,
+            )  # fmt: skip
+        elif self._kept:
+            commands(self.client, queue.wake_key, [("UNLINK", one) for one in self._kept])
 
     def _sealed_for_others(self, said: Heard) -> set[str]:
         """Flows to which something sealed was said, if this process has no key. Processes with a key take it.
@@ -185,7 +209,14 @@ class Drainer:
     def _sending(self, read_at: int) -> Sending:
         until = read_at + round(GIVE_UP_S * 1e9)
         read = self._clock
-        return Sending(self.client, lambda: read() < until, self.unapplied, said=self._said_at.add)
+        confirmation = SharedConfirmation(self.client)
+        return Sending(
+            self.client,
+            lambda: read() < until,
+            self.unapplied,
+            confirmation,
+            said=self._said_at.add,
+        )
 
     def unapplied(self, queue: str, flow: str) -> list[FlowChange]:
         """What the outbox of a queue has to say about members of a flow, without a claim."""
@@ -197,18 +228,17 @@ class Drainer:
         return changes
 
     def _apply(self, queue: Queue, store: FlowStore, said: Sequence[Said | Done]) -> Applied:
-        """Apply what was said to one flow, in order; then delete the results that it has now."""
+        """Apply what was said to one flow, in order."""
         applied = None
         for some in in_calls(self._changes(queue, store.flow, said)):
             applied = store.apply(f"q{queue.name}", some)
-            kept = [
-                queue.result_key(member_mid(store.flow, one.step, one.number))
-                for one in some
-                if one.kind == "done" and one.detail is not None
-            ]
             # What a flow refused may be a result that it asks for later, when a check has put it in order.
-            if kept and not applied.refused:
-                commands(self.client, queue.wake_key, [("UNLINK", one) for one in kept])
+            if not applied.refused:
+                self._kept += [
+                    queue.result_key(member_mid(store.flow, one.step, one.number))
+                    for one in some
+                    if one.kind == "done" and one.detail is not None
+                ]
         return applied or store.apply(f"q{queue.name}", [])
 
     def _changes(self, queue: Queue, flow: str, said: Sequence[Said | Done]) -> list[FlowChange]:

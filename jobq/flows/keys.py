@@ -15,6 +15,7 @@ retried            string: a bit for each member that was revived and hasn't end
 failed             hash, `step:number` -> why it isn't done, of 1,000 members at most
 results            hash, `step:number` -> result; `step:0` of a wait is the value of its signal
 todo               hash, step -> what is to be sent: kind, stamp, how often it was answered; `^` -> the parent's word
+durable            string, for a minute: the last write of a drainer that waits for disks or replicas
 =================  =======================================================================
 
 `jobq:flows`, outside any slot, is a sorted set: flow -> when it was started, epoch ms.
@@ -27,6 +28,7 @@ from jobq.client.names import checked_name
 NAMES = (
     "meta", "steps", "calls", "items", "done", "ended", "retried", "failed", "results", "todo",
 )  # fmt: skip
+MARK = "durable"
 
 
 def base(namespace: str, flow: str) -> str:

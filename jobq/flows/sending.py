@@ -27,6 +27,7 @@ from jobq.flows.types import PER_CHUNK, PURGED, Applied, FlowChange, Reserved, T
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of
 from jobq.queue import keys
+from jobq.queue.durability import SharedConfirmation
 from jobq.queue.queue import Content, Queue
 
 #: How long the mid of a step that is done stays taken.
@@ -41,12 +42,14 @@ _log = logging.getLogger("jobq.flows")
 class Sending(NamedTuple):
     """How to send. may_go: False once too long ago was read what is sent. unapplied: what a queue has to say.
 
-    said: called with the queue where something was said to another flow.
+    confirmation: of what flows take in and forget. said: called with the queue where something was said to another
+    flow.
     """
 
     client: Client
     may_go: Callable[[], bool]
     unapplied: Callable[[str, str], Sequence[FlowChange]]
+    confirmation: SharedConfirmation
     depth: int = 0
     said: Callable[[str], object] = bool
 
@@ -56,7 +59,7 @@ class StepSender:
 
     def __init__(self, sending: Sending, flow: str) -> None:
         self._sending, self._client = sending, sending.client
-        self.flow, self.store = flow, FlowStore(sending.client, flow)
+        self.flow, self.store = flow, FlowStore(sending.client, flow, sending.confirmation)
         #: Stamps of what no other drainer has sent without a trace.
         self._known: set[int] = set()
         self._pages = PAGES_PER_CALL
@@ -325,7 +328,15 @@ class StepSender:
             return True
         above = StepSender(self._sending._replace(depth=self._sending.depth + 1), parent)
         change = FlowChange("done" if state == "done" else "dead", step)
-        return above.send_all(above.store.apply(f"f{self.flow}", [change]))
+        if not above.send_all(above.store.apply(f"f{self.flow}", [change])):
+            return False
+        # This flow forgets that it has said so, and the parent may be at another node.
+        return self._is_durable(self._sending.confirmation.missing())
+
+    def _is_durable(self, missing: str) -> bool:
+        if missing:
+            _log.warning("what flow %s sent is not durable: %s", self.flow, missing)
+        return not missing
 
 
 _SENDING: dict[str, Callable[[StepSender, TodoItem], bool]] = {

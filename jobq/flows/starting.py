@@ -34,6 +34,7 @@ from jobq.flows.types import PER_CHUNK, StoredFlow, StoredStep
 from jobq.jobs.codec import FLOW_HEADER, CallEncoder
 from jobq.jobs.job import Job
 from jobq.jobs.signing import seal_of
+from jobq.queue.durability import SharedConfirmation
 
 T = TypeVar("T")
 #: How long a sub-flow, and a flow that was announced, waits for its begin.
@@ -47,22 +48,23 @@ RESULT_S = 86_400.0
 def started(flow: Definition) -> FlowRun:
     """Start a definition that was checked."""
     client = client_of(flow.client)
-    planned = Planned(client, flow)
+    confirmation = SharedConfirmation(client)
+    planned = Planned(client, flow, confirmation=confirmation)
     for queue in planned.queues:
         queue_at(client, queue).know_flows()
     run = FlowRun(flow.name, flow.id, client=client)
     if planned.store() == "over":
         return run
+    confirmation.check(f"flow {flow.flow_id} is stored")
     announce(client, flow.home, "begin", flow.flow_id)
     # From here on the flow is accepted: it stays until a worker comes, however long that takes.
     planned.keep()
     for one in planned.flow_ids:
         put_on_list(client, one)
     drain_soon(client, flow.home)
-    store = FlowStore(client, flow.flow_id)
     for step in flow.steps.values():
         if isinstance(step, MapStep) and source_of(step) == "stream":
-            add_members(client, store, step, flow.home)
+            add_members(client, flow.flow_id, step, flow.home)
             drain_soon(client, flow.home)
     return run
 
@@ -70,8 +72,16 @@ def started(flow: Definition) -> FlowRun:
 class Planned:
     """A definition as it is stored, with its sub-flows."""
 
-    def __init__(self, client: Client, flow: Definition, parent: str = "") -> None:
+    def __init__(
+        self,
+        client: Client,
+        flow: Definition,
+        parent: str = "",
+        *,
+        confirmation: SharedConfirmation,
+    ) -> None:
         self._client, self._flow, self._parent = client, flow, parent
+        self._confirmation = confirmation
         self.steps = tuple(
             [
                 stored_step(client, flow.flow_id, flow.home, step, is_sub=bool(parent))
@@ -79,7 +89,7 @@ class Planned:
             ]
         )
         self.subs = [
-            Planned(client, step.sub, f"{flow.flow_id}.{step.name}")
+            Planned(client, step.sub, f"{flow.flow_id}.{step.name}", confirmation=confirmation)
             for step in flow.steps.values()
             if isinstance(step, SubFlowStep)
         ]
@@ -113,7 +123,7 @@ class Planned:
         for sub in self.subs:
             sub.store()
         flow = self._flow
-        store = FlowStore(self._client, flow.flow_id)
+        store = FlowStore(self._client, flow.flow_id, self._confirmation)
         outcome = store.create(self._record())
         if outcome == "over":
             return outcome
@@ -233,14 +243,16 @@ def _too_long(step: MapStep[Any]) -> None:
     )
 
 
-def add_members(client: Client, store: FlowStore, step: MapStep[Any], home: str) -> None:
+def add_members(client: Client, flow: str, step: MapStep[Any], home: str) -> None:
     """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued.
 
     An item that no call can be made of fails the map: the same items would never complete it. If the iterable itself
     raises, the map stays open for the same call again.
     """
-    rows, queue = MemberRows(client, store.flow, step), queue_at(client, step.queue)
-    sender = StepSender(Sending(client, _always, Drainer(client).unapplied), store.flow)
+    rows, queue = MemberRows(client, flow, step), queue_at(client, step.queue)
+    confirmation = SharedConfirmation(client)
+    sender = StepSender(Sending(client, _always, Drainer(client).unapplied, confirmation), flow)
+    store = sender.store
     reserved = count = 0
     for chunk, items in enumerate(chunks(step.items)):
         count = chunk + 1
@@ -261,6 +273,7 @@ def add_members(client: Client, store: FlowStore, step: MapStep[Any], home: str)
     sealed = store.seal(step.name, count)
     if sealed != "ok":
         _refuse(store, step, sealed)
+    confirmation.check(f"map {step.name} of flow {flow} is complete")
     announce(client, home, "look", store.flow)
 
 

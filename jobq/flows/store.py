@@ -27,6 +27,7 @@ from jobq.flows.types import (
     Todo,
     TodoItem,
 )
+from jobq.queue.durability import SharedConfirmation
 
 T = TypeVar("T")
 #: Changes, members or fields of one call.
@@ -53,16 +54,21 @@ def _kind_and_step(change: FlowChange) -> tuple[str, str]:
 class FlowStore:
     """The flow `flow`, a `name:id`, on `client`. Threads may share it. Each call is harmless to repeat.
 
-    Every method takes `now`, epoch ms, in place of the server's clock: for tests.
+    Every method takes `now`, epoch ms, in place of the server's clock: for tests. confirmation: what its calls write is
+    confirmed by that, at once with others; then no thread shares it.
     """
 
-    def __init__(self, client: Client, flow: str) -> None:
+    def __init__(
+        self, client: Client, flow: str, confirmation: SharedConfirmation | None = None
+    ) -> None:
         self.client, self.flow = client, checked_flow(flow)
         self.prefix = keys.base(client.namespace, flow)
+        mark = f"{self.prefix}{keys.MARK}"
+        self._by = None if confirmation is None else confirmation.by(mark)
 
     def create(self, record: StoredFlow, *, now: int | None = None) -> str:
         """Store a flow; 'created', 'same', 'conflict' (another definition) or 'over'. It waits for its begin."""
-        return self.client.ask(self.create_call(record, now=now))
+        return self._ask(self.create_call(record, now=now))
 
     def create_call(self, record: StoredFlow, *, now: int | None = None) -> ScriptCall[str]:
         """`create` as a value."""
@@ -76,7 +82,7 @@ class FlowStore:
 
         What becomes ready by that is sent by the next drainer that applies something to the flow.
         """
-        return self.client.ask(self.add_steps_call(steps, now=now))
+        return self._ask(self.add_steps_call(steps, now=now))
 
     def add_steps_call(
         self, steps: Sequence[StoredStep], *, now: int | None = None
@@ -90,7 +96,7 @@ class FlowStore:
         'ok', 'full' (8 MiB a flow) or 'closed'.
         """
         args = (checked_step(step), chunk, packed_items(contents))
-        return self.client.ask(self._call("put", args, lambda reply: _text(reply[0])))
+        return self._ask(self._call("put", args, lambda reply: _text(reply[0])))
 
     def items(self, step: str, chunk: int) -> list[bytes]:
         """Return the stored calls of one chunk; [] behind the last one."""
@@ -99,7 +105,7 @@ class FlowStore:
 
     def reserve(self, step: str, chunk: int, count: int, *, now: int | None = None) -> Reserved:
         """Give numbers to the members of the next chunk, and note that all chunks before it are enqueued."""
-        return self.client.ask(self.reserve_call(step, chunk, count, now=now))
+        return self._ask(self.reserve_call(step, chunk, count, now=now))
 
     def reserve_call(
         self, step: str, chunk: int, count: int, *, now: int | None = None
@@ -116,7 +122,7 @@ class FlowStore:
         'sealed': it was, with another number of chunks. 'other': another number is reserved.
         What becomes ready by that is sent by the next drainer that applies something to the flow: announce a look.
         """
-        return self.client.ask(self.seal_call(step, chunks, now=now))
+        return self._ask(self.seal_call(step, chunks, now=now))
 
     def seal_call(self, step: str, chunks: int, *, now: int | None = None) -> ScriptCall[str]:
         """`seal` as a value."""
@@ -136,26 +142,24 @@ class FlowStore:
             else:
                 for one in some:
                     rows += (kind, step, one.entry or one.number, one.detail or b"")
-        return self.client.ask(
-            self._call("apply", (self._now(now), source, MOST_TODO, *rows), _applied)
-        )
+        return self._ask(self._call("apply", (self._now(now), source, MOST_TODO, *rows), _applied))
 
     def sent(self, items: Iterable[TodoItem], *, now: int | None = None) -> Applied:
         """Take off what was sent; what is left."""
         rows = [part for one in items for part in (one.step or _PARENT, one.stamp)]
-        return self.client.ask(self._call("sent", (self._now(now), MOST_TODO, *rows), _applied))
+        return self._ask(self._call("sent", (self._now(now), MOST_TODO, *rows), _applied))
 
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
         """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
 
         A page may be empty and have a next one.
         """
-        reply = self.client.ask(self._call("page", (step, what, cursor, limit), list))
+        reply = self._ask(self._call("page", (step, what, cursor, limit), list))
         return MemberPage(tuple(map(int, reply[1:])), int(reply[0]))
 
     def retried(self, step: str, numbers: Sequence[int], *, now: int | None = None) -> int:
         """Note that these members are about to be revived; how many of them had ended without being done."""
-        return self.client.ask(
+        return self._ask(
             self._call("retried", (self._now(now), step, *numbers), lambda reply: int(reply[0]))
         )
 
@@ -176,7 +180,7 @@ class FlowStore:
 
     def facts(self, *, now: int | None = None) -> FlowFacts | None:
         """Return what is stored; None for a flow that is gone."""
-        return self.client.ask(self.facts_call(now=now))
+        return self._ask(self.facts_call(now=now))
 
     def facts_call(self, *, now: int | None = None) -> ScriptCall[FlowFacts | None]:
         """`facts` as a value."""
@@ -184,7 +188,10 @@ class FlowStore:
 
     def remove(self) -> str:
         """Delete a flow that is over, or was never begun; 'removed', 'running' or 'gone'."""
-        return self.client.ask(self._call("remove", (), lambda reply: _text(reply[0])))
+        return self._ask(self._call("remove", (), lambda reply: _text(reply[0])))
+
+    def _ask(self, call: ScriptCall[T]) -> T:
+        return self.client.ask(call, self._by if call.script.writes else None)
 
     def _now(self, now: int | None) -> Argument:
         clock = self.client.clock
@@ -195,7 +202,7 @@ class FlowStore:
         return ScriptCall(script, tuple(self.prefix + key for key in script.keys), args, read)
 
     def _read(self, what: str, names: Sequence[str]) -> list[Any]:
-        return self.client.ask(self._call("read", (what, *names), lambda reply: reply[1:]))
+        return self._ask(self._call("read", (what, *names), lambda reply: reply[1:]))
 
     def _found(self, what: str, names: Sequence[str]) -> dict[str, bytes]:
         return {

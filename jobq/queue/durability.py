@@ -1,4 +1,4 @@
-"""Make an enqueue durable before it returns: on a disk, or on replicas.
+"""Make an enqueue durable before it returns, or many calls at once: on a disk, or on replicas.
 
 `memory`: the server has it, as the script's reply says. `disk`: the server answers only after fsync
 (appendfsync always), or WAITAOF reports the fsync. Under everysec, WAITAOF of Valkey 8.1 answers too early
@@ -19,16 +19,18 @@ from typing import Any
 from redis import exceptions as refused
 from redis.connection import Connection
 
-from jobq.client.connection import Client, exchange
+from jobq.client.connection import Client, Exchange, exchange
 from jobq.client.names import checked_name
-from jobq.client.numbered_calls import PASSING
+from jobq.client.numbered_calls import PASSING, CallState
 from jobq.client.runtime import runtime
-from jobq.client.scripts import Argument, Command
+from jobq.client.scripts import Command, wire
 from jobq.config import parse_durability
 from jobq.errors import ConfigError, NotDurableError
 
 #: Lifetime of the write that WAIT refers to.
 MARK_MS = 1_000
+#: Of one that stands for calls before it, until they are confirmed. Those that take longer are made again.
+SHARED_MARK_MS = 60_000
 #: Under everysec, two fsyncs are a second apart. A server that confirms sooner did not wait for one.
 HONEST_S = 0.5
 PROBES = 3
@@ -40,7 +42,7 @@ class Confirmation:
 
     def __init__(self, level: str, client: Client, call_key: str) -> None:
         self._level = level
-        self._word, self._replicas = parse_durability(level)
+        self._word, _ = parse_durability(level)
         self._within_s = client.settings.durable_within_s
         self._namespace = client.namespace
         self._call_key = call_key
@@ -74,38 +76,122 @@ class Confirmation:
             )
 
     def _wait(self, connection: Connection, asking: bool) -> None:
-        within_s = min(self._within_s, 0.8 * (connection.socket_timeout or math.inf))
-        within_ms = max(1, round(within_s * 1000))
-        commands: list[tuple[Argument, ...]] = [("SET", f"{self._call_key}~", "", "PX", MARK_MS)]
-        verb = "WAIT" if self._word == "replicas" else "WAITAOF"
-        needed = (self._replicas,) if self._word == "replicas" else (1, 0)
-        commands.append((verb, *needed, within_ms))
-        if asking:
-            commands.insert(0, ("ASKING",))
-        try:
-            reply = _exchange_all(connection, commands)[-1]
-        except refused.ResponseError as error:
-            if isinstance(error, PASSING):
-                # The script took effect. Its error would say that it didn't, so this is a lost connection.
-                connection.disconnect()
-                raise refused.ConnectionError(f"the server refused {verb}: {error}") from error
-            self._missing = f"the server refused {verb}: {error}"
-            return
-        self._missing = ""
-        if self._word == "replicas" and reply < self._replicas:
-            self._missing = (
-                f"{reply} of {self._replicas} replicas had it within {within_s:g} s "
-                f"(run {self._replicas + 1}, so that one may be away)"
+        written = _each(asking, ("SET", f"{self._call_key}~", "", "PX", MARK_MS))
+        _, self._missing = _waited(connection, self._level, self._within_s, written)
+
+
+class SharedConfirmation:
+    """One confirmation of many calls, perhaps at several nodes: `by` makes each of them, `missing` waits once a node.
+
+    Each call leaves a mark behind it. A node that has the last mark has all that was written there before; one that
+    was promoted in between, or was started again without it, hasn't. Not shared between threads.
+    """
+
+    def __init__(self, client: Client, level: str | None = None) -> None:
+        self._client, self._level = client, level or client.durability
+        self._word, _ = parse_durability(self._level)
+        #: Node -> the key and the value of the mark that was written there last.
+        self._marks: dict[tuple[Any, ...], tuple[str, str]] = {}
+
+    def by(self, mark: str) -> Exchange | None:
+        """How to make calls on keys in the slot of `mark`, a key of their own; None for no other way than ever."""
+        if self._word == "memory":
+            return None
+
+        def marked(connection: Connection, command: Command, asking: bool = False) -> Any:
+            value = secrets.token_urlsafe(12)
+            commands = _each(asking, command, ("SET", mark, value, "PX", SHARED_MARK_MS))
+            replies = _exchange_all(connection, commands)
+            self._marks[_node(connection)] = mark, value
+            return replies[int(asking)]
+
+        return marked
+
+    def missing(self) -> str:
+        """Wait for what was written since the last time; why that isn't durable, '' when it is.
+
+        Raises ConfigError where the server can't confirm the level, UnavailableError if it doesn't answer.
+        """
+        marks, self._marks = self._marks, {}
+        found = [self._missing_at(mark, value) for mark, value in marks.values()]
+        return "; ".join(filter(None, found))
+
+    def check(self, what: str) -> None:
+        """Raise NotDurableError unless what was written since the last time is durable. what: the first words of it."""
+        if missing := self.missing():
+            self._client.look_again()
+            raise NotDurableError(
+                f"{what}, but not durable as durability={self._level!r} asks: {missing}; do it again"
             )
-        elif self._word == "disk" and reply[0] < 1:
-            self._missing = f"no fsync within {within_s:g} s"
+
+    def missing_at(self, key: str) -> str:
+        """Wait for what other calls have written at the node of `key`; why that isn't durable, '' when it is."""
+        if self._word == "memory":
+            return ""
+        self._client.command("SET", key, "", "PX", SHARED_MARK_MS)
+        return self._missing_at(key, "")
+
+    def _missing_at(self, mark: str, value: str) -> str:
+        why = ""
+
+        def waited(connection: Connection, _: Command, asking: bool = False) -> Any:
+            nonlocal why
+            # The mark is changed, if it is there, for WAIT to refer to a write of this connection.
+            commands = _each(asking, ("GET", mark), ("PEXPIRE", mark, MARK_MS))
+            if self._word == "disk" and _answers_after_fsync(connection, self._client.namespace):
+                replies = _exchange_all(connection, commands)
+            else:
+                within_s = self._client.settings.durable_within_s
+                replies, why = _waited(connection, self._level, within_s, commands)
+            return replies[int(asking)] if replies else None
+
+        found = self._client.perform(mark, CallState(self._client, ("GET", mark)), waited)
+        if why or found == value.encode():
+            return why
+        return "another server, or one without the last writes, serves now what was written"
 
 
-def _exchange_all(connection: Connection, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+def _each(asking: bool, *commands: Command) -> list[Command]:
+    """The commands; asking: each at a node of a Cluster that is about to serve its key."""
+    return [part for one in commands for part in ([("ASKING",), one] if asking else [one])]
+
+
+def _node(connection: Connection) -> tuple[Any, ...]:
+    """Where a connection leads."""
+    return tuple(getattr(connection, name, "") for name in ("host", "port", "path"))
+
+
+def _waited(
+    connection: Connection, level: str, within_s: float, written: Sequence[Command]
+) -> tuple[list[Any], str]:
+    """The replies of what is written, and why that isn't durable; '' when it is."""
+    word, replicas = parse_durability(level)
+    within_s = min(within_s, 0.8 * (connection.socket_timeout or math.inf))
+    within_ms = max(1, round(within_s * 1000))
+    verb, needed = ("WAIT", (replicas,)) if word == "replicas" else ("WAITAOF", (1, 0))
+    try:
+        *replies, reply = _exchange_all(connection, [*written, (verb, *needed, within_ms)])
+    except refused.ResponseError as error:
+        if isinstance(error, PASSING):
+            # The script took effect. Its error would say that it didn't, so this is a lost connection.
+            connection.disconnect()
+            raise refused.ConnectionError(f"the server refused {verb}: {error}") from error
+        return [], f"the server refused {verb}: {error}"
+    if word == "replicas" and reply < replicas:
+        return replies, (
+            f"{reply} of {replicas} replicas had it within {within_s:g} s "
+            f"(run {replicas + 1}, so that one may be away)"
+        )
+    if word == "disk" and reply[0] < 1:
+        return replies, f"no fsync within {within_s:g} s"
+    return replies, ""
+
+
+def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[Any]:
     """Send several commands in one round trip; raise the first error once all replies are read."""
     replies: list[Any] = []
     try:
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command([wire(one) for one in commands])
         for _ in commands:
             try:
                 replies.append(connection.read_response())

@@ -27,6 +27,7 @@ from jobq.client.numbered_calls import (
     ScriptCall,
     Tries,
     moment,
+    new_id,
 )
 from jobq.client.pipelining import OverlappingCalls
 from jobq.client.scripts import Argument, wire
@@ -36,7 +37,7 @@ from jobq.errors import ConfigError, KeyFullError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.admin import Admin
 from jobq.queue.directory import register_queue
-from jobq.queue.durability import Confirmation
+from jobq.queue.durability import Confirmation, SharedConfirmation
 from jobq.queue.members import CLAIM_MS, OutboxEntry, read_entries
 from jobq.queue.mids import (
     MadeMids,
@@ -273,15 +274,21 @@ class Queue:
             done.add(self.send(level, suited(values, *batch), *batch, caller))
         return done
 
-    def announce(self, kind: str, flow: str, detail: str | bytes = "") -> str:
+    def announce(
+        self, kind: str, flow: str, detail: str | bytes = "", *, durability: str | None = None
+    ) -> str:
         """Say to a flow 'begin', 'signal', 'cancel', 'retry' or 'look' through this queue's outbox; the entry's id.
 
-        A flow has to bear each twice.
+        A flow has to bear each twice. durability: as for `enqueue`; if NotDurableError is raised, say it again.
         """
         self.know_flows()
         if monotonic() >= self.listed_until:
             self.list_in_directory()
-        reply = self.scripts["announce"].run({"kind": kind, "subject": flow, "detail": detail})
+        script, confirmation = self.scripts["announce"], SharedConfirmation(self.client, durability)
+        state = script.state({"kind": kind, "subject": flow, "detail": detail})
+        by = confirmation.by(f"{self.prefix}call:{new_id()}~")
+        reply = self.client.perform(script.keys[0], state, by)
+        confirmation.check(f"{kind!r} was said to flow {flow}")
         return text_of(reply[1])
 
     def flow_outbox(self, limit: int = 64, drainer: str = "", after: str = "") -> list[OutboxEntry]:

@@ -99,6 +99,10 @@ def _installed() -> str:
 class KitClient(Client):
     """A client of the tests' server. It confirms no durability, since that server keeps nothing."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.durability = "memory"
+
     def perform(self, key: str, state: CallState, by: Any = None) -> Any:
         """Make one call; see Client.perform."""
         waits = isinstance(getattr(by, "__self__", None), Confirmation)

@@ -18,6 +18,7 @@ from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PURGED, StoredFlow, StoredStep
 from jobq.jobs.results import encode_result
+from jobq.queue.durability import SharedConfirmation
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.flows.flowing import Flowing, call_of, names, step
@@ -382,7 +383,12 @@ def test_what_many_calls_reported_is_looked_for_in_as_many_calls_as_it_takes(flo
     store = flowing.start(F, step("rows", kind="map", source="stream"))
     flowing.drain()
     low, drainer = flowing.queues["low"], flowing.drainer
-    sender = StepSender(Sending(flowing.client, lambda: True, drainer.unapplied), F)
+    sender = StepSender(
+        Sending(
+            flowing.client, lambda: True, drainer.unapplied, SharedConfirmation(flowing.client)
+        ),
+        F,
+    )
     for chunk in range(10):
         rows = [(f"~{F}.rows.{250 * chunk + number}", b"v") for number in range(250)]
         assert sender.add_chunk(low, "rows", chunk, rows, {}).outcome == "new"

@@ -134,6 +134,14 @@ class OfThree:
             settings=ServerSettings(url=self._spread.url, patience_s=0.2, socket_timeout_s=0.2)
         )
 
+    def surely(self, durability: str) -> Client:
+        """Another client, which waits for a confirmation for a moment."""
+        return connect(
+            settings=ServerSettings(
+                url=self._spread.url, patience_s=60, durability=durability, durable_within_s=0.2
+            )
+        )
+
     def close(self) -> None:
         self.client.close()
         for node in self._others:
@@ -241,3 +249,27 @@ def test_while_the_server_of_a_flow_is_away_its_jobs_run_on(cluster: OfThree):
     cluster.end()
     facts: Any = cluster.store.facts()
     assert (facts.state, facts.steps[0].done, cluster.accepted) == ("done", SIZE, 1)
+
+
+@pytest.mark.one_server
+def test_ends_that_only_the_master_of_a_flow_had_stay_at_their_queue_at_replicas(
+    cluster: OfThree,
+):
+    """As in the one hole, but the drainer waits for a replica before it deletes the entries."""
+    cluster.start()
+    surely = cluster.surely("replicas=1")
+    late = Drainer(surely)
+    with cluster.losing(1):
+        assert cluster.work(SIZE) == SIZE
+        assert late.drain(cluster.rows.name) == 0
+        facts = cluster.store.facts()
+        assert facts is not None and facts.steps[0].done == SIZE
+        assert cluster.rows.admin.flow_backlog().entries == 1
+    surely.close()
+    cluster.client.command("DEL", f"{cluster.rows.prefix}flow-claim")
+    facts = cluster.store.facts()
+    assert facts is not None and facts.steps[0].ended == 0
+    cluster.end()
+    facts = cluster.store.facts()
+    assert facts is not None and (facts.state, facts.steps[0].done) == ("done", SIZE)
+    assert cluster.accepted == 1
