@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 from tests.model import producing, ticking, undoing, working
@@ -9,6 +10,8 @@ from tests.model.machine import Machine
 from tests.model.world import World
 
 Action = tuple[str, ...]
+#: Mids differ by their names alone, so that the first one is enqueued first; for a night both orders are tried.
+FIRST_FIRST = os.environ.get("JOBQ_MODEL") != "large"
 
 ACTIONS: dict[str, Callable[..., None]] = {
     action.__name__: action
@@ -27,7 +30,8 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
     """Everything that may happen next."""
     scope, left = w.scope, w.left
     if left["enqueue"]:
-        for mids in scope.mids + scope.batches:
+        alike = FIRST_FIRST and not (w.ncontents or scope.batches)
+        for mids in scope.mids[:1] if alike else scope.mids + scope.batches:
             for flavour in scope.flavours:
                 yield "enqueue", mids, flavour
     for mid in scope.mids:

@@ -1,6 +1,7 @@
 """Every interleaving of the scopes in `scopes.py`, on the scripts as they are.
 
-What is exhausted: two workers (in one scope three) and one or two mids. Producers enqueue, update and requeue, with and
+What is exhausted: two workers (in one scope three) and one or two mids, of which the first is enqueued first: they
+differ by their names alone, and the large form tries both. Producers enqueue, update and requeue, with and
 without delays, dedupe backoffs and lock lengths of their own, one mid or several in a call. Workers dequeue, extend,
 release, and finish as done, retry, dead, crashed or snooze, with and without asking for more; they crash, as do their
 supervisors' calls, which come late, twice, or after the close. People cancel, revive, pause and clear. The clock moves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
@@ -48,12 +49,16 @@ PLACE_WORDS = {
     "dead": "Dead",
 }
 _NOTHING = {
-    "ready": ("Nothing waits", "Messages are here from the moment they may run until a worker takes them."),
-    "due": ("Nothing is due later", "Messages with a delay, and those that wait for a retry, are here until then."),
-    "running": ("Nothing runs", "Messages that a worker has taken are here until their attempt ends."),
+    "": ("No messages", "This queue is empty.", "jobq enqueue JOB --queue"),
+    "ready": ("Nothing waits", "Messages are here from the moment they may run until a worker takes them.",
+              "jobq enqueue JOB --queue"),
+    "due": ("Nothing is due later", "Messages with a delay, and those that wait for a retry, are here until then.",
+            "jobq enqueue JOB --delay 5m --queue"),
+    "running": ("Nothing runs", "Messages that a worker has taken are here until their attempt ends.",
+                "jobq worker --import MODULE --queues"),
     "done": ("Nothing is kept", "A finished message is removed by the next dequeues; its mid stays if it was "
-             "enqueued with dedupe."),
-    "dead": ("No dead messages", "Messages land here after their last attempt."),
+             "enqueued with dedupe.", "jobq enqueue JOB --dedupe 1h --queue"),
+    "dead": ("No dead messages", "Messages land here after their last attempt.", ""),
 }  # fmt: skip
 
 
@@ -78,10 +83,11 @@ def queue_messages(request: Request) -> Response:
     found = _messages(request, asked, [queue], [place] if place else PLACES)
     if found and place == "running":
         found = found._replace(rows=search.running(site_of(request).client, queue, found.rows))
-    title, text = _NOTHING[place] if place else ("No messages", "This queue is empty.")
+    title, text, command = _NOTHING[place]
     return render(
         request, "messages.html", title=queue, queue=queue, place=place, asked=asked, found=found, keys=keys,
         nothing_title=title, nothing_text=text, words=PLACE_WORDS, state=state_of_row, more=more_of(request, found),
+        nothing_command=f"{command} {shlex.quote(queue)}" if command else "",
     )  # fmt: skip
 
 
@@ -98,7 +104,7 @@ def messages(request: Request) -> Response:
     return render(
         request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=found,
         keys=LISTED_KEYS, nothing_title="No message matches", nothing_text="", words=PLACE_WORDS, state=state_of_row,
-        more=more_of(request, found),
+        more=more_of(request, found), nothing_command="",
     )  # fmt: skip
 
 
