@@ -43,6 +43,7 @@ CASES = {
     "enqueue": Case(enqueue, (*_SHORT, *_QUEUES), "one at a time, in bulk"),
     "drain1": Case(drains.noop(1), (*_SHORT, *_QUEUES), "no-op jobs, one process"),
     "drain2": Case(drains.noop(2), (*_SHORT, *_QUEUES), "no-op jobs, two processes"),
+    "mixed": Case(drains.mixed, OWN, "no-op sync jobs where async jobs run too, two processes"),
     "cpu": Case(drains.cpu, ("own", "bare", "lists", *_QUEUES), "jobs of 1 ms of CPU"),
     "threads": Case(
         drains.waiting, ("own", "dramatiq", "celery", "sidekiq"), "jobs that wait 20 ms, in threads"

@@ -20,6 +20,8 @@ SPINS = 2_400
 THREADS, WAITS, WAIT_FIRST = 100, 10_000, 400
 WAITING = "jobs that wait 20 ms, 2 x 100 threads"
 NAPPING = "jobs that wait 20 ms, 2 x 100 coroutines"
+#: Async jobs at once where a worker only has one registered: the default.
+BESIDE, MIXED = "10", 30_000
 #: Jobs a second that one process drained, by peer, in this run.
 RATES: dict[str, list[float]] = defaultdict(list)
 
@@ -28,6 +30,12 @@ def noop(processes: int) -> Callable[[str], Iterator[Row]]:
     """No-op jobs."""
     figure = f"no-op, {processes} process{'es' * (processes > 1)}"
     return lambda name: both(name, "noop", processes, PEERS[name].jobs, figure)
+
+
+def mixed(name: str) -> Iterator[Row]:
+    """No-op sync jobs, by a worker that has an async job too, and so runs them in a thread."""
+    figure = "no-op beside async jobs, 2 processes"
+    return drain(name, "noop", 2, MIXED, figure, BENCH_COROUTINES=BESIDE)
 
 
 def cpu(name: str) -> Iterator[Row]:

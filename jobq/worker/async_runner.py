@@ -10,7 +10,7 @@ import asyncio
 import importlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +34,8 @@ _ELSEWHERE = ForkedProcessError()
 
 #: How long jobs run on without a reply of the server.
 SILENT_S = 1.0
+#: Why a run in a thread has not begun: its message was taken back, or its lease may have ended.
+WITHDRAWN = "withdrawn"
 
 
 def loop_library(name: str = "auto") -> ModuleType:
@@ -97,8 +99,11 @@ class AsyncRunner(Runner):
     def __init__(self, child: Child) -> None:
         self._child = child
         self._runs: dict[int, JobRun | ThreadRun] = {}
-        # What waits because as many of its kind, async or sync, run as may.
+        # What waits because as many of its kind run as may. Threads take from the second, without the loop.
         self._waiting: deque[StartedCall] = deque()
+        self._for_threads: deque[ThreadRun] = deque()
+        # Runs in threads that must not begin: their messages are to be given back.
+        self._withdrawn: list[ThreadRun] = []
         # A message with a crash on record, which waits until it can run alone.
         self._alone: StartedCall | None = None
         # The last one that ran alone.
@@ -108,8 +113,8 @@ class AsyncRunner(Runner):
         self._most = settings.threads
         if any(job.is_async for job in child.executor.registry):
             self._most = max(settings.concurrency, settings.threads)
-        self._pace = EndingPace(settings.concurrency)
-        # Async jobs that ended since the last report.
+        self._pace = EndingPace(max(settings.concurrency, settings.prefetch))
+        # Jobs that ended since the last report.
         self._nended = 0
         # Whether the reply to what was sent is there.
         self._replied = True
@@ -124,7 +129,16 @@ class AsyncRunner(Runner):
     @property
     def is_running(self) -> bool:
         """Whether a message runs, or waits until it may run alone."""
-        return bool(self._runs or self._waiting or self._alone)
+        return bool(self._runs or self._nwaiting or self._alone)
+
+    @property
+    def _nwaiting(self) -> int:
+        return len(self._waiting) + len(self._for_threads)
+
+    @property
+    def nuncounted(self) -> int:
+        """Those of threads that the loop doesn't know of yet."""
+        return self._child.slots.nover(list(self._threads.runs))
 
     def room(self, index: int, freed: int = 0) -> int:
         """As many as may run beside what runs, and are fetched ahead; none beside a message that runs alone.
@@ -132,14 +146,14 @@ class AsyncRunner(Runner):
         None too while more wait than are fetched ahead: those wait for a place of their kind.
         """
         child, loner = self._child, self._loner
-        if len(self._waiting) > self._pace.nahead or self._alone:
+        if self._nwaiting > self._pace.nahead or self._alone:
             return 0
         if loner is not None and self._runs.get(loner.slot) is loner:
             return 0
         nfree = child.slots.nfree - child.queues.nasked
         most = self._most + self._pace.nahead
         nused = COUNT - nfree - child.queues.nparked
-        nheld = len(self._runs) + len(self._waiting)
+        nheld = len(self._runs) + self._nwaiting
         return min(nfree + freed, most - nused + freed, most - nheld)
 
     def drive(self) -> None:
@@ -161,7 +175,9 @@ class AsyncRunner(Runner):
         child, context = self._child, self._child.context
         loop = self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._threads = JobThreads(self._run_in_thread, self._on_thread_over, self._look)
+        self._threads = JobThreads(
+            self._run_in_thread, self._on_thread_over, self._look, self._following
+        )
         loop.add_reader(context.signalled, self._on_signal)
         loop.add_reader(context.plan.alive_read, child.drain_signals)
         watch = loop.create_task(self._watch())
@@ -188,7 +204,10 @@ class AsyncRunner(Runner):
         if child.queues.is_sent and not self._replied:
             await self._changed.wait()
             return
-        if self._waiting and child.leaving():
+        if self._withdrawn:
+            withdrawn, self._withdrawn = self._withdrawn, []
+            self._give_back([(run.index, run.slot) for run in withdrawn])
+        if self._nwaiting and child.leaving():
             self._give_back_waiting()
         self._pace.reports(self._nended, monotonic())
         self._nended = 0
@@ -248,57 +267,71 @@ class AsyncRunner(Runner):
                     self._ended(index, slot, call)
                 else:
                     child.queues.give_back(index, (slot,))
-            elif message.ncrashes and (self._runs or self._waiting):
+            elif message.ncrashes and (self._runs or self._nwaiting):
                 self._alone = StartedCall(index, slot, call)
-            elif self._may_start(call):
-                self._start(StartedCall(index, slot, call))
             else:
-                self._waiting.append(StartedCall(index, slot, call))
+                self._put_behind(StartedCall(index, slot, call))
+        self._start_waiting()
 
-    def _may_start(self, call: Call) -> bool:
-        nsync, settings = len(self._threads.runs), self._child.settings
-        if call.job.is_async:
-            return len(self._runs) - nsync < settings.concurrency
-        return nsync < settings.threads
+    def _put_behind(self, one: StartedCall) -> None:
+        if one.call.job.is_async:
+            self._waiting.append(one)
+        else:
+            self._for_threads.append(ThreadRun(*one))
+
+    def _may_run_async(self) -> bool:
+        return len(self._runs) - len(self._threads.runs) < self._child.settings.concurrency
 
     def _start(self, started: StartedCall) -> None:
         assert self._loop is not None
         index, slot, call = started
-        run: JobRun | ThreadRun
-        if call.job.is_async:
-            run = JobRun(self._run(index, slot, call), self._loop, started, self._on_done)
-        else:
-            child = self._child
-            # It may kill this child: report endings that the supervisor couldn't report then.
-            child.report_unsafe()
-            # Only now: what waited until a thread was free may have been taken back.
-            if not child.slots.start(slot, kill_after_s(call.job), in_thread=True):
-                child.queues.give_back(index, (slot,))
-                self._changed.set()
-                return
-            run = ThreadRun(index, slot, call)
-            self._threads.start(run)
-        self._runs[slot] = run
-        if call.message.ncrashes:
+        run = JobRun(self._run(index, slot, call), self._loop, started, self._on_done)
+        self._note(run)
+
+    def _note(self, run: JobRun | ThreadRun) -> None:
+        self._runs[run.slot] = run
+        if run.call.message.ncrashes:
             self._loner = run
 
     def _start_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for one in waiting:
-            if self._child.draining:
-                self._child.queues.give_back(one.queue, (one.slot,))
-            elif self._may_start(one.call):
-                self._start(one)
-            else:
-                self._waiting.append(one)
+        child = self._child
+        if child.draining:
+            self._give_back_waiting()
+        if self._for_threads and self._threads.nbusy < child.settings.threads:
+            # It may kill this child: report endings that the supervisor couldn't report then.
+            child.report_unsafe()
+        self._start_fetched()
 
     def _start_fetched(self) -> None:
-        """Start async jobs that were fetched ahead. This may be a callback, so it makes no call to the server."""
-        waiting = self._waiting
-        while waiting and waiting[0].call.job.is_async and not self._child.draining:
-            if not self._may_start(waiting[0].call):
+        """Start what was fetched ahead. This may be a callback, so it makes no call to the server."""
+        child = self._child
+        while self._waiting and not child.draining and self._may_run_async():
+            self._start(self._waiting.popleft())
+        while self._threads.nbusy < child.settings.threads:
+            run = self._following()
+            if run is None:
                 break
-            self._start(waiting.popleft())
+            self._threads.start(run)
+
+    def _following(self) -> ThreadRun | None:
+        """In any thread, return what to run in a thread next; None if nothing waits or may start without the loop."""
+        child, slots = self._child, self._child.slots
+        must_wait = child.queues.has_unsafe_endings() or slots.asks(Control.DRAIN | Control.HURRY)
+        if must_wait or child.draining:
+            return None
+        try:
+            run = self._for_threads.popleft()
+        except IndexError:
+            return None
+        # Before its start, so that whatever stops all that runs stops it too.
+        self._note(run)
+        self._threads.note(run)
+        # Only now: what waited until a thread was free may have been taken back.
+        if slots.asks(Control.HURRY) or not slots.start(
+            run.slot, kill_after_s(run.call.job), in_thread=True
+        ):
+            run.why = run.why or WITHDRAWN
+        return run
 
     def _on_done(self, run: asyncio.Task[None]) -> None:
         assert isinstance(run, JobRun)
@@ -330,8 +363,12 @@ class AsyncRunner(Runner):
 
     def _on_thread_over(self, run: ThreadRun) -> None:
         del self._runs[run.slot]
+        self._nended += 1
         if run.ending is not None:
             self._ended(run.index, run.slot, run.ending)
+        elif run.why == WITHDRAWN:
+            self._withdrawn.append(run)
+            self._changed.set()
         elif run.why:
             self._child.stopped(run.index, run.slot, run.call, run.why)
             self._changed.set()
@@ -342,7 +379,7 @@ class AsyncRunner(Runner):
         child = self._child
         plain = child.queues.ended(index, slot, ending)
         child.slots.count_finished(1)
-        if not (plain and self._pace.gathers(monotonic()) and (self._runs or self._waiting)):
+        if not (plain and self._pace.gathers(monotonic()) and (self._runs or self._nwaiting)):
             self._changed.set()
         elif self._gather_alarm is None and self._loop is not None:
             self._gather_alarm = self._loop.call_later(GATHER_S, self._changed.set)
@@ -381,11 +418,12 @@ class AsyncRunner(Runner):
 
     def reported(self) -> None:
         """Start what waited for a place; and the message that must run alone, once nothing else runs."""
-        if self._waiting:
+        if self._nwaiting:
             self._start_waiting()
-        if self._alone and not self._runs and not self._waiting:
+        if self._alone and not self._runs and not self._nwaiting:
             alone, self._alone = self._alone, None
-            self._start(alone)
+            self._put_behind(alone)
+            self._start_waiting()
         if not self._runs:
             self._child.all_stopped()
 
@@ -437,8 +475,8 @@ class AsyncRunner(Runner):
         child = self._child
         child.drain_signals()
         hurried = child.slots.asks(Control.HURRY)
-        for slot, run in list(self._runs.items()):
-            if child.slots.is_lost(slot):
+        for run in list(self._runs.values()):
+            if child.slots.is_lost(run.slot):
                 run.stop("lost")
             elif hurried:
                 run.stop("hurry")
@@ -454,8 +492,20 @@ class AsyncRunner(Runner):
         if self._alone:
             waiting.append(self._alone)
             self._alone = None
-        for index, slot, _ in waiting:
-            self._child.queues.give_back(index, (slot,))
+        places = [(index, slot) for index, slot, _ in waiting]
+        with suppress(IndexError):
+            while True:  # one by one, since threads take from it
+                run = self._for_threads.popleft()
+                places.append((run.index, run.slot))
+        self._give_back(places)
+
+    def _give_back(self, places: Sequence[tuple[int, int]]) -> None:
+        """Give back what wasn't started: queues and slots."""
+        by_queue: dict[int, list[int]] = {}
+        for index, slot in places:
+            by_queue.setdefault(index, []).append(slot)
+        for index, slots in by_queue.items():
+            self._child.queues.give_back(index, slots)
 
     async def _watch(self) -> None:
         """Look around while jobs run; also the age and memory of this child."""
@@ -494,8 +544,8 @@ class AsyncRunner(Runner):
         return answer
 
     def _stop_expired(self) -> None:
-        for slot, run in list(self._runs.items()):
-            if self._child.slots.is_expired(slot):
+        for run in list(self._runs.values()):
+            if self._child.slots.is_expired(run.slot):
                 run.stop("lost")
 
     def _stop_expired_threads(self) -> None:

@@ -124,6 +124,11 @@ class Runner(Protocol):
         """Whether a message runs, or waits until it may run alone."""
         ...
 
+    @property
+    def nuncounted(self) -> int:
+        """Number of messages whose runs are over, and of which `Child` doesn't know."""
+        ...
+
     def drive(self) -> None:
         """Call `turn`, and wait as it says, until the end."""
 
@@ -288,7 +293,9 @@ class Child:
         if self.settings.max_jobs is None:
             return room
         slots = self.slots
-        return self.recycling.left(room, slots.nfinished + slots.nrunning + slots.nwaiting)
+        # In this order: one that starts or ends in a thread now is rather counted twice.
+        taken = slots.nwaiting + slots.nrunning + self.runner.nuncounted + slots.nfinished
+        return self.recycling.left(room, taken)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
         """Hold and run what was handed out; whether there was anything to do."""

@@ -88,6 +88,8 @@ class ChildQueues:
             self._clients.append(one)
         seal = seal_of(client)
         self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
+        # Slots of what ended, in any thread, in a way that the supervisor couldn't report.
+        self._unsafe: set[int] = set()
         # Endings that the server doesn't know yet, by queue.
         self._outboxes: dict[int, list[Ended]] = {}
         self._sent: SentReport | None = None
@@ -160,6 +162,8 @@ class ChildQueues:
     def mark_ended(self, slot: int, ending: Ending) -> bool:
         """Note for the supervisor that a run is over; whether it can report the ending if this child dies."""
         plain = ending.outcome == "done" and ending.result is None
+        if not plain:
+            self._unsafe.add(slot)
         self._slots.ended(slot, plain)
         return plain
 
@@ -180,9 +184,7 @@ class ChildQueues:
 
     def has_unsafe_endings(self) -> bool:
         """Whether there is an ending that the supervisor couldn't report, should this child die."""
-        endings = [ending for outbox in self._outboxes.values() for _, ending, _ in outbox]
-        endings += self._sent.endings if self._sent is not None else ()
-        return any(ending.outcome != "done" or ending.result is not None for ending in endings)
+        return bool(self._unsafe)
 
     def nended(self) -> dict[int, int]:
         """Return the number of endings that aren't reported, by queue."""
@@ -215,6 +217,7 @@ class ChildQueues:
             raise
         finally:
             self._reporting = False
+            self._unsafe.difference_update(slots)
         self._slots.free(slots)
         if dequeued is not None:
             self._look_up(index, dequeued)
@@ -296,7 +299,9 @@ class ChildQueues:
             except JobqError:
                 return  # the loop tries again, with all patience
             self._on_replies(index, endings, finished)
-            self._slots.free(self._drop(index))
+            slots = self._drop(index)
+            self._unsafe.difference_update(slots)
+            self._slots.free(slots)
 
     def _drop(self, index: int) -> list[int]:
         return [slot for slot, _, _ in self._outboxes.pop(index)]

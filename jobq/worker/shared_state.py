@@ -240,13 +240,14 @@ class SharedSlots:
     def start(self, slot: int, kill_after_s: float | None = None, in_thread: bool = False) -> bool:
         """Start a message. False if it was taken back, its lock is lost, or its lease may have ended.
 
-        in_thread: this thread goes on to read messages while it runs.
+        in_thread: the main thread may read messages while it runs, now even; what that reads stays noted.
         """
         words, states = self._words, self._states
         self._acquire()
         try:
             now = boot_ns()
-            words[_SUSPECT] = 0
+            if not in_thread:
+                words[_SUSPECT] = 0
             if states[slot] != _HELD or self._lost[slot] or now >= words[_UNTIL + slot]:
                 return False
             words[_STARTED_AT] = words[_SINCE + slot] = now
@@ -260,6 +261,10 @@ class SharedSlots:
     def ended(self, slot: int, plain: bool) -> None:
         """Mark a run as over. plain: done without a result, so the supervisor can report it as well."""
         self._states[slot] = _ENDED if plain else _REPORTING
+
+    def nover(self, slots: Iterable[int]) -> int:
+        """Number of these whose runs are over."""
+        return sum(self._states[slot] in (_ENDED, _REPORTING) for slot in slots)
 
     def free(self, slots: Iterable[int]) -> None:
         """Hold these no more."""

@@ -34,6 +34,11 @@ class SyncRunner(Runner):
         """Between batches, when this is asked, nothing runs."""
         return False
 
+    @property
+    def nuncounted(self) -> int:
+        """None between batches."""
+        return 0
+
     def drive(self) -> None:
         """Turn after turn, in this thread."""
         child = self._child

@@ -137,13 +137,19 @@ class JobThreads:
 
     One more watches times while jobs run, since the main thread may wait for a server that doesn't answer: it calls
     `look`, which returns the seconds until the next call, and raises timeouts. on_over: called in the main thread for
-    each run that is over.
+    each run that is over. following: called in a thread after each run; returns what it runs next, None for nothing.
+    That must be `noted` before.
     """
 
     def __init__(
-        self, run_call: RunCall, on_over: Callable[[ThreadRun], object], look: Callable[[], float]
+        self,
+        run_call: RunCall,
+        on_over: Callable[[ThreadRun], object],
+        look: Callable[[], float],
+        following: Callable[[], ThreadRun | None],
     ) -> None:
         self._run_call, self._on_over, self._look = run_call, on_over, look
+        self._following = following
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[ThreadRun] = SimpleQueue()
         self._ended: deque[ThreadRun] = deque()
@@ -157,13 +163,21 @@ class JobThreads:
         self._look_at, self._sooner = NEVER, threading.Event()
 
     def start(self, run: ThreadRun) -> None:
-        """Run it in a thread."""
-        self.runs[run.slot] = run
-        if len(self.runs) > self._nthreads:
+        """Run it in a thread; it is noted."""
+        if self.nbusy > self._nthreads:
             self._add_thread()
+        self._inbox.put(run)
+
+    @property
+    def nbusy(self) -> int:
+        """Number of runs that aren't over."""
+        return len(self.runs) - len(self._ended)
+
+    def note(self, run: ThreadRun) -> None:
+        """It runs from now on: its times are watched."""
+        self.runs[run.slot] = run
         if monotonic() + min(LOOK_WITHIN_S, run.call.job.timeout or LOOK_WITHIN_S) < self._look_at:
             self._sooner.set()
-        self._inbox.put(run)
 
     def limited(self, seconds: float) -> ThreadRun:
         """Return a context in which JobTimeout is raised in the job of this thread after so many seconds."""
@@ -183,12 +197,15 @@ class JobThreads:
         self._nthreads += 1
 
     def _work(self) -> None:
+        following: ThreadRun | None = None
         while True:
-            run = self._current.run = self._inbox.get()
+            run = self._current.run = following or self._inbox.get()
             try:
                 run.run(self._run_call)
             except BaseException as error:  # raised as the run caught an error of its own
                 run.error = error
+            # Before the loop knows that this one is over: it would start another in its place.
+            following = self._following()
             self._ended.append(run)
             if not self._notified:
                 self._notified = True

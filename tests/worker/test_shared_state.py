@@ -42,6 +42,26 @@ def test_run_in_a_thread_is_known_as_such_until_the_slot_s_next_start(memory):
     assert not memory.held()[0].in_thread
 
 
+def test_start_in_a_thread_leaves_noted_what_the_main_thread_reads(memory):
+    memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
+    memory.reading(1)
+    assert memory.start(0, in_thread=True)
+    assert memory.suspect == 2
+    assert memory.start(1)
+    assert memory.suspect == 0
+
+
+def test_runs_that_are_over_are_counted_until_they_are_freed(memory):
+    slots = memory.publish(0, [message(mid) for mid in "abcd"], boot_ns() + LATER)
+    for slot in slots[:3]:
+        assert memory.start(slot)
+    memory.ended(0, plain=True)
+    memory.ended(1, plain=False)
+    assert memory.nover(slots) == 2
+    memory.free([0])
+    assert memory.nover(slots) == 1
+
+
 def test_as_many_as_a_worker_may_take_have_room(memory):
     memory.publish(0, [message(f"m{n}") for n in range(200)], boot_ns() + LATER)
     assert [held.mid for held in memory.held()] == [f"m{n}" for n in range(200)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import sys
 import threading
@@ -12,10 +13,10 @@ import jobq
 from jobq.errors import JobAborted, JobTimeout
 from jobq.jobs.context import Call
 from jobq.queue.types import Ending, Message
-from jobq.worker.thread_runner import ThreadRun
+from jobq.worker.thread_runner import JobThreads, ThreadRun
 
 
-def a_run(timeout=None):
+def a_run(timeout=None, slot=0):
     made = jobq.job(name="j", timeout=timeout, registry=jobq.Registry())(lambda: None)
     message = Message(
         mid="m",
@@ -27,7 +28,7 @@ def a_run(timeout=None):
         generation="g",
         lock_at=0,
     )
-    return ThreadRun(0, 0, Call(made, message, "low", [], {}, {}, 0))
+    return ThreadRun(0, slot, Call(made, message, "low", [], {}, {}, 0))
 
 
 def in_thread(run, run_call, begun=None):
@@ -110,6 +111,36 @@ def test_timeout_is_raised_once_and_only_within_its_limits():
     assert (escaped, run.ending, run.error) == ([], ENDED, None)
     assert passed == ["before", "ran past its timeout of 1e-09 s"]
     assert run.time_out() is None
+
+
+def test_thread_goes_on_to_what_follows_while_the_loop_stands_still():
+    waiting, ran, over = [a_run(slot=1), a_run(slot=2)], threading.Event(), []
+    threads = None
+
+    def run_call(run):
+        if run.slot == 2:
+            ran.set()
+        return ENDED
+
+    def following():
+        if not waiting:
+            return None
+        threads.note(waiting[0])
+        return waiting.pop(0)
+
+    async def main():
+        nonlocal threads
+        threads = JobThreads(run_call, over.append, lambda: 1.0, following)
+        first = a_run()
+        threads.note(first)
+        threads.start(first)
+        assert ran.wait(30)
+        while len(over) < 3:
+            await asyncio.sleep(0)
+        return threads.nbusy
+
+    assert asyncio.run(main()) == 0
+    assert [(run.slot, run.ending) for run in over] == [(0, ENDED), (1, ENDED), (2, ENDED)]
 
 
 @pytest.fixture
