@@ -1,8 +1,8 @@
 """`python -m bench.enqueueing`: every way to enqueue, in turn, beside a bare loop and Sidekiq's `push_bulk`.
 
 Each row: the median rate, the fastest and slowest round, CPU of the producer and of the server per message. The bare
-loop sends the same script with the same arguments on a socket, with hiredis alone. Sidekiq is left out where it isn't
-installed.
+loop sends the same script with the same arguments on a socket, with hiredis alone, once more on an event loop.
+Sidekiq is left out where it isn't installed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import jobq
 from bench.peers.venvs import Missing
 from bench.server import private_server, server_s
 from bench.stage import stage
+from jobq.client.aio import Reply
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import packed
 from jobq.queue.queue import enqueue_values
@@ -52,31 +53,59 @@ def timed(client: jobq.Client, act: Callable[[], object], count: int) -> Round:
     )
 
 
-def bare(client: jobq.Client) -> Callable[[], object]:
-    """Single calls of the enqueue script, and nothing else."""
+def commands(client: jobq.Client) -> Callable[[], bytes]:
+    """Makes single calls of the enqueue script."""
     queue, caller = jobq.Queue("bench", client), Caller()
     bound = queue.scripts["enqueue"]
     usual = bound.script.order_numbered(enqueue_values())
     keys = (*bound.keys, f"{queue.prefix}call:{caller.id}")
     content = b'{"job":"bench.enqueueing.example","args":[12345,"short text"],"enqueued_at":1700000000000}'
+
+    def following() -> bytes:
+        words = ("EVALSHA", bound.script.sha, len(keys), *keys, caller.id, caller.next(), *usual)
+        return packed((*words, f"{time.time_ns():014x}"[-14:], content))
+
+    return following
+
+
+def connected(client: jobq.Client) -> socket.socket:
+    """A socket of our own to the server."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(client.url.removeprefix("unix://"))
-    reader = hiredis.Reader()
+    return connection
+
+
+def bare(client: jobq.Client) -> Callable[[], object]:
+    """Single calls of the script, and nothing else."""
+    following, connection, reader = commands(client), connected(client), hiredis.Reader()
 
     def act() -> None:
         for _ in range(SINGLES):
-            number = caller.next()
-            connection.sendall(
-                packed(
-                    ("EVALSHA", bound.script.sha, len(keys), *keys, caller.id, number, *usual,
-                     f"{time.time_ns():014x}"[-14:], content)
-                )
-            )  # fmt: skip
+            connection.sendall(following())
             while (reply := reader.gets()) is False:
                 reader.feed(connection.recv(65536))
             assert reply[0] == b"added", reply
 
     return act
+
+
+async def bare_awaited(client: jobq.Client) -> None:
+    """The same by a coroutine: what the turns of an event loop cost, and nothing else of ours."""
+    following, connection, reader = commands(client), connected(client), hiredis.Reader()
+    loop = asyncio.get_running_loop()
+    awaited: list[Reply] = []
+
+    def receive() -> None:
+        reader.feed(connection.recv(65536))
+        if (reply := reader.gets()) is not False:
+            awaited.pop().arrived(reply)
+
+    loop.add_reader(connection, receive)
+    for _ in range(SINGLES):
+        awaited.append(Reply(loop))
+        connection.send(following())
+        assert (await awaited[0])[0] == b"added"
+    loop.remove_reader(connection)
 
 
 async def awaited(job: Any, lanes: int, count: int) -> None:
@@ -96,6 +125,11 @@ def ways(client: jobq.Client) -> Iterator[tuple[str, Callable[[], object], int]]
     many = [(12345, "short text")] * BULK
     with asyncio.Runner() as runner:
         yield "bare EVALSHA", bare(client), SINGLES
+        yield (
+            "bare EVALSHA, on an event loop",
+            lambda: runner.run(bare_awaited(client)),
+            SINGLES,
+        )
         yield "enqueue", lambda: [job.enqueue(12345, "short text") for _ in range(SINGLES)], SINGLES
         yield "aenqueue, one at a time", lambda: runner.run(awaited(job, 1, SINGLES)), SINGLES
         yield (
@@ -136,7 +170,7 @@ def main() -> None:
             round_ = by_sidekiq()
             found.setdefault("Sidekiq's push_bulk", []).append(round_)
     print(
-        f"{'':28}{'per second':>12}{'slowest':>10}{'fastest':>10}{'producer µs':>13}{'server µs':>11}"
+        f"{'':32}{'per second':>12}{'slowest':>10}{'fastest':>10}{'producer µs':>13}{'server µs':>11}"
     )
     for name, rounds in found.items():
         rates = sorted(1 / one.wall for one in rounds)
@@ -144,7 +178,7 @@ def main() -> None:
             statistics.median(part) * 1e6 for part in zip(*[one[1:] for one in rounds], strict=True)
         ]
         print(
-            f"{name:28}{statistics.median(rates):12,.0f}{rates[0]:10,.0f}{rates[-1]:10,.0f}{cpu[0]:13.1f}{cpu[1]:11.1f}"
+            f"{name:32}{statistics.median(rates):12,.0f}{rates[0]:10,.0f}{rates[-1]:10,.0f}{cpu[0]:13.1f}{cpu[1]:11.1f}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -33,12 +34,32 @@ LATER = (
 )
 
 
-def loaded_by(statement: str) -> set[str]:
+#: Everything of jobq that a process loads which enqueues once.
+FOR_ONE_ENQUEUE = [
+    *LOADED, "jobq.client.address", "jobq.client.clock", "jobq.client.connection", "jobq.client.functions",
+    "jobq.client.names", "jobq.client.numbered_calls", "jobq.client.pipelining", "jobq.client.scripts",
+    "jobq.client.topology", "jobq.events", "jobq.jobs.admission", "jobq.jobs.codec", "jobq.jobs.context",
+    "jobq.jobs.deaths", "jobq.jobs.job", "jobq.jobs.membership", "jobq.jobs.options", "jobq.jobs.queues",
+    "jobq.jobs.registry", "jobq.jobs.results", "jobq.jobs.retry", "jobq.jobs.signing", "jobq.jobs.ticks",
+    "jobq.jobs.unique", "jobq.queue", "jobq.queue.admin", "jobq.queue.bin", "jobq.queue.directory",
+    "jobq.queue.durability", "jobq.queue.fsck", "jobq.queue.keys", "jobq.queue.members", "jobq.queue.mids",
+    "jobq.queue.outage", "jobq.queue.presence", "jobq.queue.queue", "jobq.queue.rules", "jobq.queue.types",
+    "jobq.queue.untrusted",
+]  # fmt: skip
+
+
+def loaded_by(statement: str, url: str = "") -> set[str]:
     """The modules of a fresh interpreter after `statement`, less those it has anyway."""
+    env = {**os.environ, "JOBQ_URL": url}
     program = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
     return set(
         subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.split()
     )
 
@@ -59,6 +80,15 @@ def test_declaring_a_job_loads_neither_redis_nor_asyncio_nor_a_socket():
         "msgspec",
         "typing_extensions",
     }
+
+
+@pytest.mark.one_server
+def test_first_enqueue_loads_only_the_listed_modules_and_what_redis_py_does(server):
+    enqueue = "import jobq; jobq.job(name='a', queue='low')(lambda n: None).enqueue(1)"
+    loaded = loaded_by(enqueue, server.url)
+    assert sorted(name for name in loaded if name.startswith("jobq")) == sorted(FOR_ONE_ENQUEUE)
+    more = {name.partition(".")[0] for name in loaded - loaded_by("import redis")}
+    assert more - set(sys.stdlib_module_names) <= {"jobq", "msgspec", "typing_extensions"}
 
 
 @pytest.mark.parametrize("name", jobq.__all__)
