@@ -62,7 +62,15 @@ def commands(client: jobq.Client) -> Callable[[], bytes]:
     content = b'{"job":"bench.enqueueing.example","args":[12345,"short text"],"enqueued_at":1700000000000}'
 
     def following() -> bytes:
-        words = ("EVALSHA", bound.script.sha, len(keys), *keys, caller.id, caller.next(), *usual)
+        words: tuple[Any, ...] = (
+            "EVALSHA",
+            bound.script.sha,
+            len(keys),
+            *keys,
+            caller.id,
+            caller.next(),
+            *usual,
+        )
         return packed((*words, f"{time.time_ns():014x}"[-14:], content))
 
     return following

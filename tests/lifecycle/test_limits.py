@@ -210,13 +210,13 @@ def test_hard_timeout_of_a_thread_gives_its_neighbours_back_without_a_crash(
 @pytest.mark.loop
 @pytest.mark.parametrize("more", [(), ("--max-jobs", "50")])
 def test_sync_jobs_that_end_fast_share_round_trips_beside_an_event_loop(
-    queue, start, send, ledger, client, more
+    queue, start, send, ledger, redis, more
 ):
     for number in range(200):
         send("quick", f"q{number}")
-    client.command("CONFIG", "RESETSTAT")
+    redis.config_resetstat()
     assert start("--processes", "1", "--burst", *more).wait() == 0
-    ncalls = int(client.command("INFO", "commandstats")["cmdstat_evalsha"]["calls"])
+    ncalls = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     lines = ledger.lines("end")
     assert sorted(line["name"] for line in lines) == sorted(f"q{number}" for number in range(200))
     assert len({line["pid"] for line in lines}) == (4 if more else 1)
