@@ -342,6 +342,8 @@ def main() -> None:
         for size in chosen.sizes:
             before = found["sizes"].get(str(size), {})
             found["sizes"][str(size)] = measured(size, chosen.engine, steps, before)
+            for name, weight in found["sizes"][str(size)]["bytes"].items():
+                print(f"{weight:.1f} {WEIGHTS[name]}", flush=True)
             FOLDER.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(found))
         return

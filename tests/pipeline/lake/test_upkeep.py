@@ -54,6 +54,27 @@ def test_compacting_leaves_one_sorted_file_a_day_with_the_same_rows(three_days):
     assert upkeep.compact(three_days) == []
 
 
+def test_compacting_puts_an_event_without_a_job_beside_the_others_of_its_message(
+    lake, ingest, write, valkey_client
+):
+    """A mid that comes again far away is stored twice."""
+    for number in (1, 2, 3, 9):
+        record = f"enqueued\x1fm{number}\x1f{DAY + number}"
+        valkey_client.command(
+            "XADD", "jobq:{low}:events", f"{DAY}-{number}", "1", record + "\x1f" * 10
+        )
+    write("low", 3)
+    ingest.events()
+    [one] = upkeep.compact(lake, ["events"])
+    found = [(row["mid"], row["kind"], row["job"]) for row in rows(lake)]
+    assert found == [
+        (f"m{number}", kind, job)
+        for number in (1, 2, 3)
+        for kind, job in (("enqueued", None), ("done", "app.resize"))
+    ] + [("m9", "enqueued", None)]
+    assert one.rows == 7
+
+
 def test_files_from_before_a_column_are_read_and_compacted_with_nulls(
     three_days,
 ):
