@@ -64,6 +64,23 @@ def available_memory() -> int | None:
     return int(found.split()[1]) * 1024 if found else None
 
 
+_THREADS = r"(\*|[1-9]\d*)"
+#: Masters of Spark itself; other clusters bring their own scheme.
+_MASTER = re.compile(
+    rf"local(\[{_THREADS}(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*(,\s*\d+\s*){{2}}\]|yarn|"
+    r"spark://[^\s/]+:\d+|(?!spark:)[a-z][a-z0-9+.-]*://\S+"
+)
+
+
+def checked_master(master: str) -> str:
+    """Return the master for Spark. ConfigError if Spark couldn't read it, which it tells in a JVM's traceback."""
+    if not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f"master={master!r} is none of Spark's; write local[2], local[*], spark://host:7077, yarn or k8s://…"
+        )
+    return master
+
+
 _ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
 _START_S = 30
 

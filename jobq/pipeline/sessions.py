@@ -13,7 +13,7 @@ from jobq import extras
 from jobq.config import processors
 from jobq.errors import JobqError, PipelineError
 from jobq.pipeline import environment, gateway
-from jobq.pipeline.environment import checked_heap, requested_heap
+from jobq.pipeline.environment import checked_heap, checked_master, requested_heap
 from jobq.pipeline.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def session(
     master = given.get("spark.master") or master or _master()
     if submitted() or SparkSession.getActiveSession() is not None:
         return _built(SparkSession, name, None, SETTINGS | given)
+    master = checked_master(master)
     if os.environ.get("SPARK_HOME"):
         environment.check_spark_home(os.environ["SPARK_HOME"])
     java = find_java()
@@ -64,6 +65,10 @@ def words_of(error: BaseException) -> str:
         if traceback:
             return traceback.splitlines()[-1].strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Py4J names its own call first, and then the JVM's error.
+    of_jvm = next((line[2:] for line in lines if line.startswith(": ")), "")
+    if of_jvm:
+        return of_jvm
     text = lines[0] if lines else ""
     return text if isinstance(error, JobqError) else f"{type(error).__name__}: {text}"
 
@@ -118,7 +123,12 @@ def _built(
         builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except failures() as error:
+        raise PipelineError(
+            f"Spark doesn't start with master={master!r}: {words_of(error)}"
+        ) from error
 
 
 def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str]) -> dict[str, str]:

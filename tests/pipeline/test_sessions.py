@@ -72,6 +72,22 @@ def test_heap_is_refused_when_too_small_or_no_size(text, told):
         environment.checked_heap(text)
 
 
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[2]", "local[*,3]", "local-cluster[2,1,1024]", "yarn", "spark://a:7077,b:7077", "k8s://https://a"],
+)  # fmt: skip
+def test_master_is_taken_when_spark_can_read_it(master):
+    assert environment.checked_master(master) == master
+
+
+@pytest.mark.parametrize(
+    "master", ["evil[*", "local[0]", "local[two]", "local[2", "spark://a", "spark://", "7077", "a b://c"]
+)  # fmt: skip
+def test_master_is_refused_when_it_is_malformed(master):
+    with pytest.raises(ConfigError, match="is none of Spark's; write local"):
+        environment.checked_master(master)
+
+
 @pytest.fixture
 def python(tmp_path):
     """python("3.9"): an interpreter that says it is that."""
@@ -146,6 +162,17 @@ def test_session_tells_the_last_words_of_a_jvm_that_does_not_start(tmp_path):
 def test_session_refuses_a_heap_before_it_starts_java():
     said = started(JOBQ_SPARK_MEMORY="300m", JAVA_HOME="/nowhere", PATH="")
     assert said.startswith("ConfigError memory='300m' is too small for Spark; take 512m or more")
+
+
+def test_session_refuses_a_master_before_it_starts_java():
+    said = started(JOBQ_SPARK_MASTER="evil[*", JAVA_HOME="/nowhere", PATH="")
+    assert said.startswith("ConfigError master='evil[*' is none of Spark's; write local[2]")
+
+
+def test_session_tells_what_spark_says_of_a_master_that_it_does_not_know():
+    said = started(JOBQ_SPARK_MASTER="other://nowhere")
+    assert said.startswith("PipelineError Spark doesn't start with master='other://nowhere': ")
+    assert "org.apache.spark.SparkException" in said and len(said.splitlines()) == 1
 
 
 def test_session_refuses_a_python_before_it_starts_java(python):
