@@ -102,7 +102,7 @@ def run_each(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
 
 
 class Read(NamedTuple):
-    """One plain command that only reads, as a value. key: that of the node that it asks."""
+    """One plain command that reads, or is harmless to repeat, as a value. key: that of the node that it asks."""
 
     key: str
     words: tuple[Argument, ...]

@@ -14,11 +14,11 @@ import bz2
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import BoundScripts
+from jobq.client.numbered_calls import BoundScripts, ScriptCall
 from jobq.client.pipelining import Read, read_together
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, JobqError, ScriptError
@@ -161,6 +161,18 @@ def _tail(key: str, reply: Any) -> LogTail | JobqError:
     )  # fmt: skip
 
 
+def trim(client: Client, ends: Mapping[str, LogOffset]) -> Iterator[JobqError | None]:
+    """Drop all entries up to these offsets from the streams, by key; yield the error of each.
+
+    A round trip is some hundred streams. To repeat it is harmless.
+    """
+    left = iter(ends.items())
+    while some := list(islice(left, TOGETHER)):
+        asked = [Read(key, ("XTRIM", key, "MINID", "=", id_after(at.id))) for key, at in some]
+        for reply in read_together(client, asked):
+            yield reply if isinstance(reply, JobqError) else None
+
+
 def is_missing_key(error: ScriptError) -> bool:
     """Return whether XINFO STREAM failed for want of the key. The server has no code for that."""
     return "no such key" in str(error)
@@ -168,9 +180,41 @@ def is_missing_key(error: ScriptError) -> bool:
 
 def topic_tail(client: Client, topic: str) -> LogTail:
     """Return the topic's tail, as if its log were never compacted: indexes are its numbers."""
+    [found] = topic_tails(client, [topic])
+    if isinstance(found, JobqError):
+        raise found
+    return found
 
-    binding = TopicCalls(topic, client)
-    first, last, _, _ = binding.run("read", {"from": 1, "upto": 0, "count": 1})
+
+def topic_tails(client: Client, topics: Sequence[str]) -> Iterator[LogTail | JobqError]:
+    """Yield what `topic_tail` returns for each topic, or its error. A round trip is some hundred topics."""
+    for first in range(0, len(topics), TOGETHER):
+        some = [TopicCalls(topic, client) for topic in topics[first : first + TOGETHER]]
+        asked = [one for binding in some for one in _tail_reads(binding)]
+        replies = read_together(client, asked)
+        for number, binding in enumerate(some):
+            own = replies[number * _NREADS : (number + 1) * _NREADS]
+            failed = next((reply for reply in own if isinstance(reply, JobqError)), None)
+            yield failed or _topic_tail(binding, own[0])
+
+
+#: What `_tail_reads` asks of a topic.
+_NREADS = 3
+
+
+def _tail_reads(binding: TopicCalls) -> list[Read | ScriptCall[Any]]:
+    """The call for the tail; then reads of nothing, which fail where entries can't be read: they have other keys."""
+    bound = binding.scripts()["read"]
+    values = bound.script.order({"from": 1, "upto": 0, "count": 1})
+    logs = [binding.key(name) for name in ("log", "base")]
+    return [
+        ScriptCall(bound.script, bound.keys, values, list),
+        *(Read(key, ("XRANGE", key, "0-0", "0-0")) for key in logs),
+    ]
+
+
+def _topic_tail(binding: TopicCalls, reply: Sequence[Any]) -> LogTail:
+    first, last, _, _ = reply
     there = max(0, last - max(1, first) + 1)
     return LogTail(binding.log_key, str(last), last, there, str(first) if there else "0")
 

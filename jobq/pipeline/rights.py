@@ -16,7 +16,7 @@ _CALLED = (
 )  # fmt: skip
 #: Commands that it sends to a queue's or a topic's keys itself.
 _OWN = (
-    "xinfo|stream", "xrange", "xrevrange", "xtrim", "zcard", "zrange",
+    "xinfo|stream", "xrange", "xrevrange", "xtrim", "zcard", "zcount", "zrange",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 from jobq.errors import ConfigError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail
+from jobq.topics.calls import TopicCalls
 from jobq.topics.topic import Topic
 
 KEY = "jobq:{low}:events"
@@ -219,6 +220,28 @@ def test_tail_of_a_topic_counts_indexes(client):
     now = offsets.topic_tail(client, "orders")
     assert (now.id, now.n, now.length, now.first_id) == ("4", 4, 2, "3")
     assert now.oldest == LogOffset("2", 2)
+
+
+def test_tails_of_topics_come_in_order_with_the_error_of_one_that_is_none(client, redis):
+    Topic("c", client).append_many([b"1", b"2"])
+    redis.set(TopicCalls("b", client).log_key, "text")
+    first, second, third = offsets.topic_tails(client, ["a", "b", "c"])
+    assert isinstance(second, ScriptError) and "WRONGTYPE" in str(second)
+    assert (first.n, third.n) == (0, 2)
+    with pytest.raises(ScriptError):
+        offsets.topic_tail(client, "b")
+
+
+def test_streams_are_trimmed_together_and_each_tells_its_own_error(client, redis):
+    filled(redis, 5)
+    other, wrong = KEY.replace("low", "high"), KEY.replace("low", "wrong")
+    redis.xadd(other, {"1": "v"}, id="3-0")
+    redis.set(wrong, "text")
+    ends = {KEY: LogOffset("3-0", 3), wrong: LogOffset("1-0", 1), other: LogOffset("2-0", 0)}
+    first, second, third = offsets.trim(client, ends)
+    assert first is third is None
+    assert isinstance(second, ScriptError)
+    assert [redis.xlen(key) for key in (KEY, other)] == [2, 1]
 
 
 def test_packed_offsets_are_read_as_they_were():

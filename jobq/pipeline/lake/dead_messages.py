@@ -10,28 +10,32 @@ stored in a form that no worker runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.client.connection import Client
-from jobq.errors import CodecError, JobqError
+from jobq.config import ServerSettings
+from jobq.errors import CodecError, JobqError, ScriptError
 from jobq.jobs import codec
 from jobq.jobs.signing import unverified
 from jobq.observe.redaction import HIDDEN, Redactor
+from jobq.pipeline import collector
+from jobq.pipeline.engine import Engine, raise_first
 from jobq.pipeline.lake.commit import IngestState, commit_batch, state_of
-from jobq.pipeline.lake.files import DataFile, DataFileWriter
+from jobq.pipeline.lake.files import DataFile, DataFileWriter, LiveFile, live_files, rows_of_files
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.reading import stored_rows
+from jobq.pipeline.lake.partitions import settings_of
+from jobq.pipeline.lake.store import LakeStore, remove_files
 from jobq.pipeline.lake.tables import DEAD, of_source, sourced
-from jobq.pipeline.lake.tombstones import tombstone_files
+from jobq.pipeline.lake.tombstones import TombstoneFiles, tombstone_files
 from jobq.pipeline.offsets import LogOffset, latest_time
-from jobq.pipeline.reading.live import QueueRows, dead_batches, newest_deaths
+from jobq.pipeline.reading.live import QueueRows, cut_dead, dead_batches, dead_counts, newest_deaths
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
 from jobq.queue import presence
@@ -40,6 +44,8 @@ from jobq.queue import presence
 Tolerating = Callable[[str], AbstractContextManager[object]]
 #: How far a server's clock may have stepped back between two deaths.
 OVERLAP_MS = 3_600_000
+#: Dead messages of a task, about.
+UNIT_ROWS = 100_000
 #: Why a call in the lake can't run.
 REDACTED = "its job hides arguments (redact=), so the lake has them as [hidden]; enqueue it anew"
 #: Hidden texts of so many characters are hidden in the reason of death, too.
@@ -48,12 +54,13 @@ SHORTEST = 4
 
 def keep_dead(
     lake: Lake, client: Client, queues: Iterable[str], tolerating: Tolerating = nullcontext, source: str = "",
+    engine: Engine | None = None,
 ) -> int:  # fmt: skip
     """Store the dead messages that the lake doesn't have, and return their number.
 
     Raises CommitConflictError if another ingest stored some at the same time. Times of death after tomorrow are not
     jobq's and are skipped. tolerating: a context entered per queue; an error that it swallows skips that queue.
-    source: of the server.
+    source: of the server. engine: runs the tasks that read and write.
     """
     state = state_of(lake.table(DEAD.name), DEAD.app)
     own = replace(state, places=of_source(source, state.places))
@@ -71,7 +78,7 @@ def keep_dead(
     if not todo:
         return 0
     spans = {queue: (since[queue], at) for queue, at in todo.items()}
-    files, kept = _files_of(lake, client, spans, tolerating, source)
+    files, kept = _files_of(lake, client, spans, tolerating, source, engine or Engine("local"))
     # The newest may have been revived or purged since; offsets only go forward.
     places = {
         sourced(source, queue): LogOffset(
@@ -85,34 +92,104 @@ def keep_dead(
     return rows
 
 
-def _files_of(
-    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating, source: str,
-) -> tuple[list[DataFile], list[str]]:  # fmt: skip
-    """Write the files; return them and the queues that were read to their end."""
-    request = ReadRequest(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
-    kept, files = [], tombstone_files(lake)
-    erased = files.load() if files else None
-    with DataFileWriter(lake.below(DEAD.name), DEAD) as writer:
-        for days, queues in _by_days(spans).items():
-            names = {queue: sourced(source, queue) for queue in queues}
-            there = _known_ids(lake, list(names.values()), *days)
-            for queue in queues:
-                since, upto = spans[queue]
-                with tolerating(f"dead of queue {queue}"):
-                    for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
-                        rows = _named(pa.Table.from_batches([found]), names[queue])
+class DeadUnit(NamedTuple):
+    """Dead messages of some queues, which a task reads and writes.
+
+    names: of the queues in the lake. known: the lake's files with dead of those days. erased: rows with these
+    tombstones are left out.
+    """
+
+    settings: ServerSettings
+    store: LakeStore
+    spans: tuple[QueueRows, ...]
+    names: Mapping[str, str]
+    known: tuple[LiveFile, ...]
+    erased: TombstoneFiles | None = None
+
+
+class DeadResult(NamedTuple):
+    """What a task wrote. problems: class and message of the error that ended the reading of a queue.
+
+    failed: class and message of any other error; then there are no files.
+    """
+
+    files: tuple[DataFile, ...] = ()
+    problems: Mapping[str, tuple[str, str]] = {}
+    failed: tuple[str, str] | None = None
+
+
+def read_dead(unit: DeadUnit) -> DeadResult:
+    """Write the dead messages that the lake doesn't have. Errors of jobq are in the result."""
+    client, problems = Client(unit.settings), dict[str, tuple[str, str]]()
+    try:
+        erased = unit.erased.load() if unit.erased else None
+        there = _known_ids(unit)
+        request = ReadRequest(view="dead", settings=unit.settings, columns=DEAD_COLUMNS)
+        with collector.gc_off(), DataFileWriter(unit.store, DEAD) as writer:
+            for span in unit.spans:
+                try:
+                    for found in dead_batches(request, span, client):
+                        rows = _named(pa.Table.from_batches([found]), unit.names[span.name])
                         rows = _unknown(rows, there)
                         rows = redacted(rows, presence.redactions(client, _jobs_of(rows)))
                         writer.add(erased.kept(DEAD.name, rows) if erased else rows)
-                    kept.append(queue)
-        return writer.finish(), kept
+                except ScriptError as error:
+                    problems[span.name] = (type(error).__name__, str(error))
+            return DeadResult(tuple(writer.finish()), problems)
+    except JobqError as error:
+        return DeadResult(failed=(type(error).__name__, str(error)))
+    finally:
+        client.close()
 
 
-def _by_days(spans: Mapping[str, tuple[int, int]]) -> dict[tuple[str, str], list[str]]:
+def _files_of(
+    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating, source: str,
+    engine: Engine,
+) -> tuple[list[DataFile], list[str]]:  # fmt: skip
+    """Have tasks write the files; return them and the queues that were read to their end."""
+    found = [
+        QueueRows(queue, rows, *spans[queue])
+        for queue, rows in zip(spans, dead_counts(client, spans), strict=True)
+    ]
+    store, erased, settings = lake.below(DEAD.name), tombstone_files(lake), settings_of(client)
+    names = {queue: sourced(source, queue) for queue in spans}
+    live, units = live_files(lake.table(DEAD.name)), list[DeadUnit]()
+    for (first, last), some in _by_days(found).items():
+        known = tuple(file for file in live if first <= file.dt <= last)
+        for part in _shares(piece for one in some for piece in cut_dead(client, one, UNIT_ROWS)):
+            own = {one.name: names[one.name] for one in part}
+            units.append(DeadUnit(settings, store, tuple(part), own, known, erased))
+    results = list(engine.run(read_dead, units, sum(one.rows for one in found)))
+    problems = {queue: one for result in results for queue, one in result.problems.items()}
+    files = [file for result in results for file in result.files]
+    try:
+        raise_first(result.failed for result in results)
+        for queue, problem in problems.items():
+            with tolerating(f"dead of queue {queue}"):
+                raise_first([problem])
+    except JobqError:
+        remove_files(store, [file.path for file in files])
+        raise
+    return files, [queue for queue in spans if queue not in problems]
+
+
+def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
+    """Group spans to about UNIT_ROWS rows."""
+    some: list[QueueRows] = []
+    for one in spans:
+        if some and sum(other.rows for other in some) + one.rows > UNIT_ROWS:
+            yield some
+            some = []
+        some.append(one)
+    if some:
+        yield some
+
+
+def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
     """Group queues by first and last day: a queue that died last year doesn't make all read a year of ids."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for queue, (since, upto) in spans.items():
-        found.setdefault((_day(since), _day(upto)), []).append(queue)
+    found: dict[tuple[str, str], list[QueueRows]] = {}
+    for one in spans:
+        found.setdefault((_day(one.since), _day(one.upto)), []).append(one)
     return found
 
 
@@ -198,9 +275,9 @@ def _since(state: IngestState, queue: str, upto: int) -> int:
     return max(looked_at - OVERLAP_MS, round(kept_from.timestamp() * 1000))
 
 
-def _known_ids(lake: Lake, queues: Sequence[str], first_day: str, last_day: str) -> pa.Array[Any]:
-    wanted = pa.array(queues, pa.string())
-    stored = stored_rows(lake, DEAD, ["queue", "dead_id"], first_day, last_day)
+def _known_ids(unit: DeadUnit) -> pa.Array[Any]:
+    wanted = pa.array(list(unit.names.values()), pa.string())
+    stored = rows_of_files(unit.store, unit.known, ["queue", "dead_id"])
     found = [_ids(rows.filter(pc.is_in(rows["queue"], wanted))) for rows in stored]
     return pa.concat_arrays([c for one in found for c in one.chunks] or [pa.array([], pa.string())])
 

@@ -40,6 +40,10 @@ INGESTED = FileFormat("part", 3, 100_000)
 COMPACTED = FileFormat("compact", 9, 500_000)
 
 
+#: So many bytes of rows are a row group, too, so that large contents don't fill the memory.
+GROUP_BYTES = 256 * 1024 * 1024
+
+
 class DataFile(NamedTuple):
     """A new file, not yet committed. `low` and `high`: bounds of the column `day_of`, epoch µs."""
 
@@ -106,7 +110,7 @@ class _DayFile:
         self.dt = (EPOCH + timedelta(days=day)).isoformat()
         self.path = f"dt={self.dt}/{form.prefix}-{uuid.uuid4()}.zstd.parquet"
         self._waiting: list[pa.Table] = []
-        self._rows = self._nwaiting = 0
+        self._rows = self._nwaiting = self._nbytes = 0
         self._low, self._high = 2**63 - 1, -(2**63)
         with lake_errors(store):
             files = store.files()
@@ -122,8 +126,9 @@ class _DayFile:
         self._low, self._high = min(self._low, bounds["min"]), max(self._high, bounds["max"])
         self._waiting.append(rows)
         self._nwaiting += rows.num_rows
+        self._nbytes += rows.nbytes
         self._rows += rows.num_rows
-        if self._nwaiting >= self._group:
+        if self._nwaiting >= self._group or self._nbytes >= GROUP_BYTES:
             self._flush()
 
     def finish(self) -> DataFile:
@@ -145,7 +150,8 @@ class _DayFile:
         remove_files(self._store, [self.path])
 
     def _flush(self) -> None:
-        whole, self._waiting, self._nwaiting = pa.concat_tables(self._waiting), [], 0
+        whole, self._waiting = pa.concat_tables(self._waiting), []
+        self._nwaiting = self._nbytes = 0
         with lake_errors(self._store):
             self._writer.write_table(whole, row_group_size=max(whole.num_rows, 1))
 

@@ -24,7 +24,7 @@ from jobq.client.connection import Client
 from jobq.durations import DAY_MS
 from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
-from jobq.pipeline.decode import BadEntry, TimeBounds
+from jobq.pipeline.decode import TimeBounds
 from jobq.pipeline.engine import Engine, raise_first
 from jobq.pipeline.lake import audit_entries, dead_messages, quarantine
 from jobq.pipeline.lake.commit import (
@@ -45,14 +45,14 @@ from jobq.pipeline.lake.partitions import (
     gathered,
     planned_partitions,
     run_partition,
+    settings_of,
 )
-from jobq.pipeline.lake.store import LakeStore, remove_files
-from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable, of_source, sourced
+from jobq.pipeline.lake.store import remove_files
+from jobq.pipeline.lake.tables import EVENTS, QUARANTINE, TOPICS, LakeTable, of_source, sourced
 from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, Overrun, ReadPlan, clocks
 from jobq.pipeline.options import EngineName
 from jobq.queue.directory import queue_names
-from jobq.topics import keys as topic_keys
 from jobq.topics.calls import topic_names
 
 MAX_ROWS = 1_000_000
@@ -142,15 +142,9 @@ class Ingest:
             names.update(of_source(self.options.source, state.places))
             with self.tolerating("the list of topics"):
                 names.update(topic_names(self.client))
-        tails = {}
-        for name in sorted(names):
-            with self.tolerating(f"topic {name}"):
-                found = offsets.topic_tail(self.client, name)
-                # The tail is read from another key than the partitions' entries.
-                start = topic_keys.base(self.client.namespace, name)
-                for part in ("log", "base"):
-                    self.client.command("XRANGE", f"{start}{part}", "0-0", "0-0")
-                tails[name] = found
+        topics = sorted(names)
+        found = offsets.topic_tails(self.client, topics)
+        tails = self._told("topic", topics, found)
         return self._batch(TOPICS, state, self._sourced(tails))
 
     def _sourced(self, found: Mapping[str, T]) -> dict[str, T]:
@@ -185,13 +179,18 @@ class Ingest:
 
     def _tails(self, queues: Sequence[str]) -> dict[str, LogTail]:
         streams = [offsets.events_key(self.client.namespace, queue) for queue in queues]
+        return self._told("events of queue", queues, offsets.events_tails(self.client, streams))
+
+    def _told(
+        self, what: str, names: Sequence[str], found: Iterable[LogTail | JobqError]
+    ) -> dict[str, LogTail]:
+        """Return the tails by name, without those that the server refuses to read."""
         tails = {}
-        found = offsets.events_tails(self.client, streams)
-        for queue, tail in zip(queues, found, strict=True):
-            with self.tolerating(f"events of queue {queue}"):
+        for name, tail in zip(names, found, strict=True):
+            with self.tolerating(f"{what} {name}"):
                 if isinstance(tail, JobqError):
                     raise tail
-                tails[queue] = tail
+                tails[name] = tail
         return tails
 
     def _batch(
@@ -203,26 +202,25 @@ class Ingest:
             return IngestBatch(table.name)
         answers = self._answers(table, plan, tails)
         found, kept, dropped = gathered(answers)
-        _forget(self.lake.below(table.name), dropped)
+        self._forget(table, dropped)
         places = {name: tails[name].oldest for name in plan.remade}
         lost: dict[str, int] = {}
         for one in plan.ranges:
             places[one.queue], missing = self._reached(one, found[one.queue])
             lost |= {one.queue: missing} if missing else {}
-        bad = [record for answer in kept for record in answer.bad]
+        nbad = sum(answer.nbad for answer in kept)
         files = [file for answer in kept for file in answer.files]
         rows = sum(file.rows for file in files)
-        after = state.following(places, rows, lost, bad=len(bad), remade=plan.remade)
-        self._commit(table, kept, after, bad)
+        after = state.following(places, rows, lost, bad=nbad, remade=plan.remade)
+        self._commit(table, kept, after)
         more = any(places[one.queue].n < one.end.n for one in plan.ranges)
         engine = self.engine.chosen(_expected(plan))
-        return IngestBatch(table.name, rows, len(files), len(bad), lost, plan.remade, more, engine)
+        return IngestBatch(table.name, rows, len(files), nbad, lost, plan.remade, more, engine)
 
     def _answers(
         self, table: LakeTable, plan: ReadPlan, tails: Mapping[str, LogTail]
     ) -> list[PartitionResult]:
-        settings = replace(self.client.settings, url=self.client.url, codec=None, outage_buffer=0)
-        store = self.lake.below(table.name)
+        settings, store = settings_of(self.client), self.lake.below(table.name)
         self.lake.made(table.name)
         found = {one.queue: self._first(one, tails[one.queue]) for one in plan.ranges}
         bounds = self._bounds(tails) if table is EVENTS else None
@@ -231,11 +229,14 @@ class Ingest:
         )
         erased = tombstone_files(self.lake)
         todo = [one._replace(erased=erased) for one in todo] if erased else todo
+        if table is EVENTS:
+            there = quarantine.quarantine_of(self.lake, plan.remade)
+            todo = [one.with_quarantine(there) for one in todo]
         answers = list(self.engine.run(run_partition, todo, _expected(plan)))
         try:
             raise_first([answer.failed for answer in answers])
         except JobqError:
-            _forget(store, answers)
+            self._forget(table, answers)
             raise
         return answers
 
@@ -271,29 +272,39 @@ class Ingest:
         return offsets.offset_reached(self.client, asked, done.entries, done.last_id or one.after)
 
     def _commit(
-        self, table: LakeTable, kept: Sequence[PartitionResult], after: IngestState, bad: list[tuple[str, BadEntry]],
-    ) -> None:  # fmt: skip
+        self, table: LakeTable, kept: Sequence[PartitionResult], after: IngestState
+    ) -> None:
         files = [file for answer in kept for file in answer.files]
         with taken_back(self.lake.below(table.name), files):
-            if bad:
-                quarantine.keep_bad(self.lake, bad, after.facts["remade"])
+            quarantine.commit(self.lake, [answer.kept for answer in kept])
             commit_batch(self.lake, table, files, after)
+
+    def _forget(self, table: LakeTable, answers: Iterable[PartitionResult]) -> None:
+        """Delete the files of results that don't count."""
+        answers = list(answers)
+        remove_files(
+            self.lake.below(table.name), [file.path for one in answers for file in one.files]
+        )
+        remove_files(
+            self.lake.below(QUARANTINE.name), [f.path for one in answers for f in one.kept.files]
+        )
 
     def _drop(self, tails: Mapping[str, LogTail]) -> None:
         """Trim from the streams what the lake has."""
         places = state_of(self.lake.table(EVENTS.name), EVENTS.app).places
-        for queue, tail in tails.items():
-            if queue in places and places[queue].n > tail.dropped:
-                upto = offsets.id_after(places[queue].id)
-                self.client.command("XTRIM", tail.key, "MINID", "=", upto)
+        ends = {
+            tail.key: places[queue]
+            for queue, tail in tails.items()
+            if queue in places and places[queue].n > tail.dropped
+        }
+        for key, error in zip(ends, offsets.trim(self.client, ends), strict=True):
+            with self.tolerating(key):
+                if error is not None:
+                    raise error
 
 
 def _expected(plan: ReadPlan) -> int:
     return sum(one.limit or one.expected for one in plan.ranges)
-
-
-def _forget(store: LakeStore, answers: Iterable[PartitionResult]) -> None:
-    remove_files(store, [file.path for answer in answers for file in answer.files])
 
 
 class IngestRound(NamedTuple):
@@ -358,6 +369,7 @@ def one_round(
                     ingest.queues(),
                     ingest.tolerating,
                     ingest.options.source,
+                    ingest.engine,
                 )
             )
         if ingest.options.audit_log:

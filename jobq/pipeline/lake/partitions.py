@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from jobq.errors import JobqError
 from jobq.pipeline import collector, offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
+from jobq.pipeline.lake.quarantine import KeptEntries, Quarantine, written
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import TABLES, parted, to_lake
 from jobq.pipeline.lake.tombstones import TombstoneFiles, Tombstones
@@ -40,6 +42,7 @@ class IngestPartition(NamedTuple):
     """Ranges to read one after the other, and the table to write to.
 
     bounds: events with times outside go to the quarantine. erased: rows with these tombstones are left out.
+    quarantine: what it has, of a partition of events.
     """
 
     table: str
@@ -48,6 +51,11 @@ class IngestPartition(NamedTuple):
     ranges: tuple[LogRange, ...]
     bounds: TimeBounds | None = None
     erased: TombstoneFiles | None = None
+    quarantine: Quarantine | None = None
+
+    def with_quarantine(self, quarantine: Quarantine) -> IngestPartition:
+        """Return the partition with what it has to know of the quarantine."""
+        return self._replace(quarantine=quarantine.of({one.queue for one in self.ranges}))
 
 
 class RangeRead(NamedTuple):
@@ -64,12 +72,21 @@ class RangeRead(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """The result of a partition. failed: class and message of its error; then its files are deleted."""
+    """The result of a partition. failed: class and message of its error; then its files are deleted.
+
+    nbad: entries that can't be decoded; kept: those of them that are new to the quarantine.
+    """
 
     reads: tuple[RangeRead, ...] = ()
     files: tuple[DataFile, ...] = ()
-    bad: tuple[tuple[str, BadEntry], ...] = ()
+    nbad: int = 0
+    kept: KeptEntries = KeptEntries()
     failed: tuple[str, str] | None = None
+
+
+def settings_of(client: Client) -> ServerSettings:
+    """Return how a task reaches the client's server."""
+    return replace(client.settings, url=client.url, codec=None, outage_buffer=0)
 
 
 def run_partition(partition: IngestPartition) -> PartitionResult:
@@ -109,7 +126,9 @@ def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> 
             writer.add(erased.kept(partition.table, found.rows) if erased else found.rows)
         cut = bool(given.limit) and read.entries >= given.limit
         reads.append(read._replace(cut=cut and read.last_id != given.upto))
-    return PartitionResult(tuple(reads), tuple(writer.finish()), tuple(bad))
+    files = tuple(writer.finish())
+    kept = written(partition.quarantine, bad) if partition.quarantine else KeptEntries()
+    return PartitionResult(tuple(reads), files, len(bad), kept)
 
 
 def _unerased(

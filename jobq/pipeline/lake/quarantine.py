@@ -1,44 +1,94 @@
 """Keep entries that are not event records, with their bytes and the reason, each once.
 
-They are committed before the batch they came with. If the batch's own commit fails, the batch is repeated and its bad
-entries are found in the table already: the table has offsets of its own.
+The task that reads them writes them, and the driver commits their files before the batch they came with. If the batch's
+own commit fails, the batch is repeated and its bad entries are found in the table already: the table has offsets of its
+own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry
-from jobq.pipeline.lake.commit import IngestState, commit_batch, state_of
-from jobq.pipeline.lake.files import write_rows
+from jobq.pipeline.lake.commit import commit_batch, state_of
+from jobq.pipeline.lake.files import DataFile, LiveFile, live_files, rows_of_files, write_rows
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
+from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import QUARANTINE
 from jobq.pipeline.offsets import LogOffset
 
 
-def keep_bad(lake: Lake, bad: Sequence[tuple[str, BadEntry]], remade: Sequence[str]) -> int:
-    """Store the entries that the table doesn't have; return their number. remade: queues whose ids began anew."""
-    state = state_of(lake.table(QUARANTINE.name), QUARANTINE.app)
-    there = _kept(lake, remade) if any(queue in remade for queue, _ in bad) else set()
+class Quarantine(NamedTuple):
+    """What a task has to know of the table. upto: id of the newest entry of each queue.
+
+    remade: queues whose ids began anew. Of those, `files` has the entries that are there.
+    """
+
+    store: LakeStore
+    upto: Mapping[str, str]
+    remade: frozenset[str] = frozenset()
+    files: tuple[LiveFile, ...] = ()
+
+    def of(self, queues: Collection[str]) -> Quarantine:
+        """Return what concerns these queues."""
+        remade = self.remade.intersection(queues)
+        upto = {queue: self.upto[queue] for queue in queues if queue in self.upto}
+        return Quarantine(self.store, upto, remade, self.files if remade else ())
+
+
+class KeptEntries(NamedTuple):
+    """Files that a task wrote, their number of rows, and the newest id of each queue in them."""
+
+    files: tuple[DataFile, ...] = ()
+    rows: int = 0
+    places: Mapping[str, str] = {}
+
+
+def quarantine_of(lake: Lake, remade: Iterable[str]) -> Quarantine:
+    """Return the table's state for tasks."""
+    delta, again = lake.table(QUARANTINE.name), frozenset(remade)
+    places = state_of(delta, QUARANTINE.app).places
+    files = tuple(live_files(delta)) if again else ()
+    upto = {queue: place.id for queue, place in places.items()}
+    return Quarantine(lake.below(QUARANTINE.name), upto, again, files)
+
+
+def written(there: Quarantine, bad: Sequence[tuple[str, BadEntry]]) -> KeptEntries:
+    """Write the entries that the table doesn't have into new files."""
+    known = _kept(there) if any(queue in there.remade for queue, _ in bad) else set()
     new = [
         (queue, one) for queue, one in bad
-        if ((queue, one.id.decode()) not in there if queue in remade
-            else offsets.parsed_id(one.id.decode()) > _upto(state, queue))
+        if ((queue, one.id.decode()) not in known if queue in there.remade
+            else offsets.parsed_id(one.id.decode()) > offsets.parsed_id(there.upto.get(queue, offsets.START)))
     ]  # fmt: skip
     if not new:
-        return 0
+        return KeptEntries()
     # Ordered by id: entries of an unknown version come first in their chunk.
     new.sort(key=lambda found: offsets.parsed_id(found[1].id.decode()))
-    places = {queue: LogOffset(one.id.decode(), 0) for queue, one in new}
-    files = write_rows(lake.below(QUARANTINE.name), QUARANTINE, _rows(new))
-    commit_batch(lake, QUARANTINE, files, state.following(places, len(new), {}))
-    return len(new)
+    places = {queue: one.id.decode() for queue, one in new}
+    return KeptEntries(tuple(write_rows(there.store, QUARANTINE, _rows(new))), len(new), places)
+
+
+def commit(lake: Lake, kept: Iterable[KeptEntries]) -> None:
+    """Commit what tasks wrote. On a conflict, delete their files and raise CommitConflictError."""
+    kept = [one for one in kept if one.rows]
+    if not kept:
+        return
+    places: dict[str, LogOffset] = {}
+    for one in kept:
+        for queue, entry_id in one.places.items():
+            last = places.get(queue, LogOffset())
+            places[queue] = max(last, LogOffset(entry_id), key=lambda at: offsets.parsed_id(at.id))
+    state = state_of(lake.table(QUARANTINE.name), QUARANTINE.app)
+    rows, files = sum(one.rows for one in kept), [file for one in kept for file in one.files]
+    commit_batch(lake, QUARANTINE, files, state.following(places, rows, {}))
 
 
 def entries(lake: Lake) -> Iterator[tuple[str, int]]:
@@ -48,14 +98,11 @@ def entries(lake: Lake) -> Iterator[tuple[str, int]]:
             yield row["queue"], offsets.parsed_id(row["entry_id"])[0]
 
 
-def _upto(state: IngestState, queue: str) -> tuple[int, int]:
-    return offsets.parsed_id(state.places.get(queue, LogOffset()).id)
-
-
-def _kept(lake: Lake, queues: Sequence[str]) -> set[tuple[str, str]]:
+def _kept(there: Quarantine) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
-    for rows in stored_rows(lake, QUARANTINE, ["queue", "entry_id"]):
-        some = rows.filter(pc.is_in(rows["queue"], pa.array(queues, pa.string())))
+    remade = pa.array(sorted(there.remade), pa.string())
+    for rows in rows_of_files(there.store, there.files, ["queue", "entry_id"]):
+        some = rows.filter(pc.is_in(rows["queue"], remade))
         found |= {(row["queue"], row["entry_id"]) for row in some.to_pylist()}
     return found
 

@@ -6,7 +6,8 @@ that had died by then and weren't purged or revived since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -125,6 +126,34 @@ def newest_deaths(
                 yield reply
             else:
                 yield int(float(reply[1])) if reply else None
+
+
+def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterator[int]:
+    """Yield how many of each queue died in its span, both ends included; 0 where that can't be read."""
+    left = iter(spans.items())
+    while some := list(islice(left, offsets.TOGETHER)):
+        asked = [
+            Read(_dead_key(client, queue), ("ZCOUNT", _dead_key(client, queue), *span))
+            for queue, span in some
+        ]
+        for reply in read_together(client, asked):
+            yield 0 if isinstance(reply, JobqError) else int(reply)
+
+
+def cut_dead(client: Client, one: QueueRows, size: int) -> Iterator[QueueRows]:
+    """Divide the dead of a queue into spans of about `size` rows; all that died in one ms are in the same span."""
+    key = _dead_key(client, one.name)
+    while one.rows > size:
+        words = (one.since, one.upto, "BYSCORE", "LIMIT", size, 1, "WITHSCORES")
+        found = client.command("ZRANGE", key, *words)
+        at = int(float(found[1])) if found else one.upto
+        if at <= one.since:
+            at = one.since + 1
+        if at > one.upto:
+            break
+        yield one._replace(rows=size, upto=at - 1)
+        one = one._replace(rows=one.rows - size, since=at)
+    yield one
 
 
 def _dead_key(client: Client, queue: str) -> str:

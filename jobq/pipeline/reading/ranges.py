@@ -58,12 +58,15 @@ def tail_of(client: Client, view: str, name: str) -> LogTail:
 
 
 def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTail]:
-    """Return the tails of queues or topics by name. Those of queues take a round trip for some hundred."""
-    if view == "topic":
-        return {name: offsets.topic_tail(client, name) for name in names}
+    """Return the tails of queues or topics by name. A round trip is some hundred of them."""
     streams = [offsets.events_key(client.namespace, name) for name in names]
+    tails = (
+        offsets.topic_tails(client, names)
+        if view == "topic"
+        else offsets.events_tails(client, streams)
+    )
     found: dict[str, LogTail] = {}
-    for name, now in zip(names, offsets.events_tails(client, streams), strict=True):
+    for name, now in zip(names, tails, strict=True):
         if isinstance(now, JobqError):
             raise now
         found[name] = now

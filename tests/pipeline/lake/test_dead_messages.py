@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from jobq.errors import CodecError
 from jobq.jobs.codec import decode, encode, read_refusal
+from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import dead_messages, inspection, upkeep
 from jobq.queue import presence
 from jobq.queue.queue import Queue
@@ -28,6 +30,41 @@ def test_dead_messages_are_kept_with_their_content_once(lake, valkey_client, val
     found = {row["mid"]: (row["content"], row["reason"]) for row in rows(lake, "dead")}
     assert found == {"a": (b"a", "tried"), "b": (b"b", "tried"), "c": (b"c", "tried")}
     assert len(rows(lake, "dead")) == 3
+
+
+class Counted(Engine):
+    """Notes how many units there were."""
+
+    def __init__(self) -> None:
+        super().__init__("local")
+        self.units: list[list[tuple[str, int, int]]] = []
+
+    def run(self, function, units, rows):
+        for unit in units:
+            assert pickle.loads(pickle.dumps(unit)) == unit
+            self.units.append([(one.name, one.since, one.upto) for one in unit.spans])
+        return super().run(function, units, rows)
+
+
+def test_dead_messages_are_units_of_work_when_there_are_many(lake, valkey_client, monkeypatch):
+    monkeypatch.setattr(dead_messages, "UNIT_ROWS", 4)
+    engine = Counted()
+    for name, deaths in (("big", 10), ("few", 2), ("more", 2)):
+        queue = Queue(name, valkey_client)
+        for number in range(deaths):
+            queue.enqueue(b"x", mid=f"{name}{number}", now=DAY)
+            _bury(queue, 1, DAY + number // 2)
+    names = ["big", "few", "more"]
+    assert dead_messages.keep_dead(lake, valkey_client, names, engine=engine) == 14
+    assert len({row["mid"] for row in rows(lake, "dead")}) == 14
+    assert engine.units == [
+        [("big", 0, DAY + 1)],
+        [("big", DAY + 2, DAY + 3)],
+        [("big", DAY + 4, DAY + 4), ("few", 0, DAY)],
+        [("more", 0, DAY)],
+    ]
+    assert dead_messages.keep_dead(lake, valkey_client, names, engine=engine) == 0
+    assert not [one for one in inspection.check(lake) if one.level == "fail"]
 
 
 def test_dead_that_expired_are_not_kept_again(lake, valkey_client, valkey_queue):
@@ -50,15 +87,15 @@ def test_dead_of_days_ago_are_known_without_the_days_since(lake, valkey_client, 
         queue.enqueue(b"x", now=at)
         _bury(queue, 1, at + 7_200_000)
     assert dead_messages.keep_dead(lake, valkey_client, ["old", "new"]) == 2
-    plain = dead_messages.stored_rows
+    plain = dead_messages.rows_of_files
 
-    def noted(*args):
-        days.append(args[-2:])
-        return plain(*args)
+    def noted(store, files, columns):
+        days.append([file.dt for file in files])
+        return plain(store, files, columns)
 
-    monkeypatch.setattr(dead_messages, "stored_rows", noted)
+    monkeypatch.setattr(dead_messages, "rows_of_files", noted)
     assert dead_messages.keep_dead(lake, valkey_client, ["old", "new"]) == 0
-    assert days == [("2026-10-22", "2026-10-22"), ("2026-11-21", "2026-11-21")]
+    assert days == [["2026-10-22"], ["2026-11-21"]]
 
 
 def test_places_of_the_dead_go_forward_when_the_newest_is_revived(lake, valkey_client):
