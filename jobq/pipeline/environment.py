@@ -76,7 +76,7 @@ def checked_master(master: str) -> str:
     """Return the master for Spark. ConfigError if Spark couldn't read it, which it tells in a JVM's traceback."""
     if not _MASTER.fullmatch(master):
         raise ConfigError(
-            f"master={master!r} is none of Spark's; write local[2], local[*], spark://host:7077, yarn or k8s://…"
+            f"master={master!r} isn't a master of Spark; write local[2], local[*], spark://host:7077, yarn or k8s://…"
         )
     return master
 
