@@ -54,6 +54,7 @@ LATE = {
     ("worker/flow_drains.py", "jobq.flows.adding"): "a worker without flows never loads their code",
     ("worker/flow_drains.py", "jobq.flows.draining"): "as jobq.flows.adding",
     ("worker/flow_drains.py", "jobq.flows.inputs"): "as jobq.flows.adding",
+    ("cli/audit_log.py", "jobq.web.lake"): "only --lake reads one",
     ("cli/web.py", "jobq.web.app"): "it needs Starlette, which the extra web brings",
     ("cli/web.py", "jobq.web.settings"): "as jobq.web.app",
     ("cli/web.py", "jobq.web.live"): "as jobq.web.app",

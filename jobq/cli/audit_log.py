@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
 from jobq.cli import output
+from jobq.cli.arguments import pairs_of
+from jobq.cli.lake import lake_option, source_option, storage_option
 from jobq.cli.options import limit_option, option, queues_option_of
 from jobq.cli.output import Listing
-from jobq.cli.session import Session, command
-from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
+from jobq.cli.session import Session, command, opens
+from jobq.queue.audit_log import PAGE, AuditEntry, AuditLog, without_ended_intents
 
-#: Entries that one command looks at.
+#: Entries of the server that one command looks at.
 MOST_LOOKED_AT = 100_000
+#: How long the lake may take for a page.
+READ_S = 60.0
 COLUMNS = ("at", "who", "role", "verb", "queue", "filter", "count", "phase", "note")
-ENTRIES = Listing(
-    COLUMNS, ("role", "note", "count", "filter"),
-    "no entries: no command or page has changed anything here",
-)  # fmt: skip
+_EMPTY = "no entries: no command or page has changed anything here"
+ENTRIES = Listing(COLUMNS, ("role", "note", "count", "filter"), _EMPTY)
+#: With a lake, each entry says where it is kept.
+ENTRIES_OF_BOTH = Listing((*COLUMNS, "source"), ("role", "note", "count", "filter"), _EMPTY)
+
+
+class _Older:
+    """What a lake has of the time before the server's oldest entry. source: of the entry read last."""
+
+    source = "server"
+
+    def __init__(self, path: str, storage: tuple[str, ...], server: str) -> None:
+        from jobq.web.lake import LakeHistory
+
+        options = pairs_of("--storage-option", storage)
+        self._lake = LakeHistory(path, options, most_s=READ_S, server=server)
+        self.close = self._lake.close
+
+    def before(self, entry_id: str) -> Iterator[AuditEntry]:
+        """Yield the entries before this one, newest first, intents too; '': all."""
+        self.source = "lake"
+        while found := self._lake.audit(entry_id, {}, PAGE, intents=True):
+            yield from found
+            entry_id = found[-1].entry_id
+
+
+def _older(
+    session: Session, path: str | None, storage: tuple[str, ...], source: str
+) -> _Older | None:
+    return _Older(path, storage, source) if path else None
 
 
 @command(
@@ -28,6 +59,7 @@ ENTRIES = Listing(
     "--queues mails --since 1d",
     "--who anna --verb revive --json",
     "-n 1000 --intents",
+    "--since 90d --lake ./lake",
 )
 @limit_option(50, 100_000)
 @queues_option_of("Only entries about one of these queues, or about all.")
@@ -35,14 +67,21 @@ ENTRIES = Listing(
 @option("--verb VERB", "Only entries of this verb, such as pause.")
 @option("--since DURATION", "Only entries of this long ago or newer.")
 @option("--intents", "Also show the entry that each operation wrote before it began.")
+@opens(
+    "older", _older,
+    lake_option("to go on with what the server no longer keeps"),
+    storage_option,
+    source_option,
+)  # fmt: skip
 def audit_log(
     session: Session, limit: int, queues: str | None, since: float | None, intents: bool,
-    **wanted: str | None,
+    older: _Older | None, **wanted: str | None,
 ) -> None:  # fmt: skip
     """List who changed what by commands and in the dashboard, newest first.
 
     phase: done; failed, with the error in note; refused; undone; or intent, if the operation has not ended, or its
-    process was killed. About 100,000 entries are kept.
+    process was killed. The server keeps about 100,000 entries. With --lake older ones follow, which an ingest with
+    --audit-log copied there; source: server or lake.
     """
     tests: list[Callable[[AuditEntry], bool]] = [
         lambda entry, name=name, value=value: getattr(entry, name) == value  # type: ignore[misc]
@@ -52,13 +91,27 @@ def audit_log(
     if queues:
         names = {*queues.split(","), "*"}
         tests.append(lambda entry: bool(names.intersection(entry.queue.split(","))))
-    entries: Iterator[AuditEntry] = AuditLog(session.client).newest(MOST_LOOKED_AT)
+    entries = _all(AuditLog(session.client), older)
     if since is not None:
         after = time.time() * 1000 - since * 1000
         entries = _until(entries, after)
     found = entries if intents else without_ended_intents(entries)
     matching = (entry for entry in found if all(test(entry) for test in tests))
-    session.say_all((_record(session, entry) for entry in islice(matching, limit)), ENTRIES)
+    records = (_record(session, entry) for entry in islice(matching, limit))
+    if older is None:
+        session.say_all(records, ENTRIES)
+    else:
+        with closing(older):
+            session.say_all((one | {"source": older.source} for one in records), ENTRIES_OF_BOTH)
+
+
+def _all(log: AuditLog, older: _Older | None) -> Iterator[AuditEntry]:
+    oldest = ""
+    for entry in log.newest(MOST_LOOKED_AT):
+        yield entry
+        oldest = entry.entry_id
+    if older is not None:
+        yield from older.before(oldest)
 
 
 def _until(entries: Iterator[AuditEntry], after_ms: float) -> Iterator[AuditEntry]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from jobq.cli.arguments import pairs_of
-from jobq.cli.lake import lake_option, storage_option
+from jobq.cli.lake import lake_option, source_option, storage_option
 from jobq.cli.modules import load
 from jobq.cli.options import CommandGroup, group, import_option, option
 from jobq.cli.output import Listing
@@ -76,13 +76,19 @@ def _looking(
 
 def _showing(
     session: Session, redact: tuple[str, ...], hide_errors: bool, trace_url: str | None,
-    path: str | None, storage: tuple[str, ...], modules: tuple[str, ...],
+    modules: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
     load(modules)
     return {
-        "redact": redact, "hide_errors": hide_errors, "trace_url": trace_url or "", "lake": path or "",
-        "storage": pairs_of("--storage-option", storage), "modules": modules,
+        "redact": redact, "hide_errors": hide_errors, "trace_url": trace_url or "", "modules": modules,
     }  # fmt: skip
+
+
+def _remembering(
+    session: Session, path: str | None, storage: tuple[str, ...], source: str
+) -> dict[str, Any]:
+    options = pairs_of("--storage-option", storage)
+    return {"lake": path or "", "storage": options, "source": source}
 
 
 def _operating(session: Session, url_operate: str | None) -> Client | None:
@@ -132,9 +138,13 @@ users_option = option(
     option("--redact NAME", "Hide the values of arguments of this name, too; repeatable.", multiple=True),
     option("--hide-errors", "Show the types of errors without their texts."),
     option("--trace-url URL", "Link to a trace, with {trace_id} in it."),
+    import_option,
+)  # fmt: skip
+@opens(
+    "remembering", _remembering,
     lake_option("for history beyond the server"),
     storage_option,
-    import_option,
+    source_option,
 )  # fmt: skip
 @opens(
     "operate", _operating,
@@ -142,7 +152,7 @@ users_option = option(
 )  # fmt: skip
 def web(
     session: Session, listening: Listening, allowing: dict[str, Any], looking: dict[str, Any],
-    showing: dict[str, Any], operate: Client | None,
+    showing: dict[str, Any], remembering: dict[str, Any], operate: Client | None,
 ) -> None:  # fmt: skip
     """Serve the dashboard until TERM or INT.
 
@@ -161,7 +171,7 @@ def web(
         if (error.name or "").startswith("jobq"):
             raise
         raise ConfigError(f"the dashboard needs {error.name}; {install('web')}") from error
-    settings = WebSettings(**looking, **showing, access=access)
+    settings = WebSettings(**looking, **showing, **remembering, access=access)
     app = create_app(session.client, operate=operate, settings=settings)
     if settings.always:
         sampler_of(app.state.site).begin()

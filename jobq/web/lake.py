@@ -22,6 +22,7 @@ from typing import IO, Any, NamedTuple
 from jobq import extras
 from jobq.errors import LakeError
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import sourced
 from jobq.queue.audit_log import AuditEntry
 from jobq.web.history import (
     ANYTHING,
@@ -83,10 +84,28 @@ class LakeHistory:
     source = "lake"
 
     def __init__(
-        self, path: str, options: Mapping[str, str] | None = None, most_s: float = MOST_S
+        self,
+        path: str,
+        options: Mapping[str, str] | None = None,
+        most_s: float = MOST_S,
+        server: str = "",
     ) -> None:
-        """path, options: as of jobq.pipeline.lake.Lake.open."""
-        self.path = path
+        """path, options: as of jobq.pipeline.lake.Lake.open.
+
+        server: under which name, the source, the lake has the queues of the server; their names here are without it.
+        """
+        self.path, self.server = path, server
+        mine = sourced(server, "")
+        name = f"substr(queue, {len(mine) + 1})"
+        self._mine = {
+            "events": f"* EXCEPT (queue), {name} AS queue FROM stored WHERE starts_with(queue, {literal(mine)})"
+            if server
+            else "* FROM stored WHERE NOT starts_with(queue, '{')",
+            "audit": f"* FROM stored WHERE log = {literal(sourced(server, 'audit'))}",
+            "marks": "* FROM stored",
+        }
+        self._mine["rollup_hourly"] = self._mine["events"]
+        self._has_mine = False
         self._first = json.dumps({"path": path, "options": dict(options or {})})
         self._most_s = most_s
         self._lock = threading.Lock()
@@ -261,32 +280,36 @@ class LakeHistory:
         )
         return [DeployMark(row["name"] or "", row["at"]) for row in rows]
 
-    def audit(self, before: str, wanted: Mapping[str, str], limit: int) -> list[AuditEntry]:
-        """Return entries of the audit log before the one with this id, newest first, without intents that ended.
+    def audit(
+        self, before: str, wanted: Mapping[str, str], limit: int, intents: bool = False
+    ) -> list[AuditEntry]:
+        """Return entries of the audit log before the one with this id, newest first.
 
-        wanted: what its who, verb, queue and op have to be; '' for anything.
+        wanted: what its who, verb, queue and op have to be; anything if it isn't there or ''. intents: also those of
+        operations that ended.
         """
         ms, _, number = before.partition("-")
         at, last = min(int(ms or LATEST_MS), LATEST_MS), int(number or 0)
         found = [
-            f"{name} = {literal(wanted[name])}" for name in ("who", "verb", "op") if wanted[name]
+            f"{name} = {literal(wanted[name])}"
+            for name in ("who", "verb", "op")
+            if wanted.get(name)
         ]
-        if wanted["queue"]:
+        if queue := wanted.get("queue"):
             found.append(
-                f"(queue = '*' OR strpos(',' || queue || ',', {literal(',' + wanted['queue'] + ',')}) > 0)"
+                f"(queue = '*' OR strpos(',' || queue || ',', {literal(f',{queue},')}) > 0)"
             )
+        if not intents:
+            ended = "SELECT op FROM audit WHERE phase <> 'intent'"
+            found.append(f"(phase <> 'intent' OR op = '' OR op NOT IN ({ended}))")
         rows = self.query(
-            f"""SELECT CAST(at AS BIGINT) / 1000 AS ms, {_SEQ} AS seq, log, who, role, verb, queue, filter, number,
+            f"""SELECT CAST(at AS BIGINT) / 1000 AS ms, {_SEQ} AS seq, who, role, verb, queue, filter, number,
             op, phase, note, damaged FROM audit
             WHERE (at < {_moment(at)} OR (at = {_moment(at)} AND {_SEQ} < {min(last, MOST_SEQ)}))
-            AND (phase <> 'intent' OR op = '' OR op NOT IN (SELECT op FROM audit WHERE phase <> 'intent'))
             {"".join(f" AND {one}" for one in found)}
             ORDER BY at DESC, seq DESC LIMIT {limit}""",  # noqa: S608  # nosec B608
             "audit",
         )
-        for row in rows:
-            source = row.pop("log").removesuffix("audit")
-            row["queue"] = ",".join(source + name for name in row["queue"].split(",") if name)
         return [AuditEntry(f"{row['ms']}-{row.pop('seq')}", row.pop("ms"), **row) for row in rows]
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
@@ -294,7 +317,28 @@ class LakeHistory:
         return span.since
 
     def query(self, sql: str, table: str = "events") -> list[dict[str, Any]]:
-        """Return the rows of a statement about one table. LakeError if it fails or takes too long."""
+        """Return the rows of a statement about one table: the rows of this server, of marks all.
+
+        LakeError if it fails or takes too long, or if the lake has events, but only of other servers.
+        """
+        if table == "events" and not self._has_mine:
+            self._check_server()
+        return self._ask(f"WITH {table} AS (SELECT {self._mine[table]}) {sql}", table)
+
+    def _check_server(self) -> None:
+        if not self._ask(f"SELECT {self._mine['events']} LIMIT 1", "events"):
+            owner = "CASE WHEN starts_with(queue, '{') THEN split_part(substr(queue, 2), '}', 1) ELSE '' END"
+            rows = self._ask(f"SELECT DISTINCT {owner} AS server FROM stored ORDER BY 1", "events")  # noqa: S608  # nosec B608
+            others = [f"{row['server']!r:.80}" for row in rows]
+            if others:
+                raise LakeError(
+                    f"the lake {self.path} has no events of the server {self.server!r}, but of {', '.join(others)}; "
+                    "--source names this server as its ingest does"
+                )
+            return
+        self._has_mine = True
+
+    def _ask(self, sql: str, table: str) -> list[dict[str, Any]]:
         if not self._lock.acquire(timeout=self._most_s):
             raise LakeError("the lake answers another query; try again in a moment")
         try:
@@ -520,7 +564,7 @@ def _answer(where: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any
     table = Lake.open(where["path"], where["options"]).table(name)
     if table is None:  # nothing was written to it yet
         return {"columns": [], "rows": []}
-    found: Any = QueryBuilder().register(name, table).execute(query["sql"]).read_all()
+    found: Any = QueryBuilder().register("stored", table).execute(query["sql"]).read_all()
     columns = [
         [value.as_py() for chunk in column.chunks for value in chunk] for column in found.columns
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobq.client.names import checked_name
 from jobq.errors import ConfigError, masked
 from jobq.web.access.identity import Identity
 from jobq.web.access.settings import AccessSettings
@@ -21,7 +22,8 @@ class WebSettings:
 
     title: the name of the cluster, in the header. accent: its colour, `#rrggbb`. prefix: the first part of every
     path, as `/ops/jobq`, if a proxy passes it on.
-    read_only: refuse every action. lake, storage: where history is kept. redact: further patterns of names of
+    read_only: refuse every action. lake, storage: where history is kept. source: the name of this server in a lake
+    that several servers share. redact: further patterns of names of
     arguments whose values are hidden. hide_errors: show the types of errors, not their texts. trace_url: link to a
     trace, with {trace_id}. modules: modules of jobs that this process imported. identify: for a program that serves the
     dashboard: who sends a request, None = nobody. hosts: the names under which that program serves it; none = the
@@ -35,6 +37,7 @@ class WebSettings:
     read_only: bool = False
     lake: str = ""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    source: str = ""
     redact: tuple[str, ...] = ()
     hide_errors: bool = False
     trace_url: str = ""
@@ -50,6 +53,8 @@ class WebSettings:
         return self.access or AccessSettings(identify=self.identify, hosts=self.hosts)
 
     def __post_init__(self) -> None:
+        if self.source:
+            checked_name("source", self.source)
         if self.accent and not _COLOUR.fullmatch(self.accent):
             raise ConfigError(f"{self.accent!r:.50} is not a colour; write it as #1f5fa5")
         if self.prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.prefix):

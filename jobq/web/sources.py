@@ -21,7 +21,11 @@ class HistorySources:
     def __init__(self, site: Site) -> None:
         client, settings = site.client, site.settings
         self.events = StreamHistory(client, lambda: queue_names(client))
-        self.lake = LakeHistory(settings.lake, settings.storage) if settings.lake else None
+        self.lake = (
+            LakeHistory(settings.lake, settings.storage, server=settings.source)
+            if settings.lake
+            else None
+        )
 
     def choose(self, span: Span, wanted: str = "auto") -> StreamHistory | LakeHistory:
         """Return the source for a range of time. ConfigError for a lake that isn't there."""

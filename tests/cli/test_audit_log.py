@@ -7,9 +7,11 @@ import pytest
 
 from jobq.cli import app
 from jobq.cli.options import Command
+from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.orders import this_user
 from jobq.queue.queue import Queue
 from jobq.topics import Topic
+from tests import tools
 
 #: Commands that are no operations: they only read, or they are how programs and workers use jobq.
 OTHERS = set("""
@@ -185,3 +187,35 @@ def test_log_that_cannot_be_written_stops_no_command(cli, filled, redis):
     ended = cli("pause", "low")
     assert (ended.code, ended.out) == (0, "low: paused\n")
     assert ended.err.count("not written to the audit log") == 1
+
+
+def test_older_entries_come_from_a_lake_when_one_is_given(cli, client, tmp_path):
+    tools.library("pyarrow")
+    from jobq.pipeline.lake.audit_entries import keep_audit
+    from jobq.pipeline.lake.lake import Lake
+
+    lake, log = Lake.create(str(tmp_path / "lake")), AuditLog(client)
+    for number in range(4):
+        with log.performing(Act("anna", "cli", "pause", f"q{number}")):
+            pass
+    keep_audit(lake, client, source="eu")
+    client.command("XTRIM", "jobq:audit", "MAXLEN", 3)
+    of_eu = ("--lake", lake.store.uri, "--source", "eu")
+    found = cli("audit-log", "--json", *of_eu).records
+    assert [(one["queue"], one["source"]) for one in found] == [
+        ("q3", "server"), ("q2", "server"), ("q1", "lake"), ("q0", "lake")
+    ]  # fmt: skip
+    assert [one["queue"] for one in cli("audit-log", "--json", "-n", "3", *of_eu).records] == [
+        "q3", "q2", "q1"
+    ]  # fmt: skip
+    assert len(cli("audit-log", "--json", "--intents", *of_eu).records) == 8
+    assert [
+        one["queue"] for one in cli("audit-log", "--json", "--queues", "q0", *of_eu).records
+    ] == ["q0"]
+    assert cli("audit-log", "--json", "--since", "0s", *of_eu).records == []
+    table = cli("audit-log", *of_eu).out.splitlines()
+    assert table[0].split()[-1] == "source" and table[-1].split()[-1] == "lake"
+    # Another server of the lake has no such entries; without a lake, nothing says where they are.
+    assert len(cli("audit-log", "--json", "--lake", lake.store.uri).records) == 2
+    assert "source" not in cli("audit-log", "--json").records[0]
+    assert "is not a lake" in cli("audit-log", "--lake", str(tmp_path / "no")).err

@@ -50,18 +50,18 @@ def write(client: Client, queue: str, records: list[tuple[int, str]]) -> None:
 
 
 @pytest.fixture
-def lake_history(tmp_path: Path) -> Iterator[Callable[[Client], LakeHistory]]:
-    """What reads a lake with everything that the server has."""
+def lake_history(tmp_path: Path) -> Iterator[Callable[..., LakeHistory]]:
+    """What reads a lake with everything that the server has; source: the name of the server there."""
     opened = []
 
-    def make(client: Client) -> LakeHistory:
+    def make(client: Client, source: str = "") -> LakeHistory:
         lake = Lake.create(str(tmp_path / "lake"))
         tools.library("pyarrow")
         from jobq.pipeline.engine import Engine
-        from jobq.pipeline.lake.ingest import Ingest
+        from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 
-        Ingest(lake, client, Engine("local")).events()
-        opened.append(LakeHistory(lake.store.uri, most_s=120))
+        Ingest(lake, client, Engine("local"), IngestOptions(source=source)).events()
+        opened.append(LakeHistory(lake.store.uri, most_s=120, server=source))
         return opened[-1]
 
     yield make
@@ -267,6 +267,38 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     sources_of(nowhere.app.state.site).lake = LakeHistory("/nowhere", most_s=120)
     broken = nowhere.get("/queues/low?range=30d").text
     assert "Older attempts can't be shown" in broken and "is not a lake" in broken
+
+
+def test_pages_show_the_queues_of_their_server_when_several_share_a_lake(
+    visit, client, lake_history
+):
+    now = client.clock_ms()
+    write(client, "low", [(now - 90_000, record("done", "old", now - 90_000))])
+    lake_history(client, "eu")
+    failed = record("dead", "new", now - 60_000, error="KeyError", fingerprint="f1")
+    write(client, "low", [(now - 60_000, failed)])
+    us = lake_history(client, "us")
+    visitor = visit(UserRole.READ, lake=us.path, source="us")
+    sources_of(visitor.app.state.site).lake = us
+    found = visitor.get("/history?source=lake&queue=low").text
+    assert ">new</a>" in found and ">old</a>" in found and "of this server, us" in found
+    assert 'href="/queues/low"' in found and "{us}" not in found
+    scraped = visitor.get("/metrics", headers={"authorization": "Bearer x"}).text
+    assert 'jobq_lake_behind_events{queue="low"} 0.0' in scraped
+    assert f"--queues {{us}}low --lake {us.path}" in visitor.get("/queues/low?range=7d").text
+    client.command("DEL", offsets.events_key("jobq", "low"))
+    assert ">dead</span>" in visitor.get("/queues/low/messages/new").text
+    eu = LakeHistory(us.path, most_s=120, server="eu")
+    sources_of(visitor.app.state.site).lake = eu
+    found = visitor.get("/history?source=lake").text
+    assert ">old</a>" in found and ">new</a>" not in found
+    assert "KeyError" not in visitor.get("/errors?source=lake").text
+    eu.close()
+    unnamed = LakeHistory(us.path, most_s=120)
+    sources_of(visitor.app.state.site).lake = unnamed
+    found = visitor.get("/jobs?source=lake").text
+    assert "no events of the server &#39;&#39;, but of &#39;eu&#39;, &#39;us&#39;" in found
+    unnamed.close()
 
 
 def test_pages_lake_and_audit_count_one_load_alike(visit, client, queue, lake_history):

@@ -24,6 +24,7 @@ from tests.web.test_history import record, write
 pytestmark = pytest.mark.one_server
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 MINUTE = 60_000
+TOKEN = {"authorization": "Bearer x"}
 
 
 @pytest.fixture
@@ -169,6 +170,22 @@ def test_the_audit_log_goes_on_in_the_lake_where_the_server_has_dropped_it(clien
     assert "anna" in page and "4711" not in page and "not ended" not in page
     assert visitor.get(f"{older}&queue=other").text.count("<tr>") == 1 + 1
     assert "No older entry" in visitor.get(f"{older}&who=dora").text
+    api = visitor.get("/api/v1/audit", headers=TOKEN).json()
+    assert [(one["source"], one["verb"], one["phase"]) for one in api["items"]] == [
+        ("server", "pause", "done"), ("lake", "pause", "done"), ("lake", "pause", "done"),
+        ("lake", "purge", "done"), ("lake", "purge", "intent"),
+    ]  # fmt: skip
+    assert (api["next"], api["unread"]) == (None, {}) and "4711" not in str(api)
+    first = visitor.get("/api/v1/audit?limit=3", headers=TOKEN).json()
+    rest = visitor.get(f"/api/v1/audit?limit=3&cursor={first['next']}", headers=TOKEN).json()
+    assert first["items"] + rest["items"] == api["items"] and rest["next"] is None
+    sources_of(visitor.app.state.site).close()
+    sources_of(visitor.app.state.site).lake = LakeHistory(lake.store.uri, most_s=120, server="eu")
+    assert [
+        one["source"] for one in visitor.get("/api/v1/audit", headers=TOKEN).json()["items"]
+    ] == ["server"]
     sources_of(visitor.app.state.site).close()
     sources_of(visitor.app.state.site).lake = LakeHistory(str(tmp_path / "no"), most_s=120)
     assert "is not a lake" in visitor.get(older).text
+    found = visitor.get("/api/v1/audit", headers=TOKEN).json()
+    assert len(found["items"]) == 1 and "is not a lake" in found["unread"]["lake"]

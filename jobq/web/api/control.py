@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jobq.errors import ConfigError, JobqError, UnavailableError
+from jobq.errors import ConfigError, JobqError, LakeError, UnavailableError
 from jobq.limits.directory import LimitFacts, limit_facts
 from jobq.observe.workers import STATES, worker_records, workers_of
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.rsmq import Rsmq
-from jobq.queue.audit_log import AuditLog, without_values
+from jobq.queue.audit_log import AuditEntry, AuditLog, without_values
 from jobq.queue.directory import queue_names
 from jobq.schedules.listing import names_of, schedule_row, schedules_of_queues
 from jobq.topics.calls import topic_names
@@ -41,6 +41,7 @@ from jobq.web.api.shapes import (
     Whole,
     listed,
 )
+from jobq.web.sources import sources_of
 
 UNREAD: dict[str, Shape] = {"unread": ByName(TEXT, "What can't be read, with the reason.")}
 WORKER = RecordShape(
@@ -72,7 +73,7 @@ GROUP = RecordShape(
 )  # fmt: skip
 AUDIT = RecordShape(
     id=TEXT, at=MOMENT, who=TEXT, role=TEXT, verb=TEXT, queue=TEXT, filter=TEXT, number=Maybe(WHOLE), op=TEXT,
-    phase=TEXT, note=TEXT, damaged=FLAG,
+    phase=TEXT, note=TEXT, damaged=FLAG, source=Text("Where it is kept.", values=("server", "lake")),
 )  # fmt: skip
 
 
@@ -215,19 +216,32 @@ def ruby(call: ApiCall) -> Any:
     return {"queues": found.rows, "workers": served.rows, "unread": found.unread | served.unread}
 
 
-@resource("/audit", listed(AUDIT), *PAGING)
+@resource("/audit", listed(AUDIT).with_fields(**UNREAD), *PAGING)
 def audit(call: ApiCall) -> Any:
-    """List who changed what, the newest first."""
+    """List who changed what, the newest first: what the server keeps, then what a lake has of the time before."""
     before = read_cursor(call["cursor"]) or ""
     if not isinstance(before, str):
         raise ConfigError("cursor= is not one that this list gave; leave it out")
-    found = AuditLog(call.site.client).page(before, call["limit"])
-    if not call.identity.arguments:
-        found = [one._replace(filter=without_values(one.filter)) for one in found]
+    limit, unread = call["limit"], dict[str, str]()
+    here = AuditLog(call.site.client).page(before, limit)
+    found, lake = [(one, "server") for one in here], sources_of(call.site).lake
+    if lake is not None and len(here) < limit:
+        last = here[-1].entry_id if here else before
+        try:
+            older = lake.audit(last, {}, limit - len(here), intents=True)
+            found += [(one, "lake") for one in older]
+        except LakeError as error:
+            unread["lake"] = str(error)
     return {
-        "items": [one._asdict() | {"id": one.entry_id, "at": one.at_ms} for one in found],
-        "next": cursor_text(found[-1].entry_id) if len(found) == call["limit"] else None,
+        "items": [_entry(one, call) | {"source": source} for one, source in found], "unread": unread,
+        "next": cursor_text(found[-1][0].entry_id) if len(found) == limit else None,
     }  # fmt: skip
+
+
+def _entry(one: AuditEntry, call: ApiCall) -> dict[str, Any]:
+    if not call.identity.arguments:
+        one = one._replace(filter=without_values(one.filter))
+    return one._asdict() | {"id": one.entry_id, "at": one.at_ms}
 
 
 def _offset(call: ApiCall) -> int:

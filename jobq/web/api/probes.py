@@ -61,7 +61,8 @@ class WebExporter:
         except ModuleNotFoundError as error:
             raise LakeError(f"its backlog needs {error.name}; {install('spark')}") from error
         lake = Lake.open(self._settings.lake, self._settings.storage)
-        return {one.queue: (one.backlog, one.overruns_in_s) for one in backlog(lake, self._client)}
+        found = backlog(lake, self._client, source=self._settings.source)
+        return {one.queue: (one.backlog, one.overruns_in_s) for one in found}
 
 
 @page("/healthz", role=UserRole.NONE)
