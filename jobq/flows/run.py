@@ -87,6 +87,8 @@ class FlowRun:
     def retry(self, step: FlowStep | str | None = None) -> None:
         """Revive what is dead, of this step or of all. Steps behind it run once it is done.
 
+        25,000 members are revived before this returns; workers revive the others.
+
         FlowClosedError if the flow was cancelled: what that ended stays so.
         """
         name = step.name if isinstance(step, FlowStep) else step

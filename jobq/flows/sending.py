@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
+from jobq.client.numbered_calls import new_id
 from jobq.client.pipelining import run_each
-from jobq.errors import CodecError, ConfigError, KeyFullError
+from jobq.errors import CodecError, ConfigError, KeyFullError, NotDurableError
 from jobq.flows.accepting import LIVE, apply_all, enqueue_members
 from jobq.flows.announcing import Word, announce, queue_at
 from jobq.flows.contents import message_of, messages_of_items
@@ -34,8 +35,10 @@ from jobq.queue.queue import Content, Queue
 DEDUPE_S = 3_600.0
 #: Sub-flows in sub-flows, at most.
 DEEPEST = 16
-#: Pages of members that one call cancels. The next one goes on, so that the cancel of a long map stops no worker.
+#: Pages of members that one call cancels or revives. The next one goes on, so that a long map stops no worker.
 PAGES_PER_CALL = 100
+#: Members that are revived together.
+REVIVED_TOGETHER = PER_CHUNK
 _log = logging.getLogger("jobq.flows")
 
 
@@ -266,12 +269,16 @@ class StepSender:
             return self._retry_child(item)
         cursor = 0
         while cursor >= 0:
-            if not self._sending.may_go():
+            if self.has_more or not self._sending.may_go():
                 return False
-            page = self.store.page(item.step, "failed", cursor)
+            page = self.store.page(item.step, "revive", cursor, REVIVED_TOGETHER)
             cursor = page.cursor
             if page.numbers:
-                self.store.retried(item.step, page.numbers)
+                self._pages -= 1
+                # The next drainer begins with this page, if this one dies before the next one.
+                first = page.numbers[0]
+                if self.store.retried(item.step, page.numbers, stamp=item.stamp, cursor=first) < 0:
+                    return True
                 self._revive_some(item, page.numbers)
         return True
 
@@ -282,6 +289,10 @@ class StepSender:
         dead_ids = self._client.command("HMGET", where, *mids)
         found = {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
         revived = dict(zip(found, queue.admin.revive(*found.values()), strict=True))
+        if found and (
+            missing := self._sending.confirmation.missing_at(f"{queue.prefix}call:{new_id()}~")
+        ):
+            raise NotDurableError(f"{len(found)} members were revived, but not durably: {missing}")
         others = [mid for mid in mids if revived.get(mid) not in ("revived", "exists")]
         if not others:
             return

@@ -53,8 +53,9 @@ class StepFacts:
     size: members so far; sealed: no more come. done, ended, dead: members that ended well, that ended at least once,
     and that are dead now, or were cancelled one by one. cut: the flow was cancelled before the step was over;
     cancelled: members that ended badly after that. retried: members that run again after they were dead. sent: it was
-    enqueued, or its wait or timer has begun. todo: it is ready, and not sent yet. due_at: of a timer, or when a wait
-    times out. flow: the id of its sub-flow. added_at: when members were added last. ready_at: when its edges were met.
+    enqueued, or its wait or timer has begun. todo: it is ready, and not sent yet. reviving: a retry revives its dead
+    members, and has come to the member `revived`. due_at: of a timer, or when a wait times out. flow: the id of its
+    sub-flow. added_at: when members were added last. ready_at: when its edges were met.
     """
 
     name: str
@@ -72,6 +73,8 @@ class StepFacts:
     retried: int = 0
     sent: bool = False
     todo: bool = False
+    reviving: bool = False
+    revived: int = 0
     due_at: int = 0
     flow: str = ""
     added_at: int = 0
@@ -87,7 +90,8 @@ class StepFacts:
     def has_ended(self) -> bool:
         """Whether each member has ended, and none runs again."""
         begun = self.has_begun or (not self.after and not self.size)
-        return begun and self.sealed and self.ended >= self.size and not self.retried
+        is_quiet = not self.retried and not self.reviving
+        return begun and self.sealed and self.ended >= self.size and is_quiet
 
     @property
     def live(self) -> int:
@@ -406,6 +410,11 @@ def _running(view: StepView, now_ms: int) -> WaitsFor:
     if stopped := view.stopped_ms(now_ms):
         text = f"the producer of {where}: {counted(step.size, 'member')}, the last came {lasting(stopped / 1000)} ago"
         return WaitsFor(step.name, "adding", text)
+    if step.reviving and step.kind == "map":
+        text = (
+            f"dead members of {where} to be revived, so far up to {step.revived:,} of {step.size:,}"
+        )
+        return WaitsFor(step.name, "reviving", text)
     more = "" if step.sealed else "; more are being added"
     if step.kind == "step" and step.size <= 1:
         return WaitsFor(step.name, "member", where + more)

@@ -152,16 +152,27 @@ class FlowStore:
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
         """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
 
-        A page may be empty and have a next one.
+        `revive`: those of `failed` that the newest retry has not come to. A page may be empty and have a next one.
         """
         reply = self._ask(self._call("page", (step, what, cursor, limit), list))
         return MemberPage(tuple(map(int, reply[1:])), int(reply[0]))
 
-    def retried(self, step: str, numbers: Sequence[int], *, now: int | None = None) -> int:
-        """Note that these members are about to be revived; how many of them had ended without being done."""
-        return self._ask(
-            self._call("retried", (self._now(now), step, *numbers), lambda reply: int(reply[0]))
-        )
+    def retried(
+        self,
+        step: str,
+        numbers: Sequence[int],
+        *,
+        stamp: int = 0,
+        cursor: int = 0,
+        now: int | None = None,
+    ) -> int:
+        """Note that these members are about to be revived; how many of them had ended without being done.
+
+        stamp: of the item for which that is done, with the member before which all were revived. -1 if it isn't to be
+        done any more.
+        """
+        args = (self._now(now), step, stamp, cursor, *numbers)
+        return self._ask(self._call("retried", args, lambda reply: int(reply[0])))
 
     def results(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return the results by `step:number`, those that there are."""
@@ -313,8 +324,10 @@ def _step(
         return None
     kind, queue, source, edges = map(_text, parts[:4])
     counts = [_number(one) for one in meta.get(f"n:{name}", b"").split(b",")]
-    counts += [0] * (10 - len(counts))
-    size, ndone, nended, sealed, ready_at, ended_at, _, added_at, nretried, cut = counts[:10]
+    counts += [0] * (11 - len(counts))
+    size, ndone, nended, sealed, ready_at, ended_at, _, added_at, nretried, cut, revived = counts[
+        :11
+    ]
     bad = max(0, nended - ndone - nretried)
     dead = min(bad, cut - 1) if cut else bad
     options, waits = _options(parts[4]), name in todo
@@ -334,6 +347,8 @@ def _step(
         retried=nretried,
         sent=ready_at > 0 and not waits,
         todo=waits,
+        reviving=todo.get(name, b"").startswith(b"revive,"),
+        revived=revived,
         due_at=_due_at(options, ready_at),
         flow=source if kind == "flow" else "",
         added_at=added_at,

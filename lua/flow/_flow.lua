@@ -2,7 +2,8 @@
 -- needs: meta steps
 local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused'}
 -- cut: 0 unless the flow was cancelled before the step was over; then 1 more than the members that were dead by then.
-local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut'}
+-- revived: the newest retry has revived the dead members before this one.
+local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut', 'revived'}
 local FOLLOWS, ROOTS, ALL, LARGEST, MOST_BITS = '>', '>', '*', 9007199254740991, 33554432
 
 local function count_in(value)

@@ -187,6 +187,7 @@ local function retry(name)
     redis.call('SETBIT', retried, bit, 1)
     s.nretried, flow.retried = 1, flow.retried + 1
   else
+    s.revived = 0
     to_do(flow, name, 'revive')
   end
 end

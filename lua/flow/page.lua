@@ -6,7 +6,8 @@ KEYS
   meta:hash steps:hash done:string ended:string retried:string
 ARGV
   step  whose members
-  what  `live`: not ended, or retried; `failed`: ended and not done
+  what  `live`: not ended, or retried; `failed`: ended and not done; `revive`: those of `failed` that the newest retry
+        has not come to
   cursor  from this member on
   limit  members at most
 RETURNS  {where the next page begins, or -1, then the numbers}. A page may be empty and have a next one
@@ -20,7 +21,7 @@ local step, what, cursor, limit = unpack(ARGV)
 local MOST_LOOKED_AT, MOST_MEMBERS = 32768, 10000000
 keys_are(5)
 arguments_are(4)
-one_of('what', what, 'live', 'failed')
+one_of('what', what, 'live', 'failed', 'revive')
 cursor = whole('cursor', cursor, 0, MOST_MEMBERS)
 limit = whole('limit', limit, 1, 1000)
 --@include _flow
@@ -29,6 +30,7 @@ local flow = read_flow()
 local s = flow and step_of(step)
 if not s then return {-1} end
 local size = math.min(s.size, MOST_MEMBERS)
+if what == 'revive' then cursor = math.max(cursor, math.min(s.revived, size)) end
 local stop, found = math.min(size, cursor + MOST_LOOKED_AT), {0}
 
 -- The bits from `first` to `last` as bytes, and the number of the first byte's first bit.
@@ -49,7 +51,7 @@ local function look(from, to, bit)
     local at = offset + number - from
     local byte = math.floor(at / 8) + 1
     local eb, db, rb = string.byte(e, byte) or 0, string.byte(d, byte) or 0, string.byte(r, byte) or 0
-    local dull = what == 'live' and eb == 255 and rb == 0 or what == 'failed' and eb == db
+    local dull = what == 'live' and eb == 255 and rb == 0 or what ~= 'live' and eb == db
     if dull then
       number = math.min(to, number + 8 - at % 8)
     else

@@ -7,19 +7,24 @@ KEYS
 ARGV
   now  epoch ms, or '' for the server's clock
   step  whose members they are
+  stamp  of what is to be sent, 0 for none
+  cursor  with a stamp: all members of the retry before this one were revived
   then up to 1,000 numbers of members
-RETURNS  {how many of them had ended without being done, and weren't retried before}
+RETURNS  {how many of them had ended without being done, and weren't retried before}; {-1} if nothing of that stamp is to
+         be sent any more: another drainer has done it
 COST     O(members)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, step = unpack(ARGV)
+local now, step, stamp, cursor = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
-arguments_are(2, 0, 1000)
+arguments_are(4, 0, 1000)
 whole_or_none('now', now, 0, 253402300799999)
-for i = 3, #ARGV do whole('number', ARGV[i], 0, 9999999) end
+stamp = whole('stamp', stamp, 0, 9007199254740991)
+cursor = whole('cursor', cursor, 0, 10000000)
+for i = 5, #ARGV do whole('number', ARGV[i], 0, 9999999) end
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
 probe('STRLEN', done, ended, retried)
 --@include shared/_clock
@@ -31,8 +36,13 @@ probe('STRLEN', done, ended, retried)
 local now_ms, flow, count = time_ms(now), read_flow(), 0
 local s = flow and step_of(step)
 if not s or flow.state == 'cancelled' then return {0} end
+if stamp > 0 then
+  if string.match(redis.call('HGET', todo, step) or '', '^revive,(%d+),') ~= text(stamp) then return {-1} end
+  s.changed = s.revived < cursor
+  s.revived = math.max(s.revived, cursor)
+end
 note(s)
-for i = 3, #ARGV do
+for i = 5, #ARGV do
   local bit = bit_of(s, tonumber(ARGV[i]))
   if bit and redis.call('GETBIT', ended, bit) == 1 and redis.call('GETBIT', done, bit) == 0
     and redis.call('SETBIT', retried, bit, 1) == 0 then
@@ -44,7 +54,6 @@ if count > 0 then
   s.nretried, flow.retried = s.nretried + count, flow.retried + count
   recount(flow, s, now_ms)
   settle(flow, now_ms)
-  write_flow(flow)
-  keep_or_expire(flow)
 end
+if write_flow(flow) then keep_or_expire(flow) end
 return {count}

@@ -174,6 +174,20 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a retry goes on behind the members that were under way",
+        (
+            "flow/retried",
+            "s.revived = math.max(s.revived, cursor)",
+            "s.revived = math.max(s.revived, cursor + 1)",
+        ),
+        rare=True,
+    ),
+    Fault(
+        "a drainer of an earlier retry says how far a later one is",
+        ("flow/retried", "^revive,(%d+),') ~= text(stamp) then", "^revive,(%d+),') == '' then"),
+        rare=True,
+    ),
+    Fault(
         "a cancel leaves an open map open", ("flow/apply", "      s.sealed = 1\n", ""), rare=True
     ),
 )

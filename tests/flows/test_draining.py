@@ -11,10 +11,13 @@ import pytest
 from jobq.client.connection import Client, connect
 from jobq.config import CodecSettings
 from jobq.errors import ServerFullError, UnavailableError
+from jobq.flows import sending
 from jobq.flows.announcing import announce
 from jobq.flows.draining import BATCH, GIVE_UP_S, PASS_OVER_NS, Drainer
 from jobq.flows.listing import purged_members
+from jobq.flows.run import FlowRun
 from jobq.flows.sending import Sending, StepSender
+from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PURGED, StoredFlow, StoredStep
 from jobq.jobs.results import encode_result
@@ -399,3 +402,59 @@ def test_what_many_calls_reported_is_looked_for_in_as_many_calls_as_it_takes(flo
     assert store.seal("rows", 10) == "ok"
     assert flowing.work() == []
     assert flowing.facts(F).state == "done"
+
+
+def test_a_retry_of_100_000_members_goes_on_in_bounded_calls_when_drainers_die(
+    flowing: Flowing, redis: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A thousand of them are dead; ten at once and 200 a call are revived."""
+    size, low = 100_000, flowing.queues["low"]
+    store = flowing.start(F, step("rows", kind="map", source="stream"))
+    flowing.drain()
+    store.reserve("rows", 0, 250)
+    store.seal("rows", 1)
+    dead = range(0, size, 100)
+    low.enqueue_members([(f"~{F}.rows.{number}", b"v") for number in dead])
+    while found := low.dequeue(250).messages:
+        low.finish([Ending(mid=one.mid, token=one.token, outcome="dead") for one in found])
+    counts = redis.hget(store.prefix + "meta", "n:rows").decode().split(",")
+    redis.hset(
+        store.prefix + "meta", "n:rows", f"{size},{size - 1000},{size},1,{','.join(counts[4:])}"
+    )
+    redis.hset(store.prefix + "meta", mapping={"x:rows": f"0:{size}", "open": 0, "failed": 1})
+    redis.set(store.prefix + "ended", b"\xff" * (size // 8))
+    bits = bytearray(b"\xff" * (size // 8))
+    for number in dead:
+        bits[number // 8] &= ~(128 >> number % 8)
+    redis.set(store.prefix + "done", bytes(bits))
+    flowing.drain()
+    assert flowing.facts(F).state == "failed"
+    monkeypatch.setattr(sending, "REVIVED_TOGETHER", 10)
+    monkeypatch.setattr(sending, "PAGES_PER_CALL", 20)
+    FlowRun("import", "7", client=flowing.client).retry()
+    facts = flowing.facts(F)
+    assert (facts.steps[0].retried, facts.steps[0].revived) == (200, 19_000)
+    assert "so far up to 19,000 of 100,000" in str(FlowView(facts))
+    # The next one dies before it revives what it noted.
+    revive_some = sending.StepSender._revive_some
+    with monkeypatch.context() as patch:
+        patch.setattr(sending.StepSender, "_revive_some", _killed)
+        redis.delete("jobq:{low}:flow-claim")
+        with pytest.raises(KeyboardInterrupt):
+            flowing.drainer.drain("low")
+    assert sending.StepSender._revive_some is revive_some
+    calls, before = 0, low.admin.counts().ready
+    while flowing.facts(F).steps[0].reviving:
+        redis.delete("jobq:{low}:flow-claim")
+        Drainer(flowing.client).drain("low", 1)
+        calls, now = calls + 1, low.admin.counts().ready
+        assert before < now <= before + 200 or now == 1_000
+        before = now
+    assert calls >= 4
+    assert low.admin.counts().ready == 1_000 and not low.admin.dead()
+    assert len(flowing.work()) == 1_000
+    assert flowing.facts(F).state == "done"
+
+
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt

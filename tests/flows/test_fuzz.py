@@ -48,7 +48,7 @@ def good(client: Any) -> dict[str, Call]:
         "read": (("results", "rows:1", "a:0"), ()),
         "remove": ((), ()),
         "reserve": ((NOW, "rows", 1, 250), (0, 2, 3)),
-        "retried": ((NOW, "rows", 200, 201), (0, 2, 3)),
+        "retried": ((NOW, "rows", 0, 0, 200, 201), (0, 2, 3, 4, 5)),
         "seal": ((NOW, "rows", 1), (0, 2)),
         "sent": ((NOW, 64, "gate", 2, "c", 3), (0, 1, 3, 5)),
     }  # fmt: skip

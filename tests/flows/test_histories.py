@@ -9,6 +9,7 @@ import pytest
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
+from jobq.flows import sending
 from tests.flows.history import History
 from tests.flows.lockstep import take_turns
 from tests.flows.mutants import FAULTS, Fault, sown
@@ -22,7 +23,10 @@ pytestmark = [pytest.mark.one_server, *([pytest.mark.timeout(7_200)] if SOAK els
 
 
 @pytest.fixture
-def lives(server: Any, redis: Any) -> Any:
+def lives(server: Any, redis: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # So that maps of three members are cancelled and revived in several calls.
+    monkeypatch.setattr(sending, "PAGES_PER_CALL", 1)
+    monkeypatch.setattr(sending, "REVIVED_TOGETHER", 1)
     client = connect(settings=ServerSettings(url=server.url, patience_s=10))
     take_turns(client)
 

@@ -302,6 +302,26 @@ def test_pages_of_members_skip_what_is_dull(client: Any):
     assert flow.store.page("rows", "live").numbers == (5, 249, 250, 777, 8_191)
 
 
+def test_a_drainer_of_an_earlier_retry_notes_nothing(client: Any):
+    flow = Told(client, step("a"))
+    flow.begin()
+    flow.send()
+    stamps = []
+    for _ in range(2):
+        flow.tell("dead", "a")
+        [item] = flow.tell("retry").todo
+        stamps.append(item.stamp)
+        assert flow.store.retried("a", [0], stamp=item.stamp, cursor=0) == 1
+        flow.send()
+    flow.tell("dead", "a")
+    flow.tell("retry")
+    for stamp in stamps:
+        assert flow.store.retried("a", [0], stamp=stamp, cursor=1) == -1
+    facts = flow.store.facts()
+    assert facts is not None and (facts.steps[0].revived, facts.steps[0].retried) == (0, 0)
+    assert flow.store.page("a", "revive").numbers == (0,)
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_a_signal_counts_once_before_or_after_its_wait_opened(client: Any, early: bool):
     flow = Told(client, step("a"), step("gate", "a", kind="wait"), step("b", "gate"))
