@@ -257,7 +257,31 @@ def test_packed_offsets_are_read_as_they_were():
         before = after
 
 
-@pytest.mark.parametrize("text", ["", "x", "~~", offsets.packed({}, {"a": LogOffset()})[:-3]])
+def test_packed_offsets_of_an_earlier_release_are_read():
+    before = {"a": LogOffset("1763719200000-0", 7), "b": LogOffset("12", 12)}
+    text = "LRx4!F+o`-Q(4M8AISg!7n=YO27jOc3J3ro08~=|05wlFPt=*}9;wK$SDJ&$%GnPLzMq7I5ycomP#w~zcrZQ}az!{$kjgtB$p"
+    assert offsets.unpacked(before, text) == {
+        "a": LogOffset("1763719200450-3", 9), "b": LogOffset("15", 15), "c": LogOffset("1763719201000-0", 1),
+    }  # fmt: skip
+
+
+def test_packed_offsets_of_thousands_of_queues_are_short_when_their_ids_are_spread():
+    chance = random.Random(3)
+
+    def places(start: int, spread: int) -> dict[str, LogOffset]:
+        ids = [f"{start + chance.randrange(spread)}-{chance.randrange(2)}" for _ in range(3_000)]
+        return {f"q{number}": LogOffset(one, start) for number, one in enumerate(ids)}
+
+    for spread, most in ((30_000, 8_000), (3_600_000, 11_500)):
+        before, after = places(1_763_719_200_000, spread), places(1_763_722_800_000, spread)
+        text = offsets.packed(before, after)
+        assert len(text) < most
+        assert offsets.unpacked(before, text) == after
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", ".", ".x", "~~", offsets.packed({}, {"a": LogOffset()})[:-3]]
+)
 def test_packed_offsets_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match="packed offsets"):
         offsets.unpacked({}, text)

@@ -28,8 +28,8 @@ from jobq.pipeline.options import unknown
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-#: A lake has the lowest version whose jobq reads it: 2 knows commits with changed offsets only.
-VERSION, FIRST_VERSION = 2, 1
+#: A lake has the lowest version whose jobq reads it: 2 knows commits with changed offsets only, 3 knows them shorter.
+VERSION, FIRST_VERSION = 3, 1
 MARKER = "_jobq.json"
 #: Commits between checkpoints of a table's log, and how long its log is kept.
 _TABLE = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 30 days"}
@@ -115,6 +115,8 @@ class Lake:
     def upgrade(self) -> None:
         """Mark the lake as one of this version, before what an earlier jobq can't read is written."""
         with lake_errors(self.store):
+            if self._marker_text() == _marker(VERSION):
+                return
             if not self.store.is_local:
                 write_file(self.store, MARKER, _marker(VERSION))
                 return
@@ -125,18 +127,22 @@ class Lake:
             self.store.settle(MARKER)
 
     def _is_marked(self) -> bool:
-        from pyarrow.fs import FileType
-
         if self.store.is_local and not os.path.isdir(self.store.uri):
             return False
         with lake_errors(self.store):
-            files = self.store.files()
-            if files.get_file_info(MARKER).type == FileType.NotFound:
-                return False
-            with files.open_input_stream(MARKER) as marker:
-                text = bytes(marker.read())
-        self._check(text)
-        return True
+            text = self._marker_text()
+        if text is not None:
+            self._check(text)
+        return text is not None
+
+    def _marker_text(self) -> bytes | None:
+        from pyarrow.fs import FileType
+
+        files = self.store.files()
+        if files.get_file_info(MARKER).type == FileType.NotFound:
+            return None
+        with files.open_input_stream(MARKER) as marker:
+            return bytes(marker.read())
 
     def _check(self, text: bytes) -> None:
         try:

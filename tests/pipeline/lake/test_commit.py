@@ -72,7 +72,7 @@ def test_offsets_are_the_same_when_commits_have_changes_only(
     assert 3 < len(told) < 12
     assert list(states(lake.table("events")))[-1].places == state.places
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
-    assert json.loads((Path(lake.store.uri) / "_jobq.json").read_text()) == {"version": 2}
+    assert json.loads((Path(lake.store.uri) / "_jobq.json").read_text()) == {"version": 3}
 
 
 def test_losses_are_counted_when_commits_have_changes_only(

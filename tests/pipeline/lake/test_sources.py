@@ -67,7 +67,7 @@ def test_an_earlier_jobq_refuses_a_lake_with_sources(lake, valkey_client, write)
     marker = Path(lake.store.uri) / "_jobq.json"
     assert json.loads(marker.read_text())["version"] == 1
     round_of(lake, valkey_client, "eu")
-    assert json.loads(marker.read_text())["version"] == 2
+    assert json.loads(marker.read_text())["version"] == 3
 
 
 def test_offsets_of_other_sources_are_counted_by_their_next_ingest(lake, valkey_client, write):
