@@ -1,6 +1,6 @@
 """Keep the entries of the audit log, each once: who changed what, longer than the server keeps it.
 
-What a filter asked of arguments is left out: an erasure doesn't search this table.
+What a filter asked of arguments is left out, and so are mids that were erased.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jobq.pipeline.lake.files import DataFileWriter
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.tables import AUDIT, sourced
+from jobq.pipeline.lake.tombstones import tombstone_files
 from jobq.pipeline.offsets import LogRange
 from jobq.queue import keys
 from jobq.queue.audit_log import AuditEntry, entry_of, without_values
@@ -56,13 +57,14 @@ def _kept(lake: Lake, client: Client, log: str) -> int:
     [asked] = plan.ranges
     # A log that was made anew, from a backup for example, may have entries that are in the lake.
     there = _known_ids(lake, log) if plan.remade else frozenset[str]()
-    latest, read = offsets.latest_time(client), 0
+    latest, read, erased = offsets.latest_time(client), 0, tombstone_files(lake)
     with DataFileWriter(lake.below(AUDIT.name), AUDIT) as writer:
         for found in _pages(client, asked):
             read += len(found)
             rows = [_row(one, latest, log) for one in found if one.entry_id not in there]
             if rows:
-                writer.add(pa.Table.from_pylist(rows, AUDIT.schema()))
+                table = pa.Table.from_pylist(rows, AUDIT.schema())
+                writer.add(erased.load().kept(AUDIT.name, table) if erased else table)
         files = writer.finish()
     missing = offsets.lost(asked, read)
     lost = {log: missing} if missing else {}

@@ -52,6 +52,7 @@ from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.rollup import OPEN_FOLDER
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
 from jobq.pipeline.lake.tables import (
+    AUDIT,
     DEAD,
     ERASED,
     EVENTS,
@@ -62,6 +63,7 @@ from jobq.pipeline.lake.tables import (
     TOPICS,
 )
 from jobq.pipeline.lake.tombstones import (
+    AUDIT_TEXTS,
     NAMED,
     TombstoneFiles,
     Tombstones,
@@ -76,6 +78,8 @@ if TYPE_CHECKING:
 #: Bytes of files in a unit, and units between two commits.
 UNIT_BYTES = 64 * 1024 * 1024
 UNITS = 16
+#: Tables whose rows are erased, or from whose rows mids are.
+SWEPT = (*NAMED, AUDIT.name)
 #: Tables with contents, which `--arg` searches.
 SEARCHED = (DEAD.name, TOPICS.name, QUARANTINE.name)
 
@@ -241,8 +245,8 @@ def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None
         marks = Tombstones(
             [pa.Table.from_pylist(_tombstones(chosen, {"salt": salt}), ERASED.schema())]
         )
-    found = dict.fromkeys(NAMED, 0)
-    for name in NAMED:
+    found = dict.fromkeys(SWEPT, 0)
+    for name in SWEPT:
         if marks is None:
             break
         files = live_files(lake.table(name))
@@ -270,9 +274,9 @@ def finish(
 
     alone: a context entered for each group of files, such as a RepeatedLock.
     """
-    erased = dict.fromkeys(NAMED, 0)
+    erased = dict.fromkeys(SWEPT, 0)
     seen: set[tuple[tuple[str, ...], str]] = set()
-    for name in NAMED:
+    for name in SWEPT:
         for rows in _rewritten(lake, engine, name, seen, alone, enough):
             erased[name] += rows
     if enough():
@@ -280,7 +284,7 @@ def finish(
     with alone():
         # In a bucket, which has no lock, an ingest may have added files. Or another erasure has begun since: it counts
         # as done, too, so all files are looked at for its rows.
-        for name in NAMED:
+        for name in SWEPT:
             erased[name] += sum(_rewritten(lake, engine, name, seen, nullcontext, enough))
         if enough():
             return None
@@ -345,7 +349,8 @@ def _commit(
             *(one.action() for one in new),
         ]
         with taken_back(store, new):
-            rows = sum(each.rows for each in done)
+            # Entries of the audit log stay, without what was erased.
+            rows = 0 if name == AUDIT.name else sum(each.rows for each in done)
             commit_files(lake, name, delta, actions, drop=Drop(erased=rows))
     return done
 
@@ -365,9 +370,12 @@ def _rewrite(unit: _EraseUnit) -> _RewriteResult:
 
 
 def _erased_rows(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> int:
-    """Count the rows with tombstones by the columns that name them."""
-    _, queue, parts = NAMED[unit.table]
-    columns = [queue, *parts, *(["content"] if unit.table == QUARANTINE.name else [])]
+    """Count the rows with tombstones by the columns that name them, or of the audit log those that name such."""
+    if unit.table == AUDIT.name:
+        columns = ["log", "queue", *AUDIT_TEXTS]
+    else:
+        _, queue, parts = NAMED[unit.table]
+        columns = [queue, *parts, *(["content"] if unit.table == QUARANTINE.name else [])]
     masks = (
         marks.mask(unit.table, rows)
         for rows in row_groups(unit.store, file, TABLES[unit.table], columns)

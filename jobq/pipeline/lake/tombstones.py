@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,17 @@ import pyarrow.compute as pc
 from jobq.pipeline.lake.files import live_files, rows_of_paths
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
-from jobq.pipeline.lake.tables import DEAD, ERASED, EVENTS, JOB_RUNS, QUARANTINE, TOPICS
+from jobq.pipeline.lake.tables import (
+    AUDIT,
+    DEAD,
+    ERASED,
+    EVENTS,
+    JOB_RUNS,
+    QUARANTINE,
+    TOPICS,
+    parted,
+    sourced,
+)
 
 #: What names the rows of each table: the kind of tombstone, the column with the queue or topic, and those of the name.
 NAMED = {
@@ -27,6 +38,11 @@ NAMED = {
     TOPICS.name: ("message", "topic", ("index", "at")),
     QUARANTINE.name: ("entry", "queue", ("entry_id",)),
 }
+#: Columns of the audit log in which mids can stand, and what stands there instead.
+AUDIT_TEXTS = ("filter", "note")
+REDACTED = "[erased]"
+#: What of such a text may be a mid: a quoted value, or a word.
+_NAMES = re.compile(r'"(?:\\.|[^"\\])*"|[^\s"/,;()\[\]{}]+')
 #: Words of an entry that may be mids. A mid may have other characters; a record's fields are taken whole, too.
 _WORDS = re.compile(rb"[\w~:.@+-]+")
 
@@ -102,7 +118,10 @@ class Tombstones:
         return not {None, queue}.isdisjoint(self.queues(kind, name))
 
     def mask(self, table: str, rows: pa.Table) -> Any:
-        """Return of each row of a table whether it is erased; None if no row is."""
+        """Return of each row of a table whether it is erased, or names what is; None if no row is or does."""
+        if table == AUDIT.name:
+            found = pa.array([self._redacted(row) != row for row in rows.to_pylist()], pa.bool_())
+            return found if pc.any(found).as_py() else None
         kind, column, _ = NAMED[table]
         found = self._named(kind, rows[column], names_of_rows(table, rows))
         if table == QUARANTINE.name and "content" in rows.column_names:
@@ -111,7 +130,11 @@ class Tombstones:
         return found if found is not None and pc.any(found).as_py() else None
 
     def kept(self, table: str, rows: pa.Table) -> pa.Table:
-        """Return the rows that aren't erased."""
+        """Return the rows that aren't erased; entries of the audit log without the mids that are."""
+        if table == AUDIT.name:
+            return pa.Table.from_pylist(
+                [self._redacted(row) for row in rows.to_pylist()], rows.schema
+            )
         mask = self.mask(table, rows) if rows.num_rows else None
         return rows if mask is None else rows.filter(pc.invert(mask))
 
@@ -119,6 +142,30 @@ class Tombstones:
         """Return whether bytes of an entry have the mid of an erased message."""
         words = {*(content or b"").split(b"\x1f"), *_WORDS.findall(content or b"")}
         return any(self.has("mid", queue, word.decode("utf-8", "replace")) for word in words)
+
+    def _redacted(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Return an entry of the audit log with REDACTED in place of erased mids."""
+        source, queues = parted(entry["log"])[0], (entry["queue"] or "*").split(",")
+        known = None if "*" in queues else {None, *(sourced(source, one) for one in queues)}
+
+        def is_erased(word: str) -> bool:
+            found = self.queues("mid", word)
+            if known is None:
+                return any(one is None or parted(one)[0] == source for one in found)
+            return bool(found & known)
+
+        def shown(found: re.Match[str]) -> str:
+            for word in _mids_of(found[0]):
+                if is_erased(word[1]):
+                    return f"{word[0]}{REDACTED}"
+            return found[0]
+
+        texts = {
+            name: REDACTED if is_erased(text) else _NAMES.sub(shown, text)
+            for name in AUDIT_TEXTS
+            if (text := entry[name])
+        }
+        return {**entry, **texts}
 
     def _named(self, kind: str, queues: Any, names: Any) -> Any:
         everywhere: list[str] = []
@@ -140,6 +187,21 @@ class Tombstones:
     def _in_contents(self, rows: pa.Table) -> list[bool]:
         pairs: Any = zip(rows["queue"].to_pylist(), rows["content"].to_pylist(), strict=True)
         return [self.is_named_in(queue, content) for queue, content in pairs]
+
+
+def _mids_of(word: str) -> Iterator[tuple[str, str]]:
+    """Yield what of a word may be a mid, after what stands before it: all of it, and what follows each colon."""
+    for text in (
+        word,
+        word.rstrip(".:!?'"),
+        unquote(word),
+        word.strip("\"'"),
+        word.replace('\\"', '"').strip('"'),
+    ):
+        yield "", text
+        at = -1
+        while (at := text.find(":", at + 1)) >= 0:
+            yield text[: at + 1], text[at + 1 :].strip("\"'")
 
 
 def names_of_rows(table: str, rows: pa.Table) -> Any:

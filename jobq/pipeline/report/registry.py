@@ -60,9 +60,8 @@ class Report:
 
     @cached_property
     def sql(self) -> str:
-        """The SQL statement."""
-        place = files("jobq.pipeline") / "sql" / f"{self.name}.sql"
-        return place.read_text(encoding="utf-8")
+        """The SQL statement. `{stretches}` in it stands for what time lines have in common."""
+        return _statement(self.name).replace("{stretches}", _statement("stretches").strip())
 
     def column(self, name: str) -> ReportColumn:
         """Return the column of that name."""
@@ -72,6 +71,10 @@ class Report:
     def answered(self) -> tuple[str, ...]:
         """The names of the statement's columns."""
         return self.raw or tuple(column.name for column in self.columns)
+
+
+def _statement(name: str) -> str:
+    return (files("jobq.pipeline") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
 _QUEUE, _JOB = ReportColumn("queue", "queue"), ReportColumn("job", "job")

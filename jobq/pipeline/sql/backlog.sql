@@ -1,19 +1,7 @@
 -- Messages that waited for their first run: the most at any moment of each stretch of time, and those at its end.
 -- +1 at an enqueue, -1 at the first start. Enqueues are known from `enqueued` events between the first and the
 -- last of a queue's, else from the messages that started in the range: those that never did are not seen.
--- Stretches are those of the zone and not all equally long; a slot is the longest time that divides all of them.
-WITH stretches AS (
-  SELECT bucket, begins, ends, greatest(timestamp_seconds(begins), :since) AS at
-  FROM (
-    SELECT CAST(bucket AS BIGINT) AS bucket, CAST(edges[bucket] AS BIGINT) AS begins,
-           CAST(edges[bucket + 1] AS BIGINT) AS ends
-    FROM (SELECT edges, explode(sequence(0, size(edges) - 2)) AS bucket FROM (SELECT :edges AS edges))
-  )
-),
-slots AS (
-  SELECT bucket, explode(sequence((begins - :start_s) DIV :unit_s, (ends - :start_s) DIV :unit_s - 1)) AS slot
-  FROM stretches
-),
+WITH {stretches},
 first_runs AS (
   SELECT queue, mid, least(enqueued_at, started_at) AS enqueued_at, started_at
   FROM events

@@ -1,19 +1,5 @@
 -- Attempts that ended, by stretch of time and queue; stretches without any are rows of zeros.
--- Stretches are those of the zone and not all equally long; a slot is the longest time that divides all of them.
-WITH stretches AS (
-  SELECT bucket, begins, ends, greatest(timestamp_seconds(begins), :since) AS at,
-         (unix_micros(least(timestamp_seconds(ends), :until))
-          - unix_micros(greatest(timestamp_seconds(begins), :since))) / 1e6D AS length_s
-  FROM (
-    SELECT CAST(bucket AS BIGINT) AS bucket, CAST(edges[bucket] AS BIGINT) AS begins,
-           CAST(edges[bucket + 1] AS BIGINT) AS ends
-    FROM (SELECT edges, explode(sequence(0, size(edges) - 2)) AS bucket FROM (SELECT :edges AS edges))
-  )
-),
-slots AS (
-  SELECT bucket, explode(sequence((begins - :start_s) DIV :unit_s, (ends - :start_s) DIV :unit_s - 1)) AS slot
-  FROM stretches
-),
+WITH {stretches},
 by_slot AS (
   SELECT queue, (unix_seconds(finished_at) - :start_s) DIV :unit_s AS slot,
          count_if(kind = 'done') AS done,

@@ -6,7 +6,7 @@ import pytest
 
 from jobq.errors import ScriptError
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import inspection, upkeep
+from jobq.pipeline.lake import erase, inspection, upkeep
 from jobq.pipeline.lake.audit_entries import keep_audit
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
 from jobq.queue.audit_log import Act, AuditLog
@@ -49,6 +49,36 @@ def test_an_ingest_reads_the_audit_log_only_if_it_is_asked_to(lake, valkey_clien
     AuditLog(valkey_client).append(Act("anna", "cli", "pause", "low"), "done")
     assert one_round(Ingest(lake, valkey_client, Engine("local")), print, lambda: False).is_empty
     assert lake.table("audit") is None
+
+
+def test_an_erased_mid_is_named_in_no_entry_of_the_audit_log(lake, valkey_client):
+    log = AuditLog(valkey_client)
+    told = [
+        ("low", "mid:order-1", "mid:[erased]"),
+        ("low", "order-1", "[erased]"),
+        ("low,high", 'job:app.send mid:"order 2"', "job:app.send mid:[erased]"),
+        ("high", "mid:order-1 mid:order-10", "mid:order-1 mid:order-10"),
+        ("", "/queues/low/messages/order-1", "/queues/low/messages/[erased]"),
+    ]
+    for queue, what, _ in told:
+        log.append(Act("anna", "cli", "revive", queue, what, 1, note=f"at {what}"), "done")
+    assert keep_audit(lake, valkey_client) == 5
+    # The source's queue `low` is another one.
+    assert keep_audit(lake, valkey_client, source="eu") == 5
+    chosen = [erase.Erasable("mid", "low", "order-1"), erase.Erasable("mid", None, "order 2")]
+    assert erase.counted(lake, Engine("local"), chosen)["audit"] == 5
+    erase.begin(lake, chosen, "mid")
+    assert erase.finish(lake, Engine("local"))["audit"] == 5
+    log.append(Act("ben", "cli", "purge", "low", "mid:order-1"), "done")
+    assert keep_audit(lake, valkey_client) == 1
+    stored = sorted(rows(lake, "audit"), key=lambda row: (row["log"], row["at"], row["entry_id"]))
+    assert [row["filter"] for row in stored] == [
+        *(after for _, _, after in told), "mid:[erased]",
+        *(what for queue, what, _ in told[:2]), told[2][2], told[3][2], told[4][1],
+    ]  # fmt: skip
+    assert [row["note"] for row in stored[:5]] == [f"at {after}" for _, _, after in told]
+    assert [row["who"] for row in stored[:6]] == ["anna"] * 5 + ["ben"]
+    assert not [one for one in inspection.check(lake) if one.level == "fail"]
 
 
 def test_hostile_entries_are_kept_as_damaged_and_trimmed_ones_are_counted(lake, valkey_client):
