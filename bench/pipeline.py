@@ -197,11 +197,11 @@ def runs() -> Iterator[Row]:
             rollup.refresh(lake, spark)
             for number in range(3):
                 _append(lake, older + number, DAY_MS * (9 + number))
-                before = _used()
+                before = used_s()
                 rollup.refresh(lake, spark)
                 yield (
                     f"refresh after {NEW:,} messages, beside {older} times as many",
-                    _used() - before,
+                    used_s() - before,
                     "s of CPU",
                 )
 
@@ -223,7 +223,7 @@ def _append(lake: Lake, seed: int, later_ms: int) -> None:
     commit_batch(lake, EVENTS, files, state.following({}, batch.num_rows, {}))
 
 
-def _used() -> float:
+def used_s() -> float:
     """The processor time of this process, its JVM and the workers of that, seconds."""
     here = psutil.Process()
     times = [one.cpu_times() for one in (here, *here.children(recursive=True))]
