@@ -80,6 +80,12 @@ def test_lists_are_filtered_and_paged(visit, now):
         assert "in this range" in visitor.get(path).text
 
 
+def test_errors_lead_to_crashed_attempts_when_there_are_none(visit):
+    visitor = visit(UserRole.READ)
+    [link] = re.findall(r'href="(/history[?]kind=crashed[^"]*)"', visitor.get("/errors").text)
+    assert visitor.get(link.replace("&amp;", "&")).status_code == 200
+
+
 def test_hidden_errors_show_their_type_alone(visit, now, client):
     shy = visit(UserRole.READ, hide_errors=True)
     for path in ("/errors", f"/errors/{encoded(HOSTILE)}", "/history", f"/jobs/{encoded(HOSTILE)}"):
