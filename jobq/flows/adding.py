@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from jobq.client.connection import Client
+from jobq.client.numbered_calls import BYTES_PER_CALL
 from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
-from jobq.flows.definition import FlowStep, MapStep, StepList, checked_graph
+from jobq.flows.definition import After, FlowStep, MapStep, StepList, checked_graph
 from jobq.flows.identity import member_of
 from jobq.flows.references import ResultOf
 from jobq.flows.run import drain_soon
 from jobq.flows.starting import add_members, put_items, stored_step
-from jobq.flows.state import FlowFacts, When
+from jobq.flows.state import FlowFacts, When, listed
 from jobq.flows.store import FlowStore
+from jobq.flows.types import MOST_STEPS_OF_A_FLOW, StoredStep
 from jobq.jobs.context import Context
 from jobq.jobs.membership import MemberFlow
 
 S = TypeVar("S", bound=FlowStep)
+#: Steps that one call stores.
+TOGETHER = 250
 
 
 class RunningFlow(StepList):
     """The flow of a member that runs. Each step is added when it is defined."""
 
     names_steps = False
+    most_steps = MOST_STEPS_OF_A_FLOW
 
     def __init__(self, client: Client, context: Context) -> None:
         member = member_of(context.mid)
@@ -34,6 +41,8 @@ class RunningFlow(StepList):
         # As they were read last: a flow that gets thousands of steps isn't read for each.
         self._facts: FlowFacts | None = None
         self._known: set[str] = set()
+        # Steps that are stored together, and haven't been yet; None outside `together`.
+        self._together: list[StoredStep] | None = None
 
     @property
     def id(self) -> str:
@@ -46,6 +55,33 @@ class RunningFlow(StepList):
             f"a running step can't add a sub-flow to flow {self.flow_id}; add its steps here with step() and map(), or "
             "define it before the start with Flow.flow(…)"
         )
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Steps that are added within begin once the step that adds them is done, and so all of them or none.
+
+        They are stored TOGETHER at a time. A process that dies in between has begun none of them; the next attempt adds
+        the others.
+        """
+        if self._together is not None:
+            raise ConfigError("steps are added together already; leave the inner `with`")
+        self._together = []
+        try:
+            yield
+            self._store_together()
+        finally:
+            self._together = None
+
+    def _store_together(self) -> None:
+        records, self._together = self._together, []
+        if records:
+            self._stored(records)
+
+    def _after(self, after: After, when: When) -> dict[str, When]:
+        found = super()._after(after, when)
+        if self._together is not None:
+            found.setdefault(self.step_name, "done")
+        return found
 
     def refer(self, one: ResultOf, after: dict[str, When]) -> None:
         """As in StepList, for a step that is there already."""
@@ -66,23 +102,36 @@ class RunningFlow(StepList):
         record = stored_step(self._client, self.flow_id, facts.queue, step)
         if isinstance(step, MapStep) and record.source == "items":
             put_items(self._client, self._store, step)
-        added = self._store.add_steps([record])
+        super()._add(step)
+        self._known.add(step.name)
+        if self._together is not None:
+            self._together.append(record)
+            if len(self._together) >= TOGETHER or _nbytes(self._together) > BYTES_PER_CALL:
+                self._store_together()
+            return step
+        self._stored([record])
+        if isinstance(step, MapStep) and record.source == "stream":
+            add_members(self._client, self.flow_id, step, facts.queue)
+        drain_soon(self._client, facts.queue)
+        return step
+
+    def _stored(self, records: Sequence[StoredStep]) -> None:
+        added = self._store.add_steps(records)
         if added == "closed":
             now = self._store.facts()
             state = f"is {now.state}" if now else "is gone"
             raise FlowClosedError(f"flow {self.flow_id} {state}; nothing can be added")
         if added == "conflict":
+            names = listed([repr(one.name) for one in records])
             raise FlowConflictError(
-                f"flow {self.flow_id} has another step named {step.name!r}; rename this one"
+                f"flow {self.flow_id} has another step named {names}; rename this one"
             )
         if added == "full":
             raise ConfigError(f"flow {self.flow_id} has 10,000 steps, its most; add a map instead")
-        super()._add(step)
-        self._known.add(step.name)
-        if isinstance(step, MapStep) and record.source == "stream":
-            add_members(self._client, self.flow_id, step, facts.queue)
-        drain_soon(self._client, facts.queue)
-        return step
+
+
+def _nbytes(records: Sequence[StoredStep]) -> int:
+    return sum(len(one.call) + len(one.options) for one in records)
 
 
 def flow_of(client: Client, context: Context) -> MemberFlow:

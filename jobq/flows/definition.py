@@ -310,6 +310,8 @@ class StepList:
 
     #: Whether a step without a name is named after its job.
     names_steps = True
+    #: Steps that may be defined here.
+    most_steps = MOST_STEPS
 
     def __init__(self, flow_id: str) -> None:
         #: `name:id`.
@@ -484,9 +486,9 @@ class StepList:
             )
         else:
             name = self._numbered(step_name_of(job.name))
-        if len(self.steps) >= MOST_STEPS:
+        if len(self.steps) >= self.most_steps:
             raise ConfigError(
-                f"flow {self.flow_id} has {MOST_STEPS:,} steps, its most; use maps for many calls of one job"
+                f"flow {self.flow_id} has {self.most_steps:,} steps, its most; use maps for many calls of one job"
             )
         return name
 
@@ -512,7 +514,7 @@ class StepList:
         found: dict[str, When] = {}
         if isinstance(after, Mapping):
             for one, wanted in after.items():
-                found |= self._after((one,), wanted)
+                found |= StepList._after(self, (one,), wanted)
             return found
         if not isinstance(after, Iterable):
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from jobq.jobs.job import Args, Job
@@ -57,6 +58,13 @@ class MemberFlow(Protocol):
     @property
     def index(self) -> int:
         """Number of this member in its step, from 0."""
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """Add many steps, all or none: `with current().flow.together(): …`. They begin once this step is done.
+
+        Of a map: once all its members are done. Let an error within fail the step.
+        """
         ...
 
     @overload

@@ -55,10 +55,10 @@ local function new_rows(first, step_there)
   return not clash and fresh or nil
 end
 
--- Lists stay text: a flow that grows step by step would be split and joined with each.
+-- What is stored stays text: a flow that grows step by step would be split and joined with each.
 local function added_to(lists, name, more)
-  local before = lists[name] or redis.call('HGET', steps, name) or ''
-  lists[name] = before == '' and more or before .. ',' .. more
+  local list = lists[name] or {}
+  list[#list + 1], lists[name] = more, list
 end
 
 -- Keep rows that were checked. `bits`: the next free number. -> the next free number after them
@@ -83,6 +83,9 @@ local function keep_rows(starts, bits)
     end
     known[name] = nil
   end
-  for field, names in pairs(lists) do redis.call('HSET', steps, field, names) end
+  for field, names in pairs(lists) do
+    local before, more = redis.call('HGET', steps, field) or '', table.concat(names, ',')
+    redis.call('HSET', steps, field, before == '' and more or before .. ',' .. more)
+  end
   return bits
 end
