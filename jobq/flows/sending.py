@@ -321,8 +321,15 @@ class StepSender:
         return True
 
     def _retry_child(self, item: TodoItem) -> bool:
+        below = FlowStore(self._client, item.source)
+        # How it ended before must not reach this flow again behind the mark: it would end the retry here.
+        if told := [one for one in below.apply("q", []).todo if one.todo == "parent"]:
+            self.store.apply(f"f{item.source}", _ends_told(told[0], item.step))
+            if not self._is_durable(self._sending.confirmation.missing()):
+                return False
+            below.sent(told)
         self.store.retried(item.step, [0])
-        child = FlowStore(self._client, item.source).facts()
+        child = below.facts()
         if child is None or child.state in ("cancelled", "open"):
             self._failed(item)
         elif child.state == "done":
@@ -333,13 +340,12 @@ class StepSender:
 
     def _tell_parent(self, item: TodoItem) -> bool:
         """Say to the flow that this one is a step of how it ended, and send what that brings."""
-        state = item.options.decode("utf-8", "replace")
         parent, _, step = item.source.rpartition(".")
-        if state not in FLOW_OVER or not parent or self._sending.depth >= DEEPEST:
+        changes = _ends_told(item, step)
+        if not changes or not parent or self._sending.depth >= DEEPEST:
             return True
         above = StepSender(self._sending._replace(depth=self._sending.depth + 1), parent)
-        change = FlowChange("done" if state == "done" else "dead", step)
-        if not above.send_all(above.store.apply(f"f{self.flow}", [change])):
+        if not above.send_all(above.store.apply(f"f{self.flow}", changes)):
             return False
         # This flow forgets that it has said so, and the parent may be at another node.
         return self._is_durable(self._sending.confirmation.missing())
@@ -359,6 +365,12 @@ _SENDING: dict[str, Callable[[StepSender, TodoItem], bool]] = {
     "revive": StepSender._revive,
     "parent": StepSender._tell_parent,
 }
+
+
+def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:
+    """How the step ended that is the flow which has this word for its parent; [] if it goes on."""
+    state = item.options.decode("utf-8", "replace")
+    return [FlowChange("done" if state == "done" else "dead", step)] if state in FLOW_OVER else []
 
 
 def knows_flows(queue: Queue) -> bool:

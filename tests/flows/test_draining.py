@@ -19,7 +19,7 @@ from jobq.flows.run import FlowRun
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
-from jobq.flows.types import PURGED, StoredFlow, StoredStep
+from jobq.flows.types import PURGED, FlowChange, StoredFlow, StoredStep
 from jobq.jobs.results import encode_result
 from jobq.queue.durability import SharedConfirmation
 from jobq.queue.queue import Queue
@@ -104,6 +104,27 @@ def test_a_flow_in_a_flow_is_begun_ended_and_retried_with_it(flowing: Flowing):
     assert flowing.facts(F).state == flowing.facts("part:1").state == "failed"
     flowing.say("retry", F)
     assert flowing.work() == [dead, f"~{F}.b.0"]
+    assert flowing.facts(F).state == flowing.facts("part:1").state == "done"
+
+
+def test_a_flow_that_is_retried_is_not_over_when_the_last_end_of_its_part_is_told_again(
+    flowing: Flowing,
+):
+    part = flowing.start("part:1", step("x"), parent=f"{F}.part")
+    store = flowing.start(F, StoredStep("part", "flow", "", (), "part:1"), step("b", "part"))
+    flowing.drain()
+    low = flowing.queues["low"]
+    [held] = low.dequeue().messages
+    low.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="why")])
+    # A drainer told it, and died before it noted that.
+    [told] = part.apply("qlow", [FlowChange("dead", "x")]).todo
+    assert told.todo == "parent"
+    store.apply("fpart:1", [FlowChange("dead", "part")])
+    flowing.say("retry", F)
+    flowing.drain()
+    assert (flowing.facts("part:1").state, flowing.facts(F).state) == ("running", "running")
+    assert flowing.facts(F).ended_at == 0
+    assert flowing.work() == ["~part:1.x.0", f"~{F}.b.0"]
     assert flowing.facts(F).state == flowing.facts("part:1").state == "done"
 
 

@@ -40,8 +40,13 @@ class Machine:
     """Scripts, one database, and its snapshots."""
 
     def __init__(
-        self, mutations: Sequence[Mutation] = (), lua: str = "luajit21", area: str = "queue"
+        self,
+        mutations: Sequence[Mutation] = (),
+        lua: str = "luajit21",
+        area: str = "queue",
+        slots: Sequence[str] = ("",),
     ) -> None:
+        """slots: before the names of keys; the scripts of each have the same before their names."""
         module = importlib.import_module(f"lupa.{lua}")
         self._lua_error = module.LuaError
         runtime = module.LuaRuntime(unpack_returned_tuples=True)
@@ -63,7 +68,7 @@ class Machine:
         scripts = part("runtime", store, snapshots)
         snapshots.struct = scripts.struct
         self.add_script = scripts.load
-        self._load_scripts(mutations, area)
+        self._load_scripts(mutations, area, slots)
         self.store = store
         self.run_script, self.command, self.reset = scripts.run, scripts.command, scripts.reset
         self.emitted, self.cost, self._times = scripts.emitted, scripts.cost, scripts.times
@@ -79,7 +84,7 @@ class Machine:
         self.bound_dry_runs = invariants.bound_dry_runs
         self.topic = part("topic_facts", store)
 
-    def _load_scripts(self, mutations: Sequence[Mutation], area: str) -> None:
+    def _load_scripts(self, mutations: Sequence[Mutation], area: str, slots: Sequence[str]) -> None:
         unused = set(mutations)
         for path in sorted((folder() / area).glob("[a-z]*.lua")):
             script = Script(path)
@@ -92,7 +97,9 @@ class Machine:
                     unused.discard(mutation)
             if text.startswith("#!"):
                 text = "--" + text
-            self.add_script(path.stem, text, " ".join(script.keys))
+            for slot in slots:
+                keys = " ".join(slot + key for key in script.keys)
+                self.add_script(slot + path.stem, text, keys)
         if unused:
             raise ValueError(f"{unused}: no script holds the pattern any more")
 

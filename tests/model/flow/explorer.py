@@ -1,7 +1,8 @@
 """Breadth first over every interleaving of a small flow: the real scripts of its slot, drainers between any two calls.
 
 The queues are modelled: what their scripts promise is explored beside. Their mids are refused while they live or are
-dead, and for a while when they are done; that while may end at any moment.
+dead, and for a while when they are done; that while may end at any moment. A step may be a whole other flow, with
+another queue as its home.
 
 F1  once nothing lives and nothing is said, the flow is over and its record is empty but for what is kept
 F2  a step is accepted once
@@ -9,6 +10,10 @@ F3  counts are those of the bits
 F4  no step is accepted before its edges are met
 F5  at the end the state is what follows from the bits
 F6  what is done has ended
+F7  a result is at its flow as soon as its member counts as done, as that run returned it; in the end no queue has it
+F8  a step that is a flow ends as that flow did, and not before; F2 and F4 hold for what is behind it
+F9  a flow that is over expires, and nothing of it goes on; one that goes on stays. A retry runs all that is dead. Once
+    a cancel is taken, with nobody else at it, nothing lives
 """
 
 from __future__ import annotations
@@ -20,22 +25,27 @@ from tests.model.breadth_first import BreadthFirst
 from tests.model.digest import digest
 from tests.model.expect import need
 from tests.model.explored import Explored
-from tests.model.flow.world import Drain, Numbered, Scope, Todo, World
+from tests.model.flow.world import SUB, Drain, Numbered, Scope, Sender, StepOf, Todo, World
 from tests.model.machine import Machine, Mutation, Violation
 
-NOW, HOME, FLOW = 1_000_000_000, "L", "f:1"
+NOW = 1_000_000_000
+#: Of the flow and its sub-flow: the home queue, and the id.
+HOMES, FLOWS = {"": "L", SUB: "H"}, {"": "f:1", SUB: "p:1"}
 Action = tuple[Any, ...]
 #: Chunks of one member, so that a small map has several.
 CHUNKS = Mutation("chunks of one", "= 250, 250, 65000", "= 1, 1, 2", "")
 LIVE = ("ready", "run")
-ENDINGS = ("done", "dead", "cancelled")
+ENDINGS = ("done", "done+", "dead", "cancelled")
+OVER = ("done", "failed", "cancelled")
 
 
 class Explorer(BreadthFirst[World]):
     """One scope on one machine. fault: of drainers, by name."""
 
     def __init__(self, scope: Scope, mutation: Mutation | None = None, fault: str = "") -> None:
-        machine = Machine([CHUNKS, *([mutation] if mutation else [])], area="flow")
+        machine = Machine(
+            [CHUNKS, *([mutation] if mutation else [])], area="flow", slots=tuple(scope.slots)
+        )
         super().__init__(machine, scope)
         self.scope, self.fault = scope, fault
         self._good: set[bytes] = set()
@@ -43,13 +53,22 @@ class Explorer(BreadthFirst[World]):
     def run(self) -> Explored:
         self.machine.reset()
         world = World(self.scope, dict(self.scope.budget), drains=(None,) * self.scope.drainers)
-        rows: list[Any] = []
-        for one in self.scope.steps:
-            call = "c" if one.timed or one.kind != "wait" else ""
-            rows += (one.name, one.kind, one.queue, one.source, one.edges, "{}", call)
-        self._call("create", NOW, "hash", HOME, 60_000, "", 60_000, *rows)
-        world.say(HOME, ("begin", ""))
+        for slot, steps in reversed(self.scope.slots.items()):
+            rows: list[Any] = []
+            for one in steps:
+                call = "c" if one.timed or one.kind not in ("wait", "flow") else ""
+                queue, source = (one.queue, one.source) if one.kind != "flow" else ("", FLOWS[SUB])
+                rows += (one.name, one.kind, queue, source, one.edges, "{}", call)
+            parent = f"{FLOWS['']}.{self._place}" if slot else ""
+            head = (NOW, "hash", HOMES[slot], 60_000, parent, 60_000)
+            self._call(slot, "create", *head, *rows)
+        self._tell(world, "", "begin")
         return self.search(world)
+
+    @property
+    def _place(self) -> str:
+        """The step that the sub-flow is."""
+        return next((one.name for one in self.scope.steps if one.kind == "flow"), "")
 
     def judge(self, world: World) -> None:
         self._check(world)
@@ -58,8 +77,12 @@ class Explorer(BreadthFirst[World]):
     def state(self, world: World) -> bytes:
         return digest(f"{self.machine.whole()}\n{world.text()}")
 
-    def _call(self, name: str, *args: Any) -> tuple[Any, ...]:
-        return self.machine.run(name, "", NOW, *args)
+    def _call(self, slot: str, name: str, *args: Any) -> tuple[Any, ...]:
+        return self.machine.run(slot + name, "", NOW, *args)
+
+    @staticmethod
+    def _tell(w: World, slot: str, word: str, detail: str = "") -> None:
+        w.say(HOMES[slot], (word, detail, slot))
 
     # What may happen next.
 
@@ -110,17 +133,23 @@ class Explorer(BreadthFirst[World]):
 
     def _do_take(self, w: World, mid: str) -> None:
         w.messages[mid] = "run"
+        if self._step_of(w, mid).kept:
+            times = int(w.running.get(mid, "#0").partition("#")[2])
+            w.running[mid] = f"{mid}#{times + 1}"
 
     def _do_finish(self, w: World, mid: str) -> None:
         del w.messages[mid]
         w.taken |= {mid}
         w.done, w.ended = w.done | {mid}, w.ended | {mid}
-        w.say(self._queue_of(w, mid), ("done", mid))
+        kind = "done"
+        if mid in w.running:
+            kind, w.results[mid], w.returned[mid] = "done+", w.running[mid], w.running[mid]
+        w.say(self._queue_of(w, mid), (kind, mid, w.slot_of(mid)))
 
     def _do_die(self, w: World, mid: str) -> None:
         w.messages[mid] = "dead"
         w.ended, w.was_dead = w.ended | {mid}, w.was_dead | {mid}
-        w.say(self._queue_of(w, mid), ("dead", mid))
+        w.say(self._queue_of(w, mid), ("dead", mid, w.slot_of(mid)))
 
     def _do_lose(self, w: World, mid: str) -> None:
         w.messages[mid] = "ready"
@@ -135,29 +164,35 @@ class Explorer(BreadthFirst[World]):
 
     def _do_cancel(self, w: World) -> None:
         w.cancelled = True
-        w.say(HOME, ("cancel", ""))
+        self._tell(w, "", "cancel")
 
     def _do_retry(self, w: World) -> None:
-        w.say(HOME, ("retry", ""))
+        self._tell(w, "", "retry")
 
     def _do_signal(self, w: World) -> None:
         for one in self.scope.steps:
             if one.kind == "wait":
-                w.say(HOME, ("signal", one.name))
+                self._tell(w, "", "signal", one.name)
 
     def _do_forge(self, w: World) -> None:
         """Each queue says of the members of others that they are done, and cancels the flow."""
         for queue in ("L", "H"):
             records = [
-                ("done", mid)
-                for one in self.scope.steps
-                if one.queue != queue
-                for mid in w.mids(one.name)
+                ("done", f"{one.name}.{number}", slot)
+                for slot, steps in self.scope.slots.items()
+                for one in steps
+                if one.queue != queue or one.kind == "flow"
+                for number in range(one.size)
             ]
-            w.say(queue, *records, *([("cancel", "")] if queue != HOME else []))
+            words = [("cancel", "", slot) for slot in self.scope.slots if HOMES[slot] != queue]
+            w.say(queue, *records, *words)
+
+    @staticmethod
+    def _step_of(w: World, mid: str) -> StepOf:
+        return w.step(mid.partition(".")[0])
 
     def _queue_of(self, w: World, mid: str) -> str:
-        return w.step(mid.partition(".")[0]).queue
+        return self._step_of(w, mid).queue
 
     def _enqueue(self, w: World, mid: str) -> None:
         state = w.messages.get(mid)
@@ -165,22 +200,27 @@ class Explorer(BreadthFirst[World]):
             return
         w.messages[mid] = "ready"
         w.accepted[mid] += 1
-        step = w.step(mid.partition(".")[0])
+        step, slot = self._step_of(w, mid), w.slot_of(mid)
         need(step.kind == "map" or w.accepted[mid] == 1, f"F2 {mid} was accepted twice")
-        for name, _, when in (edge.partition(":") for edge in step.edges.split(",") if edge):
-            self._met(w, name, when)
+        edges = step.edges + ("," + w.step(self._place).edges if slot else "")
+        for name, _, when in (edge.partition(":") for edge in edges.split(",") if edge):
+            if w.step(name).kind != "wait":
+                need(w.is_met(name, when), f"F4 {mid} before {name} {when}")
+            if when == "done" and w.step(name).kept:
+                self._need_result(w, f"{name}.0")
 
-    def _met(self, w: World, name: str, when: str) -> None:
-        if w.step(name).kind == "wait":
-            return
-        mids = set(w.mids(name))
-        met = mids <= (w.done if when == "done" else w.ended)
-        need(met and (when != "failed" or mids & w.was_dead), f"F4 before {name} {when}")
+    def _need_result(self, w: World, mid: str) -> None:
+        name, _, number = mid.partition(".")
+        found = self._get(w.slot_of(mid), "HGET", "results", f"{name}:{number}")
+        need(
+            found == w.returned.get(mid), f"F7 {mid} returned {w.returned.get(mid)}, kept: {found}"
+        )
 
     # Drainers.
 
     def _do_begin(self, w: World, place: int, queue: str) -> None:
-        self._put(w, place, Drain(queue, w.read(queue)))
+        entries = w.read(queue)
+        self._put(w, place, Drain(queue, entries, w.slots_in(entries)))
 
     def _do_kill(self, w: World, place: int) -> None:
         self._put(w, place, None)
@@ -191,53 +231,91 @@ class Explorer(BreadthFirst[World]):
     def _do_drain(self, w: World, place: int) -> None:
         d = w.drains[place]
         assert d is not None
-        self._put(w, place, getattr(self, f"_drain_{d.phase}")(w, d))
+        self._put(w, place, self._send(w, d) if d.senders else self._take(w, d))
 
-    def _drain_apply(self, w: World, d: Drain) -> Drain:
-        todo = self._apply(d.queue, w.entries(d.entries))
+    def _take(self, w: World, d: Drain) -> Drain:
+        """Take the entries to the first flow: read the results that they name, apply, and delete these results."""
+        slot = d.slots[0]
+        if d.results is None:
+            named = [one[2] for one in w.entries(d.entries, slot) if one[1] == "done+"]
+            if named:
+                found = {mid: w.results[mid] for mid in named if mid in w.results}
+                if self.fault == "results are deleted first":
+                    self._forget(w, found)
+                return d._replace(results=found)
+        records = w.entries(d.entries, slot, d.results)
+        todo = self._apply(slot, f"q{d.queue}", records)
         if self.fault == "entries are deleted first":
             self._drop(w, d)
-        return d._replace(phase="todo", todo=todo)
+        return d._replace(senders=(Sender(slot, todo),), results=d.results or None)
 
-    def _drain_todo(self, w: World, d: Drain) -> Drain | None:
-        if not d.todo:
-            self._drop(w, d)
-            return None
-        doubtful = [one for one in d.todo if one[3] and one[2] not in d.known]
-        known = d.known | {one[2] for one in d.todo}
+    @staticmethod
+    def _forget(w: World, results: dict[str, str]) -> None:
+        w.results = {mid: one for mid, one in w.results.items() if mid not in results}
+
+    def _send(self, w: World, d: Drain) -> Drain | None:
+        if d.results:
+            self._forget(w, d.results)
+            return d._replace(results=None)
+        *others, sender = d.senders
+        if sender.todo:
+            return d._replace(senders=(*others, *self._send_one(w, sender)))
+        if others:
+            return d._replace(senders=tuple(others))
+        if len(d.slots) > 1:
+            return d._replace(slots=d.slots[1:], senders=())
+        self._drop(w, d)
+        return None
+
+    def _send_one(self, w: World, s: Sender) -> tuple[Sender, ...]:
+        """One call; who goes on behind it."""
+        if s.is_found:
+            for queue, records in s.sub:
+                some = [one for one in records if one[1] in ENDINGS]
+                self._apply(s.slot, f"q{queue}", some)
+            return (s._replace(is_found=False, sub=(), todo=self._apply(s.slot, "q", [])),)
+        doubtful = [one for one in s.todo if one[3] and one[2] not in s.known]
+        known = s.known | {one[2] for one in s.todo}
         if doubtful and self.fault != "nobody looks":
-            found = tuple(
-                (queue, tuple(w.entries(w.read(queue))))
-                for queue in sorted({one[5] for one in doubtful})
-            )
-            return d._replace(phase="found", sub=found, known=known)
-        if d.at < len(d.todo):
-            sub = getattr(self, f"_item_{d.todo[d.at][1]}")(w, d.todo[d.at], d.sub)
-            return d._replace(known=known, sub=sub or (), at=d.at + (not sub))
-        rows = [part for one in d.todo for part in (one[0], one[2])]
-        return d._replace(
-            todo=self._answered(self._call("sent", NOW, 64, *rows)), at=0, known=known
-        )
+            queues = sorted({one[5] for one in doubtful if one[5]})
+            found = tuple((one, tuple(w.entries(w.read(one), s.slot))) for one in queues)
+            return (s._replace(sub=found, known=known, is_found=True),)
+        if s.at == 0 and not s.sub and self.fault == "what is sent is forgotten first":
+            self._sent(s)
+        if s.at < len(s.todo):
+            return self._send_item(w, s._replace(known=known), s.todo[s.at])
+        return (s._replace(todo=self._sent(s), at=0, known=known),)
 
-    def _drain_found(self, w: World, d: Drain) -> Drain:
-        for queue, records in d.sub:
-            self._apply(queue, [one for one in records if one[1] in ENDINGS])
-        return d._replace(phase="todo", sub=(), todo=self._apply("", []))
+    def _sent(self, s: Sender) -> tuple[Todo, ...]:
+        rows = [part for one in s.todo for part in (one[0], one[2])]
+        return self._answered(self._call(s.slot, "sent", NOW, 64, *rows))
+
+    def _send_item(self, w: World, s: Sender, item: Todo) -> tuple[Sender, ...]:
+        after = s._replace(at=s.at + 1, sub=())
+        if item[1] == "parent":
+            todo = self._tell_parent(item)
+            if not todo:
+                return (after,)
+            return (after, Sender("", todo))
+        kind = "_of_flow" if item[4] == "flow" and item[1] != "flow" else ""
+        sub = getattr(self, f"_item_{item[1]}{kind}")(w, item, s.sub)
+        return (s._replace(sub=sub) if sub else after,)
 
     def _drop(self, w: World, d: Drain) -> None:
         w.outbox = tuple(one for one in w.outbox if one[0] not in d.entries)
 
-    def _apply(self, queue: str, records: Sequence[Numbered]) -> tuple[Todo, ...]:
+    def _apply(self, slot: str, source: str, records: Sequence[Numbered]) -> tuple[Todo, ...]:
         rows: list[Any] = []
-        for entry, kind, what in records:
+        for entry, kind, what, result in records:
             step, _, number = what.partition(".")
-            rows += (kind, step, number if kind in ENDINGS else f"{entry + 1}-0", "")
-        return self._answered(self._call("apply", NOW, f"q{queue}", 64, *rows))
+            word = "result" if result else kind.removesuffix("+")
+            rows += (word, step, number if kind in ENDINGS else f"{entry + 1}-0", result)
+        return self._answered(self._call(slot, "apply", NOW, source, 64, *rows))
 
     def _answered(self, reply: tuple[Any, ...]) -> tuple[Todo, ...]:
         flat = reply[3:]
         return tuple(
-            (flat[at], flat[at + 1], flat[at + 2], flat[at + 3] == "1", *flat[at + 4 : at + 7])
+            (flat[at], flat[at + 1], flat[at + 2], flat[at + 3] == "1", *flat[at + 4 : at + 8])
             for at in range(0, len(flat), 9)
         )
 
@@ -252,27 +330,27 @@ class Explorer(BreadthFirst[World]):
         return ()
 
     def _item_map(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
+        if item[6].startswith("=") and not sub:
+            self._need_result(w, f"{item[6][1:]}.0")
         return self._expand(w, item[0], sub or ("next", 0))
 
     def _expand(self, w: World, step: str, sub: tuple[Any, ...]) -> tuple[Any, ...]:
         phase, chunk, *rest = sub
         if phase == "look":
-            records = w.entries(w.read(w.step(step).queue))
-            self._apply(
-                w.step(step).queue,
-                [one for one in records if one[1] in ENDINGS],
-            )
-            live = self._call("page", step, "live", 0, 100)[1:]
+            queue = w.step(step).queue
+            records = w.entries(w.read(queue), "")
+            self._apply("", f"q{queue}", [one for one in records if one[1] in ENDINGS])
+            live = self._call("", "page", step, "live", 0, 100)[1:]
             return ("add", chunk, chunk in live)
         if phase == "add":
             if rest[0]:
                 self._enqueue(w, f"{step}.{chunk}")
             return ("next", chunk + 1)
         if chunk == w.step(step).size:
-            word = self._call("seal", NOW, step, chunk)[0]
+            word = self._call("", "seal", NOW, step, chunk)[0]
             need(word in ("ok", "closed"), f"{step} isn't sealed: {word}")
             return ()
-        word = self._call("reserve", NOW, step, chunk, 1)[0]
+        word = self._call("", "reserve", NOW, step, chunk, 1)[0]
         after = {
             "new": ("add", chunk, True),
             "doubt": ("look", chunk),
@@ -281,14 +359,14 @@ class Explorer(BreadthFirst[World]):
         return after.get(word, ())
 
     def _item_revive(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
-        step, queue = item[0], item[5]
+        step, queue, slot = item[0], item[5], w.slot_of(item[0])
         phase, *rest = sub or ("page",)
         if phase == "page":
-            numbers = self._call("page", step, "failed", 0, 100)[1:]
+            numbers = self._call(slot, "page", step, "failed", 0, 100)[1:]
             return ("mark", numbers) if numbers else ()
         [numbers] = rest
         if phase == "mark":
-            self._call("retried", NOW, step, *numbers)
+            self._call(slot, "retried", NOW, step, *numbers)
             return ("revive", numbers)
         if phase == "revive":
             for number in numbers:
@@ -296,27 +374,74 @@ class Explorer(BreadthFirst[World]):
                     w.messages[f"{step}.{number}"] = "ready"
             gone = tuple(one for one in numbers if w.messages.get(f"{step}.{one}") not in LIVE)
             return ("gone", gone) if gone else ()
-        self._apply(queue, [(0, "dead", f"{step}.{number}") for number in numbers])
+        self._apply(slot, f"q{queue}", [(0, "dead", f"{step}.{number}", "") for number in numbers])
         return ()
 
     def _item_cancel(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
-        step, queue = item[0], item[5]
+        step, queue, slot = item[0], item[5], w.slot_of(item[0])
         phase, *rest = sub or ("page",)
         if phase == "page":
-            numbers = self._call("page", step, "live", 0, 100)[1:]
+            numbers = self._call(slot, "page", step, "live", 0, 100)[1:]
             return ("cancel", numbers) if numbers else ()
         mids = [f"{step}.{number}" for number in rest[0]]
         if phase == "cancel":
             self._cancel_at_queue(w, mids)
             return ("apply", rest[0])
-        self._apply(queue, [(0, "cancelled", mid) for mid in mids])
+        self._apply(slot, f"q{queue}", [(0, "cancelled", mid, "") for mid in mids])
         return ()
+
+    # Of a step that is a flow. What is read of that flow may be old when it counts.
+
+    def _item_flow(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._tell(w, SUB, "begin")
+        return ()
+
+    def _item_cancel_of_flow(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not sub:
+            return ("act", bool(int(self._get(SUB, "HGET", "meta", "over") or 0)))
+        if sub[1]:
+            self._apply("", f"f{FLOWS[SUB]}", [(0, "cancelled", f"{item[0]}.0", "")])
+        else:
+            self._tell(w, SUB, "cancel")
+        return ()
+
+    def _item_revive_of_flow(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
+        phase, *rest = sub or ("told",)
+        if phase == "told" and self.fault != "a retry leaves what is to be told":
+            told = [one for one in self._apply(SUB, "q", []) if one[1] == "parent"]
+            return ("tell", told[0]) if told else ("mark",)
+        if phase == "tell":
+            self._tell_parent(rest[0])
+            return ("forget", rest[0])
+        if phase == "forget":
+            self._call(SUB, "sent", NOW, 64, rest[0][0], rest[0][2])
+            return ("mark",)
+        if phase in ("told", "mark"):
+            if self.fault != "a retry is not marked":
+                self._call("", "retried", NOW, item[0], 0)
+            return ("look",)
+        if phase == "look":
+            return ("act", self._get(SUB, "HGET", "meta", "state"))
+        if rest[0] in ("cancelled", "open", "done"):
+            kind = "done" if rest[0] == "done" else "dead"
+            self._apply("", f"f{FLOWS[SUB]}", [(0, kind, f"{item[0]}.0", "")])
+        else:
+            self._tell(w, SUB, "retry")
+        return ()
+
+    def _tell_parent(self, item: Todo) -> tuple[Todo, ...]:
+        """How the sub-flow ended; what its parent has to send then."""
+        told = self._counts("", self._place)[2] and self.fault == "a sub-flow is told once"
+        if item[7] not in OVER or told:
+            return ()
+        kind, where = "done" if item[7] == "done" else "dead", item[6].rpartition(".")[2]
+        return self._apply("", f"f{FLOWS[SUB]}", [(0, kind, f"{where}.0", "")])
 
     def _cancel_at_queue(self, w: World, mids: list[str]) -> None:
         for mid in mids:
             if w.messages.get(mid) in LIVE:
                 del w.messages[mid]
-                w.say(self._queue_of(w, mid), ("cancelled", mid))
+                w.say(self._queue_of(w, mid), ("cancelled", mid, w.slot_of(mid)))
 
     # The producer of streamed maps.
 
@@ -329,21 +454,21 @@ class Explorer(BreadthFirst[World]):
         later = self._streams()[self._streams().index(step) + 1 :]
         w.producer = (later[0], "next", 0) if later else ("over",)
         if not later:
-            w.say(HOME, ("look", ""))
+            self._tell(w, "", "look")
 
     def _do_stop(self, w: World) -> None:
         w.producer = ()
 
     # What must hold.
 
-    def _get(self, *command: Any) -> Any:
-        return self.machine.command(NOW, *map(str, command))
+    def _get(self, slot: str, name: str, key: str, *rest: Any) -> Any:
+        return self.machine.command(NOW, name, slot + key, *map(str, rest))
 
-    def _counts(self, step: str) -> list[int]:
-        return [int(one) for one in self._get("HGET", "meta", f"n:{step}").split(",")]
+    def _counts(self, slot: str, step: str) -> list[int]:
+        return [int(one) for one in self._get(slot, "HGET", "meta", f"n:{step}").split(",")]
 
-    def _bits(self, step: str, key: str) -> list[int]:
-        extents = self._get("HGET", "meta", f"x:{step}") or ""
+    def _bits(self, slot: str, step: str, key: str) -> list[int]:
+        extents = self._get(slot, "HGET", "meta", f"x:{step}") or ""
         places = [
             at
             for one in extents.split(",")
@@ -351,26 +476,49 @@ class Explorer(BreadthFirst[World]):
             for first, length in [map(int, one.split(":"))]
             for at in range(first, first + length)
         ]
-        return [self._get("GETBIT", key, at) for at in places[: self._counts(step)[0]]]
+        size = self._counts(slot, step)[0]
+        return [self._get(slot, "GETBIT", key, at) for at in places[:size]]
 
     def _check(self, w: World) -> None:
-        for one in self.scope.steps:
-            counts = self._counts(one.name)
-            done, ended, retried = (
-                self._bits(one.name, key) for key in ("done", "ended", "retried")
-            )
-            found = [sum(done), sum(ended), sum(retried)]
-            need(found == [counts[1], counts[2], counts[8]], f"F3 {one.name} {counts} {found}")
-            said = w.left.get("signal") != self.scope.budget.get("signal")
-            need(
-                one.kind != "wait" or said or not counts[1],
-                f"F4 {one.name} is done without a signal",
-            )
-            need(all(e >= d for d, e in zip(done, ended, strict=True)), f"F6 {one.name}")
+        for slot, steps in self.scope.slots.items():
+            for one in steps:
+                self._check_step(w, slot, one)
+            state, over, retried = self._get(
+                slot, "HMGET", "meta", "state", "over", "retried"
+            ).values()
+            is_over = bool(int(over or 0))
+            expires = self._get(slot, "PTTL", "meta") > 0
+            need(expires == (is_over or state == "open"), f"F9 {slot}{state} expires: {expires}")
+            left = self._get(slot, "HLEN", "todo") - self._get(slot, "HEXISTS", "todo", "^")
+            need(not is_over or not int(retried or 0) + left, f"F9 {slot} is over and goes on")
+            for one in steps if is_over else ():
+                if one.kind == "flow" and self._counts(slot, one.name)[4]:
+                    need(
+                        int(self._get(SUB, "HGET", "meta", "over") or 0),
+                        "F9 over before its sub-flow",
+                    )
+
+    def _check_step(self, w: World, slot: str, one: StepOf) -> None:
+        counts = self._counts(slot, one.name)
+        done, ended, retried = (
+            self._bits(slot, one.name, key) for key in ("done", "ended", "retried")
+        )
+        found = [sum(done), sum(ended), sum(retried)]
+        need(found == [counts[1], counts[2], counts[8]], f"F3 {one.name} {counts} {found}")
+        said = w.left.get("signal") != self.scope.budget.get("signal")
+        need(one.kind != "wait" or said or not counts[1], f"F4 {one.name} is done without a signal")
+        need(all(e >= d for d, e in zip(done, ended, strict=True)), f"F6 {one.name}")
+        if one.kept:
+            for number in range(len(done)):
+                if done[number]:
+                    self._need_result(w, f"{one.name}.{number}")
+        if one.kind == "flow" and counts[2] and not w.cancelled:
+            need(w.is_met(one.name, "ended"), f"F8 {one.name} has ended, and its flow hasn't")
+            need(not counts[1] or w.is_met(one.name, "done"), f"F8 {one.name} isn't done")
 
     def _calm(self, w: World) -> None:
-        """F1: from here on nobody dies, and all that can go on does; stops where it was before."""
-        names = []
+        """F1: from here on nobody dies, and all that can go on does; stops where it was before. Then all is retried."""
+        names, retried = list[bytes](), False
         for _ in range(200):
             name = self.state(w)
             if name in self._good:
@@ -379,11 +527,21 @@ class Explorer(BreadthFirst[World]):
             action = self._next_calm(w)
             if action is None:
                 self._check_end(w)
-                break
-            self.act(w, action)
+                state = self._get("", "HGET", "meta", "state")
+                if state != "failed" or any(one.kind == "wait" for one in self.scope.steps):
+                    break
+                need(not retried, "F9 all was retried, and it has failed again")
+                retried, action = True, ("retry",)
+            self._check_cancelled(action)
+            getattr(self, f"_do_{action[0]}")(w, *action[1:])
         else:
             raise Violation("F1 it goes on and on")
         self._good.update(names)
+
+    def _check_cancelled(self, action: Action) -> None:
+        if action[0] in ("take", "finish") and self.scope.drainers == 1 and not self._streams():
+            state = self._get("", "HGET", "meta", "state")
+            need(state != "cancelled", f"F9 {action[1]} lives, and its flow is cancelled")
 
     def _next_calm(self, w: World) -> Action | None:
         for place, one in enumerate(w.drains):
@@ -399,42 +557,51 @@ class Explorer(BreadthFirst[World]):
         return None
 
     def _check_end(self, w: World) -> None:
-        state, over, failed = self._get("HMGET", "meta", "state", "over", "failed").values()
+        need(w.cancelled or not w.results, f"F7 queues still have {w.results}")
+        self._check_end_of(w, "")
+        begun = self._place and self._counts("", self._place)[4]
+        if begun and not (w.cancelled and self._get(SUB, "HGET", "meta", "state") == "open"):
+            self._check_end_of(w, SUB)
+
+    def _check_end_of(self, w: World, slot: str) -> None:
+        steps = self.scope.slots[slot]
+        state, over, failed = self._get(slot, "HMGET", "meta", "state", "over", "failed").values()
+        counts = {one.name: self._counts(slot, one.name) for one in steps}
         waits = [
             one.name
-            for one in self.scope.steps
+            for one in steps
             if one.kind == "wait"
             and not one.timed
-            and self._counts(one.name)[4]
-            and not self._counts(one.name)[2]
+            and counts[one.name][4]
+            and not counts[one.name][2]
         ]
         if waits and not w.cancelled:
             need(state == "running", f"F1 {state} though {waits} wait for signals")
             return
-        retried = [
-            one.name for one in self.scope.steps if one.kind == "wait" and self._counts(one.name)[8]
-        ]
-        if retried:
+        if any(one.kind == "wait" and counts[one.name][8] for one in steps):
             return
-        need(over and int(over), f"F1 {state}, and not over; failed: {failed}")
+        need(over and int(over), f"F1 {slot}{state}, and not over; failed: {failed}")
         if w.cancelled:
             return
-        bad = False
-        for one in self.scope.steps:
-            size, ndone, nended, sealed, ready_at = self._counts(one.name)[:5]
-            if ready_at:
-                need(sealed and nended >= size, f"F5 {one.name} never ended")
-                bad = bad or ndone < size
-                if one.kind != "wait":
-                    need(
-                        ndone == len(set(w.mids(one.name)) & w.done), f"F5 {one.name}: {ndone} done"
-                    )
-            elif "failed" not in one.edges:
-                met = [self._is_met(*edge.split(":")) for edge in one.edges.split(",") if edge]
-                need(not all(met), f"F5 {one.name} may go and never went")
-        need(state == ("failed" if bad else "done"), f"F5 {state}")
+        for one in steps:
+            self._check_end_of_step(w, slot, one)
+        bad = any(ready_at and ndone < size for size, ndone, _, _, ready_at, *_ in counts.values())
+        need(state == ("failed" if bad else "done"), f"F5 {slot}{state}")
 
-    def _is_met(self, name: str, when: str) -> bool:
-        size, ndone, nended, sealed, ready_at = self._counts(name)[:5]
+    def _check_end_of_step(self, w: World, slot: str, one: StepOf) -> None:
+        size, ndone, nended, sealed, ready_at = self._counts(slot, one.name)[:5]
+        if ready_at:
+            need(sealed and nended >= size, f"F5 {one.name} never ended")
+            number = len(set(w.mids(one.name)) & w.done)
+            if one.kind == "flow":
+                number = int(w.is_met(one.name, "done"))
+            need(one.kind == "wait" or ndone == number, f"F5 {one.name}: {ndone} done")
+        elif "failed" not in one.edges:
+            edges = [edge.split(":") for edge in one.edges.split(",") if edge]
+            met = [self._is_met(slot, name, when) for name, when in edges]
+            need(not all(met), f"F5 {one.name} may go and never went")
+
+    def _is_met(self, slot: str, name: str, when: str) -> bool:
+        size, ndone, nended, sealed, ready_at = self._counts(slot, name)[:5]
         over = ready_at and sealed and nended >= size
         return bool(over and (when == "ended" or (ndone >= size) == (when == "done")))

@@ -1,4 +1,4 @@
-"""No interleaving of a small flow breaks F1 to F6; each fault that is sown is noticed."""
+"""No interleaving of a small flow breaks F1 to F8; each fault that is sown is noticed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ FAULTS = {
     "dead mids are accepted": "a chain that dies and is revived",
     "nobody looks": "a step, outages of any length",
     "entries are deleted first": "a stored map",
+    "results are deleted first": "a result",
+    "what is sent is forgotten first": "a sub-flow",
+    "a sub-flow is told once": "a sub-flow that is revived",
+    "a retry is not marked": "a sub-flow that is retried",
+    "a retry leaves what is to be told": "a sub-flow that is retried after a kill",
 }
 _COMMENT, *_BLOCKS = (
     Path(__file__).with_name("mutants.txt").read_text().removesuffix("\n").split("\n\n")

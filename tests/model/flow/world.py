@@ -6,16 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: kind, mid or detail
-Record = tuple[str, str]
-#: The same behind the number of its entry.
-Numbered = tuple[int, str, str]
-#: step, todo, stamp, again, kind, queue, source
-Todo = tuple[str, str, str, bool, str, str, str]
+#: Before the names of the sub-flow's keys and scripts; '' of the flow itself.
+SUB = "p/"
+#: kind, mid or detail, whose it is: '' or SUB
+Record = tuple[str, str, str]
+#: number of its entry, kind, mid or detail, the result that its queue has of it
+Numbered = tuple[int, str, str, str]
+#: step, todo, stamp, again, kind, queue, source, options
+Todo = tuple[str, str, str, bool, str, str, str, str]
 
 
 class StepOf(NamedTuple):
-    """A step of a scope. edges: `a:done`. size: members of a map, each a chunk of its own."""
+    """A step of a scope. edges: `a:done`. size: members of a map, each a chunk of its own. kept: it has a result."""
 
     name: str
     queue: str = "L"
@@ -24,6 +26,7 @@ class StepOf(NamedTuple):
     source: str = ""
     size: int = 1
     timed: bool = False
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,23 +38,44 @@ class Scope:
     budget: dict[str, int]
     """die, kill, lose, forget, revive, cancel, retry, signal, forge, again (the producer begins again)"""
     drainers: int = 2
+    sub: tuple[StepOf, ...] = ()
+    """Steps of the flow that the step of kind `flow` is, if there is one."""
+
+    @property
+    def slots(self) -> dict[str, tuple[StepOf, ...]]:
+        """The steps of the flow, and of its sub-flow."""
+        return {"": self.steps, SUB: self.sub} if self.sub else {"": self.steps}
 
     def __str__(self) -> str:
-        steps = ", ".join(f"{one.name} {one.kind} {one.edges}".strip() for one in self.steps)
+        steps = ", ".join(
+            f"{one.name} {one.kind} {one.edges}".strip() for one in self.steps + self.sub
+        )
         often = ", ".join(f"{name} {count}" for name, count in self.budget.items())
         return f"{steps}; {self.drainers} drainers; at most: {often}"
 
 
-class Drain(NamedTuple):
-    """One drainer between two of its calls. entries: ids it read. sub: where it is within an item."""
+class Sender(NamedTuple):
+    """What a drainer sends for one flow. sub: where it is within an item, or what it read."""
 
-    queue: str
-    entries: tuple[int, ...]
-    phase: str = "apply"
+    slot: str
     todo: tuple[Todo, ...] = ()
     known: frozenset[str] = frozenset()
     at: int = 0
     sub: tuple[Any, ...] = ()
+    is_found: bool = False
+
+
+class Drain(NamedTuple):
+    """One drainer between two of its calls. entries: ids it read. slots: flows that it still takes them to.
+
+    senders: for the first of these, and for its parent while that is told. results: what it read at the queue.
+    """
+
+    queue: str
+    entries: tuple[int, ...]
+    slots: tuple[str, ...]
+    senders: tuple[Sender, ...] = ()
+    results: dict[str, str] | None = None
 
 
 @dataclass
@@ -75,6 +99,12 @@ class World:
     was_dead: frozenset[str] = frozenset()
     accepted: Counter[str] = field(default_factory=Counter)
     cancelled: bool = False
+    running: dict[str, str] = field(default_factory=dict)
+    """mid -> what its last run returns"""
+    results: dict[str, str] = field(default_factory=dict)
+    """Beside the queues."""
+    returned: dict[str, str] = field(default_factory=dict)
+    """In truth."""
 
     def copy(self) -> World:
         made = World.__new__(World)
@@ -83,6 +113,11 @@ class World:
             dict(self.left),
             dict(self.messages),
             Counter(self.accepted),
+        )
+        made.running, made.results, made.returned = (
+            dict(self.running),
+            dict(self.results),
+            dict(self.returned),
         )
         return made
 
@@ -93,9 +128,12 @@ class World:
             repr(
                 one._replace(
                     entries=tuple(place.get(n, -1) for n in one.entries),
-                    known=tuple(sorted(one.known)),
+                    senders=tuple(
+                        each._replace(known=tuple(sorted(each.known)))  # type: ignore[arg-type]
+                        for each in one.senders
+                    ),
                 )
-            )  # type: ignore[arg-type]
+            )
             if one
             else ""
             for one in self.drains
@@ -104,13 +142,38 @@ class World:
         return repr((
             sorted(self.messages.items()), sorted(self.taken), entries, drains, self.producer, sorted(self.done),
             sorted(self.ended), sorted(self.was_dead), sorted(self.accepted.items()), self.cancelled,
+            sorted(self.running.items()), sorted(self.results.items()), sorted(self.returned.items()),
         ))  # fmt: skip
 
     def step(self, name: str) -> StepOf:
-        return next(one for one in self.scope.steps if one.name == name)
+        return next(one for one in self.scope.steps + self.scope.sub if one.name == name)
+
+    def slot_of(self, mid: str) -> str:
+        step = self.step(mid.partition(".")[0])
+        return "" if step in self.scope.steps else SUB
 
     def mids(self, name: str) -> list[str]:
+        """Messages of a step; of a sub-flow those of all its steps."""
+        if self.step(name).kind == "flow":
+            return [mid for one in self.scope.sub for mid in self.mids(one.name)]
         return [f"{name}.{number}" for number in range(self.step(name).size)]
+
+    def is_met(self, name: str, when: str) -> bool:
+        """Whether a step has come to such an end, by what became of its messages."""
+        mids = set(self.mids(name))
+        if when == "done":
+            return mids <= self.done
+        steps = self.scope.sub if self.step(name).kind == "flow" else [self.step(name)]
+        return all(map(self._is_over, steps)) and (when == "ended" or bool(mids & self.was_dead))
+
+    def _is_over(self, step: StepOf) -> bool:
+        """Whether it has ended, or can't begin. Edges in sub-flows wait for `done`."""
+        if set(self.mids(step.name)) <= self.ended:
+            return True
+        before = [edge.partition(":")[0] for edge in step.edges.split(",") if edge]
+        return step in self.scope.sub and any(
+            self._is_over(self.step(one)) and not set(self.mids(one)) <= self.done for one in before
+        )
 
     def say(self, queue: str, *records: Record) -> None:
         self.outbox = (*self.outbox, (self.nentries, queue, records))
@@ -119,11 +182,22 @@ class World:
     def read(self, queue: str) -> tuple[int, ...]:
         return tuple(number for number, where, _ in self.outbox if where == queue)
 
-    def entries(self, numbers: tuple[int, ...]) -> list[Numbered]:
-        """What these entries say, in order."""
+    def slots_in(self, numbers: tuple[int, ...]) -> tuple[str, ...]:
+        """The flows that these entries are for."""
+        found = {
+            one[2] for number, _, records in self.outbox if number in numbers for one in records
+        }
+        return tuple(sorted(found))
+
+    def entries(
+        self, numbers: tuple[int, ...], slot: str, results: dict[str, str] | None = None
+    ) -> list[Numbered]:
+        """What these entries say to a flow, in order. results: those that were read before, else those of now."""
+        known = self.results if results is None else results
         return [
-            (number, *one)
+            (number, kind, what, known.get(what, "") if kind == "done+" else "")
             for number, _, records in self.outbox
             if number in numbers
-            for one in records
+            for kind, what, whose in records
+            if whose == slot
         ]
