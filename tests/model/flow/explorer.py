@@ -362,12 +362,12 @@ class Explorer(BreadthFirst[World]):
         step, queue, slot = item[0], item[5], w.slot_of(item[0])
         phase, *rest = sub or ("page",)
         if phase == "page":
-            numbers = self._call(slot, "page", step, "failed", 0, 100)[1:]
+            numbers = self._call(slot, "page", step, "revive", 0, 100)[1:]
             return ("mark", numbers) if numbers else ()
         [numbers] = rest
         if phase == "mark":
-            self._call(slot, "retried", NOW, step, *numbers)
-            return ("revive", numbers)
+            [count] = self._call(slot, "retried", NOW, step, item[2], numbers[0], *numbers)
+            return ("revive", numbers) if count >= 0 else ()
         if phase == "revive":
             for number in numbers:
                 if w.messages.get(f"{step}.{number}") == "dead":
@@ -418,7 +418,7 @@ class Explorer(BreadthFirst[World]):
             return ("mark",)
         if phase in ("told", "mark"):
             if self.fault != "a retry is not marked":
-                self._call("", "retried", NOW, item[0], 0)
+                self._call("", "retried", NOW, item[0], 0, 0, 0)
             return ("look",)
         if phase == "look":
             return ("act", self._get(SUB, "HGET", "meta", "state"))
