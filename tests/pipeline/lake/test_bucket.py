@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from jobq.errors import LakeError
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError
+from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.ingest import Ingest, one_round
 from jobq.pipeline.lake.upkeep import mark
 from jobq.pipeline.report import run
@@ -29,6 +32,10 @@ pyspark_errors = tools.library("pyspark.errors")
 DEPLOYED = datetime.fromtimestamp(DAY / 1000 + 60, UTC)
 SECRET = "secret-of-the-bucket"
 PROGRAM = Path(__file__).with_name("bucket_program.py")
+SECRETS_PROGRAM = PROGRAM.with_name("bucket_secrets_program.py")
+ROOT = Path(__file__).parents[3]
+#: One report in the short form.
+SOAK = os.environ.get("JOBQ_PIPELINE") == "soak"
 
 
 @pytest.fixture
@@ -124,3 +131,28 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
 def test_bucket_that_isnt_there_is_told(storage):
     with pytest.raises(LakeError, match="the lake at s3://nowhere/jobq can't be used"):
         Lake.create("s3://nowhere/jobq", storage)
+
+
+def test_reports_and_compaction_of_a_bucket_show_its_credentials_nowhere(
+    storage, valkey_client, write, tmp_path
+):
+    lake = Lake.create("s3://history/jobq", storage)
+    work = Ingest(lake, valkey_client, Engine("local"))
+    for half in range(2):
+        write("low", 10, first=half * 10 + 1)
+        work.events()
+    by_option, by_variable = "secret-given-by-option", "secret-given-by-variable"
+    logs = tmp_path / "logs"
+    logs.mkdir()
+
+    done = subprocess.run(
+        [sys.executable, str(SECRETS_PROGRAM), lake.store.uri, str(logs), "all" if SOAK else "run"],
+        input=json.dumps({**storage, "AWS_SECRET_ACCESS_KEY": by_option}), text=True, capture_output=True,
+        env={**os.environ, **storage, "AWS_SECRET_ACCESS_KEY": by_variable, "PYTHONPATH": str(ROOT)}, timeout=800,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = (logs / "shown").read_text() + done.stdout + done.stderr
+    assert "SparkListenerEnvironmentUpdate" in shown and "spark.app.name" in shown
+    assert [secret for secret in (by_option, by_variable) if secret in shown] == []
+    assert [one.is_compact for one in live_files(lake.table("events"))] == [True]
