@@ -14,18 +14,20 @@ import click
 
 from jobq.cli import output
 from jobq.cli.arguments import names_of
-from jobq.cli.lake import lake_option, opened, storage_option
+from jobq.cli.lake import lake_option, opened, source_option, storage_option
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
 from jobq.config import settings_from_env
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from jobq.pipeline.lake.lake import Lake
     from jobq.pipeline.report.query import ReportQuery
     from jobq.pipeline.report.registry import Report
-    from jobq.pipeline.report.run import EventsSeen, ReportResult
+    from jobq.pipeline.report.run import EventSource, EventsSeen, ReportResult
 
 PAGE = "jobq-report.html"
 
@@ -37,10 +39,12 @@ PAGE = "jobq-report.html"
     "regressions --mark v2.4 --since 3d",
     "capacity --target-wait 10s --weights high:6,low:1",
     "errors --live --since 1h --format json",
+    "all --html --since 7d --compare previous",
 )
 @click.argument("name", metavar="NAME")
 @lake_option("required without --live")
 @storage_option
+@source_option
 @option("--live", "Read the server's event streams, not a lake.")
 @option("--since WHEN", "Since: 7d (ago) or a time.", default="7d")
 @option("--until WHEN", "Until.  [default: now]")
@@ -50,6 +54,7 @@ PAGE = "jobq-report.html"
 @option("-o, --output FILE", "target", f"File to write.  [default: stdout, or {PAGE} for a page]")
 @option("--mark NAME", "Regressions around this mark.  [default: the last in the range]")
 @option("--at WHEN", "Regressions around this time.")
+@option("--compare RANGE", "Compare with the previous range, or with FROM..TO.")
 @option(
     "--zone NAME",
     "Time zone of times without one, and of the output.",
@@ -106,18 +111,23 @@ def report(
 
 
 def _asked(given: dict[str, Any], lake: Lake | None) -> ReportQuery:
+    from jobq.pipeline.lake.tables import sourced
+    from jobq.pipeline.report.compare import with_comparison
     from jobq.pipeline.report.query import ReportQuery, moment
 
-    now, zone = datetime.now(UTC), given["zone"]
+    now, zone, source = datetime.now(UTC), given["zone"], given["source"]
+    if source and lake is None:
+        raise ConfigError(f"--source {source} names a server in a lake; leave it out with --live")
     since = moment(given["since"], now, zone)
     until = moment(given["until"], now, zone) if given["until"] else now
     at, at_name = _compared(given, lake, since, until, now)
-    return ReportQuery(
+    asked = ReportQuery(
         since=since, until=until, zone=zone, at=at, at_name=at_name, target_s=given["target_s"],
-        queues=tuple(names_of(given["queues"])),
+        queues=tuple(sourced(source, name) for name in names_of(given["queues"])), source=source,
         objective=given["objective"], workers=_counts(given["workers"]), weights=tuple(given["weights"]),
         limit=given["limit"], trace_rows=given["trace_rows"],
     )  # fmt: skip
+    return with_comparison(asked, given["compare"], now) if given["compare"] else asked
 
 
 def _compared(
@@ -183,7 +193,29 @@ def _answers(
         url = settings.url if settings.url != settings_from_env().url else None
         read = from_server(spark, url, settings.namespace)
     with output.progress(len(reports), "reports", quiet=session.as_json) as bar:
-        return answers(spark, read, reports, asked, lambda _: bar.update(1))
+        results, seen = answers(spark, read, reports, asked, lambda _: bar.update(1))
+    return _beside_earlier(spark, read, results, asked), seen
+
+
+def _beside_earlier(
+    spark: SparkSession, read: EventSource, results: list[ReportResult], asked: ReportQuery
+) -> list[ReportResult]:
+    """Return the results beside those of the range to compare with, if one was given and has events."""
+    from jobq.pipeline.report.compare import KEYS, compared
+    from jobq.pipeline.report.run import answers
+
+    reports = [one.report for one in results if one.report.name in KEYS]
+    if asked.earlier is None or not reports:
+        return results
+    try:
+        found, _ = answers(spark, read, reports, asked.earlier)
+    except PipelineError:  # it has no events
+        return results
+    earlier = {one.report.name: one for one in found}
+    return [
+        compared(one, asked, earlier[one.report.name]) if one.report.name in earlier else one
+        for one in results
+    ]
 
 
 def _said(
@@ -194,6 +226,7 @@ def _said(
     width: int | None,
 ) -> str:
     from jobq.pipeline.report import formats
+    from jobq.pipeline.report.compare import remarks
     from jobq.pipeline.report.html import page
 
     if form == "html":
@@ -203,21 +236,32 @@ def _said(
     if form == "csv":
         return formats.spreadsheet(results[0])
     tables = (_lines(result, asked, len(results) > 1, width) for result in results)
-    return "\n\n".join(map("\n".join, tables)) + "\n"
+    remark = remarks(asked, results)
+    return "\n\n".join([*map("\n".join, tables), *([remark] if remark else [])]) + "\n"
 
 
 def _lines(
     result: ReportResult, asked: ReportQuery, titled: bool, width: int | None
 ) -> Sequence[str]:
+    from jobq.pipeline.report.compare import change
     from jobq.pipeline.report.formats import cells, is_number
 
-    columns = result.report.columns
+    columns = list(result.report.columns)
+    rows = list(map(list, cells(result, asked)))
     figures = [i for i, column in enumerate(columns) if is_number(column)]
     lines = [f"{result.report.title}: {result.report.question}"] if titled else []
     if not result.rows:
         return [*lines, result.report.empty]
     headings = [column.heading for column in columns]
-    lines += output.table(headings, cells(result, asked), figures, width=width)
+    if result.earlier:
+        # What the chart shows; the page and JSON have all figures of the earlier range.
+        column = result.report.column(result.report.chart.y)
+        place = columns.index(column) + 1
+        headings.insert(place, f"{column.heading} before")
+        for cell, row, pair in zip(rows, result.rows, result.earlier.pairs, strict=True):
+            cell.insert(place, change(row[column.name], pair, column, asked))
+        figures = [i + (i >= place) for i in figures]
+    lines += output.table(headings, rows, figures, width=width)
     lines += [output.escaped(note) for note in result.notes]
     return (
         [*lines, f"the first {asked.limit:,} rows; --limit 0 shows all"] if result.more else lines

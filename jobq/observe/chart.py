@@ -67,12 +67,16 @@ class Mark(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar. label: parts by name; of `job` and `jobs` the end is kept. shown: the value as text."""
+    """One bar. label: parts by name; of `job` and `jobs` the end is kept. shown: the value as text.
+
+    before: the value in an earlier range, which a thin bar below shows.
+    """
 
     label: Mapping[str, str]
     value: float
     shown: str
     style: str = "bar"
+    before: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,10 +280,10 @@ def ceiling(value: float) -> float:
 
 def bar_chart(frame: ChartFrame, bars: Sequence[Bar], mark: float | None = None) -> Drawing:
     """Draw horizontal bars. mark: a value at which a dashed line crosses all of them."""
-    values = [bar.value for bar in bars]
+    values = [value for bar in bars for value in (bar.value, bar.before or 0)]
     low, high = min(0, *values, 0), max(0, mark or 0, *values) or 1
     scale = (WIDTH - 76) / (high - low)
-    parts = [_bar(i * STEP, bar, bar.value * scale, -low * scale) for i, bar in enumerate(bars)]
+    parts = [_bar(i * STEP, bar, scale, -low * scale) for i, bar in enumerate(bars)]
     if low < 0:
         parts += _upright("zero", -low * scale, len(bars))
     if mark:
@@ -295,14 +299,22 @@ def _upright(kind: str, x: float, count: int) -> list[str]:
     ]
 
 
-def _bar(y: int, bar: Bar, length: float, zero: float) -> str:
+def _bar(y: int, bar: Bar, scale: float, zero: float) -> str:
+    length = bar.value * scale
     x, width = zero + min(0, length), max(1, abs(length))
+    then = "" if bar.before is None else _before(y, bar.before * scale, zero)
     return (
         f"<g><title>{text(' · '.join(bar.label.values()))}: {text(bar.shown)}</title>"
         f'<text class="label" x="0" y="{y + 12}">{text(_label(bar.label))}</text>'
         f'<rect class="{bar.style}" x="{x:.1f}" y="{y + 17}" width="{width:.1f}" height="10" rx="2"/>'
-        f'<text class="value" x="{x + width + 6:.1f}" y="{y + 26}">{text(bar.shown)}</text></g>'
+        f'{then}<text class="value" x="{x + width + 6:.1f}" y="{y + 26}">{text(bar.shown)}</text></g>'
     )
+
+
+def _before(y: int, length: float, zero: float) -> str:
+    """Return the thin bar of an earlier value."""
+    x, width = zero + min(0, length), max(1, abs(length))
+    return f'<rect class="before" x="{x:.1f}" y="{y + 28}" width="{width:.1f}" height="3" rx="1"/>'
 
 
 def _label(parts: Mapping[str, str], most: int = 52) -> str:

@@ -285,7 +285,7 @@ def test_pages_show_the_queues_of_their_server_when_several_share_a_lake(
     assert 'href="/queues/low"' in found and "{us}" not in found
     scraped = visitor.get("/metrics", headers={"authorization": "Bearer x"}).text
     assert 'jobq_lake_behind_events{queue="low"} 0.0' in scraped
-    assert f"--queues {{us}}low --lake {us.path}" in visitor.get("/queues/low?range=7d").text
+    assert f"--lake {us.path} --source us" in visitor.get("/queues/low?range=7d").text
     client.command("DEL", offsets.events_key("jobq", "low"))
     assert ">dead</span>" in visitor.get("/queues/low/messages/new").text
     eu = LakeHistory(us.path, most_s=120, server="eu")

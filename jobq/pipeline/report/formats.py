@@ -94,13 +94,23 @@ def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
     whole: dict[str, Any] = {
         "since": iso(query.since), "until": iso(query.until), "queues": list(query.queues)
     }  # fmt: skip
+    if query.compared:
+        since, until = query.compared
+        whole["compared"] = {"since": iso(since), "until": iso(until)}
     told = [
-        {"report": one.report.name, "notes": list(one.notes), "more": one.more,
-         "rows": [dict(row) for row in one.rows]}
+        {"report": one.report.name, "notes": list(one.notes), "more": one.more, "rows": _rows(one)}
         for one in results
-    ]  # fmt: skip
+    ]
     whole |= told[0] if len(told) == 1 else {"reports": told}
     return json.dumps(whole, default=_plain, allow_nan=False)
+
+
+def _rows(result: ReportResult) -> list[dict[str, Any]]:
+    """Return the rows; of a comparison each with its row of the earlier range, None if there is none."""
+    if result.earlier is None:
+        return [dict(row) for row in result.rows]
+    pairs = zip(result.rows, result.earlier.pairs, strict=True)
+    return [row | {"before": before} for row, before in pairs]
 
 
 def spreadsheet(result: ReportResult) -> str:
@@ -108,8 +118,15 @@ def spreadsheet(result: ReportResult) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     names = [column.name for column in result.report.columns]
-    writer.writerow(names)
-    writer.writerows([_cell(row[name]) for name in names] for row in result.rows)
+    if result.earlier is None:
+        writer.writerow(names)
+        writer.writerows([_cell(row[name]) for name in names] for row in result.rows)
+        return text.getvalue()
+    figures = [column.name for column in result.report.columns if is_number(column)]
+    writer.writerow([*names, *(f"{name}_before" for name in figures)])
+    for row, before in zip(result.rows, result.earlier.pairs, strict=True):
+        then = [_cell(before[name]) if before else None for name in figures]
+        writer.writerow([*(_cell(row[name]) for name in names), *then])
     return text.getvalue()
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from jobq import __version__
 from jobq.observe.chart import style_sheet, text
+from jobq.pipeline.report.compare import change, remarks
 from jobq.pipeline.report.formats import decimal, duration, is_number, shown
 from jobq.pipeline.report.plots import plot
 from jobq.pipeline.report.query import ReportQuery, zone_of
@@ -127,6 +128,8 @@ def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
 ROWS, PRINTED = 200, 40
 #: Columns whose texts may break over lines.
 _LONG = ("error", "jobs", "examples")
+#: Numbers that name a row, so that they are equal in both ranges.
+KEYS_SHOWN = ("hour",)
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; script-src 'sha256-{}'"
 
 
@@ -143,6 +146,7 @@ def page(
     )
     style, digest = style_sheet() + own, b64encode(sha256(script.encode()).digest()).decode()
     single = results[0].report.title if len(results) == 1 else ""
+    told = remarks(query, results, lambda at: _when(at, query))
     title = f"{single or 'Jobs'}, {_when(query.since, query)} to {_when(query.until, query)}"
     return "".join((
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -150,7 +154,7 @@ def page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         f"<title>{text(title)}</title><style>{style}</style></head><body>",
-        _header(single, query, seen), _summary(results, query), _links(results), "<main>",
+        _header(single, query, seen, told), _summary(results, query), _links(results), "<main>",
         *(_section(one, query) for one in results), "</main>",
         f"<footer><p>Made by jobq {__version__} at {_when(now or datetime.now(UTC), query)} ",
         f"({text(query.zone)}).</p></footer>",
@@ -162,7 +166,7 @@ def _when(at: datetime, query: ReportQuery) -> str:
     return at.astimezone(zone_of(query.zone)).strftime("%Y-%m-%d %H:%M")
 
 
-def _header(single: str, query: ReportQuery, seen: EventsSeen) -> str:
+def _header(single: str, query: ReportQuery, seen: EventsSeen, compared: str) -> str:
     queues = ", ".join(seen.queues[:8]) + (
         f" and {len(seen.queues) - 8} more" if len(seen.queues) > 8 else ""
     )
@@ -170,6 +174,7 @@ def _header(single: str, query: ReportQuery, seen: EventsSeen) -> str:
         f"<header><h1>{text(single or 'What the jobs did')}</h1>"
         f'<p class="soft">{_when(query.since, query)} to {_when(query.until, query)} ({text(query.zone)}), '
         f"{seen.events:,} events of {text(queues)}</p>"
+        + (f'<p class="compared">{text(compared)}</p>' if compared else "")
     )
 
 
@@ -217,18 +222,20 @@ def _section(result: ReportResult, query: ReportQuery) -> str:
 
 def _table(result: ReportResult, query: ReportQuery) -> str:
     columns = result.report.columns
-    rows, late = result.rows, result.report.chart.kind == "lines"
+    late = result.report.chart.kind == "lines"
+    then = [(pair,) for pair in result.earlier.pairs] if result.earlier else [()] * len(result.rows)
+    rows = list(zip(result.rows, then, strict=True))
     if late:
         # The newest rows of a time line come first.
-        rows = sorted(rows, key=lambda row: row["at"], reverse=True)
+        rows.sort(key=lambda pair: pair[0]["at"], reverse=True)
     rows = rows[:ROWS]
     head = "".join(
         f'<th scope="col"{_side(column)}>{text(column.heading)}</th>' for column in columns
     )
     body = "".join(
         f'<tr{" class=later" if i >= PRINTED else ""}>'
-        + "".join(_cell(row[column.name], column, query) for column in columns) + "</tr>"
-        for i, row in enumerate(rows)
+        + "".join(_cell(row[column.name], column, query, *before) for column in columns) + "</tr>"
+        for i, (row, before) in enumerate(rows)
     )  # fmt: skip
     note = _left(result, len(result.rows) - len(rows), "earlier" if late else "further")
     return (
@@ -248,7 +255,10 @@ def _side(column: ReportColumn) -> str:
     return ' class="n"' if is_number(column) else ""
 
 
-def _cell(value: object, column: ReportColumn, query: ReportQuery) -> str:
+def _cell(
+    value: object, column: ReportColumn, query: ReportQuery, *before: Mapping[str, Any] | None
+) -> str:
+    """Return a cell; before: what it is compared with, if anything."""
     said = shown(value, column, query)
     written, kind = text(said), _side(column)
     if is_number(column) or column.unit == "weekday":
@@ -262,4 +272,7 @@ def _cell(value: object, column: ReportColumn, query: ReportQuery) -> str:
     if column.name in ("job", "jobs"):
         # A long name may break between its parts.
         written = re.sub(r"([._])(?=\w)", r"\1<wbr>", written)
+    if is_number(column) and before and column.name not in KEYS_SHOWN:
+        said = change(value, dict(before[0]) if before[0] else None, column, query)
+        written += f"<small>{text(said)}</small>"
     return f"<td{kind}>{written}</td>"

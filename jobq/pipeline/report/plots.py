@@ -25,6 +25,7 @@ from jobq.pipeline.report.run import FASTER, SLOWER, ReportResult
 #: The most bars, and the most lines; the other lines are added up to one.
 BARS, LINES = 12, 5
 FIGURES = "the table has the figures."
+EARLIER = "earlier range"
 
 
 def plot(result: ReportResult, query: ReportQuery) -> Drawing:
@@ -43,17 +44,21 @@ def _frame(result: ReportResult, says: str) -> ChartFrame:
 def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], query: ReportQuery) -> Drawing:
     most = rows if chart.ordered else sorted(rows, key=lambda row: -abs(row[chart.y]))
     most, column = most[:BARS], result.report.column(chart.y)
+    pairs = result.earlier.pairs if result.earlier else [None] * len(result.rows)
+    then = {id(row): pair for row, pair in zip(result.rows, pairs, strict=True) if pair}
     bars = [
         Bar(
             {x: shown(row[x], result.report.column(x), query) for x in chart.x},
             row[chart.y],
             shown(row[chart.y], column, query),
             _strength(row),
+            then[id(row)][chart.y] if id(row) in then else None,
         )
         for row in most
     ]
     which = "first" if chart.ordered else "largest"
-    says = f"{column.heading} by {', '.join(chart.x)}: the {len(most)} {which} of {len(rows)}; {FIGURES}"
+    of = f"the {len(most)} {which} of {len(rows)}; {_beside(result)}{FIGURES}"
+    says = f"{column.heading} by {', '.join(chart.x)}: {of}"
     return bar_chart(_frame(result, says), bars, chart.mark)
 
 
@@ -66,13 +71,46 @@ def _strength(row: Mapping[str, Any]) -> str:
 
 def _lines(result: ReportResult, chart: Chart, rows: Sequence[Any], query: ReportQuery) -> Drawing:
     lines, column = _series(chart, rows), result.report.column(chart.y)
+    legend = list(lines)
+    if result.earlier:
+        legend.append(ChartLine(EARLIER, "s0 before", ()))
+        lines = [*_earlier(chart, result.earlier.rows, lines, query), *lines]
 
     def label(value: float) -> str:
         return f"{value:,.0f}" if column.unit == "count" else shown(value, column, query)
 
-    frame = _frame(result, f"{column.heading} over time, a line per {chart.by}; {FIGURES}")
-    drawn = line_chart(frame, lines, TimeAxis(zone=zone_of(query.zone)), label)
-    return Drawing(drawn + key(lines))
+    says = f"{column.heading} over time, a line per {chart.by}; {_beside(result)}{FIGURES}"
+    frame, axis = _frame(result, says), TimeAxis(zone=zone_of(query.zone))
+    drawn = line_chart(frame, lines, axis, label)
+    return Drawing(drawn + key(legend))
+
+
+def _beside(result: ReportResult) -> str:
+    return "thin: the earlier range; " if result.earlier else ""
+
+
+def _earlier(
+    chart: Chart, rows: Sequence[Any], lines: Sequence[ChartLine], query: ReportQuery
+) -> list[ChartLine]:
+    """Return the lines of the earlier range, moved to the times of this one."""
+    assert query.compared is not None
+    later = query.since.timestamp() - query.compared[0].timestamp()
+    names = [line.name for line in lines]
+    found: list[dict[float, float]] = [defaultdict(float) for _ in lines]
+    for row in rows:
+        at, name = row[chart.x[0]].timestamp() + later, str(row[chart.by])
+        if name in names or len(lines) > LINES:
+            found[names.index(name) if name in names else -1][at] += row[chart.y] or 0
+    last = query.until.timestamp()
+    return [
+        ChartLine(
+            f"{line.name}, {EARLIER}",
+            f"{line.style} before",
+            sorted((at, value) for at, value in points.items() if at < last),
+        )
+        for line, points in zip(lines, found, strict=True)
+        if points
+    ]
 
 
 def _series(chart: Chart, rows: Sequence[Any]) -> list[ChartLine]:

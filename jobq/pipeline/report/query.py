@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
@@ -29,7 +29,11 @@ class ReportQuery:
 
     since: datetime
     until: datetime
+    #: The range to compare with: its `since` and `until`.
+    compared: tuple[datetime, datetime] | None = None
     queues: tuple[str, ...] = ()
+    #: Only the queues of this server of a lake that several share.
+    source: str = ""
     zone: str = "UTC"
     #: Targets of the service level and of capacity.
     target_s: float = 30.0
@@ -66,6 +70,14 @@ class ReportQuery:
                 f"{self.at_name or '--at'} ({iso(self.at)}) isn't between {iso(self.since)} and "
                 f"{iso(self.until)}, so there is nothing to compare; widen --since and --until"
             )
+
+    @property
+    def earlier(self) -> ReportQuery | None:
+        """The same query of the range to compare with."""
+        if self.compared is None:
+            return None
+        since, until = self.compared
+        return replace(self, since=since, until=until, compared=None, at=None, at_name="")
 
     @property
     def bucket_s(self) -> int:

@@ -19,7 +19,7 @@ from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import read, time_span
-from jobq.pipeline.lake.tables import EVENTS
+from jobq.pipeline.lake.tables import EVENTS, sourced
 from jobq.pipeline.options import unknown
 from jobq.pipeline.report import registry
 from jobq.pipeline.report.capacity import sized
@@ -92,6 +92,8 @@ def _chosen(source: DataFrame, query: ReportQuery) -> DataFrame:
 
     at = f.col("finished_at")
     found = source.where((at >= f.lit(query.since)) & (at < f.lit(query.until)))
+    if query.source:
+        found = found.where(f.startswith("queue", f.lit(sourced(query.source, ""))))
     return found.where(f.col("queue").isin(*query.queues)) if query.queues else found
 
 
@@ -187,14 +189,25 @@ def _expired_before(delta: DeltaTable | None) -> str:
 Row = dict[str, Any]
 
 
+class EarlierRows(NamedTuple):
+    """The answer for an earlier range. pairs: the row that belongs to each row of the later one, None: none does."""
+
+    pairs: Sequence[Row | None]
+    rows: Sequence[Row]
+
+
 @dataclass(frozen=True)
 class ReportResult:
-    """The answer of a report. notes: remarks on this answer. more: whether the limit left out rows."""
+    """The answer of a report. notes: remarks on this answer. more: whether the limit left out rows.
+
+    earlier: what it is compared with.
+    """
 
     report: Report
     rows: Sequence[Row]
     notes: Sequence[str] = field(default=())
     more: bool = False
+    earlier: EarlierRows | None = None
 
 
 def frame(spark: SparkSession, report: Report, query: ReportQuery) -> DataFrame:

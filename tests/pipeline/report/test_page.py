@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import os
 import re
 from dataclasses import replace
@@ -15,16 +17,28 @@ from typing import Any
 import pytest
 
 from jobq.observe.chart import HEIGHT, LEFT, RIGHT, WIDTH
+from jobq.pipeline.report.compare import KEYS, change, compared, with_comparison
+from jobq.pipeline.report.formats import is_number, spreadsheet
 from jobq.pipeline.report.html import cards, page
 from jobq.pipeline.report.plots import plot
 from jobq.pipeline.report.query import ReportQuery
-from jobq.pipeline.report.registry import ERRORS, REGRESSIONS, REPORTS, THROUGHPUT, Report
+from jobq.pipeline.report.registry import (
+    ERRORS,
+    REGRESSIONS,
+    REPORTS,
+    RUN,
+    THROUGHPUT,
+    Report,
+    ReportColumn,
+)
 from jobq.pipeline.report.run import EventsSeen, ReportResult
 from tests import tools
 from tests.pipeline.report.rows import NOON, at
 
 HOSTILE = "<script src=//evil.example/x.js></script>\"'&\x1b[2J" + "x" * 90
 ASKED = ReportQuery(since=NOON, until=NOON + timedelta(days=2))
+DAYS = ASKED.until - ASKED.since
+COMPARED = with_comparison(ASKED, "previous", ASKED.until)
 SEEN = EventsSeen(1234, at(0), at(60), ("low", HOSTILE))
 _BY_UNIT: dict[str, Any] = {
     "text": HOSTILE, "count": 1234, "ms": 1500, "us": 2_500_000, "share": 0.25, "times": 2.5,
@@ -50,6 +64,21 @@ def row(report: Report, i: int) -> dict[str, Any]:
 def full() -> list[ReportResult]:
     """Every report with rows."""
     return [ReportResult(one, [row(one, i) for i in range(48)], ["A note <b>."]) for one in REPORTS]
+
+
+def beside() -> list[ReportResult]:
+    """Every report with rows, those that can be compared beside an earlier range in which some rows are missing."""
+    found = []
+    for one in full():
+        if one.report.name in KEYS:
+            rows = [row(one.report, i) for i in range(0, 48, 5)]
+            rows = [
+                {**each, **({"at": each["at"] - DAYS} if one.report.chart.kind == "lines" else {})}
+                for each in rows
+            ]
+            one = compared(one, COMPARED, replace(one, rows=rows))
+        found.append(one)
+    return found
 
 
 class Elements(HTMLParser):
@@ -253,13 +282,69 @@ def test_backlog_is_drawn_at_its_highest_when_a_burst_was_over_by_the_end_of_the
     assert ">800</text>" in drawn
 
 
+def test_figures_are_beside_those_of_the_earlier_range():
+    key = {"queue": "low", "job": "app.send"}
+    zero = dict.fromkeys((one.name for one in RUN.columns), 0)
+    now = [zero | key | {"attempts": 30, "p95_us": 3_000_000}, zero | key | {"job": "app.new"}]
+    then = [zero | key | {"attempts": 40, "p95_us": 2_000_000}, zero | key | {"job": "app.gone"}]
+    made = compared(ReportResult(RUN, now), COMPARED, ReportResult(RUN, then))
+    assert made.notes == ["Only in the earlier range: low/app.gone."]
+    said = page([made], COMPARED, SEEN)
+    assert "3 s<small>2 s ↑ 50.0 %</small>" in said and "30<small>40 ↓ 25.0 %</small>" in said
+    assert said.count("<small>new</small>") == sum(map(is_number, RUN.columns))
+    assert "Compared with 2026-11-18 12:00 to 2026-11-20 12:00." in said
+    drawn = plot(made, COMPARED)
+    [wide, thin] = re.findall(
+        r'class="(?:bar|before)"[^>]*width="([^"]*)" height="(?:10|3)"', drawn
+    )[:2]
+    assert (
+        float(thin) / float(wide) == pytest.approx(2 / 3, abs=0.01) and "thin: the earlier" in drawn
+    )
+    head, first, _ = csv.reader(io.StringIO(spreadsheet(made)))
+    assert dict(zip(head, first, strict=True))["p95_us_before"] == "2000000"
+    nothing = page([ReportResult(RUN, now)], COMPARED, SEEN)
+    assert "Nothing to compare with" in nothing and "<small>" not in nothing
+
+
+def test_lines_of_the_earlier_range_lie_over_those_of_this_one():
+    rows = [
+        {"at": at(3600 * n), "queue": name, "done_per_s": 1.0 + n}
+        for n in range(3)
+        for name in "ab"
+    ]
+    then = [
+        one | {"at": one["at"] - DAYS, "done_per_s": 2.0} for one in rows if one["queue"] == "a"
+    ]
+    made = compared(ReportResult(THROUGHPUT, rows), COMPARED, ReportResult(THROUGHPUT, then))
+    assert (
+        made.earlier and [pair and pair["queue"] for pair in made.earlier.pairs] == ["a", None] * 3
+    )
+    drawn = plot(made, COMPARED)
+    [over] = re.findall(r'class="line s0 before" points="([^"]*)"', drawn)
+    [own] = re.findall(r'class="line s0" points="([^"]*)"', drawn)
+    assert [one.split(",")[0] for one in over.split()] == [one.split(",")[0] for one in own.split()]
+    assert drawn.count("earlier range</li>") == 1 and 'class="line s1 before"' not in drawn
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "unit", "said"),
+    [
+        (3, 3, "count", "= 3"), (3, 0, "count", "0 ↑"), (0.2, 0.25, "share", "25.0 % ↓"), (5, None, "count", "–"),
+        (None, 5, "count", "5"), (1000, 2000, "us", "2 ms ↓ 50.0 %"),
+    ],
+)  # fmt: skip
+def test_a_change_says_the_earlier_figure_and_its_direction(value, before, unit, said):
+    column = ReportColumn("x", "x", unit)
+    assert change(value, {"x": before}, column, ASKED) == said
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_page_fits_a_phone_and_asks_nobody_in_a_browser(tmp_path: Path):
     where = tools.chromium()
     from playwright.sync_api import sync_playwright
 
     place = tmp_path / "page.html"
-    place.write_text(page(full(), ASKED, SEEN), encoding="utf-8")
+    place.write_text(page(beside(), COMPARED, SEEN), encoding="utf-8")
     sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=where, args=sandbox)

@@ -97,6 +97,22 @@ def test_table_shows_figures_for_people(report):
     assert line.split()[:4] == ["low", "app.send", "120", "5"] and "16 m" in line
 
 
+def test_source_keeps_a_report_to_the_queues_of_one_server(report, tmp_path):
+    shared = Lake.create(str(tmp_path / "shared"))
+    owners = ("{eu}low", "{us}low", "{eu}high", "low")
+    filled(
+        shared, [event(queue=name, end=10, mid="m", entry_seq=n) for n, name in enumerate(owners)]
+    )
+    of_eu = ("--lake", str(tmp_path / "shared"), "--source", "eu", "--json")
+    ended = report("run", *of_eu)
+    assert ended.code == 0, ended.err
+    rows = json.loads(ended.out)["rows"]
+    assert sorted(row["queue"] for row in rows) == ["{eu}high", "{eu}low"]
+    (row,) = json.loads(report("run", "--queues", "low", *of_eu).out)["rows"]
+    assert row["queue"] == "{eu}low"
+    assert "leave it out with --live" in report("run", "--live", "--source", "eu").err
+
+
 def test_json_is_one_document_with_raw_values(report):
     told = json.loads(report("errors", "--json").out)
     assert (told["report"], told["since"], told["more"]) == (
@@ -221,3 +237,37 @@ def test_lake_is_read_when_the_previous_release_wrote_it(report, tmp_path):
     assert ended.code == 0, ended.err
     rows = json.loads(ended.out)["rows"]
     assert [(row["queue"], row["examples"]) for row in rows] == [("letters", *left["dead"])]
+
+
+def test_a_report_is_compared_with_the_range_before_it(report, tmp_path):
+    shared = Lake.create(str(tmp_path / "two"))
+    runs = ((10, 2, "a"), (20, 2, "b"), (-3000, 1, "c"), (-2900, 3, "gone"))
+    filled(
+        shared,
+        [
+            event(
+                end=end,
+                run=run,
+                mid=mid,
+                job="app.gone" if mid == "gone" else "app.send",
+                entry_seq=n,
+            )
+            for n, (end, run, mid) in enumerate(runs)
+        ],
+    )
+    given = ("--lake", str(tmp_path / "two"), "--compare")
+    ended = report("run", *given, "previous", "--json")
+    assert ended.code == 0, ended.err
+    told = json.loads(ended.out)
+    (row,) = told["rows"]
+    assert (row["attempts"], row["p50_us"]) == (2, 2_000_000)
+    assert (row["before"]["attempts"], row["before"]["p50_us"]) == (1, 1_000_000)
+    assert told["compared"]["since"] == "2026-11-20T11:00:00Z"
+    assert told["notes"] == ["Only in the earlier range: low/app.gone."]
+    lines = report("run", *given, "2026-11-20T11:05Z..2026-11-20T11:15Z").out.splitlines()
+    assert "p95 before" in lines[0] and "1 s ↑ 100 %" in lines[1]
+    assert "That range has another length" in lines[-1]
+    alone = report("run", *given, "2026-11-01T00:00Z..2026-11-02T00:00Z").out
+    assert "p95 before" not in alone and "Nothing to compare with from 2026-11-01" in alone
+    for wrong in ("yesterday", "2026-11-02T00:00Z..2026-11-01T00:00Z"):
+        assert "--compare" in report("run", *given, wrong).err

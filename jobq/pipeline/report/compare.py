@@ -1,0 +1,113 @@
+"""Compare a report with the same report of an earlier range: which rows belong together, and what changed.
+
+A row of a time line belongs to the row with the same position in the other range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from jobq.errors import ConfigError
+from jobq.pipeline.report.formats import NOTHING, shown
+from jobq.pipeline.report.query import ReportQuery, iso, moment
+from jobq.pipeline.report.registry import Report, ReportColumn
+from jobq.pipeline.report.run import EarlierRows, ReportResult, Row
+
+#: Report -> the columns that say which rows belong together. The others compare ranges themselves, or simulate.
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "errors": ("error", "fingerprint"), "dead": ("queue", "job", "error", "fingerprint"), "retries": ("queue", "job"),
+    "slo": ("queue",), "wait": ("queue", "job"), "schedules": ("queue", "schedule"), "flows": ("flow", "step"),
+    "backlog": ("at", "queue"), "run": ("queue", "job"), "throughput": ("at", "queue"),
+    "heatmap": ("weekday", "hour"), "cost": ("job",), "keys": ("queue", "key"),
+}  # fmt: skip
+#: Names of rows that a note lists.
+MOST_NAMED = 3
+PREVIOUS = "previous"
+_SHARE = ReportColumn("share", "", "share")
+
+
+def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery:
+    """Return the query with the range that `text` names: `previous`, or `FROM..TO`."""
+    if text == PREVIOUS:
+        try:
+            since = query.since - (query.until - query.since)
+        except OverflowError as error:
+            raise ConfigError("no time is before the year 1; shorten --since") from error
+        return replace(query, compared=(since, query.since))
+    first, dots, last = text.partition("..")
+    if not dots:
+        raise ConfigError(f"--compare {text!r:.80} is not a range; write previous, or FROM..TO")
+    since, until = (moment(part, now, query.zone) for part in (first, last))
+    if since >= until:
+        raise ConfigError(f"--compare {text!r:.80} ends before it begins; swap its times")
+    return replace(query, compared=(since, until))
+
+
+def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) -> ReportResult:
+    """Return the result with the rows of the earlier range beside its own."""
+    before = query.earlier
+    assert before is not None
+    keyed, keyed_before = _keyed(result.report, query), _keyed(result.report, before)
+    rows = {keyed_before(row): row for row in earlier.rows}
+    mine = {keyed(row) for row in result.rows}
+    notes = list(result.notes)
+    is_line = result.report.chart.kind == "lines"
+    gone = [] if is_line or result.more else [key for key in rows if key not in mine]
+    if gone:
+        names = ["/".join(str(part) for part in key if part) for key in gone[:MOST_NAMED]]
+        more = f" and {len(gone) - MOST_NAMED:,} more" if len(gone) > MOST_NAMED else ""
+        notes.append(f"Only in the earlier range: {', '.join(names)}{more}.")
+    pairs = [rows.get(keyed(row)) for row in result.rows]
+    return replace(result, notes=notes, earlier=EarlierRows(pairs, list(earlier.rows)))
+
+
+def _keyed(report: Report, query: ReportQuery) -> Callable[[Row], tuple[Any, ...]]:
+    names, edges = KEYS[report.name], query.edges
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(
+            bisect_right(edges, row["at"].timestamp()) if name == "at" else row[name]
+            for name in names
+        )
+
+    return key
+
+
+def change(value: Any, before: Row | None, column: ReportColumn, query: ReportQuery) -> str:
+    """Say what a figure was in the earlier range, and how it changed: `1.1 s ↑ 9.1 %`, `new`, `= 3`."""
+    if before is None:
+        return "new"
+    was = before[column.name]
+    if was is None:
+        return NOTHING
+    said = shown(was, column, query)
+    if value is None:
+        return said
+    if said == shown(value, column, query):
+        return f"= {said}"
+    arrow = "↑" if value > was else "↓"
+    # Of a share, or of nothing, a share says little.
+    if column.unit == "share" or not was:
+        return f"{said} {arrow}"
+    return f"{said} {arrow} {shown(abs(value / was - 1), _SHARE, query)}"
+
+
+def remarks(
+    query: ReportQuery,
+    results: Sequence[ReportResult],
+    when: Callable[[datetime], str] = iso,
+) -> str:
+    """Return one sentence about the comparison, for a page or below tables; '' without one. when: formats a time."""
+    if query.compared is None:
+        return ""
+    since, until = query.compared
+    of = f"{when(since)} to {when(until)}"
+    if not any(one.earlier for one in results):
+        return f"Nothing to compare with from {of}."
+    equal = until - since == query.until - query.since
+    longer = "" if equal else " That range has another length, and counts are not adjusted."
+    return f"Compared with {of}.{longer}"
