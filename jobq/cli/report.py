@@ -194,23 +194,31 @@ def _answers(
         read = from_server(spark, url, settings.namespace)
     with output.progress(len(reports), "reports", quiet=session.as_json) as bar:
         results, seen = answers(spark, read, reports, asked, lambda _: bar.update(1))
-    return _beside_earlier(spark, read, results, asked), seen
+    return _beside_earlier(session, lake, spark, read, results, asked), seen
 
 
 def _beside_earlier(
-    spark: SparkSession, read: EventSource, results: list[ReportResult], asked: ReportQuery
+    session: Session,
+    lake: Lake | None,
+    spark: SparkSession,
+    read: EventSource,
+    results: list[ReportResult],
+    asked: ReportQuery,
 ) -> list[ReportResult]:
     """Return the results beside those of the range to compare with, if one was given and has events."""
     from jobq.pipeline.report.compare import KEYS, compared
-    from jobq.pipeline.report.run import answers
+    from jobq.pipeline.report.run import answers, check_range
 
     reports = [one.report for one in results if one.report.name in KEYS]
     if asked.earlier is None or not reports:
         return results
     try:
+        expired = check_range(lake, asked.earlier) if lake else ""
         found, _ = answers(spark, read, reports, asked.earlier)
     except PipelineError:  # it has no events
         return results
+    if expired:
+        session.note(f"the earlier range: {expired}")
     earlier = {one.report.name: one for one in found}
     return [
         compared(one, asked, earlier[one.report.name]) if one.report.name in earlier else one

@@ -28,6 +28,8 @@ TICKS = 7
 TICK_STEPS = (
     60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 2 * 86_400, 4 * 86_400, 7 * 86_400,
 )  # fmt: skip
+#: Half the width of the widest label of a time, `16 Nov`, with some space.
+HALF_LABEL = 19
 #: The size of a sparkline.
 SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -228,12 +230,15 @@ def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> l
     days = math.ceil(span / TICKS / 86_400)
     step = next((step for step in TICK_STEPS if span / step <= TICKS), days * 86_400)
     parts = []
+    before = -math.inf
     for at in _rounds(first, last, step, zone) or [first]:
-        local, x = at.astimezone(zone), place.x(at.timestamp())
+        # At the right edge a label would be cut off; it is moved, or left out if it then touched the one before.
+        local, x = at.astimezone(zone), min(place.x(at.timestamp()), place.width - HALF_LABEL)
+        if x - before < 2 * HALF_LABEL:
+            continue
+        before = x
         label = local.strftime("%H:%M" if local.hour or local.minute or step < 3600 else "%d %b")
-        # A label that is partly outside would be cut off.
-        side = "start" if x < LEFT + 16 else "end" if x > place.width - RIGHT - 16 else "middle"
-        parts.append(f'<text class="tick {side}" x="{x:.1f}" y="{place.height - 8}">{label}</text>')
+        parts.append(f'<text class="tick middle" x="{x:.1f}" y="{place.height - 8}">{label}</text>')
     return parts
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
 
 from jobq.observe.chart import (
+    HALF_LABEL,
+    LEFT,
+    WIDTH,
     Bar,
     ChartFrame,
     ChartLine,
@@ -141,3 +144,15 @@ def test_lines_of_counts_are_at_whole_numbers_once_each(most, labels):
         ChartFrame("c", "Counts", "Counts."), [line], TimeAxis(), lambda value: f"{value:.0f}"
     )
     assert re.findall(r'class="tick end"[^>]*>([^<]*)<', drawn)[: len(labels)] == labels
+
+
+@pytest.mark.parametrize("late_h", [0, 2, 6, 12, 23])
+def test_labels_of_a_week_are_apart_and_inside_when_a_day_begins_near_an_edge(late_h):
+    first = 20_000 * 86_400 + late_h * 3600
+    line = ChartLine("ready", "ready", [(first, 1.0), (first + 7 * 86_400, 2.0)])
+    drawn = line_chart(ChartFrame("c", "Counts", "Counts."), [line], TimeAxis(), "{:.0f}".format)
+    found = re.findall(r'class="tick middle" x="([^"]*)"[^>]*>(\d\d \w+)<', drawn)
+    places = [float(x) for x, _ in found]
+    assert len(places) == 7
+    assert min(b - a for a, b in pairwise(places)) >= 2 * HALF_LABEL
+    assert places[0] >= LEFT and places[-1] + HALF_LABEL <= WIDTH

@@ -55,8 +55,12 @@ def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) ->
     rows = {keyed_before(row): row for row in earlier.rows}
     mine = {keyed(row) for row in result.rows}
     notes = list(result.notes)
-    is_line = result.report.chart.kind == "lines"
-    gone = [] if is_line or result.more else [key for key in rows if key not in mine]
+    if earlier.more:
+        notes.append(
+            f"The earlier range has more than {query.limit:,} rows: new rows may be in it."
+        )
+    named = result.report.chart.kind == "bars" and not result.more
+    gone = [key for key in rows if named and key not in mine]
     if gone:
         names = ["/".join(str(part) for part in key if part) for key in gone[:MOST_NAMED]]
         more = f" and {len(gone) - MOST_NAMED:,} more" if len(gone) > MOST_NAMED else ""

@@ -83,6 +83,11 @@ def is_number(column: ReportColumn) -> bool:
     return column.unit not in ("text", "time", "weekday")
 
 
+def is_figure(column: ReportColumn) -> bool:
+    """Return whether the column is compared with an earlier range. The hour of a heat map names its row."""
+    return is_number(column) and column.name != "hour"
+
+
 def cells(result: ReportResult, query: ReportQuery) -> Iterable[Sequence[str]]:
     """Format every row."""
     columns = result.report.columns
@@ -122,7 +127,7 @@ def spreadsheet(result: ReportResult) -> str:
         writer.writerow(names)
         writer.writerows([_cell(row[name]) for name in names] for row in result.rows)
         return text.getvalue()
-    figures = [column.name for column in result.report.columns if is_number(column)]
+    figures = [column.name for column in result.report.columns if is_figure(column)]
     writer.writerow([*names, *(f"{name}_before" for name in figures)])
     for row, before in zip(result.rows, result.earlier.pairs, strict=True):
         then = [_cell(before[name]) if before else None for name in figures]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from jobq import __version__
 from jobq.observe.chart import style_sheet, text
 from jobq.pipeline.report.compare import change, remarks
-from jobq.pipeline.report.formats import decimal, duration, is_number, shown
+from jobq.pipeline.report.formats import decimal, duration, is_figure, is_number, shown
 from jobq.pipeline.report.plots import plot
 from jobq.pipeline.report.query import ReportQuery, zone_of
 from jobq.pipeline.report.registry import ReportColumn
@@ -128,8 +128,6 @@ def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
 ROWS, PRINTED = 200, 40
 #: Columns whose texts may break over lines.
 _LONG = ("error", "jobs", "examples")
-#: Numbers that name a row, so that they are equal in both ranges.
-KEYS_SHOWN = ("hour",)
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; script-src 'sha256-{}'"
 
 
@@ -272,7 +270,7 @@ def _cell(
     if column.name in ("job", "jobs"):
         # A long name may break between its parts.
         written = re.sub(r"([._])(?=\w)", r"\1<wbr>", written)
-    if is_number(column) and before and column.name not in KEYS_SHOWN:
+    if before and is_figure(column):
         said = change(value, dict(before[0]) if before[0] else None, column, query)
         written += f"<small>{text(said)}</small>"
     return f"<td{kind}>{written}</td>"
