@@ -306,6 +306,17 @@ def test_figures_are_beside_those_of_the_earlier_range():
     assert "Nothing to compare with" in nothing and "<small>" not in nothing
 
 
+def test_comparison_says_when_the_limit_cut_the_earlier_range_and_names_no_hour():
+    by_name = {one.report.name: one for one in full()}
+    cut = compared(by_name["run"], COMPARED, replace(by_name["run"], more=True))
+    assert cut.notes[-1] == "The earlier range has more than 1,000 rows: new rows may be in it."
+    hours = by_name["heatmap"]
+    alone = compared(replace(hours, rows=hours.rows[:1]), COMPARED, hours)
+    assert alone.notes == hours.notes and alone.earlier and alone.earlier.pairs == [hours.rows[0]]
+    head = next(csv.reader(io.StringIO(spreadsheet(alone))))
+    assert "per_hour_before" in head and "hour_before" not in head
+
+
 def test_lines_of_the_earlier_range_lie_over_those_of_this_one():
     rows = [
         {"at": at(3600 * n), "queue": name, "done_per_s": 1.0 + n}
