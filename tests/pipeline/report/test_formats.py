@@ -15,7 +15,7 @@ from jobq.pipeline.report.formats import spreadsheet
 def written(value: Any) -> str:
     """The one cell of a table of one row."""
     report = SimpleNamespace(columns=[SimpleNamespace(name="job")])
-    text = spreadsheet(SimpleNamespace(report=report, rows=[{"job": value}]))  # type: ignore[arg-type]
+    text = spreadsheet(SimpleNamespace(report=report, rows=[{"job": value}], earlier=None))  # type: ignore[arg-type]
     (_, (cell,)) = csv.reader(io.StringIO(text))
     return cell
 
