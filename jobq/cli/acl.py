@@ -18,7 +18,7 @@ from jobq.protocols.reliable.keys import rights_to_look as seeing_reliable
 from jobq.protocols.rsmq.keys import rights as of_rsmq
 from jobq.protocols.rsmq.keys import rights_to_look as seeing_rsmq
 from jobq.protocols.ruby.key_names import rights_to_look as seeing_ruby
-from jobq.queue.roles import rights
+from jobq.queue.roles import DURABLE_ROLES, rights
 from jobq.topics.keys import rights as of_topics
 from jobq.topics.keys import rights_to_lag, rights_to_steer
 
@@ -38,6 +38,7 @@ _WITH_LAG = ("dashboard", "metrics")
     "",
     "producer --user shop --queues low,high",
     "worker | valkey-cli",
+    "worker --disk",
     "metrics --user exporter",
     "topic --user shop --queues orders",
     "rsmq --user shop --queues mails",
@@ -47,10 +48,13 @@ _WITH_LAG = ("dashboard", "metrics")
 @click.argument("role", type=click.Choice((*ROLES, *MORE)), required=False)
 @option("--user NAME", "Name of the user.  [default: jobq_ and the role]")
 @option("--ns NAME", "First part of the keys of rsmq or reliable.  [default: that word]")
+@option(
+    "--disk", "disk", "Also the rights that durability disk needs; they show the server's settings."
+)
 @option("--file", "as_file", "Print lines of an ACL file.")
 @queues_option
 def acl(
-    session: Session, role: str | None, user: str | None, ns: str | None, as_file: bool,
+    session: Session, role: str | None, user: str | None, ns: str | None, disk: bool, as_file: bool,
     queues: str | None,
 ) -> None:  # fmt: skip
     """Print the commands that make users with least rights.
@@ -67,16 +71,18 @@ def acl(
     """
     if ns is not None and role not in _OF_OTHERS:
         raise click.UsageError("--ns needs the role rsmq or reliable")
+    if disk and role not in (None, *DURABLE_ROLES):
+        raise click.UsageError(f"--disk needs one of the roles {', '.join(DURABLE_ROLES)}")
     for one in (role,) if role else ROLES:
         name = user or f"jobq_{one}"
-        words = _rights(one, session.settings.namespace, ns, queues or "")
+        words = _rights(one, session.settings.namespace, ns, queues or "", disk)
         words += _database(session.settings.url)
         record = {"role": one, "user": name, "rights": words}
         session.say(record, _line(name, words, as_file))
     session.note("these users have no password yet; set one with ACL SETUSER name '>…'")
 
 
-def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]:
+def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) -> list[str]:
     if role == "reliable":
         # Their names may have colons, and no weights behind them.
         return of_reliable(ns or role, [one.strip() for one in queues.split(",") if one.strip()])
@@ -93,7 +99,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
 
         return of_pipeline(namespace, names)
 
-    words = rights(role, namespace, names)
+    words = rights(role, namespace, names, disk=disk)
     if role in _WITH_LAG:
         words += rights_to_lag(namespace)
     if role == "operator":

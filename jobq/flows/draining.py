@@ -30,7 +30,7 @@ from jobq.flows.identity import Member, member_mid
 from jobq.flows.sending import Sending, StepSender, knows_flows
 from jobq.flows.store import PER_CALL, FlowStore
 from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
-from jobq.queue.durability import SharedConfirmation
+from jobq.queue.durability import SharedConfirmation, UnconfirmableError
 from jobq.queue.members import OutboxEntry, OutboxRecord
 from jobq.queue.queue import Queue
 
@@ -279,7 +279,7 @@ class Drainer:
 def _is_damage(error: Exception) -> bool:
     """Whether a flow's keys hold what no flow has: other types, names and numbers that a script or queue refuses."""
     if not isinstance(error, ScriptError):
-        return True
+        return not isinstance(error, UnconfirmableError)
     return any(words in str(error) for words in ("WRONGTYPE", " must be "))
 
 

@@ -28,7 +28,7 @@ from jobq.flows.types import PER_CHUNK, PURGED, Applied, FlowChange, Reserved, T
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of
 from jobq.queue import keys
-from jobq.queue.durability import SharedConfirmation
+from jobq.queue.durability import SharedConfirmation, UnconfirmableError
 from jobq.queue.queue import Content, Queue
 
 #: How long the mid of a step that is done stays taken.
@@ -101,6 +101,8 @@ class StepSender:
         except KeyFullError as error:
             _log.info("step %s of flow %s waits: %s", item.step, self.flow, error)
             return False
+        except UnconfirmableError:
+            raise
         except (CodecError, ConfigError) as error:
             _log.error("step %s of flow %s can't be sent: %s", item.step, self.flow, error)
             self._failed(item, str(error))

@@ -37,6 +37,10 @@ PROBES = 3
 PROBE_MS = 3_000
 
 
+class UnconfirmableError(ConfigError):
+    """The server can't confirm the level with these settings and rights; neither a message nor a flow is the cause."""
+
+
 class Confirmation:
     """The confirmation of one enqueue: `exchange` calls the script and confirms it on the same connection."""
 
@@ -224,7 +228,7 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
         _setting(connection, "appendfsync"),
     )
     if appendonly != "yes":
-        raise ConfigError(
+        raise UnconfirmableError(
             f"durability='disk' needs an append-only file, and the server has appendonly {appendonly}; "
             "CONFIG SET appendonly yes and appendfsync always, or take memory or replicas=n"
         )
@@ -232,7 +236,7 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
         return True
     if appendfsync == "everysec" and _is_waitaof_honest(connection, namespace):
         return False
-    raise ConfigError(
+    raise UnconfirmableError(
         f"durability='disk' needs appendfsync always: with {appendfsync} this server answers before "
         "the disk has it, and its WAITAOF is missing or confirms what was not yet written; "
         "CONFIG SET appendfsync always, or take memory or replicas=n"
@@ -240,18 +244,24 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
 
 
 def _setting(connection: Connection, name: str) -> str:
-    try:
-        reply = exchange(connection, ("CONFIG", "GET", name))
-    except refused.ResponseError as error:
-        raise ConfigError(
-            f"durability='disk' is verified by CONFIG GET {name}, which the server refused ({error}); "
-            "allow +config|get to this user, or take memory or replicas=n"
-        ) from error
+    reply = _asked(connection, "CONFIG", "GET", name)
     return str(reply[1].decode()) if reply else "unknown"
 
 
+def _asked(connection: Connection, *words: str) -> Any:
+    try:
+        return exchange(connection, words)
+    except refused.ResponseError as error:
+        if isinstance(error, PASSING):
+            raise
+        raise UnconfirmableError(
+            f"durability='disk' is verified by {' '.join(words)}, which the server refused ({error}); "
+            "allow +config|get and +info to this user, as jobq acl --disk does, or take memory or replicas=n"
+        ) from error
+
+
 def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
-    info = exchange(connection, ("INFO", "server")).decode()
+    info = _asked(connection, "INFO", "server").decode()
     [run_id] = [line[7:] for line in info.splitlines() if line.startswith("run_id:")]
     if run_id not in runtime.honest_servers:
         runtime.honest_servers[run_id] = _probed(connection, namespace)

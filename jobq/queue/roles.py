@@ -54,6 +54,8 @@ _STARTING_FLOWS = ("add", "create", "look", "put", "read", "reserve", "seal")
 _LOOKING_AT_FLOWS = ("look", "page", "read")
 _DRAINING = ("apply", "retried", "sent")
 _FLOW_NAMES = ("exists", "zrange", "zscore")
+#: What it takes to know when a server has written to its disk. CONFIG GET shows passwords of the server, too.
+_DISK = ("+config|get", "+info")
 ROLES = {
     "producer": Role(
         _PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",), flows=_STARTING_FLOWS, flow_names=("zadd",),
@@ -61,7 +63,7 @@ ROLES = {
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "flow_drop",
          "flow_read", "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick"),
-        (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
+        (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
         flows=(*_STARTING_FLOWS, *_DRAINING, "page"), flow_names=(*_FLOW_NAMES, "zadd", "zrem"),
@@ -87,6 +89,8 @@ ROLES = {
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
 DEPLOYER = "deployer"
+#: Those whose calls wait for a durability.
+DURABLE_ROLES = ("producer", "worker", "operator")
 _ABOUT_WORKERS = (keys.workers, keys.running, keys.jobs, keys.redactions)
 
 
@@ -96,8 +100,13 @@ def script_commands() -> tuple[str, ...]:
     return tuple(sorted(set[str]().union(*(commands(load("queue", path.stem)) for path in paths))))
 
 
-def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> list[str]:
-    """The words after a user's name, passwords apart: for `queues`, or all of the namespace."""
+def rights(
+    role: str, namespace: str = "jobq", queues: Sequence[str] = (), *, disk: bool = False
+) -> list[str]:
+    """The words after a user's name, passwords apart: for `queues`, or all of the namespace.
+
+    disk: what durability disk needs is among them, where the role's calls wait for it.
+    """
     if role == DEPLOYER:
         verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))
         return ["-@all", *CONNECTION, *verbs]
@@ -121,6 +130,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         *selector(" ".join(f"~{one}" for one in _logins(namespace)), asked.logins),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
         *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
+        *(_DISK if disk and role in DURABLE_ROLES else ()),
     ]  # fmt: skip
 
 

@@ -85,8 +85,8 @@ class OfThree:
         self.drainer.drain(self.last.name)
 
     @contextmanager
-    def losing(self, number: int) -> Iterator[None]:
-        """What is written within is lost: the node dies, and its replica, which has nothing of it, is promoted."""
+    def losing(self, number: int, *, copied: bool = False) -> Iterator[None]:
+        """A node dies afterwards. Its replica is promoted, and has what is written within only if `copied`."""
         master = self._spread.nodes[number]
         replica = Node(self._program, self._folder, *CLUSTER, "--cluster-port", str(free_port()))
         self._others.append(replica)
@@ -105,9 +105,10 @@ class OfThree:
             lambda: all(_follows(one, itself, identity) for one in self._spread.nodes), "unknown"
         )
         wait_for(lambda: master.redis.execute_command("WAIT", 1, 1000), "no copy")
-        replica.process.send_signal(signal.SIGSTOP)
-        # Else what is sent to it waits in its socket, and is read after all.
-        master.redis.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        if not copied:
+            replica.process.send_signal(signal.SIGSTOP)
+            # Else what is sent to it waits in its socket, and is read after all.
+            master.redis.execute_command("CLIENT", "KILL", "TYPE", "replica")
         yield
         master.kill()
         replica.process.send_signal(signal.SIGCONT)
@@ -134,11 +135,14 @@ class OfThree:
             settings=ServerSettings(url=self._spread.url, patience_s=0.2, socket_timeout_s=0.2)
         )
 
-    def surely(self, durability: str) -> Client:
-        """Another client, which waits for a confirmation for a moment."""
+    def surely(self, durability: str, within_s: float = 0.2) -> Client:
+        """Another client, which waits for a confirmation."""
         return connect(
             settings=ServerSettings(
-                url=self._spread.url, patience_s=60, durability=durability, durable_within_s=0.2
+                url=self._spread.url,
+                patience_s=60,
+                durability=durability,
+                durable_within_s=within_s,
             )
         )
 
@@ -260,16 +264,37 @@ def test_ends_that_only_the_master_of_a_flow_had_stay_at_their_queue_at_replicas
     surely = cluster.surely("replicas=1")
     late = Drainer(surely)
     with cluster.losing(1):
-        assert cluster.work(SIZE) == SIZE
+        # Nothing is ready by half of them, so that only their confirmation is missing.
+        assert cluster.work(SIZE // 2) == SIZE // 2
         assert late.drain(cluster.rows.name) == 0
         facts = cluster.store.facts()
-        assert facts is not None and facts.steps[0].done == SIZE
+        assert facts is not None and facts.steps[0].done == SIZE // 2
         assert cluster.rows.admin.flow_backlog().entries == 1
     surely.close()
     cluster.client.command("DEL", f"{cluster.rows.prefix}flow-claim")
     facts = cluster.store.facts()
     assert facts is not None and facts.steps[0].ended == 0
+    assert cluster.work(SIZE) == SIZE // 2
     cluster.end()
     facts = cluster.store.facts()
     assert facts is not None and (facts.state, facts.steps[0].done) == ("done", SIZE)
     assert cluster.accepted == 1
+
+
+@pytest.mark.one_server
+def test_ends_whose_entries_were_deleted_at_replicas_outlive_a_failover_of_their_flow(
+    cluster: OfThree,
+):
+    cluster.last = Queue(named_at(1, "last{}"), cluster.client)
+    cluster.start()
+    surely = cluster.surely("replicas=1", within_s=4)
+    with cluster.losing(1, copied=True):
+        assert cluster.work(SIZE) == SIZE
+        assert Drainer(surely).drain(cluster.rows.name) == 1
+        assert cluster.rows.admin.flow_backlog().entries == 0
+    surely.close()
+    facts = cluster.store.facts()
+    assert facts is not None and [one.done for one in facts.steps] == [SIZE, 0]
+    cluster.end()
+    facts = cluster.store.facts()
+    assert facts is not None and (facts.state, cluster.accepted) == ("done", 1)
