@@ -3,6 +3,8 @@
 Two processes of a worker drain no-op jobs, first plain ones, then as many members of one map, and so on by turns. A map
 counts as drained when its flow is done, so its records are applied and deleted by then. The first fifth isn't measured:
 the processes start, and load the code of flows with the first member.
+
+Then, how much CPU of the server the one call takes that ends a step for which all others wait.
 """
 
 from __future__ import annotations
@@ -19,10 +21,15 @@ from bench.stage import wait_for
 from bench.work import noop
 from bench.worker import running_worker, tree_s
 from jobq import Flow, Queue
+from jobq.flows.state import Edge
+from jobq.flows.store import FlowStore
+from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
 DEADLINE_S = 600
+#: Steps that wait for one; and how many are added to a flow in one call.
+READY_AT_ONCE, ADDED_TOGETHER = (1_000, 9_999), 250
 
 
 class Drain(NamedTuple):
@@ -69,6 +76,23 @@ def drained(kind: str, count: int) -> Drain:
     return Drain(left / wall_s, worker_s / left * 1e6, enqueue_us, drain_s / left * 1e6)
 
 
+def readied_ms(count: int) -> float:
+    """CPU of the server for the call in which a step ends, and so many become ready."""
+    with private_server() as client:
+        store = FlowStore(client, "bench:1")
+        steps = [
+            StoredStep(f"s{n}", "step", "bench", (Edge("first", "done"),)) for n in range(count)
+        ]
+        first = StoredStep("first", "step", "bench")
+        store.create(StoredFlow((first,), "hash", "bench", 600_000))
+        store.apply("qbench", [FlowChange("begin")])
+        for at in range(0, count, ADDED_TOGETHER):
+            store.add_steps(steps[at : at + ADDED_TOGETHER])
+        before = server_s(client)
+        store.apply("qbench", [FlowChange("done", "first")])
+        return (server_s(client) - before) * 1e3
+
+
 def _left(queue: Queue) -> int:
     counts = queue.admin.counts()
     return counts.ready + counts.locked
@@ -92,6 +116,10 @@ def tables(count: int, runs: int) -> Iterator[str]:
         yield f"| {kind} | {one.rate:,.0f} | {one.worker_us:.0f} | {one.enqueue_us:.1f} | {one.drain_us:.1f} |"
     ratios = (b / a for a, b in zip(*medians.values(), strict=True))
     yield f"| ratio | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |"
+    for steps in READY_AT_ONCE:
+        cpu_ms = statistics.median(readied_ms(steps) for _ in range(runs))
+        yield ""
+        yield f"{steps:,} steps become ready in one call: {cpu_ms:,.0f} ms CPU of the server."
 
 
 if __name__ == "__main__":
