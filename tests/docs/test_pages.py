@@ -47,6 +47,7 @@ GUIDES = sorted(
 PAGES = ["README.md", *READMES, *GUIDES]
 
 SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
+KEPT = "large packages; tests/pipeline/test_lake_examples.py follows the page in make soak"
 INSTALLS = "the network; tests/packaging installs jobq"
 CHAOS = "minutes; tests/chaos runs the command and every fault"
 ACL = "users would stay on the server of the tests; tests/security gives them their rights"
@@ -62,6 +63,15 @@ NOT_RUN = {
     ("docs/reference/chaos.md", "make chaos"): CHAOS,
     ("docs/guides/security.md", "jobq acl | valkey-cli"): ACL,
     ("docs/guides/security.md", "valkey-cli ACL"): ACL,
+    **{
+        (f"examples/{name}/README.md", begins): KEPT
+        for name, shown in (
+            ("lake_dbt", ("pip", "export", "jobq lake compact", "cd examples", "dbt build", "dbt show")),
+            ("lake_dagster", ("pip", "export", "cd examples", "dagster definitions", "dagster job",
+                              "dagster schedule", "dagster-daemon")),
+        )
+        for begins in shown
+    },
     ("examples/spark/README.md", "pip install"): INSTALLS,
     ("examples/spark/README.md", "export JOBQ_URL"): SPARK,
     ("examples/spark/README.md", "python examples/spark"): SPARK,

@@ -61,13 +61,14 @@ def home(valkey_client, tmp_path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def done(script: str, folder: Path, environment: dict[str, str]) -> None:
-    """As a shell that stops at the first command that fails."""
+def done(script: str, folder: Path, environment: dict[str, str]) -> str:
+    """As a shell that stops at the first command that fails; what it printed."""
     ran = subprocess.run(
         ["bash", "-euc", script], cwd=folder, env=environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-3000:]
+    return ran.stdout
 
 
 def reminded(customers: range, environment: dict[str, str]) -> None:
