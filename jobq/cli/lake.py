@@ -352,22 +352,57 @@ def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None
     multiple=True,
     default=("events",),
 )
+@option(
+    "--rollups/--no-rollups",
+    "Count events in job_runs and rollup_hourly first, with Spark, if they aren't yet.",
+    default=True,
+)
+@master_option
 @yes_option
 @wait_option
-def expire(
-    session: Session, lake: Lake, older_than: float, tables: tuple[str, ...], yes: bool, wait: float
-) -> None:
+def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **given: Any) -> None:
     """Drop whole days of events; job_runs and rollup_hourly are kept. The next vacuum deletes the files."""
+    from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
 
     session.confirmed(
-        f"Drop what is older than {older_than / 86400:g} days from {', '.join(tables)}?", yes
+        f"Drop what is older than {given['older_than'] / 86400:g} days from {', '.join(tables)}?",
+        yes,
     )
-    with locked(lake, wait_s=wait):
-        for one in upkeep.expire(lake, older_than, tables):
-            text = f"{one.table}: {one.rows:,} rows of {one.days:,} days before {one.before}"
-            session.say(one._asdict(), text)
+    engine = Engine("spark", master=given["master"])
+    try:
+        with locked(lake, wait_s=given["wait"]):
+            done = upkeep.expire(
+                lake, given["older_than"], tables,
+                first=lambda before: _count_first(session, lake, engine, before, given["rollups"]),
+            )  # fmt: skip
+    finally:
+        engine.close()
+    for one in done:
+        text = f"{one.table}: {one.rows:,} rows of {one.days:,} days before {one.before}"
+        session.say(one._asdict(), text)
+
+
+def _count_first(session: Session, lake: Lake, engine: Engine, before: str, rollups: bool) -> None:
+    """Have the rollups count events that are about to be dropped; PipelineError if they can't."""
+    from jobq.pipeline.lake import rollup
+    from jobq.pipeline.sessions import words_of
+
+    days = rollup.uncounted(lake, before)
+    if not days:
+        return
+    some = f"{sum(days.values()):,} events of {len(days):,} days before {before}"
+    if not rollups:
+        session.note(f"{some} may be missing from job_runs and rollup_hourly from now on")
+        return
+    try:
+        rollup.refresh(lake, engine.spark())
+    except Exception as error:  # Spark, its JVM and storage raise many classes
+        raise PipelineError(
+            f"{some} aren't in job_runs and rollup_hourly yet, and nothing was dropped: {words_of(error)}; "
+            "run `jobq lake compact` and try again, or drop them uncounted with --no-rollups"
+        ) from error
 
 
 @command(

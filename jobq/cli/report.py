@@ -105,6 +105,9 @@ def report(
     lake = None if given["live"] else opened(session, given["path"], given["storage"])
     asked = _asked(given, lake)
     results, seen = _answers(session, reports, lake, asked, given)
+    if form == "csv":
+        for note in results[0].notes:
+            session.note(note)
     target = target or (PAGE if form == "html" else "-")
     width = output.terminal_width() if target == "-" else None
     _write(_said(form, results, asked, seen, width), target, session)
@@ -258,8 +261,9 @@ def _lines(
     rows = list(map(list, cells(result, asked)))
     figures = [i for i, column in enumerate(columns) if is_number(column)]
     lines = [f"{result.report.title}: {result.report.question}"] if titled else []
+    notes = [output.escaped(note) for note in result.notes]
     if not result.rows:
-        return [*lines, result.report.empty]
+        return [*lines, result.report.empty, *notes]
     headings = [column.heading for column in columns]
     if result.earlier:
         # What the chart shows; the page and JSON have all figures of the earlier range.
@@ -270,7 +274,7 @@ def _lines(
             cell.insert(place, change(row[column.name], pair, column, asked))
         figures = [i + (i >= place) for i in figures]
     lines += output.table(headings, rows, figures, width=width)
-    lines += [output.escaped(note) for note in result.notes]
+    lines += notes
     return (
         [*lines, f"the first {asked.limit:,} rows; --limit 0 shows all"] if result.more else lines
     )

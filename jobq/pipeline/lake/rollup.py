@@ -63,6 +63,14 @@ def _total(column: str) -> str:
     return f"coalesce(try_sum({column}), CASE WHEN count({column}) = 0 THEN 0L ELSE 9223372036854775807L END)"
 
 
+def _total_of_all(column: str) -> str:
+    """Return SQL for a sum that is null if a row of an earlier jobq hasn't the column."""
+    return f"CASE WHEN count({column}) = count(*) THEN {_total(column)} END"
+
+
+#: Kinds of attempts that ended without being done.
+_FAILED = "'retry', 'dead', 'crashed', 'recovered'"
+
 HOURLY = f"""
 SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
   count(*) AS nevents,
@@ -74,6 +82,8 @@ SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
   max(rss_kib) AS rss_kib,
   CASE WHEN count(run_us) > 0 THEN kll_sketch_agg_bigint(run_us, {K}) END AS run_us_sketch,
   CASE WHEN count(wait_ms) > 0 THEN kll_sketch_agg_bigint(wait_ms, {K}) END AS wait_ms_sketch,
+  {_total("CASE WHEN kind = 'done' THEN run_us END")} AS done_us,
+  {_total(f"CASE WHEN kind IN ({_FAILED}) THEN run_us END")} AS failed_us,
   dt
 FROM lake_events
 GROUP BY dt, date_trunc('HOUR', finished_at), queue, job
@@ -88,6 +98,7 @@ HOURLY_MERGED = f"""
 SELECT hour, queue, job, {_SUMS}, max(rss_kib) AS rss_kib,
   CASE WHEN count(run_us_sketch) > 0 THEN kll_merge_agg_bigint(run_us_sketch, {K}) END AS run_us_sketch,
   CASE WHEN count(wait_ms_sketch) > 0 THEN kll_merge_agg_bigint(wait_ms_sketch, {K}) END AS wait_ms_sketch,
+  {_total_of_all("done_us")} AS done_us, {_total_of_all("failed_us")} AS failed_us,
   dt
 FROM lake_hours
 GROUP BY dt, hour, queue, job
@@ -133,6 +144,8 @@ _NEWEST = (
     "max(unix_millis(entry_at) * 1048576L + least(CAST(entry_seq AS BIGINT), 65535L) * 16L"
     f" + CASE kind {_CODES} END)"
 )
+#: Attempts that are a message's first, unless it ran before and was snoozed.
+FIRST_RUN = "kind IN ('done', 'retry', 'dead', 'crashed', 'snoozed') AND attempt = 1"
 _WAITED = """CASE WHEN started_at IS NOT NULL AND enqueued_at IS NOT NULL
     THEN greatest(0L, unix_millis(started_at) - unix_millis(enqueued_at)) END AS wait_ms"""
 
@@ -146,15 +159,15 @@ WITH runs AS (
     count_if(kind IN ('done', 'retry', 'dead', 'crashed', 'recovered')) AS attempts,
     count_if(kind = 'retry') AS retries, count_if(kind IN ('crashed', 'recovered')) AS ncrashes,
     count_if(kind = 'done') AS done, {_total("run_us")} AS run_us, {_total("cpu_us")} AS cpu_us,
-    max(rss_kib) AS rss_kib,
-    count(*) AS nevents
+    max(rss_kib) AS rss_kib, count(*) AS nevents, count_if(kind = 'snoozed') AS snoozes,
+    min(finished_at) FILTER (WHERE {FIRST_RUN} AND started_at IS NOT NULL) AS first_ended_at
   FROM lake_lives GROUP BY queue, mid, life_at, is_open, apart
 ),
 jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM lake_events WHERE job IS NOT NULL)
 SELECT queue, mid, jobs.job, enqueued_at, coalesce(enqueued_at, first_event) AS first_at, started_at, last_at,
   CASE WHEN newest IS NOT NULL THEN element_at(array({_NAMES}), CAST(newest % 16L AS INT) + 1) END AS outcome,
   attempts, retries, ncrashes, done, {_WAITED},
-  run_us, cpu_us, rss_kib, nevents, is_open, to_date(coalesce(enqueued_at, first_event)) AS dt
+  run_us, cpu_us, rss_kib, nevents, snoozes, first_ended_at, is_open, to_date(coalesce(enqueued_at, first_event)) AS dt
 FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
 """  # noqa: S608  # nosec B608
 
@@ -168,7 +181,8 @@ SELECT *, {_WAITED} FROM (
   SELECT queue, mid, max_by(job, xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job, enqueued_at, first_at,
     min(started_at) AS started_at, max(last_at) AS last_at,
     max_by(outcome, newer) FILTER (WHERE outcome IS NOT NULL) AS outcome,
-    {_ADDED}, max(rss_kib) AS rss_kib, dt
+    {_ADDED}, max(rss_kib) AS rss_kib, {_total_of_all("snoozes")} AS snoozes,
+    min(first_ended_at) AS first_ended_at, dt
   FROM lake_runs GROUP BY queue, mid, enqueued_at, first_at, dt
 )
 """  # noqa: S608  # nosec B608
@@ -176,14 +190,16 @@ SELECT *, {_WAITED} FROM (
 #: What is kept of the events of open segments.
 OPEN_COLUMNS: Columns = tuple(
     c for c in EVENT_COLUMNS if c.name in (
-        "queue", "mid", "kind", "job", "enqueued_at", "started_at", "finished_at", "run_us", "cpu_us", "rss_kib",
-        "entry_at", "entry_seq",
+        "queue", "mid", "kind", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us", "cpu_us",
+        "rss_kib", "entry_at", "entry_seq",
     )
 )  # fmt: skip
 #: Below job_runs: what a refresh keeps for the next one.
 OPEN_FOLDER = "_open"
 _OPEN = "compact-open"
 _LIFE = ["queue", "mid", "enqueued_at"]
+#: The columns that a refresh knows. Rows of a jobq with others are computed again while there are events of them.
+FORM = 2
 #: So many small files of a day are joined by the next refresh.
 MOST_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
 #: So many minutes are compared with the ranges of files; with more, every file of their days is read.
@@ -214,6 +230,12 @@ def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
     return days
 
 
+def uncounted(lake: Lake, before: str) -> dict[str, int]:
+    """Return the days before this one with events that a table doesn't count yet, and how many at least."""
+    found = [*stale(lake).items(), *stale(lake, JOB_RUNS).items()]
+    return {day: rows for day, rows in sorted(found) if day < before}
+
+
 def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
     """Bring both tables up to date; return the rows written by table."""
     return {ROLLUP.name: _hourly(lake, spark), JOB_RUNS.name: _runs(lake, spark)}
@@ -238,6 +260,8 @@ def _unread(lake: Lake, table: LakeTable, known: IngestState) -> Unread:
     if delta is None:
         return Unread(0, [], False)
     store, since = lake.below(EVENTS.name), known.facts.get("version")
+    if known.facts.get("form") != FORM:
+        since = None
     live = live_files(delta)
     if isinstance(since, int):
         with lake_errors(store):
@@ -481,7 +505,9 @@ def _replace(
 ) -> None:  # fmt: skip
     """Replace files in one commit, which keeps what the next refresh needs."""
     total = sum(one.rows for one in new)
-    after = IngestState(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
+    after = IngestState(
+        batch=known.batch + 1, rows=total, facts={"at": time.time(), "form": FORM, **facts}
+    )
     actions: list[Any] = [*removal(old), *(one.action() for one in new)]
     with taken_back(lake.below(table.name), new):
         commit_files(lake, table.name, delta, actions, after)

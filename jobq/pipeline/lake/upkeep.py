@@ -288,17 +288,30 @@ class Expired(NamedTuple):
 
 
 def expire(
-    lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None
-) -> list[Expired]:
-    """Drop the days that are completely older. The next vacuum deletes their files. Rollups stay."""
+    lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None,
+    first: Callable[[str], object] = lambda before: None,
+) -> list[Expired]:  # fmt: skip
+    """Drop the days that are completely older. The next vacuum deletes their files. Rollups stay.
+
+    first: called before events are dropped, with the first day that stays. It may raise: then nothing is dropped.
+    """
     now = now or datetime.now(UTC)
     # No day is older than 1970.
     oldest = now - timedelta(seconds=min(older_s, now.timestamp()))
     before, last = oldest.date().isoformat(), (oldest.date() - timedelta(days=1)).isoformat()
-    return [_expired(lake, name, before, last) for name in names]
+    return [
+        _expired(lake, name, before, last, first if name == EVENTS.name else _nothing_first)
+        for name in names
+    ]
 
 
-def _expired(lake: Lake, name: str, before: str, last: str) -> Expired:
+def _nothing_first(before: str) -> None:
+    """Do nothing: the rows of this table are in no rollup."""
+
+
+def _expired(
+    lake: Lake, name: str, before: str, last: str, first: Callable[[str], object]
+) -> Expired:
     overtaken = 0
     while True:
         delta = lake.table(name)
@@ -306,6 +319,8 @@ def _expired(lake: Lake, name: str, before: str, last: str) -> Expired:
         done = Expired(name, len(files_by_day(files)), sum(one.rows for one in files), before)
         if delta is None or not files:
             return done
+        # What comes from now on isn't among the files that are dropped.
+        first(before)
         try:
             commit_files(lake, name, delta, removal(files), drop=Drop(done.rows, before))
             return done

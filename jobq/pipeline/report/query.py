@@ -53,6 +53,8 @@ class ReportQuery:
     weights: tuple[str, ...] = ()
     trace_rows: int = 200_000
     limit: int = 1000
+    #: No time bucket is shorter.
+    least_bucket_s: int = 0
 
     def __post_init__(self) -> None:
         if self.since >= self.until:
@@ -84,7 +86,8 @@ class ReportQuery:
         """The length of a time bucket: the shortest with no more than POINTS rows, else a week; longer over decades."""
         span = (self.until - self.since).total_seconds()
         longest = STRETCHES[-1] * ceil(span / STRETCHES[-1] / MOST_POINTS)
-        return next((s for s in STRETCHES if span / s <= POINTS), longest)
+        fitting = (s for s in STRETCHES if span / s <= POINTS and s >= self.least_bucket_s)
+        return next(fitting, longest)
 
     @cached_property
     def edges(self) -> list[int]:

@@ -57,6 +57,12 @@ class Report:
     parameters: tuple[str, ...] = ()
     #: The columns of the statement, if Python computes the result from them.
     raw: tuple[str, ...] = field(default=())
+    #: What answers for days whose events have expired: hours of rollup_hourly; first runs or ends of flows in job_runs.
+    rollup: Literal["", "hours", "runs", "flows"] = field(default="", kw_only=True)
+    #: Without a rollup: what the rollups don't have. With one: what to know of its figures.
+    lacks: str = field(default="", kw_only=True)
+    #: Its hours are those of the zone.
+    follows_zone: bool = field(default=False, kw_only=True)
 
     @cached_property
     def sql(self) -> str:
@@ -99,6 +105,7 @@ WAIT = Report(
     "clock sets its beginning. Messages that still wait aren't in it.",
     "No message of the range started that says when it was enqueued.",
     chart=Chart("bars", ("queue", "job"), "p95_ms", "Wait that 95 % don't exceed"),
+    rollup="runs", lacks="A message that was revived counts once there.",
 )  # fmt: skip
 RUN = Report(
     "run", "Run time", "How long do attempts run?",
@@ -108,6 +115,7 @@ RUN = Report(
     "Every attempt that a child ended, whatever its outcome; one that was lost with its host has no run time.",
     "No attempt of the range tells how long it ran.",
     chart=Chart("bars", ("queue", "job"), "p95_us", "Run time that 95 % don't exceed"),
+    rollup="hours",
 )  # fmt: skip
 THROUGHPUT = Report(
     "throughput", "Throughput", "How many attempts end, and how?",
@@ -117,6 +125,7 @@ THROUGHPUT = Report(
     "the first and the last interval: they are divided by what is left of them.",
     "No attempt ended in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "Attempts done per second", "queue"),
+    rollup="hours", follows_zone=True,
 )  # fmt: skip
 HEATMAP = Report(
     "heatmap", "Hours of the week", "When is there work?",
@@ -127,6 +136,7 @@ HEATMAP = Report(
     "No attempt ended in the range.",
     parameters=("since", "until", "zone"),
     chart=Chart("heat", ("weekday", "hour"), "per_hour", "Attempts in a mean hour"),
+    rollup="hours", follows_zone=True,
 )  # fmt: skip
 ERRORS = Report(
     "errors", "Errors", "What fails, and what of it is new?",
@@ -136,6 +146,7 @@ ERRORS = Report(
     "the code.",
     "Nothing failed.",
     chart=Chart("bars", ("error", "jobs"), "attempts", "Attempts that failed so"),
+    lacks="errors",
 )  # fmt: skip
 RETRIES = Report(
     "retries", "Retries", "How many attempts does a finished message take?",
@@ -147,6 +158,7 @@ RETRIES = Report(
     "No attempt ended in the range.",
     chart=Chart("bars", ("queue", "job"), "amplification",
                 "Attempts per finished message; the dashed line is 1, the ideal", mark=1.0),
+    rollup="hours",
 )  # fmt: skip
 SCHEDULES = Report(
     "schedules", "Schedules", "How late do scheduled calls start?",
@@ -159,6 +171,7 @@ SCHEDULES = Report(
     "for them. Calls that started after the range are not among the started.",
     "No schedule had a tick in the range.",
     chart=Chart("bars", ("queue", "schedule"), "p95_ms", "Lateness that 95 % don't exceed"),
+    lacks="ticks of schedules",
 )  # fmt: skip
 BACKLOG = Report(
     "backlog", "Backlog", "How many messages waited for their first run?",
@@ -169,6 +182,8 @@ BACKLOG = Report(
     "and the last values are too low. Delayed messages wait, too; retries don't count.",
     "No message was enqueued or started in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "most", "Most messages that waited at once", "queue"),
+    rollup="runs",
+    lacks="A message is known there once it has started; one that never did, and its enqueue, is missing.",
 )  # fmt: skip
 SLO = Report(
     "slo", "Service level", "Does each queue start its messages in time?",
@@ -183,6 +198,7 @@ SLO = Report(
     parameters=("target_ms", "objective", "page_burn"),
     chart=Chart("bars", ("queue",), "worst_1h",
                 "Burn in the worst hour; at the dashed line the budget lasts", mark=1.0),
+    rollup="runs", lacks="A message that was revived counts once there.",
 )  # fmt: skip
 CAPACITY = Report(
     "capacity", "Capacity", "How many workers hold the wait target in the busiest hour?",
@@ -200,6 +216,7 @@ CAPACITY = Report(
     chart=Chart("bars", ("workers", "weights"), "p95_us",
                 "Wait that 95 % don't exceed, by workers and weights", ordered=True),
     raw=("queue", "arrived_us", "run_us", "counted"),
+    lacks="single arrivals and runs",
 )  # fmt: skip
 REGRESSIONS = Report(
     "regressions", "Regressions", "What got slower?",
@@ -214,6 +231,7 @@ REGRESSIONS = Report(
     parameters=("at", "confidence", "least_runs"),
     chart=Chart("bars", ("job",), "change", "Change of the median; what is faint may be chance"),
     raw=("job", "n_before", "n_after", "before_us", "after_us", "before_low", "before_high", "after_low", "after_high"),
+    lacks="single runs",
 )  # fmt: skip
 ANOMALIES = Report(
     "anomalies", "Anomalies", "In which hours was a job unusually slow?",
@@ -225,6 +243,7 @@ ANOMALIES = Report(
     "No hour stood out among the jobs with enough hours and runs.",
     parameters=("zone", "min_runs", "min_hours", "min_score"),
     chart=Chart("bars", ("job", "hour"), "score", "Score of the hour"),
+    rollup="hours", follows_zone=True,
 )  # fmt: skip
 DEAD = Report(
     "dead", "Dead letters", "What died, and of what?",
@@ -234,6 +253,7 @@ DEAD = Report(
     "What died in the range; it may have been revived or purged since: jobq dead lists what is dead now.",
     "Nothing died.",
     chart=Chart("bars", ("job", "error"), "messages", "Messages that died"),
+    lacks="errors of messages",
 )  # fmt: skip
 COST = Report(
     "cost", "Cost", "Where do processor time and memory go?",
@@ -245,6 +265,7 @@ COST = Report(
     "near 100 % is a job that computes, near 0 one that waits.",
     "No attempt of the range tells how long it ran.",
     chart=Chart("bars", ("job",), "cpu_us", "Processor time of all attempts together"),
+    rollup="hours",
 )  # fmt: skip
 KEYS = Report(
     "keys", "Keys", "What does each key wait for, and what does it cost?",
@@ -256,6 +277,7 @@ KEYS = Report(
     "run, in the line of the key and before its limits. Events from before jobq wrote keys count as without one.",
     "No attempt of the range had a key.",
     chart=Chart("bars", ("queue", "key"), "run_us", "Run time of all attempts of the key together"),
+    lacks="keys",
 )  # fmt: skip
 FLOWS = Report(
     "flows", "Flows", "How long do flows take, and which steps decide it?",
@@ -269,6 +291,7 @@ FLOWS = Report(
     "before it was enqueued. Waits, timers and steps that ended outside the range are missing.",
     "No step of a flow ended in the range.",
     chart=Chart("bars", ("flow", "step"), "p95_ms", "Time that 95 % don't exceed"),
+    rollup="flows", lacks="A dead message that was revived counts there once it has ended again.",
 )  # fmt: skip
 
 REPORTS = (

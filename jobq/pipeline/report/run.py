@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobq.errors import ConfigError, LakeError, PipelineError
 from jobq.pipeline import register
-from jobq.pipeline.lake.commit import state_of
+from jobq.pipeline.lake.commit import IngestState, state_of
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import read, time_span
-from jobq.pipeline.lake.tables import EVENTS, sourced
+from jobq.pipeline.lake.rollup import FIRST_RUN
+from jobq.pipeline.lake.tables import EVENTS, ROLLUP, sourced
 from jobq.pipeline.options import unknown
 from jobq.pipeline.report import registry
 from jobq.pipeline.report.capacity import sized
+from jobq.pipeline.report.expired import HOURS, ExpiredPart, RollupSource, SeenHours, no_hours
 from jobq.pipeline.report.interval import LEAST, MedianSample, difference
 from jobq.pipeline.report.query import ReportQuery, iso
 from jobq.pipeline.report.registry import Report
@@ -39,16 +41,19 @@ READ_COLUMNS = (
 
 
 class EventSource(NamedTuple):
-    """between: returns the events from one time to another, None: without end. dear: cache them."""
+    """between: returns the events from one time to another, None: without end. dear: cache them.
+
+    rollups: those of a lake whose older events have expired.
+    """
 
     between: Callable[[datetime | None, datetime | None], DataFrame]
     dear: bool = False
+    rollups: RollupSource | None = None
 
 
 #: Groups with sketches in memory before Spark sorts all rows instead. Spark's default is 128.
 MOST_SKETCHES = "10000"
 _SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
-_FIRST = "kind IN ('done', 'retry', 'dead', 'crashed', 'snoozed') AND attempt = 1"
 
 
 class EventsSeen(NamedTuple):
@@ -60,31 +65,72 @@ class EventsSeen(NamedTuple):
     queues: tuple[str, ...]
 
 
+#: Show a report the events and hours that it is made from; returns its query and remarks on its figures.
+Show = Callable[[Report], tuple[ReportQuery, list[str]]]
+
+
 @contextmanager
 def events_view(spark: SparkSession, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Register the temporary view `events` for the length of the context: the events of the query's range and queues.
 
     Beside READ_COLUMNS it has `first_wait_ms`: how long a message waited for its first run. It is null for every other
-    event, and for a run after a snooze, which costs no attempt.
+    event, and for a run after a snooze, which costs no attempt. The view `rollup_hours` is there, without rows.
     """
+    with report_views(spark, read, query) as (seen, _):
+        yield seen
+
+
+@contextmanager
+def report_views(
+    spark: SparkSession, read: EventSource, query: ReportQuery
+) -> Iterator[tuple[EventsSeen, Show]]:
+    """Register both views as `events_view` does; the function changes them to those of a report."""
+    part = None
+    if read.rollups and query.since < read.rollups.before:
+        part = ExpiredPart(spark, read.rollups, query)
     chosen = _chosen(read.between(query.since, query.until), query)
     seen, snoozed = _looked_over(chosen)
-    _check_queues(read, query, seen)
+    seen = _with_hours(seen, part.seen()) if part else seen
+    _check_queues(read, query, seen, part)
     if not seen.events:
         raise PipelineError(_nothing(read, query))
     events = _with_first_wait(chosen, snoozed)
     if read.dear:
         events = events.cache()
     events.createOrReplaceTempView("events")
+    no_hours(spark).createOrReplaceTempView(HOURS)
     before = spark.conf.get(_SKETCHES)
     spark.conf.set(_SKETCHES, MOST_SKETCHES)
+
+    def show(report: Report) -> tuple[ReportQuery, list[str]]:
+        if part is None:
+            return query, []
+        asked, some, hours, notes = part.shown(report, events)
+        some.createOrReplaceTempView("events")
+        (no_hours(spark) if hours is None else hours).createOrReplaceTempView(HOURS)
+        return asked, notes
+
     try:
-        yield seen
+        yield seen, show
     finally:
         spark.conf.set(_SKETCHES, before or "128")
-        spark.catalog.dropTempView("events")
+        for name in ("events", HOURS):
+            spark.catalog.dropTempView(name)
         if read.dear:
             events.unpersist()
+
+
+def _with_hours(seen: EventsSeen, hours: Sequence[SeenHours]) -> EventsSeen:
+    """Add what rollup_hourly has of expired days. Late events of those days are in both, and count twice."""
+    if not hours:
+        return seen
+    first = min(one.first for one in hours)
+    return EventsSeen(
+        seen.events + sum(one.events for one in hours),
+        min(first, seen.first) if seen.events else first,
+        seen.last if seen.events else max(one.last for one in hours),
+        tuple(sorted({*seen.queues, *(one.queue for one in hours)})),
+    )
 
 
 def _chosen(source: DataFrame, query: ReportQuery) -> DataFrame:
@@ -121,7 +167,7 @@ def _with_first_wait(chosen: DataFrame, snoozed: bool) -> DataFrame:
     from pyspark.sql import functions as f
 
     events = chosen.select(*READ_COLUMNS, "wait_ms")
-    first = f.expr(f"CASE WHEN {_FIRST} THEN wait_ms END")
+    first = f.expr(f"CASE WHEN {FIRST_RUN} THEN wait_ms END")
     if snoozed:
         again = events.where("kind = 'snoozed'").groupBy("queue", "mid")
         since = again.agg(f.min("finished_at").alias("snoozed_at"))
@@ -130,11 +176,13 @@ def _with_first_wait(chosen: DataFrame, snoozed: bool) -> DataFrame:
     return events.select(*READ_COLUMNS, first.alias("first_wait_ms"))
 
 
-def _check_queues(read: EventSource, query: ReportQuery, seen: EventsSeen) -> None:
+def _check_queues(
+    read: EventSource, query: ReportQuery, seen: EventsSeen, part: ExpiredPart | None
+) -> None:
     missing = [name for name in query.queues if name not in seen.queues]
     if missing:
         found = read.between(None, None).select("queue").distinct().toArrow().to_pylist()
-        known = sorted(row["queue"] for row in found)
+        known = sorted({row["queue"] for row in found} | (part.queues() if part else set()))
         for name in missing:
             if name not in known:
                 raise ConfigError(unknown("queue", name, known))
@@ -160,14 +208,20 @@ def _nothing(read: EventSource, query: ReportQuery) -> str:
 def check_range(lake: Lake, query: ReportQuery) -> str:
     """Return what of the range has expired, in words; empty if nothing has. This needs no Spark.
 
-    PipelineError if the files of the lake show that the range has no events.
+    PipelineError if the files of the lake show that the range has neither events nor hours of rollup_hourly.
     """
     delta, span = lake.table(EVENTS.name), time_span(query.since, query.until)
-    days, before = sorted({one.dt for one in live_files(delta)}), _expired_before(delta)
-    gone = ""
+    days, before = sorted({one.dt for one in live_files(delta)}), _state(delta).before
+    gone, counted = "", False
     if before > span.first_day:
-        gone = f"events before {before} have expired; read job_runs and rollup_hourly, which still count them"
-    if any(span.first_day <= day <= span.last_day for day in days):
+        files = live_files(lake.table(ROLLUP.name), span.first_day, span.last_day)
+        counted = any(one.dt < before for one in files)
+        gone = f"events before {before} have expired; " + (
+            "rollup_hourly and job_runs answer for them where they can"
+            if counted
+            else "rollup_hourly has none of these days, so they expired before a refresh"
+        )
+    if counted or any(span.first_day <= day <= span.last_day for day in days):
         return gone
     none = f"no events between {iso(query.since)} and {iso(query.until)}"
     if gone:
@@ -179,11 +233,11 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
     )
 
 
-def _expired_before(delta: DeltaTable | None) -> str:
+def _state(delta: DeltaTable | None) -> IngestState:
     try:
-        return state_of(delta, EVENTS.app).before
+        return state_of(delta, EVENTS.app)
     except LakeError:
-        return ""
+        return IngestState()
 
 
 Row = dict[str, Any]
@@ -290,19 +344,27 @@ def answers(
 ) -> tuple[list[ReportResult], EventsSeen]:
     """Run each report; return the answers and what the range has. Call `began` before each report."""
     results = []
-    with events_view(spark, read, query) as seen:
+    with report_views(spark, read, query) as (seen, show):
         for report in reports:
             began(report)
-            results.append(run(spark, report, query))
+            asked, notes = show(report)
+            result = run(spark, report, asked)
+            results.append(replace(result, notes=[*notes, *result.notes]))
     return results, seen
 
 
 def from_lake(spark: SparkSession, lake: Lake) -> EventSource:
-    """Return the events of a lake."""
-
+    """Return the events of a lake, and its rollups if events have expired."""
+    rollups, state = None, _state(lake.table(EVENTS.name))
+    if state.before:
+        before = datetime.fromisoformat(state.before).replace(tzinfo=UTC)
+        rollups = RollupSource(
+            before, state.expired, lambda name, since, until: read(spark, lake, name, since, until)
+        )
     return EventSource(
-        lambda since, until: read(spark, lake, "events", since, until), dear=not lake.store.is_local
-    )
+        lambda since, until: read(spark, lake, "events", since, until),
+        dear=not lake.store.is_local, rollups=rollups,
+    )  # fmt: skip
 
 
 def from_server(spark: SparkSession, url: str | None, namespace: str) -> EventSource:

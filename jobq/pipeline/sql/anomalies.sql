@@ -2,14 +2,22 @@
 -- 0.6745 (x - median) / MAD; where more than half of the hours are alike and MAD is 0, the mean absolute deviation
 -- serves: (x - median) / (1.253314 MeanAD).
 -- Hours are those of the zone.
-WITH hours AS (
+WITH parts AS (
   SELECT job, timestamp_seconds(unix_seconds(finished_at)
            - pmod(unix_seconds(from_utc_timestamp(finished_at, :zone)), 3600)) AS hour, count(*) AS attempts,
-         kll_sketch_get_quantile_bigint(kll_sketch_agg_bigint(run_us, 800), 0.95D) AS p95_us
+         kll_sketch_agg_bigint(run_us, 800) AS sketch
   FROM events
   WHERE run_us IS NOT NULL AND job IS NOT NULL
   GROUP BY job, hour
-  HAVING count(*) >= :min_runs
+  UNION ALL
+  SELECT job, hour, runs, run_us_sketch FROM rollup_hours WHERE runs > 0 AND job IS NOT NULL
+),
+hours AS (
+  SELECT job, hour, sum(attempts) AS attempts,
+         kll_sketch_get_quantile_bigint(kll_merge_agg_bigint(sketch, 2000), 0.95D) AS p95_us
+  FROM parts
+  GROUP BY job, hour
+  HAVING sum(attempts) >= :min_runs
 ),
 medians AS (
   SELECT job, percentile(p95_us, 0.5D) AS median_us

@@ -1,9 +1,16 @@
 -- What each job costs: processor time, time held, memory of the largest process that ran it.
-WITH spent AS (
+WITH parts AS (
   SELECT job, count(*) AS attempts, coalesce(sum(cpu_us), 0) AS cpu_us, coalesce(sum(run_us), 0) AS run_us,
          max(rss_kib) AS peak_kib
   FROM events
   WHERE run_us IS NOT NULL
+  GROUP BY job
+  UNION ALL
+  SELECT job, runs, cpu_us, run_us, rss_kib FROM rollup_hours WHERE runs > 0
+),
+spent AS (
+  SELECT job, sum(attempts) AS attempts, sum(cpu_us) AS cpu_us, sum(run_us) AS run_us, max(peak_kib) AS peak_kib
+  FROM parts
   GROUP BY job
 )
 SELECT job, attempts, cpu_us,

@@ -21,6 +21,10 @@ ended AS (
     FROM events
     WHERE kind IN ('done', 'retry', 'dead', 'crashed', 'recovered')
     GROUP BY here
+    UNION ALL
+    SELECT from_utc_timestamp(hour, :zone), done + retry + crashed + recovered + dead, retry + crashed + recovered + dead
+    FROM rollup_hours
+    WHERE done + retry + crashed + recovered + dead > 0
   )
   GROUP BY weekday, hour
 )

@@ -1,5 +1,5 @@
 -- Retry amplification: attempts per finished message. A snoozed attempt costs none, so it isn't one.
-WITH counted AS (
+WITH parts AS (
   SELECT queue, job, count(*) AS attempts,
          count_if(kind = 'done') AS done, count_if(kind = 'dead') AS dead,
          count_if(kind = 'retry') AS retried, count_if(kind IN ('crashed', 'recovered')) AS crashed,
@@ -7,6 +7,19 @@ WITH counted AS (
          coalesce(sum(CASE WHEN kind <> 'done' THEN run_us END), 0) AS failed_us
   FROM events
   WHERE kind IN ('done', 'retry', 'dead', 'crashed', 'recovered')
+  GROUP BY queue, job
+  UNION ALL
+  SELECT queue, job, done + dead + retry + crashed + recovered, done, dead, retry, crashed + recovered,
+         done_us + failed_us, failed_us
+  FROM rollup_hours
+  WHERE done + dead + retry + crashed + recovered > 0
+),
+-- Hours that an earlier jobq computed have no time of failures, and so has what they are part of.
+counted AS (
+  SELECT queue, job, sum(attempts) AS attempts, sum(done) AS done, sum(dead) AS dead, sum(retried) AS retried,
+         sum(crashed) AS crashed, CASE WHEN count(run_us) = count(*) THEN sum(run_us) END AS run_us,
+         sum(failed_us) AS failed_us
+  FROM parts
   GROUP BY queue, job
 )
 SELECT queue, job, attempts, done, dead, retried, crashed,

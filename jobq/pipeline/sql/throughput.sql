@@ -8,6 +8,10 @@ by_slot AS (
   FROM events
   WHERE kind IN ('done', 'retry', 'dead', 'crashed', 'recovered')
   GROUP BY queue, slot
+  UNION ALL
+  SELECT queue, (unix_seconds(hour) - :start_s) DIV :unit_s, done, retry + crashed + recovered, dead
+  FROM rollup_hours
+  WHERE done + retry + crashed + recovered + dead > 0
 ),
 ended AS (
   SELECT queue, bucket, sum(done) AS done, sum(failed) AS failed, sum(dead) AS dead

@@ -28,6 +28,8 @@ BEGIN = datetime(2026, 9, 1, 12, tzinfo=UTC)
 GAP = timedelta(days=rollup.LOOK_BACK_DAYS)
 SOAK = os.environ.get("JOBQ_LAKE") == "soak"
 Event = dict[str, Any]
+#: Kinds of attempts that may be a message's first. All attempts here have the number 1.
+FIRST = ("done", "retry", "dead", "crashed", "snoozed")
 
 
 class History:
@@ -121,7 +123,9 @@ def _run(queue: Any, mid: Any, life: datetime | None, events: list[Event]) -> tu
         max(0, _ms(starts) - _ms(life)) if starts and life else None,
         sum(one["run_us"] or 0 for one in events), sum(one["cpu_us"] or 0 for one in events),
         max((one["rss_kib"] for one in events if one["rss_kib"] is not None), default=None),
-        len(events), first.date(), bool(jobs),
+        len(events), kinds.count("snoozed"),
+        min((one["finished_at"] for one in events if one["run_us"] and one["kind"] in FIRST), default=None),
+        first.date(), bool(jobs),
     )  # fmt: skip
 
 

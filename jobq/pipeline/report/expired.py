@@ -1,0 +1,248 @@
+"""What the rollups of a lake answer for days whose events have expired.
+
+rollup_hourly has whole hours, so a range that cuts an hour there loses the part of that hour. job_runs has a row per
+message, with the time of its first run and of its end. Its rows stand in the view `events` for those runs or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobq.pipeline.lake.tables import JOB_RUNS, ROLLUP
+from jobq.pipeline.report.query import HOUR_S, ReportQuery, iso, zone_of
+from jobq.pipeline.report.registry import Report
+from jobq.pipeline.schema import DERIVED, struct
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The name of the view with rows of rollup_hourly. It has none where events are there.
+HOURS = "rollup_hours"
+_HOUR = timedelta(seconds=HOUR_S)
+_NOTHING = tuple(
+    f"CAST(NULL AS {type_}) AS {name}"
+    for name, type_ in (
+        ("run_us", "BIGINT"), ("cpu_us", "BIGINT"), ("rss_kib", "INT"), ("error", "STRING"),
+        ("fingerprint", "STRING"), ("key", "STRING"),
+    )
+)  # fmt: skip
+#: A message's first run, as the event of that attempt.
+_FIRST_RUN = (
+    "queue", "'done' AS kind", "mid", "job", "1 AS attempt", "enqueued_at", "started_at",
+    "first_ended_at AS finished_at", *_NOTHING, "CAST(NULL AS STRING) AS flow", "CAST(NULL AS STRING) AS step",
+    "wait_ms AS first_wait_ms",
+)  # fmt: skip
+#: The end of a message of a flow, as its event. That of a cancelled one doesn't say when it was enqueued.
+_END = (
+    "queue", "CASE WHEN done > 0 THEN 'done' ELSE outcome END AS kind", "mid", "job", "1 AS attempt",
+    "CASE WHEN outcome <> 'cancelled' THEN enqueued_at END AS enqueued_at",
+    "CASE WHEN outcome <> 'cancelled' THEN started_at END AS started_at",
+    "last_at AS finished_at", *_NOTHING, f"{DERIVED['flow']} AS flow", f"{DERIVED['step']} AS step",
+    "CAST(NULL AS BIGINT) AS first_wait_ms",
+)  # fmt: skip
+
+
+class RollupSource(NamedTuple):
+    """The rollups of a lake. before: events before it have expired, nexpired in all.
+
+    table: returns the rows of a table in the time from `since` to `until`, None: without end.
+    """
+
+    before: datetime
+    nexpired: int
+    table: Callable[[str, datetime | None, datetime], DataFrame]
+
+
+class SeenHours(NamedTuple):
+    """What rollup_hourly has of a queue: events, the first hour and the last."""
+
+    queue: str
+    events: int
+    first: datetime
+    last: datetime
+
+
+def no_hours(spark: SparkSession) -> DataFrame:
+    """Return the view HOURS without rows."""
+    # The optimizer knows that there are none, unlike those of an empty list.
+    columns = (
+        f"CAST(NULL AS {one.dataType.simpleString()}) AS {one.name}"
+        for one in struct(ROLLUP.columns)
+    )
+    return spark.range(1).selectExpr(*columns).where("false")
+
+
+def whole_hours(query: ReportQuery, before: datetime) -> ReportQuery | None:
+    """Return the query without the hours that its range cuts before this time; None if no hour is left of them."""
+    since, until = -(-query.since.timestamp() // HOUR_S), query.until
+    first = datetime.fromtimestamp(since * HOUR_S, UTC)
+    if until <= before:
+        until = datetime.fromtimestamp(until.timestamp() // HOUR_S * HOUR_S, UTC)
+    if first >= min(before, until):
+        return None
+    return replace(query, since=first, until=until, at=None, at_name="", least_bucket_s=HOUR_S)
+
+
+def has_whole_hours(zone: str, since: datetime, until: datetime) -> bool:
+    """Return whether the hours of the zone begin with those of UTC, all through this time."""
+    known, at = zone_of(zone), since
+    while at < until:
+        if (at.astimezone(known).utcoffset() or timedelta()) % _HOUR:
+            return False
+        at += _HOUR
+    return True
+
+
+class ExpiredPart:
+    """The part of a query's range whose events have expired."""
+
+    def __init__(self, spark: SparkSession, rollups: RollupSource, query: ReportQuery) -> None:
+        self._spark, self._rollups, self._query = spark, rollups, query
+        self._before = rollups.before
+        self._upto = min(rollups.before, query.until)
+
+    def seen(self) -> list[SeenHours]:
+        """Return what rollup_hourly has of the part, by queue."""
+        from pyspark.sql import functions as f
+
+        whole = whole_hours(self._query, self._before)
+        if whole is None:
+            return []
+        rows = self._hours(whole).groupBy("queue")
+        found = rows.agg(
+            f.sum("nevents").alias("events"),
+            f.min("hour").alias("first"),
+            f.max("hour").alias("last"),
+        )
+        return [SeenHours(**row) for row in found.toArrow().to_pylist()]
+
+    def queues(self) -> set[str]:
+        """Return the names of all queues that rollup_hourly knows."""
+        rows = self._rollups.table(ROLLUP.name, None, self._before).select("queue").distinct()
+        return {row["queue"] for row in rows.toArrow().to_pylist()}
+
+    def shown(
+        self, report: Report, plain: DataFrame
+    ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
+        """Return what a report is to be made from: the query, the events, the hours, and notes about it.
+
+        plain: all events of the range, also late ones of days that have expired, which rollups count as well.
+        """
+        from pyspark.sql import functions as f
+
+        recent = plain.where(f.col("finished_at") >= f.lit(self._before))
+        if report.rollup == "hours":
+            return self._from_hours(report, plain, recent)
+        if not report.rollup:
+            return self._query, plain, None, [self._left_out(f"the rollups have no {report.lacks}")]
+        if report.rollup == "flows":
+            rows = self._chosen(JOB_RUNS.name).where("startswith(mid, '~')")
+            rows = rows.where("outcome IN ('done', 'dead', 'cancelled', 'expired')")
+            rows = self._within(rows, "last_at").selectExpr(*_END)
+            note = f"{self._comes_from(JOB_RUNS.name)} {report.lacks}".rstrip()
+            return self._query, recent.unionByName(rows.where("flow IS NOT NULL")), None, [note]
+        return self._from_runs(report, recent)
+
+    def _from_runs(
+        self, report: Report, recent: DataFrame
+    ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
+        from pyspark.sql import functions as f
+
+        runs = self._chosen(JOB_RUNS.name)
+        known = self._within(
+            runs.where("snoozes IS NOT NULL AND wait_ms IS NOT NULL"), "first_ended_at"
+        )
+        # A run after a snooze isn't the first, also if the snooze has expired.
+        snoozed = runs.where(f.col("first_ended_at") < f.lit(self._before)).where("snoozes > 0")
+        life = ["queue", "mid", "enqueued_at"]
+        earlier = snoozed.select(*life).distinct().withColumn("ran", f.lit(True))
+        names = recent.columns
+        recent = recent.join(earlier, life, "left").withColumn(
+            "first_wait_ms", f.expr("CASE WHEN ran IS NULL THEN first_wait_ms END")
+        )
+        events = recent.select(*names).unionByName(known.selectExpr(*_FIRST_RUN))
+        notes = [f"{self._comes_from(JOB_RUNS.name)} {report.lacks}".rstrip()]
+        unknown = self._within(runs.where("snoozes IS NULL"), "last_at").count()
+        if unknown:
+            notes.append(
+                f"{unknown:,} messages of that time are missing: an earlier jobq computed their rows, which don't tell "
+                "the first run."
+            )
+        return self._query, events, None, notes
+
+    def _from_hours(
+        self, report: Report, plain: DataFrame, recent: DataFrame
+    ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
+        whole = whole_hours(self._query, self._before)
+        if whole is None:
+            why = "no hour before that is whole in this range, as rollup_hourly has them"
+            return self._query, plain, None, [self._left_out(why)]
+        if report.follows_zone and not has_whole_hours(whole.zone, whole.since, self._upto):
+            why = f"rollup_hourly has hours of UTC, which aren't those of {whole.zone}: give another --zone"
+            return self._query, plain, None, [self._left_out(why)]
+        hours = self._hours(whole)
+        notes = [self._comes_from(ROLLUP.name) + _cut(self._query, whole)]
+        if report.name == "retries" and hours.where("done_us IS NULL").limit(1).count():
+            notes.append(
+                "An earlier jobq computed some of these hours, without the time on failures."
+            )
+        if self._uncounted > 0:
+            notes.append(
+                f"{self._uncounted:,} of the {self._rollups.nexpired:,} events that have expired were never counted in "
+                "rollup_hourly, so figures of some days are too low."
+            )
+        return whole, recent, hours, notes
+
+    @cached_property
+    def _uncounted(self) -> int:
+        from pyspark.sql import functions as f
+
+        rows = self._rollups.table(ROLLUP.name, None, self._before)
+        row = rows.agg(f.sum("nevents").alias("events")).toArrow().to_pylist()[0]
+        return self._rollups.nexpired - (row["events"] or 0)
+
+    def _hours(self, whole: ReportQuery) -> DataFrame:
+        rows = self._rollups.table(ROLLUP.name, whole.since, min(self._before, whole.until))
+        return _of_queues(rows, self._query)
+
+    def _chosen(self, table: str) -> DataFrame:
+        """Return the rows of messages that began before the end of the part."""
+        return _of_queues(self._rollups.table(table, None, self._upto), self._query)
+
+    def _within(self, rows: DataFrame, column: str) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        at = f.col(column)
+        return rows.where((at >= f.lit(self._query.since)) & (at < f.lit(self._upto)))
+
+    def _comes_from(self, table: str) -> str:
+        gone, upto = iso(self._before), iso(self._upto)
+        return f"Events before {gone} have expired: what is from before {upto} comes from {table}."
+
+    def _left_out(self, why: str) -> str:
+        what = (
+            "the range has no figures"
+            if self._query.until <= self._before
+            else "the figures begin then"
+        )
+        return f"Events before {iso(self._before)} have expired, and {why}; {what}."
+
+
+def _cut(query: ReportQuery, whole: ReportQuery) -> str:
+    """Return which parts of hours are left out, in words."""
+    found = []
+    if whole.since > query.since:
+        found.append(f"begin at {iso(whole.since)}, not at {iso(query.since)}")
+    if whole.until < query.until:
+        found.append(f"end at {iso(whole.until)}, not at {iso(query.until)}")
+    return f" It has whole hours, so the figures {' and '.join(found)}." if found else ""
+
+
+def _of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return rows.where(f.col("queue").isin(*query.queues)) if query.queues else rows
