@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from jobq.pipeline.collector import gc_off
+from jobq.pipeline.engine import gc_off
 
 
 @gc_off()

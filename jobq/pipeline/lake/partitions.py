@@ -21,8 +21,9 @@ from jobq.client.connection import Client
 from jobq.client.pipelining import Read, read_together
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
-from jobq.pipeline import collector, offsets
+from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
+from jobq.pipeline.engine import gc_off
 from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.quarantine import KeptEntries, Quarantine, written
 from jobq.pipeline.lake.store import LakeStore
@@ -93,7 +94,7 @@ def run_partition(partition: IngestPartition) -> PartitionResult:
     """Read, decode and write. Errors of jobq are in the result; nothing else is expected."""
     client = Client(partition.settings)
     try:
-        with collector.gc_off(), DataFileWriter(partition.store, TABLES[partition.table]) as writer:
+        with gc_off(), DataFileWriter(partition.store, TABLES[partition.table]) as writer:
             return _run(partition, client, writer)
     except JobqError as error:
         return PartitionResult(failed=(type(error).__name__, str(error)))

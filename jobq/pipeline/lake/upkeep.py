@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.errors import ConfigError, JobqError
-from jobq.pipeline import collector
-from jobq.pipeline.engine import Engine, raise_first
+from jobq.pipeline.engine import Engine, gc_off, raise_first
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
     CommitConflictError,
@@ -120,7 +119,7 @@ def rewritten(group: FileGroup) -> WrittenFiles:
     """Write the rows of a group, sorted, into new files. Errors of jobq are in the result."""
     table, written = TABLES[group.table], list[DataFile]()
     try:
-        with collector.gc_off():
+        with gc_off():
             rows = pa.concat_tables(rows_of_files(group.store, group.files, table=table))
             places = _sorted_places(rows, table)
             for first in range(0, rows.num_rows, group.per_file):

@@ -18,7 +18,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from jobq.client.connection import Client
-from jobq.pipeline import collector, offsets
+from jobq.pipeline import offsets
+from jobq.pipeline.engine import gc_off
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail
 from jobq.pipeline.reading import live, ranges, streams
 from jobq.pipeline.reading.ranges import ReadRange
@@ -52,7 +53,7 @@ def read(request: ReadRequest, partition: InputPartition) -> Iterator[pa.RecordB
     if partition.value is None:
         return
     make = _batches(request.view)
-    with collector.gc_off(), request.connected() as client:
+    with gc_off(), request.connected() as client:
         for one in partition.value:
             yield from make(request, one, client)
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from jobq.client.connection import connect
 from jobq.errors import BadRecordError, ConfigError, PipelineError
-from jobq.pipeline import collector
+from jobq.pipeline.engine import gc_off
 from jobq.pipeline.writing.delivery import Delivery
 from jobq.pipeline.writing.rows import Rows
 from jobq.pipeline.writing.settings import WriteSettings, write_settings
@@ -145,7 +145,7 @@ def write_partition(
     delivery = Delivery(client, settings.batch, settings.dedupe_ms, settings.keyed)
     rows = Rows(settings, schema, _load_id(settings, position), position.partition)
     try:
-        with collector.gc_off():
+        with gc_off():
             _deliver(rows, batches, delivery)
     finally:
         client.close()

@@ -13,14 +13,14 @@ from jobq import runtime
 from jobq.errors import ConfigError, LakeError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import inspection
+from jobq.pipeline.lake import inspection, rollup
 from jobq.pipeline.lake.commit import adopt, state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
 from jobq.pipeline.lake.tables import EVENTS, parted, sourced
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.topics import Topic
-from tests.pipeline.lake.conftest import mids, rows
+from tests.pipeline.lake.conftest import DAY, mids, rows
 
 
 def round_of(lake, client, source: str):
@@ -92,6 +92,27 @@ def test_offsets_of_other_sources_are_counted_by_their_next_ingest(lake, valkey_
         found = round_of(lake, valkey_client, source)
         assert (found.events, found.lost) == (2, {})
     assert mids(lake) == Counter({f"m{number}": 2 for number in range(1, 8)})
+
+
+def test_job_runs_of_two_servers_stay_apart_when_they_are_refreshed(
+    spark, lake, valkey_client, valkey_redis, write
+):
+    for source, again in (("eu", 2), ("", 1)):
+        valkey_redis.flushall()
+        runtime.listed.clear()
+        # Both have the same mids at the same times; one has a mid more again, in a new message.
+        write("low", 3)
+        round_of(lake, valkey_client, source)
+        write("low", again, at=DAY + 1_000)
+        round_of(lake, valkey_client, source)
+        rollup.refresh(lake, spark)
+    found = Counter((row["queue"], row["mid"], row["done"]) for row in rows(lake, "job_runs"))
+    assert found == {
+        ("{eu}low", "m1", 1): 2, ("{eu}low", "m2", 1): 2, ("{eu}low", "m3", 1): 1,
+        ("low", "m1", 1): 2, ("low", "m2", 1): 1, ("low", "m3", 1): 1,
+    }  # fmt: skip
+    hours = {row["queue"]: row["done"] for row in rows(lake, "rollup_hourly")}
+    assert hours == {"{eu}low": 5, "low": 4}
 
 
 @pytest.mark.parametrize("source", ["a{b", "a}b", "a b", "x" * 129, "\n"])

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
 from jobq.pipeline.report.run import EventSource, events_view, frame
-from jobq.pipeline.schema import EVENT_COLUMNS, struct
+from jobq.pipeline.schema import EVENT_COLUMNS, events_schema, struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +50,11 @@ def recovered(**given: Any) -> tuple[Any, ...]:
 
 def source(spark: SparkSession, events: Iterable[tuple[Any, ...]]) -> DataFrame:
     """Them as what the lake gives."""
-    return spark.createDataFrame(list(events), struct(EVENT_COLUMNS))
+    # An Arrow table needs no Python worker to be read.
+    columns = list(zip(*events, strict=True)) or [()] * len(EVENT_COLUMNS)
+    schema = events_schema()
+    arrays = [pa.array(values, field.type) for field, values in zip(schema, columns, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema), struct(EVENT_COLUMNS))
 
 
 @contextmanager
