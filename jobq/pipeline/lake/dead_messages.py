@@ -25,8 +25,7 @@ from jobq.errors import CodecError, JobqError, ScriptError
 from jobq.jobs import codec
 from jobq.jobs.signing import unverified
 from jobq.observe.redaction import HIDDEN, Redactor
-from jobq.pipeline import collector
-from jobq.pipeline.engine import Engine, raise_first
+from jobq.pipeline.engine import Engine, gc_off, raise_first
 from jobq.pipeline.lake.commit import IngestState, commit_batch, state_of
 from jobq.pipeline.lake.files import DataFile, DataFileWriter, LiveFile, live_files, rows_of_files
 from jobq.pipeline.lake.lake import Lake
@@ -125,7 +124,7 @@ def read_dead(unit: DeadUnit) -> DeadResult:
         erased = unit.erased.load() if unit.erased else None
         there = _known_ids(unit)
         request = ReadRequest(view="dead", settings=unit.settings, columns=DEAD_COLUMNS)
-        with collector.gc_off(), DataFileWriter(unit.store, DEAD) as writer:
+        with gc_off(), DataFileWriter(unit.store, DEAD) as writer:
             for span in unit.spans:
                 try:
                     for found in dead_batches(request, span, client):
