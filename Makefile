@@ -155,7 +155,7 @@ soak: $(VENV)/.tested ## what make test has in short form, at full size: make ch
 	JOBQ_OUTBOX=soak $(BIN)/python -m pytest tests/outbox $(PYTEST_ARGS) || failed="$$failed tests/outbox"; \
 	JOBQ_WEB=soak $(BIN)/python -m pytest tests/web/test_budget.py tests/web/test_explored_states.py $(PYTEST_ARGS) || failed="$$failed web"; \
 	JOBQ_PIPELINE=soak $(BIN)/python -m pytest --timeout 7200 tests/pipeline/test_source_kills.py tests/pipeline/lake/test_kills.py tests/pipeline/lake/test_lost_tasks.py tests/pipeline/lake/test_bucket.py tests/pipeline/test_lake_examples.py $(PYTEST_ARGS) || failed="$$failed pipeline"; \
-	JOBQ_LAKE=soak $(BIN)/python -m pytest tests/pipeline/report/test_reference.py $(PYTEST_ARGS) || failed="$$failed lake"; \
+	JOBQ_LAKE=soak $(BIN)/python -m pytest tests/pipeline/report/test_reference.py tests/pipeline/report/test_expired.py tests/pipeline/lake/test_job_runs.py $(PYTEST_ARGS) || failed="$$failed lake"; \
 	[ -z "$$failed" ] || { echo "make soak: failed:$$failed" >&2; exit 1; }
 
 clean: ## remove what make made

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from jobq.cli import main
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
@@ -46,6 +49,25 @@ def test_table_that_was_never_written_has_its_columns_and_no_rows(spark, lake):
     assert found.count() == 0
     assert found.columns[0] == "queue"
     assert found.columns[-1] == "dt"
+
+
+def test_expire_drops_nothing_when_the_rollups_cannot_count_the_events(
+    kept_spark, lake, ingest, write, capsys
+):
+    write("low", 3, at=int(time.time() - 3 * 86_400) * 1_000)
+    ingest.events()
+    [file] = Path(lake.below("events").uri).glob("*/*.parquet")
+    away = file.rename(file.with_suffix(".away"))
+    words = ["lake", "expire", "--lake", lake.store.uri, "--older-than", "1d", "--yes"]
+    assert main(words) == 1
+    told = capsys.readouterr().err
+    assert "3 events of 1 days" in told
+    assert "nothing was dropped" in told
+    away.rename(file)
+    assert mids(lake).total() == 3
+    assert main(words) == 0
+    assert mids(lake).total() == 0
+    assert sum(row["done"] for row in rows(lake, "rollup_hourly")) == 3
 
 
 def test_events_read_by_spark_equal_those_read_without(spark, lake, ingest, write, tell):
