@@ -57,13 +57,14 @@ def test_expire_drops_nothing_when_the_rollups_cannot_count_the_events(
     write("low", 3, at=int(time.time() - 3 * 86_400) * 1_000)
     ingest.events()
     [file] = Path(lake.below("events").uri).glob("*/*.parquet")
-    away = file.rename(file.with_suffix(".away"))
+    content = file.read_bytes()
+    file.write_bytes(b"?" * len(content))
     words = ["lake", "expire", "--lake", lake.store.uri, "--older-than", "1d", "--yes"]
     assert main(words) == 1
     told = capsys.readouterr().err
     assert "3 events of 1 days" in told
     assert "nothing was dropped" in told
-    away.rename(file)
+    file.write_bytes(content)
     assert mids(lake).total() == 3
     assert main(words) == 0
     assert mids(lake).total() == 0
