@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobq.pipeline.lake.tables import JOB_RUNS, ROLLUP
+from jobq.pipeline.lake.tables import JOB_RUNS, ROLLUP, sourced
 from jobq.pipeline.report.query import HOUR_S, ReportQuery, iso, zone_of
 from jobq.pipeline.report.registry import Report
 from jobq.pipeline.schema import DERIVED, struct
@@ -207,11 +207,11 @@ class ExpiredPart:
 
     def _hours(self, whole: ReportQuery) -> DataFrame:
         rows = self._rollups.table(ROLLUP.name, whole.since, min(self._before, whole.until))
-        return _of_queues(rows, self._query)
+        return of_queues(rows, self._query)
 
     def _chosen(self, table: str) -> DataFrame:
         """Return the rows of messages that began before the end of the part."""
-        return _of_queues(self._rollups.table(table, None, self._upto), self._query)
+        return of_queues(self._rollups.table(table, None, self._upto), self._query)
 
     def _within(self, rows: DataFrame, column: str) -> DataFrame:
         from pyspark.sql import functions as f
@@ -242,7 +242,10 @@ def _cut(query: ReportQuery, whole: ReportQuery) -> str:
     return f" It has whole hours, so the figures {' and '.join(found)}." if found else ""
 
 
-def _of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:
+def of_queues(rows: DataFrame, query: ReportQuery) -> DataFrame:
+    """Return the rows of the queues that the query asks for."""
     from pyspark.sql import functions as f
 
+    if query.source:
+        rows = rows.where(f.startswith("queue", f.lit(sourced(query.source, ""))))
     return rows.where(f.col("queue").isin(*query.queues)) if query.queues else rows

@@ -20,11 +20,18 @@ from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import read, time_span
 from jobq.pipeline.lake.rollup import FIRST_RUN
-from jobq.pipeline.lake.tables import EVENTS, ROLLUP, sourced
+from jobq.pipeline.lake.tables import EVENTS, ROLLUP
 from jobq.pipeline.options import unknown
 from jobq.pipeline.report import registry
 from jobq.pipeline.report.capacity import sized
-from jobq.pipeline.report.expired import HOURS, ExpiredPart, RollupSource, SeenHours, no_hours
+from jobq.pipeline.report.expired import (
+    HOURS,
+    ExpiredPart,
+    RollupSource,
+    SeenHours,
+    no_hours,
+    of_queues,
+)
 from jobq.pipeline.report.interval import LEAST, MedianSample, difference
 from jobq.pipeline.report.query import ReportQuery, iso
 from jobq.pipeline.report.registry import Report
@@ -137,10 +144,7 @@ def _chosen(source: DataFrame, query: ReportQuery) -> DataFrame:
     from pyspark.sql import functions as f
 
     at = f.col("finished_at")
-    found = source.where((at >= f.lit(query.since)) & (at < f.lit(query.until)))
-    if query.source:
-        found = found.where(f.startswith("queue", f.lit(sourced(query.source, ""))))
-    return found.where(f.col("queue").isin(*query.queues)) if query.queues else found
+    return of_queues(source.where((at >= f.lit(query.since)) & (at < f.lit(query.until))), query)
 
 
 def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, bool]:

@@ -275,6 +275,9 @@ def test_range_that_has_expired_is_answered_without_the_hours_that_it_cuts(spark
         query, [note] = show(errors)
         assert "the range has no figures" in note
         assert found(spark, errors, query) == {}
+    with pytest.raises(PipelineError, match="no events"):
+        with report_views(spark, from_lake(spark, expired), replace(asked, source="eu")):
+            pass
 
 
 def test_reports_equal_their_references_on_one_event_and_refuse_an_empty_table(spark):
