@@ -1,4 +1,4 @@
-"""Durations and rates as people write them. ValueError for text that can't be read."""
+"""Durations, rates and counts as people write them. ValueError for text that can't be read."""
 
 from __future__ import annotations
 
@@ -67,6 +67,11 @@ def seconds_of(value: object) -> float:
     if math.isnan(seconds):
         raise _refused(value, _EXAMPLES)
     return seconds
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `1,204 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def lasting(seconds: float) -> str:

@@ -18,6 +18,7 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.cli.spark import master_option, memory_option
 from jobq.config import parse_time
+from jobq.durations import counted
 from jobq.errors import ConfigError, PipelineError
 from jobq.events import in_utc
 from jobq.queue.audit import LIVE
@@ -380,7 +381,7 @@ def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **g
     finally:
         engine.close()
     for one in done:
-        text = f"{one.table}: {one.rows:,} rows of {one.days:,} days before {one.before}"
+        text = f"{one.table}: {counted(one.rows, 'row')} of {counted(one.days, 'day')} before {one.before}"
         session.say(one._asdict(), text)
 
 
@@ -392,7 +393,7 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
     days = rollup.uncounted(lake, before)
     if not days:
         return
-    some = f"{sum(days.values()):,} events of {len(days):,} days before {before}"
+    some = f"{counted(sum(days.values()), 'event')} of {counted(len(days), 'day')} before {before}"
     if not rollups:
         session.note(f"{some} may be missing from job_runs and rollup_hourly from now on")
         return

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from jobq.durations import lasting
+from jobq.durations import counted, lasting
 
 When = Literal["done", "ended", "failed"]
 Kind = Literal["step", "map", "wait", "timer", "flow"]
@@ -435,11 +435,6 @@ def step_sentence(flow: FlowView, name: str) -> str:
     number = f"{len(view.waits_for):,} of {counted(len(view.facts.after), 'step')}"
     names = listed([edge.step for edge in view.waits_for])
     return f"waits for {number} of flow {flow.facts.flow_id}: {names}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 step`, `1,204 steps`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jobq.durations import lasting
+from jobq.durations import counted, lasting
 from jobq.events import Event
 from jobq.flows.identity import Member
 from jobq.flows.state import FLOW_OVER, FlowView, step_sentence
@@ -197,7 +197,7 @@ def _dead(facts: MessageFacts) -> Reason:
     dead = facts.dead
     if dead is None:
         return Reason("dead", "dead", f"jobq dead show {facts.mid}")
-    after = f" after {_counted(dead.attempts, 'attempt')}" if dead.attempts > 0 else ""
+    after = f" after {counted(dead.attempts, 'attempt')}" if dead.attempts > 0 else ""
     first = _first_line(dead.reason)
     return Reason(
         "dead", f"dead for {facts.since(dead.died_at)}{after}{': ' if first else ''}{first}",
@@ -266,7 +266,7 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
     left = facts.until(status.not_before)
     last = facts.last or Event("", "", 0)
     if status.unknowns:
-        text = f"waits {left}: the worker that got it does not know its job ({_counted(status.unknowns, 'time')})"
+        text = f"waits {left}: the worker that got it does not know its job ({counted(status.unknowns, 'time')})"
         yield Reason("unknown_backoff", text, "start a worker that imports the job's module")
     elif last.kind in _FAILED:
         text = f"waits {left} for its next attempt; attempt {last.attempt} failed: {_first_line(last.error)}"
@@ -278,7 +278,7 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
     elif last.kind == "snoozed":
         yield Reason("snoozed", f"waits {left}: the job asked to run later")
     elif status.attempts:
-        text = f"waits {left} for its next attempt, after {_counted(status.attempts, 'attempt')}"
+        text = f"waits {left} for its next attempt, after {counted(status.attempts, 'attempt')}"
         yield Reason("retrying", text)
     else:
         yield Reason("delayed", f"waits {left}: it was enqueued with a delay")
@@ -348,7 +348,7 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
     elif line.place > 1:
         yield Reason("line", place)
     if line.place and line.keys_before:
-        text = f"waits: {_counted(line.keys_before, 'key')} before {key} in this lap"
+        text = f"waits: {counted(line.keys_before, 'key')} before {key} in this lap"
         yield Reason("turns", text, f"jobq key set {queue} {key} --weight N, for more turns")
 
 
@@ -373,7 +373,7 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
     if facts.ahead is None or not working or not (facts.ahead or busy == slots > 0):
         return
     over = "over " if facts.ahead >= MOST_AHEAD else ""
-    ahead = f"{over}{_counted(facts.ahead, 'message')} of the queue come before it"
+    ahead = f"{over}{counted(facts.ahead, 'message')} of the queue come before it"
     text = f"waits: {ahead if facts.ahead else 'it comes next'}"
     if slots:
         text += f"; {busy:,} of {slots:,} slots are busy"
@@ -398,10 +398,6 @@ _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0][:200].strip()
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _listed(names: list[str]) -> str:

@@ -444,7 +444,7 @@ def packed(before: Mapping[str, LogOffset], after: Mapping[str, LogOffset]) -> s
             continue
         ms, seq = _numbers(place.id)
         if _id_of(ms, seq) != place.id:
-            odd.append((queue, *place))
+            odd.append((queue, place.id, place.n))
         elif queue in order:
             known.append((order[queue] - last, ms, seq, place.n - before[queue].n))
             last = order[queue]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from jobq.client.connection import Client
-from jobq.durations import lasting
+from jobq.durations import counted, lasting
 from jobq.errors import JobqError
 from jobq.flows.identity import LONGEST_NUMBER, member_mid
 from jobq.flows.listing import FlowRow, flow_page
@@ -22,7 +22,6 @@ from jobq.flows.state import (
     FlowView,
     StepState,
     StepView,
-    counted,
     step_sentence,
 )
 from jobq.flows.store import FlowStore

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jobq import __version__
+from jobq.durations import counted
 from jobq.observe.chart import style_sheet, text
 from jobq.pipeline.report.compare import change, remarks
 from jobq.pipeline.report.formats import decimal, duration, is_figure, is_number, shown
@@ -51,11 +52,6 @@ def cards(results: Sequence[ReportResult], query: ReportQuery) -> list[SummaryCa
         ({"slo", "backlog"}, _late),
     )
     return [card(found, query) for names, card in made if names <= set(found)]
-
-
-def counted(n: int, one: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{n:,} {one if n == 1 else one + 's'}"
 
 
 def _slower(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:

@@ -62,7 +62,7 @@ def test_expire_drops_nothing_when_the_rollups_cannot_count_the_events(
     words = ["lake", "expire", "--lake", lake.store.uri, "--older-than", "1d", "--yes"]
     assert main(words) == 1
     told = capsys.readouterr().err
-    assert "3 events of 1 days" in told
+    assert "3 events of 1 day " in told
     assert "nothing was dropped" in told
     file.write_bytes(content)
     assert mids(lake).total() == 3
