@@ -226,7 +226,7 @@ def test_executors_erase_the_same(customers, spark):
     assert chosen == erase.selected(customers, LOCAL, argument=parsed_argument("customer=3"))
     erase.begin(customers, chosen.found, "arg customer")
     done = finished(customers, Engine("spark", session=lambda: spark))
-    assert done == {"events": 2, "job_runs": 0, "dead": 1, "topics": 1, "quarantine": 1}
+    assert done == {"events": 2, "job_runs": 0, "dead": 1, "topics": 1, "quarantine": 1, "audit": 0}
     assert traces(folder(customers), *of_customer(3)) == []
 
 
