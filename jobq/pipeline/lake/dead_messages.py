@@ -174,11 +174,12 @@ def _files_of(
 
 def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
     """Group spans to about UNIT_ROWS rows."""
-    some: list[QueueRows] = []
+    some, rows = list[QueueRows](), 0
     for one in spans:
-        if some and sum(other.rows for other in some) + one.rows > UNIT_ROWS:
+        rows += one.rows
+        if some and rows > UNIT_ROWS:
             yield some
-            some = []
+            some, rows = [], one.rows
         some.append(one)
     if some:
         yield some
