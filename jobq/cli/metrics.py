@@ -13,6 +13,7 @@ from jobq.cli.lake import lake_option, opened, source_option, storage_option
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.metrics.exposition import metrics_page
+from jobq.metrics.names import LakeBehind
 from jobq.metrics.serving import Answer, PageRequest, PageServer, listen, parse_endpoint
 
 
@@ -67,7 +68,7 @@ def metrics(
 
 def _lake_behind(
     session: Session, path: str | None, storage: tuple[str, ...], source: str
-) -> Callable[[], dict[str, tuple[int, float | None]]] | None:
+) -> Callable[[], dict[str, LakeBehind]] | None:
     """Return what asks the lake how far it is behind each queue; None without a lake."""
     if not path:
         return None
@@ -75,6 +76,6 @@ def _lake_behind(
 
     lake = opened(session, path, storage)
     return lambda: {
-        one.queue: (one.backlog, one.overruns_in_s)
+        one.queue: LakeBehind(one.backlog, one.overruns_in_s, one.behind_s)
         for one in backlog(lake, session.client, source=source)
     }

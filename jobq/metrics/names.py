@@ -24,6 +24,18 @@ class Metric(NamedTuple):
 Rows = dict[tuple[str, ...], float | Histogram]
 
 
+class LakeBehind(NamedTuple):
+    """How many events of a queue a lake hasn't taken yet.
+
+    overruns_in_s: until its stream drops some of them; behind_s: since the newest event that the lake has. None if
+    nothing is unread, or the lake has none of the queue.
+    """
+
+    events: int
+    overruns_in_s: float | None = None
+    behind_s: float | None = None
+
+
 class Family(NamedTuple):
     """A metric with its values at one moment."""
 
@@ -75,6 +87,7 @@ EXPORTER = table(
     Metric("jobq_cron_last_tick_timestamp_seconds", "gauge", ("cron",), "When the last tick of the schedule was due."),
     Metric("jobq_cron_late_seconds", "gauge", ("cron",), "How long a tick is overdue; 0 while none is."),
     Metric("jobq_lake_behind_events", "gauge", ("queue",), "Events that the lake has not taken yet."),
+    Metric("jobq_lake_behind_seconds", "gauge", ("queue",), "Since the lake's newest event; absent if none waits."),
     Metric("jobq_lake_overrun_seconds", "gauge", ("queue",), "Time until these are dropped; absent if none waits."),
     Metric("jobq_up", "gauge", (), "1 if the server answered."),
     Metric("jobq_scrape_seconds", "gauge", (), "How long reading everything took."),

@@ -11,7 +11,7 @@ from typing import Any
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableError
-from jobq.metrics.names import EXPORTER, PLACES, Family, Rows
+from jobq.metrics.names import EXPORTER, PLACES, Family, LakeBehind, Rows
 from jobq.metrics.serving import logger
 from jobq.observe.facts import head_enqueued_at
 from jobq.queue import presence
@@ -30,7 +30,7 @@ CACHED_S = 5.0
 ALL_SCHEDULES_S = 60.0
 #: Beyond this, queues, topics with their groups, and schedules are counted as one, OTHER.
 MOST_LABELS = MOST_QUEUES
-#: What is added up where several have one label; of anything else the greatest counts.
+#: Of these the greatest counts where several have one label; others are added up.
 _GREATEST = frozenset(
     (
         "jobq_queue_oldest_seconds",
@@ -38,8 +38,11 @@ _GREATEST = frozenset(
         "jobq_queue_head_unchanged_seconds",
         "jobq_cron_late_seconds",
         "jobq_cron_last_tick_timestamp_seconds",
+        "jobq_lake_behind_seconds",
     )
 )
+#: Of these the least counts.
+_LEAST = frozenset(("jobq_lake_overrun_seconds",))
 
 
 class Sheet:
@@ -55,8 +58,12 @@ class Sheet:
         if key not in rows and len(rows) >= room:
             key = (OTHER, *labels[1:])
         found = rows.get(key)
-        before = found if isinstance(found, int | float) else 0.0
-        rows[key] = max(before, value) if name in _GREATEST else before + value
+        if not isinstance(found, int | float):
+            rows[key] = value
+        elif name in _GREATEST or name in _LEAST:
+            rows[key] = max(found, value) if name in _GREATEST else min(found, value)
+        else:
+            rows[key] = found + value
 
 
 class QueueExporter:
@@ -64,11 +71,11 @@ class QueueExporter:
 
     def __init__(
         self, client: Client, names: Sequence[str] | None = None,
-        lake: Callable[[], dict[str, tuple[int, float | None]]] | None = None,
+        lake: Callable[[], dict[str, LakeBehind]] | None = None,
     ) -> None:  # fmt: skip
         """names: the queues to read; None = all that there are.
 
-        lake: of each queue, the events that a lake hasn't taken yet, and the seconds until its stream drops some.
+        lake: returns how far a lake is behind each queue.
         """
         self._client, self._names, self._lake = client, names, lake
         self._lock = threading.Lock()
@@ -174,14 +181,14 @@ class QueueExporter:
                     raise
                 logger.warning("topic %s can't be read: %s", name, error)
 
-    def _lake_behind(
-        self, sheet: Sheet, behind: Callable[[], dict[str, tuple[int, float | None]]]
-    ) -> None:
+    def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, LakeBehind]]) -> None:
         try:
-            for name, (events, overruns_in_s) in behind().items():
-                sheet.put("jobq_lake_behind_events", events, name)
-                if overruns_in_s is not None:
-                    sheet.put("jobq_lake_overrun_seconds", overruns_in_s, name)
+            for name, one in behind().items():
+                sheet.put("jobq_lake_behind_events", one.events, name)
+                if one.overruns_in_s is not None:
+                    sheet.put("jobq_lake_overrun_seconds", one.overruns_in_s, name)
+                if one.behind_s is not None:
+                    sheet.put("jobq_lake_behind_seconds", one.behind_s, name)
         except UnavailableError:
             raise
         except JobqError as error:

@@ -132,9 +132,11 @@ def test_labels_beyond_the_bound_are_one():
     for number in range(MOST_LABELS + 5):
         sheet.put("jobq_queue_dead", 1, f"q{number}")
         sheet.put("jobq_queue_oldest_seconds", number, f"q{number}")
+        sheet.put("jobq_lake_overrun_seconds", number, f"q{number}")
     assert len(sheet.rows["jobq_queue_dead"]) == MOST_LABELS + 1
     assert sheet.rows["jobq_queue_dead"]["other",] == 5
     assert sheet.rows["jobq_queue_oldest_seconds"]["other",] == MOST_LABELS + 4
+    assert sheet.rows["jobq_lake_overrun_seconds"]["other",] == MOST_LABELS, "the soonest"
 
 
 def asked(path):

@@ -235,6 +235,7 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     scraped = visitor.get("/metrics", headers={"authorization": "Bearer x"}).text
     assert 'jobq_lake_behind_events{queue="low"} 1.0' in scraped
     assert 'jobq_lake_overrun_seconds{queue="low"} ' in scraped
+    assert 'jobq_lake_behind_seconds{queue="low"} ' in scraped
     found = lake.outcomes(Span(now - 168 * HOUR, now), "low")
     assert [(one.done, one.failed, one.dead) for one in found] == [(0, 0, 1), (1, 0, 0), (1, 1, 0)]
     assert [one.run_p95_ms for one in found] == [20, 20, 20] and found[0].wait_p95_ms == 1980

@@ -92,7 +92,7 @@ class QueueBacklog(NamedTuple):
     """How far the lake is behind one queue's events. dropped: how many of them were trimmed.
 
     overruns_in_s: when the stream drops events that the lake doesn't have, if they come as fast as since the lake's
-    newest one; None if nothing is unread or the lake has none of the queue.
+    newest one, which is behind_s old; None if nothing is unread or the lake has none of the queue.
     """
 
     queue: str
@@ -101,6 +101,7 @@ class QueueBacklog(NamedTuple):
     backlog: int
     dropped: int
     overruns_in_s: float | None = None
+    behind_s: float | None = None
 
 
 def backlog(
@@ -132,8 +133,12 @@ def backlog(
         place = place._replace(n=min(place.n, now.n))
         gone = max(0, min(now.n, now.dropped) - place.n) if queue in places else 0
         behind = now.n - place.n if queue in places else now.length
-        seconds = round(near[queue].seconds, 1) if queue in near else None
-        found.append(QueueBacklog(queue, place.id, place.n, behind, gone, seconds))
+        seconds = (
+            [round(at, 1) for at in (near[queue].seconds, near[queue].lag_s)]
+            if queue in near
+            else ()
+        )
+        found.append(QueueBacklog(queue, place.id, place.n, behind, gone, *seconds))
     return found
 
 

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from jobq.errors import JobqError, LakeError
 from jobq.extras import install
 from jobq.metrics.exposition import metrics_page
+from jobq.metrics.names import LakeBehind
 from jobq.metrics.of_queues import QueueExporter
 from jobq.metrics.serving import PageRequest
 from jobq.web.access.identity import UserRole
@@ -53,8 +54,8 @@ class WebExporter:
         behind = self._behind if site.settings.lake else None
         self.page = metrics_page(QueueExporter(site.client, lake=behind).families)
 
-    def _behind(self) -> dict[str, tuple[int, float | None]]:
-        """Queue -> events that the lake hasn't taken, seconds until it overruns. LakeError if that can't be read."""
+    def _behind(self) -> dict[str, LakeBehind]:
+        """Queue -> what the lake hasn't taken of it. LakeError if that can't be read."""
         try:
             from jobq.pipeline.lake.inspection import backlog
             from jobq.pipeline.lake.lake import Lake
@@ -62,7 +63,9 @@ class WebExporter:
             raise LakeError(f"its backlog needs {error.name}; {install('spark')}") from error
         lake = Lake.open(self._settings.lake, self._settings.storage)
         found = backlog(lake, self._client, source=self._settings.source)
-        return {one.queue: (one.backlog, one.overruns_in_s) for one in found}
+        return {
+            one.queue: LakeBehind(one.backlog, one.overruns_in_s, one.behind_s) for one in found
+        }
 
 
 @page("/healthz", role=UserRole.NONE)

@@ -206,6 +206,7 @@ def test_overrun_is_told_in_seconds_before_anything_is_lost(ingest, lake, valkey
     add(11, 70)
     [behind] = inspection.backlog(lake, valkey_client)
     assert behind.overruns_in_s == pytest.approx(100 * 40 / 60, rel=0.5)
+    assert behind.overruns_in_s < behind.behind_s, "as the alert JobqLakeBehind asks"
     one = ingest.events().overruns["low"]
     assert (one.unread, one.kept, one.is_near) == (60, 100, True)
     assert one.seconds == pytest.approx(one.lag_s * 40 / 60)
