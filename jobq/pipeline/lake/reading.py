@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from jobq.durations import counted
+from jobq.errors import LakeError
 from jobq.pipeline.lake.files import (
     LAST_DAY,
     LiveFile,
@@ -150,6 +152,13 @@ def _parquet(spark: SparkSession, lake: Lake, table: LakeTable, paths: list[str]
     schema = struct(table.columns).add("dt", "date")
     if not paths:
         return spark.createDataFrame([], schema)
+    # Spark passes over a missing file in silence.
+    gone = [path for path in paths if not os.path.exists(path)]
+    if gone:
+        raise LakeError(
+            f"{table.name}: {counted(len(gone), 'file')} of the lake can't be found, such as {gone[0]}; read again if "
+            "a vacuum has just run, else restore what was lost: 'jobq lake check' names each"
+        )
     # Brackets and stars in the folder's name are no pattern.
     reader = spark.read.schema(f"{ddl(table.columns)}, dt DATE").option("__globPaths__", "false")
     return reader.option("basePath", lake.below(table.name).uri).parquet(*paths)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobq.cli import main
+from jobq.errors import LakeError
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
@@ -58,8 +59,15 @@ def test_expire_drops_nothing_when_the_rollups_cannot_count_the_events(
     ingest.events()
     [file] = Path(lake.below("events").uri).glob("*/*.parquet")
     content = file.read_bytes()
-    file.write_bytes(b"?" * len(content))
     words = ["lake", "expire", "--lake", lake.store.uri, "--older-than", "1d", "--yes"]
+    file.unlink()
+    assert main(words) == 1
+    told = capsys.readouterr().err
+    assert f"1 file of the lake can't be found, such as {file}" in told
+    assert "nothing was dropped" in told
+    with pytest.raises(LakeError, match="can't be found"):
+        read(kept_spark, lake)
+    file.write_bytes(b"?" * len(content))
     assert main(words) == 1
     told = capsys.readouterr().err
     assert "3 events of 1 day " in told
