@@ -6,7 +6,8 @@ events, a fifth of the lake's, are ingested from streams of a server. The cost o
 lakes, so that the start of Python and of a JVM, which costs the same at every size, isn't in it.
 
 The refresh of job_runs and rollup_hourly after one million further events is measured beside each lake: it has to cost
-the same beside a large one.
+the same beside a large one. Each run has a JVM of its own, which has refreshed the same small lake before. The lakes
+take turns, the first turn from the smallest, the next from the largest, and the least of the runs counts.
 
 What was measured is kept by size and step. --report writes all of it into docs/guides/spark/scale.md.
 """
@@ -24,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import psutil
@@ -62,8 +64,9 @@ STEPS = {
     "report": "`jobq report all --html`",
 }
 ON_SPARK = ("rollup", "report")
-#: Measured apart from the other steps, for the same number of events beside each lake.
-REFRESH = "refresh"
+#: Measured apart from the other steps, for the same number of events beside each lake: how often, and the events of
+#: the small lake.
+REFRESH, TURNS, SMALL = "refresh", 2, 200_000
 WEIGHTS = {
     "Redis": "in a stream of Redis", "lake, ingested": "in the lake, as ingested",
     "lake, compacted": "in the lake, compacted", "job_runs": "in `job_runs`, for each event",
@@ -130,14 +133,14 @@ def made(lake: Lake, size: int) -> int:
 
 
 def appended(
-    lake: Lake, *, part: tuple[float, float], seed: int, day: int = 0, apart: int = 0
-) -> int:
-    """Commit a batch of events of a part of a day, as an ingest would; return their number.
+    lake: Lake, *, part: tuple[float, float], seed: int, day: int = 0, apart: int = 0, count: int = BATCH
+) -> int:  # fmt: skip
+    """Commit a batch of about `count` events of a part of a day, as an ingest would; return their number.
 
     apart: attempts of one part end in the next one. With different numbers, no two of a queue have the same place.
     """
     table = events(
-        round(BATCH / PER_MESSAGE), seed=seed, days=1, part=part, start_ms=START_MS + day * DAY_MS
+        round(count / PER_MESSAGE), seed=seed, days=1, part=part, start_ms=START_MS + day * DAY_MS
     )
     seq = pc.add(table["entry_seq"], pa.scalar(apart * 100_000, pa.int32()))
     at = table.schema.get_field_index("entry_seq")
@@ -152,22 +155,55 @@ def appended(
 
 
 def refreshed(sizes: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The refresh after a million new events beside a lake of each size; one session, whose start counts for none."""
+    """The refresh after a million new events beside a lake of each size."""
     path = FOLDER / "scale"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    older: dict[int, int] = {}
     with spark_session() as spark:
-        for size in sizes:
-            shutil.rmtree(path, ignore_errors=True)
-            lake = Lake.create(str(path))
-            older = made(lake, size)
+        for size in (0, *sizes):
+            lake = Lake.create(str(path / str(size)))
+            count = BATCH if size else SMALL
+            older[size] = (
+                made(lake, size) if size else appended(lake, part=_DAY, seed=0, count=count)
+            )
             rollup.refresh(lake, spark)
-            count = appended(lake, part=(0.0, 1.0), seed=20_000, day=1)
+            new = appended(lake, part=_DAY, seed=20_000, day=1, count=count)
+    runs: dict[int, list[Spent]] = {size: [] for size in sizes}
+    for turn in range(TURNS):
+        for size in sizes[:: -1 if turn % 2 else 1]:
+            line = [
+                sys.executable,
+                "-m",
+                "bench.scale",
+                "--refresh",
+                str(path / "0"),
+                str(path / str(size)),
+            ]
+            done = subprocess.run(line, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+            runs[size].append(Spent(*json.loads(done.stdout.splitlines()[-1])))
+            cpu = runs[size][-1].cpu_s
+            print(f"refresh beside {older[size]:,} events: {cpu:.1f} s of CPU", flush=True)
+    for size, some in runs.items():
+        step = {"events": new, "older": older[size], "engine": "spark", **min(some)._asdict()}
+        yield size, step
+    shutil.rmtree(path)
+
+
+_DAY = (0.0, 1.0)
+
+
+def refreshed_once(small: Path, path: Path) -> Spent:
+    """One refresh of a copy of a lake, after one of a copy of a small lake, in one session."""
+    with spark_session() as spark, TemporaryDirectory(dir=FOLDER) as folder:
+        for one in (small, path):
+            copy = Path(folder, one.name)
+            shutil.copytree(one, copy)
+            lake = Lake.open(str(copy))
             before, started = used_s(), time.monotonic()
             rollup.refresh(lake, spark)
-            one = Spent(used_s() - before, time.monotonic() - started, 0, 0)
-            step = {"events": count, "older": older, "engine": "spark", **one._asdict()}
-            print(f"refresh beside {older:,} events: {one.cpu_s:.1f} s of CPU", flush=True)
-            yield size, step
-    shutil.rmtree(path)
+            spent = Spent(used_s() - before, time.monotonic() - started, 0, 0)
+        return spent
 
 
 def ingested(path: Path, size: int, engine: str, sizes: dict[str, float]) -> tuple[int, Spent]:
@@ -344,7 +380,11 @@ def main() -> None:
     known = (*STEPS, REFRESH)
     parser.add_argument("--steps", default=",".join(known), help="comma-separated")
     parser.add_argument("--report", action="store_true", help="only write what is known")
+    parser.add_argument("--refresh", nargs=2, type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.refresh:
+        print(json.dumps(refreshed_once(*chosen.refresh)))
+        return
     steps = chosen.steps.split(",")
     if unknown := set(steps) - set(known):
         parser.error(f"no step {', '.join(sorted(unknown))}; take of {', '.join(known)}")
@@ -361,8 +401,7 @@ def main() -> None:
             for name, weight in found["sizes"][str(size)]["bytes"].items():
                 print(f"{weight:.1f} {WEIGHTS[name]}", flush=True)
             RESULTS.write_text(json.dumps(found))
-        # The session gets quicker with use: the largest lake comes first, so that its refresh isn't flattered.
-        for size, step in refreshed(sorted(chosen.sizes, reverse=True)) if REFRESH in steps else ():
+        for size, step in refreshed(sorted(chosen.sizes)) if REFRESH in steps else ():
             empty = {"events": step["older"], "steps": {}, "bytes": {}}
             found["sizes"].setdefault(str(size), empty)[REFRESH] = step
             RESULTS.write_text(json.dumps(found))

@@ -27,6 +27,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 #: Names of rows that a note lists.
 MOST_NAMED = 3
 PREVIOUS = "previous"
+#: What a note of the earlier range begins with.
+EARLIER = "Earlier range:"
 _SHARE = ReportColumn("share", "", "share")
 
 
@@ -54,7 +56,7 @@ def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) ->
     keyed, keyed_before = _keyed(result.report, query), _keyed(result.report, before)
     rows = {keyed_before(row): row for row in earlier.rows}
     mine = {keyed(row) for row in result.rows}
-    notes = list(result.notes)
+    notes = [*result.notes, *(f"{EARLIER} {note}" for note in earlier.notes)]
     if earlier.more:
         notes.append(
             f"The earlier range has more than {query.limit:,} rows: new rows may be in it."

@@ -99,6 +99,8 @@ def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
     whole: dict[str, Any] = {
         "since": iso(query.since), "until": iso(query.until), "queues": list(query.queues)
     }  # fmt: skip
+    if query.source:
+        whole["source"] = query.source
     if query.compared:
         since, until = query.compared
         whole["compared"] = {"since": iso(since), "until": iso(until)}

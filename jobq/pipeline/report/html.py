@@ -164,10 +164,11 @@ def _header(single: str, query: ReportQuery, seen: EventsSeen, compared: str) ->
     queues = ", ".join(seen.queues[:8]) + (
         f" and {len(seen.queues) - 8} more" if len(seen.queues) > 8 else ""
     )
+    server = f", server {text(query.source)}" if query.source else ""
     return (
         f"<header><h1>{text(single or 'What the jobs did')}</h1>"
         f'<p class="soft">{_when(query.since, query)} to {_when(query.until, query)} ({text(query.zone)}), '
-        f"{seen.events:,} events of {text(queues)}</p>"
+        f"{seen.events:,} events of {text(queues)}{server}</p>"
         + (f'<p class="compared">{text(compared)}</p>' if compared else "")
     )
 

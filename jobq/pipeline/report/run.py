@@ -7,7 +7,7 @@ cached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -80,8 +80,9 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 def events_view(spark: SparkSession, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Register the temporary view `events` for the length of the context: the events of the query's range and queues.
 
-    Beside READ_COLUMNS it has `first_wait_ms`: how long a message waited for its first run. It is null for every other
-    event, and for a run after a snooze, which costs no attempt. The view `rollup_hours` is there, without rows.
+    Beside READ_COLUMNS it has `first_wait_ms`: how long a message waited for its first run, or for its first one since
+    it was revived. It is null for every other event, and for a run after a snooze, which costs no attempt. The view
+    `rollup_hours` is there, without rows.
     """
     with report_views(spark, read, query) as (seen, _):
         yield seen
@@ -96,12 +97,12 @@ def report_views(
     if read.rollups and query.since < read.rollups.before:
         part = ExpiredPart(spark, read.rollups, query)
     chosen = _chosen(read.between(query.since, query.until), query)
-    seen, snoozed = _looked_over(chosen)
+    seen, kinds = _looked_over(chosen)
     seen = _with_hours(seen, part.seen()) if part else seen
     _check_queues(read, query, seen, part)
     if not seen.events:
         raise PipelineError(_nothing(read, query))
-    events = _with_first_wait(chosen, snoozed)
+    events = _with_first_wait(chosen, kinds)
     if read.dear:
         events = events.cache()
     events.createOrReplaceTempView("events")
@@ -147,14 +148,20 @@ def _chosen(source: DataFrame, query: ReportQuery) -> DataFrame:
     return of_queues(source.where((at >= f.lit(query.since)) & (at < f.lit(query.until))), query)
 
 
-def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, bool]:
+#: Kinds of events that change what the first run of a message waits for.
+_SNOOZED, _REVIVED = "snoozed", "revived"
+
+
+def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, set[str]]:
+    """Return what the range has, and which of those kinds."""
     from pyspark.sql import functions as f
 
     rows = (
         chosen.groupBy("queue")
         .agg(
             f.count("*").alias("events"), f.min("finished_at").alias("first"),
-            f.max("finished_at").alias("last"), f.count_if(f.col("kind") == "snoozed").alias("snoozed"),
+            f.max("finished_at").alias("last"),
+            *(f.count_if(f.col("kind") == kind).alias(kind) for kind in (_SNOOZED, _REVIVED)),
         ).toArrow().to_pylist()
     )  # fmt: skip
     nothing = datetime.fromtimestamp(0, UTC)
@@ -164,16 +171,24 @@ def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, bool]:
         max((row["last"] for row in rows), default=nothing),
         tuple(sorted(row["queue"] for row in rows)),
     )
-    return seen, any(row["snoozed"] for row in rows)
+    return seen, {kind for kind in (_SNOOZED, _REVIVED) if any(row[kind] for row in rows)}
 
 
-def _with_first_wait(chosen: DataFrame, snoozed: bool) -> DataFrame:
+def _with_first_wait(chosen: DataFrame, kinds: Set[str]) -> DataFrame:
     from pyspark.sql import functions as f
 
     events = chosen.select(*READ_COLUMNS, "wait_ms")
     first = f.expr(f"CASE WHEN {FIRST_RUN} THEN wait_ms END")
-    if snoozed:
-        again = events.where("kind = 'snoozed'").groupBy("queue", "mid")
+    if _REVIVED in kinds:
+        revived = events.where(f"kind = '{_REVIVED}'").groupBy("queue", "mid")
+        times = revived.agg(f.collect_list("finished_at").alias("revivals"))
+        events = events.join(times, ["queue", "mid"], "left")
+        # A later message with the same mid is enqueued after them.
+        last = "array_max(filter(revivals, at -> at BETWEEN enqueued_at AND started_at))"
+        wait = f"coalesce(timestampdiff(MILLISECOND, {last}, started_at), wait_ms)"
+        first = f.expr(f"CASE WHEN {FIRST_RUN} THEN {wait} END")
+    if _SNOOZED in kinds:
+        again = events.where(f"kind = '{_SNOOZED}'").groupBy("queue", "mid")
         since = again.agg(f.min("finished_at").alias("snoozed_at"))
         events = events.join(since, ["queue", "mid"], "left")
         first = f.when(f.expr("snoozed_at IS NULL OR started_at < snoozed_at"), first)

@@ -39,13 +39,24 @@ def in_range(rows: Rows, query: ReportQuery) -> Rows:
         if one["kind"] == "snoozed":
             key = one["queue"], one["mid"]
             snoozed[key] = min(snoozed.get(key, one["finished_at"]), one["finished_at"])
+    revived = _by([one for one in rows if one["kind"] == "revived"], "queue", "mid")
     made = []
     for one in rows:
         again = snoozed.get((one["queue"], one["mid"]))
         is_first = one["kind"] in FIRST and one["attempt"] == 1
         late = again is not None and (one["started_at"] is None or one["started_at"] >= again)
-        made.append({**one, "first": one["wait_ms"] if is_first and not late else None})
+        first = _waited(one, revived.get((one["queue"], one["mid"]), ()))
+        made.append({**one, "first": first if is_first and not late else None})
     return made
+
+
+def _waited(run: dict[str, Any], revived: Sequence[dict[str, Any]]) -> int | None:
+    """How long the run's message waited: since its newest revival, if it has one."""
+    begun, ran = run["enqueued_at"], run["started_at"]
+    if begun is None or ran is None:
+        return None if run["wait_ms"] is None else int(run["wait_ms"])
+    times = [one["finished_at"] for one in revived if begun <= one["finished_at"] <= ran]
+    return (ran - max(times)) // timedelta(milliseconds=1) if times else int(run["wait_ms"])
 
 
 def _by(rows: Rows, *names: str) -> dict[tuple[Any, ...], Rows]:

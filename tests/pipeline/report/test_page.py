@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import io
+import json
 import os
 import re
 from dataclasses import replace
@@ -18,7 +19,7 @@ import pytest
 
 from jobq.observe.chart import HEIGHT, LEFT, RIGHT, WIDTH
 from jobq.pipeline.report.compare import KEYS, change, compared, with_comparison
-from jobq.pipeline.report.formats import is_number, spreadsheet
+from jobq.pipeline.report.formats import document, is_number, spreadsheet
 from jobq.pipeline.report.html import cards, page
 from jobq.pipeline.report.plots import plot
 from jobq.pipeline.report.query import ReportQuery
@@ -287,8 +288,8 @@ def test_figures_are_beside_those_of_the_earlier_range():
     zero = dict.fromkeys((one.name for one in RUN.columns), 0)
     now = [zero | key | {"attempts": 30, "p95_us": 3_000_000}, zero | key | {"job": "app.new"}]
     then = [zero | key | {"attempts": 40, "p95_us": 2_000_000}, zero | key | {"job": "app.gone"}]
-    made = compared(ReportResult(RUN, now), COMPARED, ReportResult(RUN, then))
-    assert made.notes == ["Only in the earlier range: low/app.gone."]
+    made = compared(ReportResult(RUN, now), COMPARED, ReportResult(RUN, then, ["Cut at noon."]))
+    assert made.notes == ["Earlier range: Cut at noon.", "Only in the earlier range: low/app.gone."]
     said = page([made], COMPARED, SEEN)
     assert "3 s<small>2 s ↑ 50.0 %</small>" in said and "30<small>40 ↓ 25.0 %</small>" in said
     assert said.count("<small>new</small>") == sum(map(is_number, RUN.columns))
@@ -306,13 +307,22 @@ def test_figures_are_beside_those_of_the_earlier_range():
     assert "Nothing to compare with" in nothing and "<small>" not in nothing
 
 
+def test_page_and_json_name_the_server_when_a_report_is_of_one_source():
+    of_eu, result = replace(ASKED, source="e<u"), ReportResult(RUN, [])
+    assert ", server e&lt;u</p>" in page([result], of_eu, SEEN)
+    assert json.loads(document([result], of_eu))["source"] == "e<u"
+    assert "server" not in page([result], ASKED, SEEN).partition("</header>")[0]
+    assert "source" not in json.loads(document([result], ASKED))
+
+
 def test_comparison_says_when_the_limit_cut_the_earlier_range_and_names_no_hour():
     by_name = {one.report.name: one for one in full()}
     cut = compared(by_name["run"], COMPARED, replace(by_name["run"], more=True))
     assert cut.notes[-1] == "The earlier range has more than 1,000 rows: new rows may be in it."
     hours = by_name["heatmap"]
     alone = compared(replace(hours, rows=hours.rows[:1]), COMPARED, hours)
-    assert alone.notes == hours.notes and alone.earlier and alone.earlier.pairs == [hours.rows[0]]
+    assert alone.notes == [*hours.notes, *(f"Earlier range: {one}" for one in hours.notes)]
+    assert alone.earlier and alone.earlier.pairs == [hours.rows[0]]
     head = next(csv.reader(io.StringIO(spreadsheet(alone))))
     assert "per_hour_before" in head and "hour_before" not in head
 

@@ -110,6 +110,7 @@ def test_source_keeps_a_report_to_the_queues_of_one_server(report, tmp_path):
     assert sorted(row["queue"] for row in rows) == ["{eu}high", "{eu}low"]
     (row,) = json.loads(report("run", "--queues", "low", *of_eu).out)["rows"]
     assert row["queue"] == "{eu}low"
+    assert json.loads(ended.out)["source"] == "eu"
     assert "leave it out with --live" in report("run", "--live", "--source", "eu").err
 
 

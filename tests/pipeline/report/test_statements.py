@@ -12,6 +12,8 @@ from pyspark.testing import assertDataFrameEqual
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import REPORTS, named
 from jobq.pipeline.report.run import EventSource, events_view, frame
+from jobq.pipeline.schema import EVENT_COLUMNS
+from tests.pipeline.report.reference import in_range
 from tests.pipeline.report.rows import ASKED, NOON, answered, at, event, recovered, source, viewed
 from tests.pipeline.report.samples import deviate, side
 
@@ -94,6 +96,26 @@ def test_wait_leaves_out_what_ran_again_after_a_snooze(spark):
     check(spark, "wait", events, [
         ("low", "app.send", 2, 1000, 3000, 3000, 3000), ("high", "app.send", 1, 1000, 1000, 1000, 1000),
     ])  # fmt: skip
+
+
+def test_wait_counts_from_the_revival_when_a_dead_message_was_put_back(spark):
+    life = {"mid": "a", "enqueued_at": at(0)}
+    told = {"run": None, "job": None, "attempt": 0, "error": None}
+    events = [
+        event("dead", end=11, wait=10, **life), event("revived", mid="a", end=500, **told),
+        event("dead", end=504, wait=503, **life), event("revived", mid="a", end=900, **told),
+        event("retry", end=906, wait=905, **life), event(end=990, wait=989, **life | {"attempt": 2}),
+        # Another message, with the same mid, and one of another queue.
+        event(mid="a", end=1000, wait=7), event(mid="a", queue="high", end=1001, wait=990),
+    ]  # fmt: skip
+    check(spark, "wait", events, [
+        ("high", "app.send", 1, 990_000, 990_000, 990_000, 990_000),
+        ("low", "app.send", 4, 5_000, 10_000, 10_000, 10_000),
+    ])  # fmt: skip
+    rows = [dict(zip((one.name for one in EVENT_COLUMNS), row, strict=True)) for row in events]
+    assert [one["first"] for one in in_range(rows, ASKED) if one["first"]] == [
+        10_000, 3_000, 5_000, 7_000, 990_000
+    ]  # fmt: skip
 
 
 def test_schedules_are_late_until_their_calls_start(spark):
