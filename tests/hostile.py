@@ -26,14 +26,52 @@ NO_NUMBERS = frozenset(HOSTILE) - {"", "-1", "-0", "0", "9" * 16, str(2**63), st
 CORRUPT = (b"bogus", b"", b"-5", b"1e400", b"nan", b"\xff\xfe")
 SCORES = ("-inf", "inf", "-5", "1.5", "1e300")
 LAST_ID = "18446744073709551615-18446744073709551615"
-#: Of the whole server, but for how long keys still live.
+#: Of the database, but for how long keys still live.
 _DIGEST = """
-local names, parts = redis.call('KEYS', '*'), {}
-table.sort(names)
-for i, name in ipairs(names) do
-  parts[i] = name .. redis.call('DUMP', name) .. tostring(redis.call('PTTL', name) >= 0)
+local function digest()
+  local names, parts = redis.call('KEYS', '*'), {}
+  table.sort(names)
+  for i, name in ipairs(names) do
+    parts[i] = name .. redis.call('DUMP', name) .. tostring(redis.call('PTTL', name) >= 0)
+  end
+  return redis.sha1hex(table.concat(parts))
 end
-return redis.sha1hex(table.concat(parts))
+"""
+#: Copies every key to the other database ARGV[1], where they live for ever; how long they live here is noted there.
+_KEEP = """
+local kept, lives = ARGV[1], {}
+local names = redis.call('KEYS', '*')
+redis.call('SELECT', kept)
+redis.call('FLUSHDB')
+redis.call('SELECT', 0)
+for _, name in ipairs(names) do
+  lives[name] = redis.call('PTTL', name)
+  redis.call('COPY', name, name, 'DB', kept)
+end
+redis.call('SELECT', kept)
+for name, left_ms in pairs(lives) do
+  if left_ms >= 0 then
+    redis.call('PERSIST', name)
+    redis.call('HSET', 'how long keys live', name, math.max(left_ms, 1))
+  end
+end
+"""
+#: Copies them back; where a digest is given, it answers the one of now, and does nothing if they are the same.
+_PUT_BACK = """
+local found
+if ARGV[2] then
+  found = digest()
+  if found == ARGV[2] then return found end
+end
+redis.call('FLUSHDB')
+redis.call('SELECT', ARGV[1])
+local lives = redis.call('HGETALL', 'how long keys live')
+for _, name in ipairs(redis.call('KEYS', '*')) do
+  if name ~= 'how long keys live' then redis.call('COPY', name, name, 'DB', 0) end
+end
+redis.call('SELECT', 0)
+for i = 1, #lives, 2 do redis.call('PEXPIRE', lives[i], lives[i + 1]) end
+return found
 """
 
 
@@ -51,6 +89,7 @@ class Raw:
     def __init__(self, redis: Any) -> None:
         self.redis = redis
         self._known: set[str] = set()
+        self._shas: dict[str, str] = {}
 
     def __call__(self, script: Script, keys: Iterable[str], args: Iterable[Any]) -> bool:
         """Whether the script took it."""
@@ -61,27 +100,40 @@ class Raw:
             return False
         return True
 
+    def each(
+        self, calls: Iterable[tuple[Script, Iterable[str], Iterable[Any]]], kept: int, before: bytes
+    ) -> list[tuple[bool, bytes]]:
+        """Each call on what is kept, in one round trip: whether the script took it, and the digest of what it left."""
+        pipe = self.redis.pipeline(transaction=False)
+        for script, keys, args in calls:
+            keys = tuple(keys)
+            pipe.evalsha(self._loaded(script), len(keys), *keys, *args)
+            pipe.evalsha(self._sha(_DIGEST + _PUT_BACK), 0, kept, before)
+        replies = pipe.execute(raise_on_error=False)
+        taken = [not isinstance(reply, refused.RedisError) for reply in replies[::2]]
+        return list(zip(taken, replies[1::2], strict=True))
+
     def digest(self) -> bytes:
         """The same as long as nothing changes."""
-        found: bytes = self.redis.eval(_DIGEST, 0)
+        found: bytes = self._run(_DIGEST + "return digest()")
         return found
 
-    def state(self) -> dict[bytes, tuple[bytes, int]]:
-        """Every key, and how long it lives."""
-        names = self.redis.keys()
-        pipe = self.redis.pipeline(transaction=False)
-        for name in names:
-            pipe.dump(name).pttl(name)
-        replies = pipe.execute()
-        return dict(zip(names, zip(replies[::2], replies[1::2], strict=True), strict=True))
+    def state(self, kept: int = 1) -> int:
+        """Every key, and how long it lives, kept in another database of the server until it is emptied."""
+        self._run(_KEEP, kept)
+        return kept
 
-    def put_back(self, state: Mapping[bytes, tuple[bytes, int]]) -> None:
+    def put_back(self, kept: int) -> None:
         """Make it so again."""
-        pipe = self.redis.pipeline(transaction=False)
-        pipe.flushall()
-        for name, (value, ttl) in state.items():
-            pipe.restore(name, max(0, ttl), value)
-        pipe.execute()
+        self._run(_PUT_BACK, kept)
+
+    def _run(self, text: str, *args: Any) -> Any:
+        return self.redis.evalsha(self._sha(text), 0, *args)
+
+    def _sha(self, text: str) -> str:
+        if text not in self._shas:
+            self._shas[text] = self.redis.script_load(text)
+        return self._shas[text]
 
     def _loaded(self, script: Script) -> str:
         if script.sha not in self._known:
@@ -107,17 +159,24 @@ def refuses_whole(raw: Raw, script: Script, call: Call, *, stays: bool = False) 
         *((call.keys, args) for args in spoilt(call.args)),
         *((keys, call.args) for keys in ((), call.keys[1:], call.keys[:-1], (*call.keys, "more"))),
     ]
-    reads = "no-writes" in flags(script)
     whole, before = raw.state(), raw.digest()
+    if not stays:
+        spoilt_scripts = [(script, keys, args) for keys, args in spoilt_calls]
+        for (_, keys, args), (taken, after) in zip(
+            spoilt_scripts, raw.each(spoilt_scripts, whole, before), strict=True
+        ):
+            assert taken or after == before, changed(script, keys, args)
+        return
     for keys, args in spoilt_calls:
         if not raw(script, keys, args):
-            assert raw.digest() == before, (
-                f"{script.name}{args!r:.300} with {len(keys)} keys was refused and changed something"
-            )
-        elif not reads:
-            if not stays:
-                raw.put_back(whole)
+            assert raw.digest() == before, changed(script, keys, args)
+        elif "no-writes" not in flags(script):
             before = raw.digest()
+
+
+def changed(script: Script, keys: tuple[str, ...], args: tuple[Any, ...]) -> str:
+    """What is said of a call that was refused too late."""
+    return f"{script.name}{args!r:.300} with {len(keys)} keys was refused and changed something"
 
 
 def refuses_what_is_no_number(raw: Raw, script: Script, call: Call) -> None:
@@ -191,17 +250,19 @@ def raises_before_it_writes(
     whole = raw.state()
     for one in corruptions:
         one.make()
-        corrupt, before = raw.state(), raw.digest()
-        for script, call in calls.items():
-            if one.key and one.key not in call.keys:
-                continue
-            if not raw(script, call.keys, call.args):
-                assert raw.digest() == before, (
-                    f"{one.what}: {script.name} raised and changed something"
-                )
-            elif "no-writes" not in flags(script):
-                raw.put_back(corrupt)
-                before = raw.digest()
+        corrupt, before = raw.state(2), raw.digest()
+        touched = [
+            (script, call.keys, call.args)
+            for script, call in calls.items()
+            if not one.key or one.key in call.keys
+        ]
+        for (script, *_), (taken, after) in zip(
+            touched, raw.each(touched, corrupt, before), strict=True
+        ):
+            assert taken or after == before, (
+                f"{one.what}: {script.name} raised and changed something"
+            )
+            assert after == before or "no-writes" not in flags(script), f"{script.name} wrote"
         raw.put_back(whole)
 
 
