@@ -158,7 +158,7 @@ def ingest(
             ):  # fmt: skip
                 lost, near = lost or bool(found.lost), near or bool(found.overruns)
                 if every is None or not found.is_empty:
-                    _say_round(session, lake, found)
+                    _say_round(session, lake, found, engine)
         finally:
             engine.close()
     return not (lost or (near and every is None))
@@ -187,12 +187,15 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
         session.note(f"{batch.table}: {batch.rows:,} rows committed; there are more")
 
 
-def _say_round(session: Session, lake: Lake, found: IngestRound) -> None:
+def _say_round(session: Session, lake: Lake, found: IngestRound, engine: Engine) -> None:
     from jobq.pipeline.engine import WHERE
 
+    where = WHERE[found.engine]
+    if len(set(found.engines.values())) > 1:
+        where = ", ".join(f"{part} {WHERE[used]}" for part, used in found.engines.items())
     text = (
         f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead in {found.batches:,} batches, "
-        f"{WHERE[found.engine]}"
+        f"{where}{engine.rule}"
     )
     if found.audit:
         text += f"; {found.audit:,} entries of the audit log"
@@ -202,6 +205,7 @@ def _say_round(session: Session, lake: Lake, found: IngestRound) -> None:
         **found._asdict(),
         "lost": dict(found.lost),
         "overruns": overruns,
+        "engines": dict(found.engines),
     }
     session.say(record, "nothing new" if found.is_empty else text)
 
@@ -287,8 +291,8 @@ def compact(
         turns = RepeatedLock(lake, wait_s=wait, enough=ending)
         try:
             done = upkeep.compact(
-                lake, engine=engine, target=target_mb << 20, on_compacted=lambda one: _say_compacted(session, one),
-                enough=ending, alone=turns,
+                lake, engine=engine, target=target_mb << 20, enough=ending, alone=turns,
+                on_compacted=lambda one: _say_compacted(session, one, engine),
             )  # fmt: skip
             if not done:
                 session.note("every day is compact")
@@ -303,6 +307,7 @@ def compact(
 
 
 def _roll_up(session: Session, lake: Lake, engine: Engine) -> None:
+    from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import rollup
     from jobq.pipeline.lake.tables import JOB_RUNS
     from jobq.pipeline.sessions import failures, words_of
@@ -316,16 +321,19 @@ def _roll_up(session: Session, lake: Lake, engine: Engine) -> None:
             f"job_runs and rollup_hourly stay as they were, the days are compact: {words_of(error)}"
         ) from error
     for name, rows in made.items():
-        session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows written")
+        session.say(
+            {"table": name, "rows": rows, "engine": "spark"},
+            f"{name}: {rows:,} rows written, {WHERE['spark']}",
+        )
 
 
-def _say_compacted(session: Session, one: Compacted) -> None:
+def _say_compacted(session: Session, one: Compacted, engine: Engine) -> None:
     from jobq.pipeline.engine import WHERE
 
     session.say(
         one._asdict(),
         f"{one.table} {one.dt}: {one.rows:,} rows, {one.files_before:,} files to {one.files:,}, "
-        f"{one.bytes_before:,} bytes to {one.bytes:,}, {WHERE[one.engine]}",
+        f"{one.bytes_before:,} bytes to {one.bytes:,}, {WHERE[one.engine]}{engine.rule}",
     )
 
 
@@ -335,12 +343,16 @@ def _say_compacted(session: Session, one: Compacted) -> None:
 @wait_option
 def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None:
     """Delete files that were replaced, expired or never committed. Older versions can no longer be read."""
+    from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
 
     with locked(lake, wait_s=wait):
         for table, files in upkeep.vacuum(lake, older_than).items():
-            session.say({"table": table, "files": files}, f"{table}: {files:,} files deleted")
+            session.say(
+                {"table": table, "files": files, "engine": "local"},
+                f"{table}: {files:,} files deleted, {WHERE['local']}",
+            )
 
 
 @command("expire", "--lake ./lake --older-than 90d --yes", group=lake)
@@ -363,7 +375,7 @@ def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None
 @wait_option
 def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **given: Any) -> None:
     """Drop whole days of events; job_runs and rollup_hourly are kept. The next vacuum deletes the files."""
-    from jobq.pipeline.engine import Engine
+    from jobq.pipeline.engine import WHERE, Engine
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
 
@@ -382,11 +394,12 @@ def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **g
         engine.close()
     for one in done:
         text = f"{one.table}: {counted(one.rows, 'row')} of {counted(one.days, 'day')} before {one.before}"
-        session.say(one._asdict(), text)
+        session.say({**one._asdict(), "engine": "local"}, f"{text}, dropped {WHERE['local']}")
 
 
 def _count_first(session: Session, lake: Lake, engine: Engine, before: str, rollups: bool) -> None:
     """Have the rollups count events that are about to be dropped; PipelineError if they can't."""
+    from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import rollup
     from jobq.pipeline.sessions import words_of
 
@@ -404,6 +417,7 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
             f"{some} aren't in job_runs and rollup_hourly yet, and nothing was dropped: {words_of(error)}; "
             "run `jobq lake compact` and try again, or drop them uncounted with --no-rollups"
         ) from error
+    session.note(f"{some} were counted in job_runs and rollup_hourly first, {WHERE['spark']}")
 
 
 @command(
@@ -444,7 +458,7 @@ def erase(session: Session, lake: Lake, **given: Any) -> bool:
     continues with the next one, or with --resume. Reading an earlier version of a table is no longer possible.
     Exit code 1: there is nothing to erase.
     """
-    from jobq.pipeline.engine import Engine
+    from jobq.pipeline.engine import WHERE, Engine
     from jobq.pipeline.lake import erase as erasing
     from jobq.pipeline.lake.ingest import stopped_by_signals
     from jobq.pipeline.lake.lake import RepeatedLock
@@ -468,7 +482,7 @@ def erase(session: Session, lake: Lake, **given: Any) -> bool:
         used = engine.used
     if done is None:
         raise PipelineError("the erasure isn't done; 'jobq lake erase --resume' continues it")
-    where = "on executors" if used == "spark" else "in this process"
+    where = f"{WHERE[used]}{engine.rule}"
     text = ", ".join(f"{number:,} of {name}" for name, number in done.items() if number)
     session.say({"erased": done, "engine": used}, f"erased {where}: {text or 'no rows'}")
     return True

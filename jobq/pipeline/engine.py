@@ -68,6 +68,13 @@ class Engine:
         return "spark" if self._name == "spark" and rows else "local"
 
     @property
+    def rule(self) -> str:
+        """Say in brackets how `auto` chooses; empty for an engine that was chosen by name."""
+        if self._name != "auto":
+            return ""
+        return f" (auto: Spark from {self._spark_rows:,} rows, once started from {self._spark_rows // 20:,})"
+
+    @property
     def used(self) -> EngineName:
         """Return `spark` if any units ran on executors since the session's start, else `local`."""
         return "local" if self._spark is None else "spark"

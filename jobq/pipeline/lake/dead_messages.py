@@ -34,6 +34,7 @@ from jobq.pipeline.lake.store import LakeStore, remove_files
 from jobq.pipeline.lake.tables import DEAD, of_source, sourced
 from jobq.pipeline.lake.tombstones import TombstoneFiles, tombstone_files
 from jobq.pipeline.offsets import LogOffset, latest_time
+from jobq.pipeline.options import EngineName
 from jobq.pipeline.reading.live import QueueRows, cut_dead, dead_batches, dead_counts, newest_deaths
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
@@ -53,13 +54,13 @@ SHORTEST = 4
 
 def keep_dead(
     lake: Lake, client: Client, queues: Iterable[str], tolerating: Tolerating = nullcontext, source: str = "",
-    engine: Engine | None = None,
+    engine: Engine | None = None, ran: Callable[[EngineName], object] = lambda engine: None,
 ) -> int:  # fmt: skip
     """Store the dead messages that the lake doesn't have, and return their number.
 
     Raises CommitConflictError if another ingest stored some at the same time. Times of death after tomorrow are not
     jobq's and are skipped. tolerating: a context entered per queue; an error that it swallows skips that queue.
-    source: of the server. engine: runs the tasks that read and write.
+    source: of the server. engine: runs the tasks that read and write; ran: called with which it was, if there are any.
     """
     state = state_of(lake.table(DEAD.name), DEAD.app)
     own = replace(state, places=of_source(source, state.places))
@@ -77,7 +78,7 @@ def keep_dead(
     if not todo:
         return 0
     spans = {queue: (since[queue], at) for queue, at in todo.items()}
-    files, kept = _files_of(lake, client, spans, tolerating, source, engine or Engine("local"))
+    files, kept = _files_of(lake, client, spans, tolerating, source, engine or Engine("local"), ran)
     # The newest may have been revived or purged since; offsets only go forward.
     places = {
         sourced(source, queue): LogOffset(
@@ -143,7 +144,7 @@ def read_dead(unit: DeadUnit) -> DeadResult:
 
 def _files_of(
     lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating, source: str,
-    engine: Engine,
+    engine: Engine, ran: Callable[[EngineName], object],
 ) -> tuple[list[DataFile], list[str]]:  # fmt: skip
     """Have tasks write the files; return them and the queues that were read to their end."""
     found = [
@@ -158,7 +159,9 @@ def _files_of(
         for part in _shares(piece for one in some for piece in cut_dead(client, one, UNIT_ROWS)):
             own = {one.name: names[one.name] for one in part}
             units.append(DeadUnit(settings, store, tuple(part), own, known, erased))
-    results = list(engine.run(read_dead, units, sum(one.rows for one in found)))
+    rows = sum(one.rows for one in found)
+    ran(engine.chosen(rows))
+    results = list(engine.run(read_dead, units, rows))
     problems = {queue: one for result in results for queue, one in result.problems.items()}
     files = [file for result in results for file in result.files]
     try:

@@ -308,7 +308,7 @@ def _expected(plan: ReadPlan) -> int:
 
 
 class IngestRound(NamedTuple):
-    """The totals of one round. engine: spark if executors did any of it."""
+    """The totals of one round. engines: which one did each part; engine: spark if executors did any of it."""
 
     events: int = 0
     topics: int = 0
@@ -320,6 +320,15 @@ class IngestRound(NamedTuple):
     engine: EngineName = "local"
     overruns: Mapping[str, Overrun] = MappingProxyType({})
     audit: int = 0
+    engines: Mapping[str, EngineName] = MappingProxyType({})
+
+    def done_by(self, part: str, engine: EngineName) -> IngestRound:
+        """Return the same with the engine of a part: executors count if they did any of it."""
+        used: EngineName = "spark" if "spark" in (self.engines.get(part), engine) else engine
+        return self._replace(
+            engines={**self.engines, part: used},
+            engine="spark" if "spark" in (self.engine, engine) else "local",
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -331,13 +340,13 @@ class IngestRound(NamedTuple):
         lost = dict(self.lost)
         for name, number in batch.lost.items():
             lost[name] = lost.get(name, 0) + number
-        return self._replace(
+        found = self.done_by(batch.table, batch.engine) if batch.rows or batch.bad else self
+        return found._replace(
             **{batch.table: getattr(self, batch.table) + batch.rows},
             quarantined=self.quarantined + batch.bad,
             batches=self.batches + (batch.rows + batch.bad > 0 or bool(batch.lost or batch.remade)),
             lost=lost,
             remade=(*self.remade, *batch.remade),
-            engine="spark" if "spark" in (self.engine, batch.engine) else "local",
             overruns={**batch.overruns, **self.overruns},
         )
 
@@ -361,17 +370,15 @@ def one_round(
             told(batch)
     if not enough():
         # On a conflict another ingest has just stored them. The next round stores the rest.
+        used: list[EngineName] = []
         with suppress(CommitConflictError):
-            found = found._replace(
-                dead=dead_messages.keep_dead(
-                    ingest.lake,
-                    ingest.client,
-                    ingest.queues(),
-                    ingest.tolerating,
-                    ingest.options.source,
-                    ingest.engine,
-                )
-            )
+            kept = dead_messages.keep_dead(
+                ingest.lake, ingest.client, ingest.queues(), ingest.tolerating, ingest.options.source, ingest.engine,
+                used.append,
+            )  # fmt: skip
+            found = found._replace(dead=kept)
+        for engine in used:
+            found = found.done_by("dead", engine)
         if ingest.options.audit_log:
             with suppress(CommitConflictError):
                 kept = audit_entries.keep_audit(

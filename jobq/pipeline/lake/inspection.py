@@ -156,7 +156,9 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
         yield from (LakeFinding("fail", name, text) for _, text in wrong)
         if not wrong:
             where = WHERE[engine.chosen(rows)]
-            yield LakeFinding("ok", name, f"{len(files):,} files with {rows:,} rows, read {where}")
+            yield LakeFinding(
+                "ok", name, f"{len(files):,} files with {rows:,} rows, read {where}{engine.rule}"
+            )
         if name in KEYS:
             unread = {path for path, _ in wrong}
             yield from _unique(engine, store, table, [f for f in files if f.path not in unread])

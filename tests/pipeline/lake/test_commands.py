@@ -32,6 +32,8 @@ from jobq.topics import Topic
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
 ROOT = Path(__file__).resolve().parents[3]
+#: What the output says of the engine that is the default.
+RULE = " (auto: Spark from 1,000,000 rows, once started from 50,000)"
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def process(*args: str, **options: object) -> subprocess.Popen[str]:
 def test_ingest_tells_what_it_brought_and_then_that_nothing_is_new(line, write):
     write("low", 12)
     assert line("ingest", "--once", "--rollup", "0")[:2] == (
-        0, "12 events, 0 topic messages, 0 dead in 1 batches, in this process\n",
+        0, f"12 events, 0 topic messages, 0 dead in 1 batches, in this process{RULE}\n",
     )  # fmt: skip
     assert line("ingest", "--once", "--rollup", "0")[:2] == (0, "nothing new\n")
 
@@ -129,7 +131,7 @@ def test_upkeep_prints_what_it_did(line, write):
         line("ingest", "--rollup", "0")
     code, out, _ = line("compact", "--no-rollups", "--json")
     assert (code, json.loads(out)["files_before"], json.loads(out)["files"]) == (0, 2, 1)
-    assert line("vacuum", "--older-than", "0s")[1] == "events: 2 files deleted\n"
+    assert line("vacuum", "--older-than", "0s")[1] == "events: 2 files deleted, in this process\n"
     assert line("mark", "v2", "--at", "2026-11-20T14:05Z")[1] == "v2 at 2026-11-20T14:05:00+00:00\n"
     assert line("expire", "--older-than", "0s", "--no-rollups", "--yes", "--json")[0] == 0
     assert line("check")[0] == 0
@@ -281,7 +283,7 @@ def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, la
             pass
         return plain(*args)
 
-    def between(session, one):
+    def between(session, one, engine):
         with locked(lake):
             found.append(one.dt)
 
@@ -306,7 +308,7 @@ def test_compaction_that_waits_for_its_next_day_ends_when_the_end_is_said(
 
     with ExitStack() as other:
         monkeypatch.setattr(
-            "jobq.cli.lake._say_compacted", lambda session, one: other.enter_context(locked(lake))
+            "jobq.cli.lake._say_compacted", lambda *_: other.enter_context(locked(lake))
         )
         monkeypatch.setattr(
             "jobq.pipeline.lake.lake.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
@@ -408,10 +410,10 @@ def test_erase_says_what_it_selects_and_erases_it_after_a_yes(line, write, tmp_p
     code, out, _ = line("erase", "--where", "job = 'app.resize' and queue = 'low'", "--dry-run")
     assert (code, out) == (0, "3 selected: rows: 3 of events\n")
     assert line("erase", "--mid", "m2", "--yes")[:2] == (
-        0, "1 selected: rows: 1 of events\nerased in this process: 1 of events\n",
+        0, f"1 selected: rows: 1 of events\nerased in this process{RULE}: 1 of events\n",
     )  # fmt: skip
     assert line("erase", "--arg", "customer=7", "--yes")[:2] == (1, "0 selected: rows: none\n")
-    assert line("erase", "--resume")[:2] == (0, "erased in this process: no rows\n")
+    assert line("erase", "--resume")[:2] == (0, f"erased in this process{RULE}: no rows\n")
     assert mids(Lake.open(str(tmp_path / FOLDER))) == {"m1": 1, "m3": 1}
     assert line("check")[0] == 0
     code, _, error = line("erase", "--mid", "m1", "--where", "key = 'a'")
@@ -464,7 +466,7 @@ def test_erase_live_leaves_nothing_of_a_message_on_the_server(
         0,
         "3 selected: rows: 3 of events, 1 of dead, 1 of topics\n"
         "erased on the server: 1 messages, 1 dead, 1 results, 4 events\n"
-        "erased in this process: 3 of events, 1 of dead, 1 of topics\n",
+        f"erased in this process{RULE}: 3 of events, 1 of dead, 1 of topics\n",
         "1 messages of topics are in their logs until retention or 'jobq topic trim' drops them\n",
     )
     # The mid of a cancelled message is in the list of ready ones until a worker passes it.

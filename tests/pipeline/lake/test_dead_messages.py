@@ -12,6 +12,7 @@ from jobq.errors import CodecError
 from jobq.jobs.codec import decode, encode, read_refusal
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import dead_messages, inspection, upkeep
+from jobq.pipeline.lake.ingest import Ingest, one_round
 from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -65,6 +66,33 @@ def test_dead_messages_are_units_of_work_when_there_are_many(lake, valkey_client
     ]
     assert dead_messages.keep_dead(lake, valkey_client, names, engine=engine) == 0
     assert not [one for one in inspection.check(lake) if one.level == "fail"]
+
+
+class Divided(Engine):
+    """Takes what is large for the work of executors."""
+
+    def chosen(self, rows):
+        return "spark" if rows > 20 else "local"
+
+    def run(self, function, units, rows):
+        return map(function, units)
+
+
+def test_round_says_which_engine_did_each_part_when_they_differ(
+    lake, valkey_client, valkey_queue, write
+):
+    write("high", 19)
+    valkey_queue.enqueue(b"x", mid="a", now=DAY)
+    _bury(valkey_queue, 1, DAY)
+    work = Ingest(lake, valkey_client, Divided())
+    found = one_round(work, lambda batch: None, lambda: False)
+    assert (found.events, found.dead) == (20, 1)
+    assert found.engines == {"events": "local", "dead": "local"} and found.engine == "local"
+    write("high", 21, first=30)
+    valkey_queue.enqueue(b"x", mid="b", now=DAY)
+    _bury(valkey_queue, 1, DAY)
+    found = one_round(work, lambda batch: None, lambda: False)
+    assert found.engines == {"events": "spark", "dead": "local"} and found.engine == "spark"
 
 
 def test_dead_that_expired_are_not_kept_again(lake, valkey_client, valkey_queue):
