@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL
 from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
+from jobq.flows.announcing import mark_at
 from jobq.flows.definition import After, FlowStep, MapStep, StepList, checked_graph
 from jobq.flows.identity import member_of
 from jobq.flows.references import ResultOf
@@ -116,7 +117,10 @@ class RunningFlow(StepList):
         return step
 
     def _stored(self, records: Sequence[StoredStep]) -> None:
-        added = self._store.add_steps(records)
+        known = {one.queue for one in self._facts.steps} if self._facts else set()
+        queues = dict.fromkeys(one.queue for one in records if one.queue)
+        marks = [mark_at(self._client, one, self.flow_id) for one in queues if one not in known]
+        added = self._store.add_steps(records, marks)
         if added == "closed":
             now = self._store.facts()
             state = f"is {now.state}" if now else "is gone"

@@ -46,6 +46,14 @@ def announce(
         listener(client, home)
 
 
+def mark_at(client: Client, queue: str, flow: str) -> tuple[str, str]:
+    """The queue and the last entry of its outbox: what it said so far ends there.
+
+    That entry is a new one, a look, since users of roles that start flows may write to the outbox and not read it.
+    """
+    return queue, queue_at(client, queue).announce("look", flow, durability="memory")
+
+
 def announced(client: ClientLike, home: str, word: str, flow: str, detail: str) -> str:
     """The detail of a record; CodecError if it is sealed for something else, or if it isn't sealed and must be."""
     seal = seal_of(client)

@@ -250,9 +250,10 @@ class Drainer:
         results, changes = results_at(queue, mids), list[FlowChange]()
         for one in said:
             if isinstance(one, Done):
-                changes.append(FlowChange("done", one.step, members=tuple(one.numbers)))
+                numbers = tuple(one.numbers)
+                changes.append(FlowChange("done", one.step, entry=one.entry_id, members=numbers))
             elif one.member is not None:
-                changes.append(_ending(one.record, one.member, results.get(one.record.subject)))
+                changes.append(_ending(one, one.member, results.get(one.record.subject)))
             else:
                 changes += self._said(queue.name, one.record, one.entry_id)
         return changes
@@ -283,10 +284,11 @@ def _is_damage(error: Exception) -> bool:
     return any(words in str(error) for words in ("WRONGTYPE", " must be "))
 
 
-def _ending(record: OutboxRecord, member: Member, result: bytes | None) -> FlowChange:
+def _ending(said: Said, member: Member, result: bytes | None) -> FlowChange:
+    kind = ENDINGS[said.record.kind]
     if result is not None and len(result) > MOST_RESULT_BYTES:
-        return FlowChange("dead", member.step, member.number)
-    return FlowChange(ENDINGS[record.kind], member.step, member.number, result)
+        kind, result = "dead", None
+    return FlowChange(kind, member.step, member.number, result, said.entry_id)
 
 
 def _only_looks(entries: Sequence[OutboxEntry]) -> bool:

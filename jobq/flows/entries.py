@@ -32,8 +32,9 @@ class Said(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Members of one step that are done, without results."""
+    """Members of one step that are done, without results, by one entry."""
 
+    entry_id: str
     step: str
     numbers: list[int]
 
@@ -49,12 +50,12 @@ def heard(entries: Sequence[OutboxEntry]) -> Heard:
         some = _members_of_a_map(entry.text)
         if some is not None:
             first, numbers = some
-            _add_done(found, first, numbers)
+            _add_done(found, entry.entry_id, first, numbers)
             continue
         for record in entry.records:
             member = member_of(record.subject) if record.kind in ENDINGS else None
             if member is not None and record.kind == "done":
-                _add_done(found, member, (member.number,))
+                _add_done(found, entry.entry_id, member, (member.number,))
             elif flow := member.flow if member is not None else _named_flow(record):
                 found.setdefault(flow, []).append(Said(entry.entry_id, record, member))
     return found
@@ -65,13 +66,13 @@ def flows_in(entries: Sequence[OutboxEntry]) -> set[str]:
     return set(heard(entries))
 
 
-def _add_done(found: Heard, member: Member, numbers: Sequence[int]) -> None:
+def _add_done(found: Heard, entry_id: str, member: Member, numbers: Sequence[int]) -> None:
     said = found.setdefault(member.flow, [])
     last = said[-1] if said else None
-    if isinstance(last, Done) and last.step == member.step:
+    if isinstance(last, Done) and (last.entry_id, last.step) == (entry_id, member.step):
         last.numbers.extend(numbers)
     else:
-        said.append(Done(member.step, [*numbers]))
+        said.append(Done(entry_id, member.step, [*numbers]))
 
 
 def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:

@@ -19,7 +19,7 @@ from jobq.client.numbered_calls import new_id
 from jobq.client.pipelining import run_each
 from jobq.errors import CodecError, ConfigError, KeyFullError, NotDurableError
 from jobq.flows.accepting import LIVE, apply_all, enqueue_members
-from jobq.flows.announcing import Word, announce, queue_at
+from jobq.flows.announcing import Word, announce, mark_at, queue_at
 from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.identity import member_mid
 from jobq.flows.state import FLOW_OVER
@@ -269,6 +269,9 @@ class StepSender:
     def _revive(self, item: TodoItem) -> bool:
         if item.kind == "flow":
             return self._retry_child(item)
+        # What ended before this must not end what runs again: not even if a drainer that stood still says it later.
+        _, mark = mark_at(self._client, item.queue, self.flow)
+        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.flow))
         cursor = 0
         while cursor >= 0:
             if self.has_more or not self._sending.may_go():
@@ -277,12 +280,18 @@ class StepSender:
             cursor = page.cursor
             if page.numbers:
                 self._pages -= 1
-                # The next drainer begins with this page, if this one dies before the next one.
-                first = page.numbers[0]
-                if self.store.retried(item.step, page.numbers, stamp=item.stamp, cursor=first) < 0:
+                if self._is_taken_over(item, page.numbers, mark):
                     return True
                 self._revive_some(item, page.numbers)
         return True
+
+    def _is_taken_over(self, item: TodoItem, numbers: Sequence[int], mark: str) -> bool:
+        """Note that these members run again; whether another drainer has revived all of the item.
+
+        The next drainer begins with them, if this one dies.
+        """
+        first, stamp = numbers[0], item.stamp
+        return self.store.retried(item.step, numbers, stamp=stamp, cursor=first, mark=mark) < 0
 
     def _revive_some(self, item: TodoItem, numbers: Sequence[int]) -> None:
         queue = queue_at(self._client, item.queue)

@@ -11,7 +11,7 @@ import msgspec
 from jobq.client.clock import wall
 from jobq.client.connection import Client
 from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
-from jobq.flows.announcing import announce, client_of, queue_at
+from jobq.flows.announcing import announce, client_of, mark_at, queue_at
 from jobq.flows.contents import kept_call
 from jobq.flows.definition import (
     Definition,
@@ -53,7 +53,8 @@ def started(flow: Definition) -> FlowRun:
     for queue in planned.queues:
         queue_at(client, queue).know_flows()
     run = FlowRun(flow.name, flow.id, client=client)
-    if planned.store() == "over":
+    marks = [mark_at(client, one, flow.flow_id) for one in planned.queues if flow.is_named]
+    if planned.store(marks) == "over":
         return run
     confirmation.check(f"flow {flow.flow_id} is stored")
     announce(client, flow.home, "begin", flow.flow_id)
@@ -112,19 +113,24 @@ class Planned:
         store = FlowStore(self._client, self._flow.flow_id)
         store.create(self._record()._replace(life_ms=LONG_LIFE_MS))
 
-    def _record(self) -> StoredFlow:
+    def _record(self, marks: Iterable[tuple[str, str]] = ()) -> StoredFlow:
         flow = self._flow
-        life = {"life_ms": LONG_LIFE_MS} if self._parent else {}
         keep_ms = round(flow.keep_s * 1000)
-        return StoredFlow(self.steps, flow.hash, flow.home, keep_ms, self._parent, **life)
+        stored = StoredFlow(
+            self.steps, flow.hash, flow.home, keep_ms, self._parent, marks=tuple(marks)
+        )
+        return stored._replace(life_ms=LONG_LIFE_MS) if self._parent else stored
 
-    def store(self) -> str:
-        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition is there."""
+    def store(self, marks: Sequence[tuple[str, str]] = ()) -> str:
+        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition is there.
+
+        marks: up to which entries its queues say nothing to it, but to an earlier flow of its id.
+        """
         for sub in self.subs:
-            sub.store()
+            sub.store(marks)
         flow = self._flow
         store = FlowStore(self._client, flow.flow_id, self._confirmation)
-        outcome = store.create(self._record())
+        outcome = store.create(self._record(marks))
         if outcome == "over":
             return outcome
         if outcome == "conflict":

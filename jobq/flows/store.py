@@ -40,6 +40,10 @@ _WHENS: frozenset[str] = frozenset(get_args(When))
 _KINDS: frozenset[str] = frozenset(get_args(Kind))
 _TODOS: frozenset[str] = frozenset(get_args(Todo))
 _PARENT = "^"
+#: What `apply` replies, with the mark, in place of a state where a change may lie before the mark of its queue.
+_OLDER = "older"
+#: Changes that are ends of members.
+_ENDS = frozenset(("done", "dead", "cancelled"))
 _FIELDS = 9
 #: Of a delay, a time or a lease.
 MOST_SECONDS = 1e12
@@ -74,21 +78,34 @@ class FlowStore:
         """`create` as a value."""
         head = (
             self._now(now), record.definition, record.home, record.keep_ms, record.parent, record.life_ms,
+            _marks(record.marks),
         )  # fmt: skip
         return self._call("create", (*head, *_rows(record.steps)), lambda reply: _text(reply[0]))
 
-    def add_steps(self, steps: Sequence[StoredStep], *, now: int | None = None) -> str:
+    def add_steps(
+        self,
+        steps: Sequence[StoredStep],
+        marks: Iterable[tuple[str, str]] = (),
+        *,
+        now: int | None = None,
+    ) -> str:
         """Add steps to a flow that runs; 'added', 'closed', 'full', or 'conflict': one is there and is another.
 
-        What becomes ready by that is sent by the next drainer that applies something to the flow.
+        marks: as of StoredFlow, for queues that the flow has not used so far. What becomes ready by that is sent by the
+        next drainer that applies something to the flow.
         """
-        return self._ask(self.add_steps_call(steps, now=now))
+        return self._ask(self.add_steps_call(steps, marks, now=now))
 
     def add_steps_call(
-        self, steps: Sequence[StoredStep], *, now: int | None = None
+        self,
+        steps: Sequence[StoredStep],
+        marks: Iterable[tuple[str, str]] = (),
+        *,
+        now: int | None = None,
     ) -> ScriptCall[str]:
         """`add_steps` as a value."""
-        return self._call("add", (self._now(now), *_rows(steps)), lambda reply: _text(reply[0]))
+        args = (self._now(now), _marks(marks), *_rows(steps))
+        return self._call("add", args, lambda reply: _text(reply[0]))
 
     def put_items(self, step: str, chunk: int, contents: Sequence[bytes]) -> str:
         """Store the calls of one chunk of a map that waits for other steps, before it can be ready.
@@ -133,7 +150,18 @@ class FlowStore:
     ) -> Applied:
         """Take in up to 1,000 changes, of 2,000 members that are done. source: `q` and the queue that they were read
         from, or `f` and a flow.
+
+        What an entry says for an earlier flow of this id, or said before a retry, is left out, and counts as refused.
         """
+        applied = self._apply(source, changes, now)
+        if not applied.mark:
+            return applied
+        left = [one for one in changes if not _is_old(one, applied.mark)]
+        again = self._apply(source, left, now)
+        return again._replace(refused=again.refused + len(changes) - len(left))
+
+    def _apply(self, source: str, changes: Sequence[FlowChange], now: int | None) -> Applied:
+        oldest = next((one.entry for one in changes if one.entry and one.kind in _ENDS), "")
         rows: list[Argument] = []
         for (kind, step), some in groupby(changes, key=_kind_and_step):
             if kind == "done":
@@ -141,8 +169,10 @@ class FlowStore:
                 rows += (kind, step, _ranges(numbers), b"")
             else:
                 for one in some:
-                    rows += (kind, step, one.entry or one.number, one.detail or b"")
-        return self._ask(self._call("apply", (self._now(now), source, MOST_TODO, *rows), _applied))
+                    number = one.number if one.kind in _ENDS else one.entry or 0
+                    rows += (kind, step, number, one.detail or b"")
+        args = (self._now(now), source, MOST_TODO, oldest, *rows)
+        return self._ask(self._call("apply", args, _applied))
 
     def sent(self, items: Iterable[TodoItem], *, now: int | None = None) -> Applied:
         """Take off what was sent; what is left."""
@@ -164,14 +194,16 @@ class FlowStore:
         *,
         stamp: int = 0,
         cursor: int = 0,
+        mark: str = "",
         now: int | None = None,
     ) -> int:
         """Note that these members are about to be revived; how many of them had ended without being done.
 
         stamp: of the item for which that is done, with the member before which all were revived. -1 if it isn't to be
-        done any more.
+        done any more. mark: an entry of the outbox of the step's queue up to which all was taken: none of that is an
+        end of the runs that begin now.
         """
-        args = (self._now(now), step, stamp, cursor, *numbers)
+        args = (self._now(now), step, stamp, cursor, mark, *numbers)
         return self._ask(self._call("retried", args, lambda reply: int(reply[0])))
 
     def results(self, names: Sequence[str]) -> dict[str, bytes]:
@@ -224,6 +256,19 @@ class FlowStore:
         }
 
 
+def _marks(marks: Iterable[tuple[str, str]]) -> str:
+    return "\x1f".join(part for mark in marks for part in mark)
+
+
+def _is_old(change: FlowChange, mark: str) -> bool:
+    return bool(change.entry) and change.kind in _ENDS and _place(change.entry) <= _place(mark)
+
+
+def _place(entry_id: str) -> tuple[int, int]:
+    ms, _, sequence = entry_id.partition("-")
+    return int(ms), int(sequence)
+
+
 def _ranges(numbers: list[int]) -> str:
     """Numbers in the words of `apply`: `0-63,70`. Neighbours cost it little together."""
     numbers.sort()
@@ -274,6 +319,8 @@ def _text(raw: Any) -> str:
 
 
 def _applied(reply: list[Any]) -> Applied:
+    if _text(reply[0]) == _OLDER:
+        return Applied("", 0, (), False, _text(reply[1]))
     state, refused, more, *flat = reply
     items = []
     for at in range(0, len(flat), _FIELDS):

@@ -47,7 +47,7 @@ class StoredFlow(NamedTuple):
 
     definition: a hash of what it means, so that another flow of the same id is noticed. home: the queue whose
     flow-outbox takes begin, signals, cancel and retry. parent: `flow.step` that this flow is the step of, or ''.
-    life_ms: how long it waits for its begin.
+    life_ms: how long it waits for its begin. marks: queue -> the last entry of its outbox that can't be for this flow.
     """
 
     steps: tuple[StoredStep, ...]
@@ -56,14 +56,16 @@ class StoredFlow(NamedTuple):
     keep_ms: int
     parent: str = ""
     life_ms: int = 3_600_000
+    marks: tuple[tuple[str, str], ...] = ()
 
 
 class FlowChange(NamedTuple):
     """One thing that happened to a flow, for `FlowStore.apply`.
 
     kind: done, dead or cancelled of a member; begin, cancel, look; signal or retry of a step. detail: the result of a
-    done member, the value of a signal; None without one. entry: id of the entry that says the last five, so that each
-    is taken once. members: numbers of several that are done without results, in place of `number`.
+    done member, the value of a signal; None without one. entry: id of the entry that says it, so that none is taken
+    twice, or by another flow; '' for what no entry says. members: numbers of several that are done without results, in
+    place of `number`.
     """
 
     kind: str
@@ -94,13 +96,15 @@ class TodoItem(NamedTuple):
 class Applied(NamedTuple):
     """What came of entries. state: '' for a flow that is gone. refused: entries that the flow doesn't know.
 
-    more: not all of what is to be sent is in `todo`.
+    more: not all of what is to be sent is in `todo`. mark: nothing was taken, since something is said by entries up to
+    this one.
     """
 
     state: str
     refused: int
     todo: tuple[TodoItem, ...]
     more: bool
+    mark: str = ""
 
 
 class Reserved(NamedTuple):

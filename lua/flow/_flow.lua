@@ -4,7 +4,8 @@ local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', '
 -- cut: 0 unless the flow was cancelled before the step was over; then 1 more than the members that were dead by then.
 -- revived: the newest retry has revived the dead members before this one.
 local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut', 'revived'}
-local FOLLOWS, ROOTS, ALL, LARGEST, MOST_BITS = '>', '>', '*', 9007199254740991, 33554432
+-- MARK and a queue: the last entry of its outbox that is not for this flow, or was taken whole.
+local FOLLOWS, ROOTS, ALL, MARK, LARGEST, MOST_BITS = '>', '>', '*', 'f:', 9007199254740991, 33554432
 
 local function count_in(value)
   local number = tonumber(value)
@@ -12,6 +13,14 @@ local function count_in(value)
 end
 
 local function text(number) return string.format('%.0f', number) end
+
+-- Whether the entry `id` of a stream comes behind the entry `other`; true where `other` is none.
+local function is_behind(id, other)
+  local ms, sequence = string.match(id, '^(%d+)%-(%d+)$')
+  local other_ms, last = string.match(other, '^(%d+)%-(%d+)$')
+  ms, sequence, other_ms, last = tonumber(ms) or 0, tonumber(sequence) or 0, tonumber(other_ms) or -1, tonumber(last) or -1
+  return ms > other_ms or ms == other_ms and sequence > last
+end
 
 -- The flow, or nil for one that is gone.
 local function read_flow()

@@ -6,6 +6,7 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
+  marks  as those of create, of queues that the flow has not used so far
   then up to 1,000 groups as those of create
 RETURNS  {'added', how many are new}; {'closed', state} if the flow doesn't run; {'conflict', ''} if one is there and is
          another, {'full', ''} beyond 10,000 steps
@@ -13,11 +14,11 @@ COST     O(steps + edges)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now = unpack(ARGV)
+local now, marks = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
-arguments_are(1, 0, 1000, 7)
+arguments_are(2, 0, 1000, 7)
 whole_or_none('now', now, 0, 253402300799999)
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
 probe('STRLEN', done, ended, retried)
@@ -27,13 +28,16 @@ probe('STRLEN', done, ended, retried)
 --@include _todo
 --@include _progress
 --@include _rows
+--@include _marks
+marks = checked_marks(marks)
 
 local now_ms, flow = time_ms(now), read_flow()
-local fresh = new_rows(2, step_of)
+local fresh = new_rows(3, step_of)
 if not flow then return {'closed', ''} end
 if flow.state ~= 'running' or flow.over > 0 then return {'closed', flow.state} end
 if not fresh then return {'conflict', ''} end
 if redis.call('HLEN', steps) + #fresh > 2 * MOST_OF_A_FLOW then return {'full', ''} end
+put_marks(marks)
 flow.bits = keep_rows(fresh, flow.bits)
 local candidates = {}
 for i, at in ipairs(fresh) do candidates[i] = ARGV[at] end

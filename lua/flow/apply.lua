@@ -11,25 +11,28 @@ ARGV
   now  epoch ms, or '' for the server's clock
   source  `q` and the queue that the entries were read from, or `f` and the flow that says them
   limit  things to be sent that are answered at most
+  oldest  id of the oldest entry that says one of the ends below, '' where no entry says them
   then up to 1,000 groups: kind, step, number, detail. Kinds: `done`, `dead`, `cancelled` of the member `number` of
   `step`, of done also of several numbers, `0-63,70`, 2,000 in all, of dead with detail: why, 200 bytes are kept;
   `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. The number of these five is the id of
   their entry, 0 for none: each is taken once, in the order of ids
-RETURNS  {'', 0, 0} if the flow is gone; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
+RETURNS  {'', 0, 0} if the flow is gone; {'older', id} where `oldest` isn't behind the mark of its queue: nothing was taken,
+         and what entries up to that id say is for an earlier flow of this id, or was taken before; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
          groups: step (`^`: the parent), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
 COST     O(entries + steps that wait for those that ended), O(steps) for cancel and retry
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, source, limit = unpack(ARGV)
+local now, source, limit, oldest = unpack(ARGV)
 
 --@include shared/_arguments
 local MEMBERS = {done = 1, dead = 1, cancelled = 1, result = 1}
 local WORDS = {begin = 1, look = 1, cancel = 1, signal = 1, retry = 1}
 keys_are(10)
-arguments_are(3, 0, 1000, 4)
+arguments_are(4, 0, 1000, 4)
 whole_or_none('now', now, 0, 253402300799999)
 limit = whole('limit', limit, 1, 250)
+if oldest ~= '' and (#oldest > 40 or not string.find(oldest, '^%d+%-%d+$')) then refuse('oldest', 'the id of an entry') end
 local MOST_LISTED, nlisted = 2000, 0
 -- So many numbers and ranges of numbers with commas between them, each of at most 7 digits.
 local function check_list(list)
@@ -42,7 +45,7 @@ local function check_list(list)
   end
 end
 
-for i = 4, #ARGV, 4 do
+for i = 5, #ARGV, 4 do
   local kind, number = ARGV[i], ARGV[i + 2]
   if WORDS[kind] then
     if number ~= '0' and (#number > 32 or not string.find(number, '^%d+%-%d+$')) then refuse('number', '0 or the id of an entry') end
@@ -67,6 +70,8 @@ local MOST_RESULTS, MOST_REASONS = 67108864, 1000
 local TOO_LONG = 'results of the flow are over 64 MiB; store them and return references'
 local now_ms, flow, refused = time_ms(now), read_flow(), 0
 if not flow then return {'', 0, 0} end
+local mark = oldest ~= '' and redis.call('HGET', meta, MARK .. string.sub(source, 2))
+if mark and not is_behind(oldest, mark) then return {'older', mark} end
 local candidates, changed = {}, {}
 
 local function change(s)
@@ -200,13 +205,7 @@ end
 
 -- Whether an entry with words of its own was taken before: a repetition must change nothing that came in between, since
 -- the one who took it first may delete the entry.
-local function was_said(id)
-  local ms, sequence = string.match(id, '^(%d+)%-(%d+)$')
-  if not ms then return false end
-  local last_ms, last = string.match(flow.said, '^(%d+)%-(%d+)$')
-  ms, sequence, last_ms, last = tonumber(ms), tonumber(sequence), tonumber(last_ms) or -1, tonumber(last) or -1
-  return ms < last_ms or ms == last_ms and sequence <= last
-end
+local function was_said(id) return id ~= '0' and not is_behind(id, flow.said) end
 
 local function commanded(kind, name, id, detail)
   if kind == 'look' then return true end
@@ -293,7 +292,7 @@ local function members_done(name, list)
   if names[1] then nreasons = nreasons - redis.call('HDEL', failed, unpack(names)) end
 end
 
-for i = 4, #ARGV, 4 do
+for i = 5, #ARGV, 4 do
   local kind, name, number, detail = unpack(ARGV, i, i + 3)
   local taken = kind == 'done'
   if taken then

@@ -11,6 +11,8 @@ ARGV
   keep_ms  how long it is kept once it is over
   parent  `flow.step` that the flow is the step of, or ''
   life_ms  how long it waits for its begin
+  marks  queue and id of an entry of its outbox, once or more, joined by 0x1f: what is said there up to that entry is for
+         an earlier flow of this id
   then up to 1,000 groups: name, kind, queue, source, edges, options, call. Kinds: step, map, wait, timer, flow. Edges:
   `step:done`, `step:ended` or `step:failed` of steps before it, with commas. Source: of a map `stream`, `items` or
   `=step`; of a flow its id; else ''
@@ -19,11 +21,11 @@ COST     O(steps + edges)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, definition, home, keep_ms, parent, life_ms = unpack(ARGV)
+local now, definition, home, keep_ms, parent, life_ms, marks = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
-arguments_are(6, 0, 1000, 7)
+arguments_are(7, 0, 1000, 7)
 whole_or_none('now', now, 0, 253402300799999)
 keep_ms = whole('keep_ms', keep_ms, 1, 3153600000000)
 life_ms = whole('life_ms', life_ms, 1, 3153600000000)
@@ -38,6 +40,8 @@ probe('STRLEN', done, ended, retried)
 --@include _todo
 --@include _progress
 --@include _rows
+--@include _marks
+marks = checked_marks(marks)
 
 local now_ms, flow = time_ms(now), read_flow()
 if flow then
@@ -46,11 +50,13 @@ if flow then
   return {not same and 'conflict' or flow.over > 0 and 'over' or 'same', flow.state}
 end
 -- Keys without a flow are what is left of damage.
-local fresh = new_rows(7, function() return false end)
+local fresh = new_rows(8, function() return false end)
 
 redis.call('DEL', meta, steps, calls, items, done, ended, retried, failed, results, todo)
 redis.call('HSET', meta, 'state', 'open', 'definition', definition, 'home', home, 'keep', text(keep_ms), 'parent', parent,
   'created', text(now_ms))
+put_marks(marks)
+redis.call('HSET', meta, 'said', redis.call('HGET', meta, MARK .. home) or '')
 redis.call('HSET', meta, 'bits', text(keep_rows(fresh, 0)))
 expire_all(life_ms)
 return {'created', 'open'}

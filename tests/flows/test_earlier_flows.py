@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from jobq import job
+from jobq.flows.adding import RunningFlow
+from jobq.flows.announcing import announce, queue_at
+from jobq.flows.draining import Drainer
+from jobq.flows.flow import Flow
 from jobq.flows.store import FlowStore
 from jobq.queue.presence import put_worker
 from jobq.queue.types import Ending
@@ -87,4 +93,125 @@ def test_steps_wait_while_an_old_worker_serves_their_queue(flowing: Flowing) -> 
 
     flowing.client.command("DEL", "jobq:workers")
     assert sorted(names(flowing.work())) == ["b", "rows", "rows.1", "rows.2"]
+    assert flowing.facts(F).state == "done"
+
+
+@job(name="flows.earlier.one", queue="low")
+def one() -> None: ...
+
+
+@job(name="flows.earlier.two", queue="high")
+def two() -> None: ...
+
+
+def named(client: Any) -> Flow:
+    flow = Flow("import", id="7", client=client)
+    flow.step(two, name="b", after=flow.step(one, name="a"))
+    return flow
+
+
+class Paused(Drainer):
+    """It has read what a queue says, and stands before it takes that to the flows."""
+
+    def __init__(self, client: Any, *queues: str) -> None:
+        super().__init__(client)
+        self._read = [
+            (queue_at(client, name), queue_at(client, name).flow_outbox()) for name in queues
+        ]
+
+    def go_on(self) -> None:
+        for queue, entries in self._read:
+            self._take(queue, entries, self._clock())
+
+
+def run_and_remove(flowing: Flowing, outcome: str = "done") -> Paused:
+    """A flow whose last words stand before a drainer when it is removed."""
+    named(flowing.client).start()
+    for name in ("low", "high"):
+        flowing.drain()
+        queue = flowing.queues[name]
+        [held] = queue.dequeue().messages
+        queue.finish([Ending(mid=held.mid, token=held.token, outcome=outcome, reason="why")])
+        paused = Paused(flowing.client, "low", "high")
+        if outcome == "dead":
+            break
+    flowing.drain()
+    assert FlowStore(flowing.client, F).remove() == "removed"
+    for queue in flowing.queues.values():
+        queue.admin.collect(100, now=int(time.time() * 1000) + 7_200_000)
+    return paused
+
+
+@pytest.mark.parametrize("outcome", ["done", "dead"])
+def test_an_end_of_an_earlier_flow_changes_nothing_when_the_flow_is_started_again(
+    flowing: Flowing, outcome: str
+) -> None:
+    paused = run_and_remove(flowing, outcome)
+
+    run = named(flowing.client).start()
+    paused.go_on()
+    assert [one.ended for one in flowing.facts(F).steps] == [0, 0]
+    assert names(flowing.work()) == ["a", "b"]
+    paused.go_on()
+    assert run.status().state == "done"
+
+
+def test_a_word_to_an_earlier_flow_changes_nothing_when_the_flow_is_started_again(
+    flowing: Flowing,
+) -> None:
+    named(flowing.client).start().cancel()
+    announce(flowing.client, "low", "cancel", F)
+    paused = Paused(flowing.client, "low", "high")
+    flowing.drain()
+    assert FlowStore(flowing.client, F).remove() == "removed"
+
+    run = named(flowing.client).start()
+    paused.go_on()
+    assert run.status().state == "running"
+
+
+def test_an_end_of_an_earlier_flow_changes_nothing_when_a_running_step_adds_a_step(
+    flowing: Flowing,
+) -> None:
+    """The earlier one had a step in a queue that this one uses only later."""
+    paused = run_and_remove(flowing)
+    flow = Flow("import", id="7", client=flowing.client)
+    flow.step(one, name="a")
+    flow.start()
+    flowing.drain()
+    low = flowing.queues["low"]
+    [held] = low.dequeue().messages
+    running = RunningFlow(flowing.client, cast("Any", SimpleNamespace(mid=held.mid)))
+    running.step(two, name="b")
+    paused.go_on()
+    assert [one.ended for one in flowing.facts(F).steps] == [0, 0]
+
+
+def test_an_old_end_changes_nothing_when_its_message_runs_again_by_a_retry(
+    flowing: Flowing,
+) -> None:
+    flowing.start(F, step("a"), step("b", "a"))
+    flowing.drain()
+    low = flowing.queues["low"]
+    [held] = low.dequeue().messages
+    low.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="why")])
+    paused = Paused(flowing.client, "low")
+    flowing.drain()
+    assert flowing.facts(F).state == "failed"
+
+    flowing.say("retry", F)
+    flowing.drain()
+    paused.go_on()
+    assert flowing.facts(F).state == "running"
+    assert [one.retried for one in flowing.facts(F).steps] == [1, 0]
+    assert names(flowing.work()) == ["a", "b"]
+    assert flowing.facts(F).state == "done"
+
+
+def test_a_flow_of_an_earlier_release_ends_when_it_has_no_marks(flowing: Flowing) -> None:
+    """Its meta has no fields of outboxes, and its entries are those of every release."""
+    store = begin(flowing, step("a"), ROWS, step("b", "rows", queue="high"), items=3)
+    meta = flowing.client.command("HGETALL", f"{store.prefix}meta")
+    assert not [name for name in meta[::2] if name.startswith(b"f:")]
+    assert flowing.work()[-1] == f"~{F}.b.0"
     assert flowing.facts(F).state == "done"

@@ -10,7 +10,7 @@ import pytest
 from jobq.errors import ScriptError
 from jobq.flows.state import Edge, FlowView, When
 from jobq.flows.store import FlowStore
-from jobq.flows.types import FlowChange, Reserved, StoredFlow, StoredStep, TodoItem
+from jobq.flows.types import Applied, FlowChange, Reserved, StoredFlow, StoredStep, TodoItem
 
 HOME = "qlow"
 
@@ -105,7 +105,7 @@ def test_a_flow_that_is_gone_stays_gone(diamond: Told, redis: Any):
     diamond.begin()
     redis.flushall()
     for kind in ("begin", "done", "retry", "cancel", "look"):
-        assert diamond.tell(kind, "a") == ("", 0, (), False)
+        assert diamond.tell(kind, "a") == Applied("", 0, (), False)
     assert diamond.store.sent([]).state == ""
     assert diamond.store.reserve("a", 0, 1).outcome == "closed"
     assert diamond.store.seal("a", 0) == "closed"

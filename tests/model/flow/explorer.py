@@ -13,7 +13,9 @@ F6  what is done has ended
 F7  a result is at its flow as soon as its member counts as done, as that run returned it; in the end no queue has it
 F8  a step that is a flow ends as that flow did, and not before; F2 and F4 hold for what is behind it
 F9  a flow that is over expires, and nothing of it goes on; one that goes on stays. A retry runs all that is dead. Once
-    a cancel is taken, with nobody else at it, nothing lives
+    a cancel is taken, with nobody else at it, nothing lives. Nothing lives of one that is over, but by a cancel or by
+    hand
+F10 F2 to F9 hold for a flow that is started again under the id of one that was removed, whatever is still said to that
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ CHUNKS = Mutation("chunks of one", "= 250, 250, 65000", "= 1, 1, 2", "")
 LIVE = ("ready", "run")
 ENDINGS = ("done", "done+", "dead", "cancelled")
 OVER = ("done", "failed", "cancelled")
+#: In place of the number of an entry.
+NO_ENTRY = -1
 
 
 class Explorer(BreadthFirst[World]):
@@ -53,6 +57,10 @@ class Explorer(BreadthFirst[World]):
     def run(self) -> Explored:
         self.machine.reset()
         world = World(self.scope, dict(self.scope.budget), drains=(None,) * self.scope.drainers)
+        self._start(world)
+        return self.search(world)
+
+    def _start(self, w: World) -> None:
         for slot, steps in reversed(self.scope.slots.items()):
             rows: list[Any] = []
             for one in steps:
@@ -61,9 +69,10 @@ class Explorer(BreadthFirst[World]):
                 rows += (one.name, one.kind, queue, source, one.edges, "{}", call)
             parent = f"{FLOWS['']}.{self._place}" if slot else ""
             head = (NOW, "hash", HOMES[slot], 60_000, parent, 60_000)
-            self._call(slot, "create", *head, *rows)
-        self._tell(world, "", "begin")
-        return self.search(world)
+            w.marks = (*w.marks, w.nentries)
+            marks = "\x1f".join(f"{queue}\x1f{w.nentries}-0" for queue in HOMES.values())
+            self._call(slot, "create", *head, marks if w.nentries else "", *rows)
+        self._tell(w, "", "begin")
 
     @property
     def _place(self) -> str:
@@ -105,6 +114,8 @@ class Explorer(BreadthFirst[World]):
                 yield from self._rare(w, "stop")
         for word in ("cancel", "retry", "signal", "forge"):
             yield from self._rare(w, word)
+        if not any(state in LIVE for state in w.messages.values()) and self._is_over():
+            yield from self._rare(w, "restart")
 
     def _of_message(self, w: World, mid: str, state: str) -> Iterator[Action]:
         if state == "ready":
@@ -161,6 +172,20 @@ class Explorer(BreadthFirst[World]):
         """An hour has gone by. A drainer that was in between does nothing any more."""
         w.taken = frozenset()
         w.drains = (None,) * len(w.drains)
+
+    def _is_over(self) -> bool:
+        return bool(int(self._get("", "HGET", "meta", "over") or 0))
+
+    def _do_restart(self, w: World) -> None:
+        """The flow is removed, and started again an hour later. What stood before a flow still comes to it."""
+        for slot in self.scope.slots:
+            self._call(slot, "remove")
+        made = World(self.scope, w.left, outbox=w.outbox, nentries=w.nentries, marks=w.marks)
+        made.drains = tuple(
+            one and one._replace(late=True) if one and not one.senders else None for one in w.drains
+        )
+        w.__dict__.update(made.__dict__)
+        self._start(w)
 
     def _do_cancel(self, w: World) -> None:
         w.cancelled = True
@@ -245,6 +270,11 @@ class Explorer(BreadthFirst[World]):
                 return d._replace(results=found)
         records = w.entries(d.entries, slot, d.results)
         todo = self._apply(slot, f"q{d.queue}", records)
+        if d.late:
+            # It read what is to be sent too long ago, and leaves that to others.
+            self._drop(w, d)
+            w.say(d.queue, ("look", "", slot))
+            return None
         if self.fault == "entries are deleted first":
             self._drop(w, d)
         return d._replace(senders=(Sender(slot, todo),), results=d.results or None)
@@ -302,7 +332,7 @@ class Explorer(BreadthFirst[World]):
         return (s._replace(sub=sub) if sub else after,)
 
     def _drop(self, w: World, d: Drain) -> None:
-        w.outbox = tuple(one for one in w.outbox if one[0] not in d.entries)
+        w.outbox = tuple(one for one in w.outbox if one not in d.entries)
 
     def _apply(self, slot: str, source: str, records: Sequence[Numbered]) -> tuple[Todo, ...]:
         rows: list[Any] = []
@@ -310,7 +340,15 @@ class Explorer(BreadthFirst[World]):
             step, _, number = what.partition(".")
             word = "result" if result else kind.removesuffix("+")
             rows += (word, step, number if kind in ENDINGS else f"{entry + 1}-0", result)
-        return self._answered(self._call(slot, "apply", NOW, source, 64, *rows))
+        oldest = min(
+            (one[0] + 1 for one in records if one[0] >= 0 and one[1] in ENDINGS), default=0
+        )
+        reply = self._call(slot, "apply", NOW, source, 64, f"{oldest}-0" if oldest else "", *rows)
+        if reply[0] == "older":
+            mark = int(reply[1].partition("-")[0])
+            left = [one for one in records if one[1] not in ENDINGS or not 0 <= one[0] < mark]
+            return self._apply(slot, source, left)
+        return self._answered(reply)
 
     def _answered(self, reply: tuple[Any, ...]) -> tuple[Todo, ...]:
         flat = reply[3:]
@@ -360,13 +398,22 @@ class Explorer(BreadthFirst[World]):
 
     def _item_revive(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
         step, queue, slot = item[0], item[5], w.slot_of(item[0])
-        phase, *rest = sub or ("page",)
+        phase, *rest = sub or ("say",)
+        if phase == "say":
+            w.say(queue, ("look", "", slot))
+            w.marks = (*w.marks, w.nentries)
+            return ("read", f"{w.nentries}-0")
+        if phase == "read":
+            records = w.entries(w.read(queue), slot)
+            self._apply(slot, f"q{queue}", [one for one in records if one[1] in ENDINGS])
+            return ("page", *rest)
         if phase == "page":
             numbers = self._call(slot, "page", step, "revive", 0, 100)[1:]
-            return ("mark", numbers) if numbers else ()
-        [numbers] = rest
+            return ("mark", numbers, *rest) if numbers else ()
+        numbers = rest[0]
         if phase == "mark":
-            [count] = self._call(slot, "retried", NOW, step, item[2], numbers[0], *numbers)
+            mark = rest[1] if self.fault != "a retry marks no entry" else ""
+            [count] = self._call(slot, "retried", NOW, step, item[2], numbers[0], mark, *numbers)
             return ("revive", numbers) if count >= 0 else ()
         if phase == "revive":
             for number in numbers:
@@ -374,7 +421,9 @@ class Explorer(BreadthFirst[World]):
                     w.messages[f"{step}.{number}"] = "ready"
             gone = tuple(one for one in numbers if w.messages.get(f"{step}.{one}") not in LIVE)
             return ("gone", gone) if gone else ()
-        self._apply(slot, f"q{queue}", [(0, "dead", f"{step}.{number}", "") for number in numbers])
+        self._apply(
+            slot, f"q{queue}", [(NO_ENTRY, "dead", f"{step}.{number}", "") for number in numbers]
+        )
         return ()
 
     def _item_cancel(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -387,7 +436,7 @@ class Explorer(BreadthFirst[World]):
         if phase == "cancel":
             self._cancel_at_queue(w, mids)
             return ("apply", rest[0])
-        self._apply(slot, f"q{queue}", [(0, "cancelled", mid, "") for mid in mids])
+        self._apply(slot, f"q{queue}", [(NO_ENTRY, "cancelled", mid, "") for mid in mids])
         return ()
 
     # Of a step that is a flow. What is read of that flow may be old when it counts.
@@ -400,7 +449,7 @@ class Explorer(BreadthFirst[World]):
         if not sub:
             return ("act", bool(int(self._get(SUB, "HGET", "meta", "over") or 0)))
         if sub[1]:
-            self._apply("", f"f{FLOWS[SUB]}", [(0, "cancelled", f"{item[0]}.0", "")])
+            self._apply("", f"f{FLOWS[SUB]}", [(NO_ENTRY, "cancelled", f"{item[0]}.0", "")])
         else:
             self._tell(w, SUB, "cancel")
         return ()
@@ -418,13 +467,13 @@ class Explorer(BreadthFirst[World]):
             return ("mark",)
         if phase in ("told", "mark"):
             if self.fault != "a retry is not marked":
-                self._call("", "retried", NOW, item[0], 0, 0, 0)
+                self._call("", "retried", NOW, item[0], 0, 0, "", 0)
             return ("look",)
         if phase == "look":
             return ("act", self._get(SUB, "HGET", "meta", "state"))
         if rest[0] in ("cancelled", "open", "done"):
             kind = "done" if rest[0] == "done" else "dead"
-            self._apply("", f"f{FLOWS[SUB]}", [(0, kind, f"{item[0]}.0", "")])
+            self._apply("", f"f{FLOWS[SUB]}", [(NO_ENTRY, kind, f"{item[0]}.0", "")])
         else:
             self._tell(w, SUB, "retry")
         return ()
@@ -435,7 +484,7 @@ class Explorer(BreadthFirst[World]):
         if item[7] not in OVER or told:
             return ()
         kind, where = "done" if item[7] == "done" else "dead", item[6].rpartition(".")[2]
-        return self._apply("", f"f{FLOWS[SUB]}", [(0, kind, f"{where}.0", "")])
+        return self._apply("", f"f{FLOWS[SUB]}", [(NO_ENTRY, kind, f"{where}.0", "")])
 
     def _cancel_at_queue(self, w: World, mids: list[str]) -> None:
         for mid in mids:
@@ -491,6 +540,11 @@ class Explorer(BreadthFirst[World]):
             need(expires == (is_over or state == "open"), f"F9 {slot}{state} expires: {expires}")
             left = self._get(slot, "HLEN", "todo") - self._get(slot, "HEXISTS", "todo", "^")
             need(not is_over or not int(retried or 0) + left, f"F9 {slot} is over and goes on")
+            if is_over and state != "cancelled" and "revive" not in self.scope.budget:
+                live = [
+                    mid for one in steps for mid in w.mids(one.name) if w.messages.get(mid) in LIVE
+                ]
+                need(not live, f"F9 {slot} is over, and {live} live")
             for one in steps if is_over else ():
                 if one.kind == "flow" and self._counts(slot, one.name)[4]:
                     need(

@@ -38,6 +38,13 @@ SMALL = (
     Scope("a result, two drainers", KEPT[:1], {"kill": 1}),
     Scope("a result of the second run", KEPT, {"die": 1, "kill": 1, "revive": 1}, drainers=1),
     Scope("a map of a result", LISTS, {"kill": 1}, drainers=1),
+    Scope("a chain that is started again", CHAIN, {"restart": 1, "kill": 1}, drainers=1),
+    Scope(
+        "a step that is cancelled and started again",
+        ONE,
+        {"restart": 1, "cancel": 1, "kill": 1},
+        drainers=1,
+    ),
     Scope("a sub-flow", NESTED, {"die": 1, "kill": 1}, drainers=1, sub=SUB_CHAIN),
     Scope("a sub-flow with forgers", NESTED, {"forge": 1}, drainers=1, sub=SUB),
     Scope("a sub-flow that is revived", NESTED, {"die": 1, "revive": 1}, drainers=1, sub=SUB),
@@ -53,6 +60,8 @@ SMALL = (
 )
 LARGE = (
     Scope("a step that is retried, two drainers", ONE, {"die": 1, "kill": 1, "retry": 1}),
+    Scope("a chain that is started again, two drainers", CHAIN, {"restart": 1, "kill": 1}),
+    Scope("a step that is retried and started again", ONE, {"die": 1, "retry": 1, "restart": 1}),
     Scope(
         "a streamed map that is cancelled, deaths", (STREAM,), {"cancel": 1, "kill": 1}, drainers=1
     ),

@@ -22,6 +22,7 @@ FAULTS = {
     "what is sent is forgotten first": "a sub-flow",
     "a sub-flow is told once": "a sub-flow that is revived",
     "a retry is not marked": "a sub-flow that is retried",
+    "a retry marks no entry": "a step that is retried",
     "a retry leaves what is to be told": "a sub-flow that is retried after a kill",
 }
 _COMMENT, *_BLOCKS = (

@@ -12,6 +12,8 @@ SUB = "p/"
 Record = tuple[str, str, str]
 #: number of its entry, kind, mid or detail, the result that its queue has of it
 Numbered = tuple[int, str, str, str]
+#: number, queue, records
+Entry = tuple[int, str, tuple[Record, ...]]
 #: step, todo, stamp, again, kind, queue, source, options
 Todo = tuple[str, str, str, bool, str, str, str, str]
 
@@ -36,7 +38,7 @@ class Scope:
     name: str
     steps: tuple[StepOf, ...]
     budget: dict[str, int]
-    """die, kill, lose, forget, revive, cancel, retry, signal, forge, again (the producer begins again)"""
+    """die, kill, lose, forget, revive, cancel, retry, signal, forge, stop, restart (under the same id)"""
     drainers: int = 2
     sub: tuple[StepOf, ...] = ()
     """Steps of the flow that the step of kind `flow` is, if there is one."""
@@ -66,16 +68,18 @@ class Sender(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """One drainer between two of its calls. entries: ids it read. slots: flows that it still takes them to.
+    """One drainer between two of its calls. entries: what it read. slots: flows that it still takes them to.
 
     senders: for the first of these, and for its parent while that is told. results: what it read at the queue.
     """
 
     queue: str
-    entries: tuple[int, ...]
+    entries: tuple[Entry, ...]
     slots: tuple[str, ...]
     senders: tuple[Sender, ...] = ()
     results: dict[str, str] | None = None
+    late: bool = False
+    """It read for an earlier flow of this id."""
 
 
 @dataclass
@@ -88,9 +92,10 @@ class World:
     """mid -> ready, run, dead"""
     taken: frozenset[str] = frozenset()
     """Mids that are done and refused for a while."""
-    outbox: tuple[tuple[int, str, tuple[Record, ...]], ...] = ()
-    """Number, queue, records."""
+    outbox: tuple[Entry, ...] = ()
     nentries: int = 0
+    marks: tuple[int, ...] = ()
+    """How many entries there were when flows were started, and members retried."""
     drains: tuple[Drain | None, ...] = ()
     producer: tuple[Any, ...] = ()
     """Of streamed maps: step, phase, chunk, members; () before it began or after it died; ('over',) at its end."""
@@ -124,10 +129,16 @@ class World:
     def text(self) -> str:
         """For the name of the state: drainers are alike, and entries count by their order."""
         place = {number: at for at, (number, _, _) in enumerate(self.outbox)}
+
+        def named(entry: Entry) -> Any:
+            number, queue, records = entry
+            behind = sum(mark <= number for mark in self.marks)
+            return place.get(number, -1), behind, queue, records
+
         drains = sorted(
             repr(
                 one._replace(
-                    entries=tuple(place.get(n, -1) for n in one.entries),
+                    entries=tuple(map(named, one.entries)),
                     senders=tuple(
                         each._replace(known=tuple(sorted(each.known)))  # type: ignore[arg-type]
                         for each in one.senders
@@ -138,7 +149,7 @@ class World:
             else ""
             for one in self.drains
         )
-        entries = [(queue, records) for _, queue, records in self.outbox]
+        entries = [named(one) for one in self.outbox]
         return repr((
             sorted(self.messages.items()), sorted(self.taken), entries, drains, self.producer, sorted(self.done),
             sorted(self.ended), sorted(self.was_dead), sorted(self.accepted.items()), self.cancelled,
@@ -179,25 +190,22 @@ class World:
         self.outbox = (*self.outbox, (self.nentries, queue, records))
         self.nentries += 1
 
-    def read(self, queue: str) -> tuple[int, ...]:
-        return tuple(number for number, where, _ in self.outbox if where == queue)
+    def read(self, queue: str) -> tuple[Entry, ...]:
+        return tuple(one for one in self.outbox if one[1] == queue)
 
-    def slots_in(self, numbers: tuple[int, ...]) -> tuple[str, ...]:
+    @staticmethod
+    def slots_in(entries: tuple[Entry, ...]) -> tuple[str, ...]:
         """The flows that these entries are for."""
-        found = {
-            one[2] for number, _, records in self.outbox if number in numbers for one in records
-        }
-        return tuple(sorted(found))
+        return tuple(sorted({one[2] for _, _, records in entries for one in records}))
 
     def entries(
-        self, numbers: tuple[int, ...], slot: str, results: dict[str, str] | None = None
+        self, entries: tuple[Entry, ...], slot: str, results: dict[str, str] | None = None
     ) -> list[Numbered]:
         """What these entries say to a flow, in order. results: those that were read before, else those of now."""
         known = self.results if results is None else results
         return [
             (number, kind, what, known.get(what, "") if kind == "done+" else "")
-            for number, _, records in self.outbox
-            if number in numbers
+            for number, _, records in entries
             for kind, what, whose in records
             if whose == slot
         ]
