@@ -1,17 +1,19 @@
-"""Durations, rates and counts as people write them. ValueError for text that can't be read."""
+"""Durations, rates, counts and lists of names as people write them. ValueError for text that can't be read."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, timedelta
 from typing import NamedTuple, SupportsFloat
 
 Duration = float | timedelta | str
 
 DAY_MS = 86_400_000
+#: Names in one sentence.
+MOST_NAMES = 3
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
 #: The three shapes of an HTTP date all hold a time of day; nothing else that is accepted does.
@@ -72,6 +74,12 @@ def seconds_of(value: object) -> float:
 def counted(number: int, noun: str) -> str:
     """`1 step`, `1,204 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """The first names, and how many more there are: `a, b, c and 4 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def lasting(seconds: float) -> str:

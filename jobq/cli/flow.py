@@ -14,7 +14,7 @@ from jobq.cli.options import group, limit_option, option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.client.connection import connect
-from jobq.durations import counted, lasting
+from jobq.durations import counted, lasting, listed
 from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError
 from jobq.flows.checking import CheckedFlow, FlowCheck, Lost
@@ -37,7 +37,6 @@ from jobq.flows.state import (
     FLOW_STATES,
     FlowView,
     StepView,
-    listed,
     step_sentence,
 )
 

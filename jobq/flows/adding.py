@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL
+from jobq.durations import listed
 from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
 from jobq.flows.announcing import mark_at
 from jobq.flows.definition import After, FlowStep, MapStep, StepList, checked_graph
@@ -15,7 +16,7 @@ from jobq.flows.identity import member_of
 from jobq.flows.references import ResultOf
 from jobq.flows.run import drain_soon
 from jobq.flows.starting import add_members, put_items, stored_step
-from jobq.flows.state import FlowFacts, When, listed
+from jobq.flows.state import FlowFacts, When
 from jobq.flows.store import FlowStore
 from jobq.flows.types import MOST_STEPS_OF_A_FLOW, StoredStep
 from jobq.jobs.context import Context

@@ -28,11 +28,11 @@ import msgspec
 
 from jobq.client.names import checked_name
 from jobq.config import duration_s
-from jobq.durations import Duration
+from jobq.durations import Duration, listed
 from jobq.errors import ConfigError
 from jobq.flows.identity import LONGEST_STEP, checked_step, flow_id
 from jobq.flows.references import ResultOf, taken_out
-from jobq.flows.state import Edge, Kind, When, listed
+from jobq.flows.state import Edge, Kind, When
 from jobq.flows.types import MOST_STEPS
 from jobq.jobs.codec import FLOW_HEADER, check
 from jobq.jobs.job import Args, Job

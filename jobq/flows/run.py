@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from jobq.client.connection import Client
 from jobq.config import duration_s
-from jobq.durations import Duration
+from jobq.durations import Duration, listed
 from jobq.errors import (
     ConfigError,
     FlowClosedError,
@@ -23,7 +23,7 @@ from jobq.flows.definition import FlowStep, MapStep, Step
 from jobq.flows.draining import Drainer
 from jobq.flows.identity import checked_step, flow_id, member_mid
 from jobq.flows.inputs import StepResults
-from jobq.flows.state import FLOW_OVER, STEP_OVER, FlowView, StepView, listed, step_sentence
+from jobq.flows.state import FLOW_OVER, STEP_OVER, FlowView, StepView, step_sentence
 from jobq.flows.store import FlowStore
 from jobq.jobs.codec import MEMBER_SIGN
 from jobq.jobs.queues import ClientLike

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from jobq.durations import counted, lasting
+from jobq.durations import MOST_NAMES, counted, lasting, listed
 
 When = Literal["done", "ended", "failed"]
 Kind = Literal["step", "map", "wait", "timer", "flow"]
@@ -35,8 +35,6 @@ _MET: dict[When, frozenset[StepState]] = {
 }
 #: If nothing was added to an unsealed map for this long, its producer has stopped.
 STOPPED_MS = 60_000
-#: Names in one sentence.
-MOST_NAMES = 3
 
 
 class Edge(NamedTuple):
@@ -435,9 +433,3 @@ def step_sentence(flow: FlowView, name: str) -> str:
     number = f"{len(view.waits_for):,} of {counted(len(view.facts.after), 'step')}"
     names = listed([edge.step for edge in view.waits_for])
     return f"waits for {number} of flow {flow.facts.flow_id}: {names}"
-
-
-def listed(names: list[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more

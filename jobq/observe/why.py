@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jobq.durations import counted, lasting
+from jobq.durations import counted, lasting, listed
 from jobq.events import Event
 from jobq.flows.identity import Member
 from jobq.flows.state import FLOW_OVER, FlowView, step_sentence
@@ -20,8 +20,6 @@ from jobq.queue.types import DeadMessage, Status
 
 #: Positions in ready that are looked at; beyond, a message is "over 10,000" from the head.
 MOST_AHEAD = 10_000
-#: Names in one sentence.
-MOST_NAMES = 3
 _WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
 _RUNNING = ("locked", "locked-with-requeue")
 _ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
@@ -299,7 +297,7 @@ def _served(facts: MessageFacts) -> Iterator[Reason]:
         last = f"; {newest.name} did until {facts.since(newest.seen_at)} ago" if newest else ""
         yield Reason("no_worker", f"waits: no worker serves queue {facts.queue}{last}", remedy)
     elif all(worker.quiet for worker in live):
-        names = _listed([worker.name for worker in live])
+        names = listed([worker.name for worker in live])
         text = f"waits: all workers of queue {facts.queue} are quiet or stopping: {names}"
         yield Reason("all_quiet", text, "send CONT to a quiet worker, or start another one")
 
@@ -312,10 +310,10 @@ def _known(facts: MessageFacts) -> Iterator[Reason]:
     remedy = f"jobq worker --import MODULE, with the module that holds {facts.job}"
     if len(without) == len(facts.live):
         text = f"waits: no worker of queue {facts.queue} knows the job {facts.job}"
-        yield Reason("unknown_job", f"{text} ({_listed(without)})", remedy)
+        yield Reason("unknown_job", f"{text} ({listed(without)})", remedy)
     else:
         text = f"{len(without)} of {len(facts.live)} workers do not know the job {facts.job}"
-        yield Reason("unknown_job_partly", f"{text}: {_listed(without)}", remedy)
+        yield Reason("unknown_job_partly", f"{text}: {listed(without)}", remedy)
 
 
 def _ruled(facts: MessageFacts) -> Iterator[Reason]:
@@ -343,7 +341,7 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
     place = f"waits: place {line.place:,} in the line of {key}"
     if line.max is not None and line.running >= line.max:
         names = [mid for mid, _ in line.holders]
-        text = f"{place}; {line.running:,} of {line.max:,} run: {_listed(names)}"
+        text = f"{place}; {line.running:,} of {line.max:,} run: {listed(names)}"
         yield Reason("key_max", text, f"jobq key set {queue} {key} --max N, if more may run")
     elif line.place > 1:
         yield Reason("line", place)
@@ -361,7 +359,7 @@ def _starved(facts: MessageFacts) -> Iterator[Reason]:
     if not full or not all(full):
         return
     names = sorted(set[str]().union(*full), key=lambda name: -facts.first[name])
-    counts = _listed([f"{facts.first[name]:,} in {name}" for name in names])
+    counts = listed([f"{facts.first[name]:,} in {name}" for name in names])
     text = f"waits: its workers were started with --strict, and ready messages come first: {counts}"
     yield Reason("starved", text, f"start a worker with --queues {facts.queue}")
 
@@ -398,8 +396,3 @@ _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0][:200].strip()
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more

@@ -11,13 +11,12 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from jobq.client.connection import Client
-from jobq.durations import counted, lasting
+from jobq.durations import MOST_NAMES, counted, lasting
 from jobq.errors import JobqError
 from jobq.flows.identity import LONGEST_NUMBER, member_mid
 from jobq.flows.listing import FlowRow, flow_page
 from jobq.flows.run import FlowRun
 from jobq.flows.state import (
-    MOST_NAMES,
     Edge,
     FlowView,
     StepState,

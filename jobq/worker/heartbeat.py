@@ -13,6 +13,7 @@ from jobq import __version__
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
+from jobq.durations import listed
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry
 from jobq.queue import directory, presence
@@ -45,15 +46,14 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
         logger.warning(
             "no worker serves queue %s, of %s: start one with --queues %s",
             queue,
-            listed(jobs),
+            named(jobs),
             queue,
         )
 
 
-def listed(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
     """Return names for a log line; of many, the first ones and a count."""
-    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+    return listed(names, MOST_NAMES)
 
 
 class Heartbeat:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jobq.client.clock import boot_ns
+from jobq.durations import listed
 from jobq.worker import logger
 
 FINE, AWAY, BROKEN = range(3)
@@ -188,5 +189,4 @@ class OutageLog:
 
     def _named(self, indexes: Iterable[int]) -> str:
         names = [self._names[index] for index in indexes]
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        return f"queue{'s' * (len(names) > 1)} {', '.join(names[:MOST_NAMES])}{more}"
+        return f"queue{'s' * (len(names) > 1)} {listed(names, MOST_NAMES)}"

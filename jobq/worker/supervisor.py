@@ -27,7 +27,7 @@ from jobq.worker.cautions import Cautions
 from jobq.worker.child import PoolPlan, TickSource
 from jobq.worker.child_exit import ChildExit, cause_of, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
-from jobq.worker.heartbeat import Heartbeat, listed
+from jobq.worker.heartbeat import Heartbeat, named
 from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
 from jobq.worker.monitor import Monitor
@@ -127,8 +127,8 @@ class Supervisor:
         children = "1 child" if len(self.members) == 1 else f"{len(self.members)} children"
         logger.info(
             "%s starts %s; queues %s; jobs %s; server %s", self.settings.name, children,
-            listed([f"{name}:{weight}" for name, weight in self.settings.queues]),
-            listed(self.plan.registry.names()), masked(self.plan.client.url),
+            named([f"{name}:{weight}" for name, weight in self.settings.queues]),
+            named(self.plan.registry.names()), masked(self.plan.client.url),
         )  # fmt: skip
         if any(job.is_async for job in self.plan.registry):
             library = loop_library(self.settings.event_loop)

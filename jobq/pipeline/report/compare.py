@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from jobq.durations import listed
 from jobq.errors import ConfigError
 from jobq.pipeline.report.formats import NOTHING, shown
 from jobq.pipeline.report.query import ReportQuery, iso, moment
@@ -24,8 +25,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "backlog": ("at", "queue"), "run": ("queue", "job"), "throughput": ("at", "queue"),
     "heatmap": ("weekday", "hour"), "cost": ("job",), "keys": ("queue", "key"),
 }  # fmt: skip
-#: Names of rows that a note lists.
-MOST_NAMED = 3
 PREVIOUS = "previous"
 #: What a note of the earlier range begins with.
 EARLIER = "Earlier range:"
@@ -64,9 +63,8 @@ def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) ->
     named = result.report.chart.kind == "bars" and not result.more
     gone = [key for key in rows if named and key not in mine]
     if gone:
-        names = ["/".join(str(part) for part in key if part) for key in gone[:MOST_NAMED]]
-        more = f" and {len(gone) - MOST_NAMED:,} more" if len(gone) > MOST_NAMED else ""
-        notes.append(f"Only in the earlier range: {', '.join(names)}{more}.")
+        names = ["/".join(str(part) for part in key if part) for key in gone]
+        notes.append(f"Only in the earlier range: {listed(names)}.")
     pairs = [rows.get(keyed(row)) for row in result.rows]
     return replace(result, notes=notes, earlier=EarlierRows(pairs, list(earlier.rows)))
 
