@@ -16,6 +16,7 @@ from tests.hostile import Call, Raw
 SCRIPTS = {script.name: script for script in scripts() if script.area == "flow"}
 FLOW = "x:1"
 NOW = 1_700_000_000_000
+MARKS = "low\x1f4-1\x1fhigh\x1f4-2"
 NEW = ("s9", "step", "low", "", "a:done,b:ended", "{}", "call")
 
 
@@ -35,20 +36,20 @@ def good(client: Any) -> dict[str, Call]:
     store.apply("qlow", [*changes, FlowChange("dead", "rows", 200), FlowChange("dead", "a")])
     store.retried("rows", [200])
     args: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
-        "add": ((NOW, *NEW), (0,)),
+        "add": ((NOW, MARKS, *NEW), (0,)),
         "apply": (
-            (NOW, "qlow", 64, "done", "rows", 201, "", "retry", "", 0, "", "signal", "gate", 0, "yes", "cancel", "",
-             0, ""),
-            (0, 2, 5, 9, 13, 17),
+            (NOW, "qlow", 64, "5-0", "done", "rows", 201, "", "retry", "", 0, "", "signal", "gate", 0, "yes", "cancel",
+             "", 0, ""),
+            (0, 2, 6, 10, 14, 18),
         ),
-        "create": ((NOW, "hash", "low", 1_000, "", 1_000, *NEW[:4], "", *NEW[5:]), (0, 3, 5)),
+        "create": ((NOW, "hash", "low", 1_000, "", 1_000, MARKS, *NEW[:4], "", *NEW[5:]), (0, 3, 5)),
         "look": ((NOW,), (0,)),
         "page": (("rows", "live", 0, 100), (2, 3)),
         "put": (("some", 1, "packed"), (1,)),
         "read": (("results", "rows:1", "a:0"), ()),
         "remove": ((), ()),
         "reserve": ((NOW, "rows", 1, 250), (0, 2, 3)),
-        "retried": ((NOW, "rows", 0, 0, 200, 201), (0, 2, 3, 4, 5)),
+        "retried": ((NOW, "rows", 0, 0, "4-0", 200, 201), (0, 2, 3, 5, 6)),
         "seal": ((NOW, "rows", 1), (0, 2)),
         "sent": ((NOW, 64, "gate", 2, "c", 3), (0, 1, 3, 5)),
     }  # fmt: skip
