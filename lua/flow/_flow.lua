@@ -14,7 +14,7 @@ end
 
 local function text(number) return string.format('%.0f', number) end
 
--- Whether the entry `id` of a stream comes behind the entry `other`; true where `other` is none.
+-- Whether the entry `id` of a stream comes behind the entry `other`; true if `other` isn't the id of an entry.
 local function is_behind(id, other)
   local ms, sequence = string.match(id, '^(%d+)%-(%d+)$')
   local other_ms, last = string.match(other, '^(%d+)%-(%d+)$')
