@@ -180,8 +180,8 @@ class TextLines:
 
     def __init__(self, pid: int = 0) -> None:
         self.pid = pid
-        # The level and the millisecond of the last line, and what other such lines begin with.
-        self._last: tuple[int, int] | None = None
+        # The level of the last line, and between which times lines of that level begin as it did.
+        self._level, self._since, self._until = -1, 0.0, 0.0
         self._begin = ""
 
     def line(self, now: float, level: int, text: str, call: Call, seconds: float | None) -> str:
@@ -189,13 +189,15 @@ class TextLines:
         return f"{self._beginning(now, level)}{text}\n"
 
     def _beginning(self, now: float, level: int) -> str:
+        if level == self._level and self._since <= now < self._until:
+            return self._begin
         second = int(now)
         # As datetime, which rounds to microseconds.
-        last = second * 1000 + round((now - second) * 1e6) // 1000, level
-        if last != self._last:
-            second, ms = divmod(last[0], 1000)
-            self._begin = self._head(second, f"{ms:03d}", logging.getLevelName(level))
-            self._last = last
+        us = second * 1_000_000 + round((now - second) * 1e6)
+        second, ms = divmod(us // 1000, 1000)
+        self._begin = self._head(second, f"{ms:03d}", logging.getLevelName(level))
+        # The last microsecond of the millisecond is left out: some of its times are rounded to the next one.
+        self._level, self._since, self._until = level, now, now + (998 - us % 1000) / 1e6
         return self._begin
 
     def _head(self, second: int, ms: str, level: str) -> str:

@@ -188,6 +188,17 @@ def test_lines_are_the_same_bytes_with_and_without_logging(
     assert (f'"worker": "w 1", "trace_id": "{TRACE}"' in told[0]) == (inside and form == "json")
 
 
+def test_time_of_a_line_is_that_of_its_record_when_many_share_a_millisecond() -> None:
+    lines, formatter = log.TextLines(os.getpid()), log.TextFormatter()
+    call: Any = None
+    for step in range(5_000):
+        # Tenths of a microsecond around the ends of milliseconds, now and then a step back.
+        now = 1_700_000_000.4990 + step * 0.7e-6 - (step % 100 == 99) * 0.01
+        record = logging.LogRecord("jobq.job", 20, "", 0, "done", None, None)
+        record.created = now
+        assert lines.line(now, logging.INFO, "done", call, None) == f"{formatter.format(record)}\n"
+
+
 def test_ends_are_written_together_and_no_other_line_overtakes_them(job_log: Any) -> None:
     set_up, stream = job_log(level="info")
     for number in range(3):
