@@ -2,7 +2,8 @@
 
 Messages a second that were sent, received and deleted, by one process on one connection. They take turns, a tenth
 of the messages each, so that what else the machine does is shared by all; `x` is the ratio to Node's with one
-call at a time, the median over the runs. `AsyncRsmq` is measured by itself, through its own calls.
+call at a time, the median over the runs. `AsyncRsmq` is measured by itself, through its own calls. CPU is
+this process's alone, per message.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.peers.venvs import node_modules
 from bench.server import ROOT, private_server
@@ -39,27 +41,42 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     runs = [one_run() for _ in range(parser.parse_args().runs)]
     for name in runs[0]:
-        rates = [run[name] for run in runs]
-        ratio = ""
+        rates = [run[name].rate for run in runs]
+        ratio = cpu = ""
         if ALONE in runs[0]:
-            ratio = f"{statistics.median(run[name] / run[ALONE] for run in runs):5.1f} x"
+            ratio = f"{statistics.median(run[name].rate / run[ALONE].rate for run in runs):5.1f} x"
+        if not name.startswith("Node"):
+            cpu = f", CPU {statistics.median(run[name].cpu_us for run in runs):.1f} µs"
         best, middle = max(rates), statistics.median(rates)
         print(
-            f"{name:32} best {best:>9,.0f}/s {ratio:9} median {middle:>9,.0f}/s, {len(runs)} runs"
+            f"{name:32} best {best:>9,.0f}/s {ratio:9} median {middle:>9,.0f}/s{cpu}, {len(runs)} runs"
         )
 
 
-def one_run() -> dict[str, float]:
-    """Rates on one server, Node's too where node and npm are there."""
+class Figures(NamedTuple):
+    """Messages a second, and CPU of this process for each."""
+
+    rate: float
+    cpu_us: float
+
+
+def one_run() -> dict[str, Figures]:
+    """Figures on one server, Node's too where node and npm are there."""
     with private_server() as client, theirs(client) as node, asyncio.Runner() as runner:
         everybody = node | ours(client) | ours_async(client, runner)
         spent: dict[str, float] = defaultdict(float)
+        cpu_s: dict[str, list[float]] = defaultdict(list)
         for cycles in everybody.values():
             cycles(BATCH)  # to warm up
         for _ in range(TURNS):
             for name, cycles in everybody.items():
+                began = time.process_time()
                 spent[name] += cycles(BATCH)
-        return {name: TURNS * BATCH / seconds for name, seconds in spent.items()}
+                cpu_s[name].append(time.process_time() - began)
+        return {
+            name: Figures(TURNS * BATCH / spent[name], statistics.median(cpu_s[name]) / BATCH * 1e6)
+            for name in spent
+        }
 
 
 class Ours:

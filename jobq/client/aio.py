@@ -260,6 +260,7 @@ class SharedConnection:
         self._reader = hiredis.Reader(
             protocolError=refused.InvalidResponse, replyError=DefaultParser.parse_error
         )
+        self._buffer: Any = bytearray(READ_BYTES)
         #: One for each command without a reply; None where nobody wants it.
         self._waiting: deque[Reply | None] = deque()
         #: Commands that were not yet sent whole, and whether the loop will send them.
@@ -283,6 +284,7 @@ class SharedConnection:
         self._unsent.append(command)
         if alone:
             self._flush()
+            # While the server works.
             self._progress = loop.time()
             if self._watch is None and self._timeout_s < math.inf:
                 self._watch = loop.call_later(self._timeout_s, self._look)
@@ -346,13 +348,13 @@ class SharedConnection:
 
     def _receive(self) -> None:
         """Give the replies that have come to those who wait for them."""
-        reader, waiting = self._reader, self._waiting
+        reader, waiting, buffer = self._reader, self._waiting, self._buffer
         came: list[tuple[Reply, Any]] = []
         try:
-            data = self._sock.recv(READ_BYTES)
-            while data:
-                reader.feed(data)
-                data = self._sock.recv(READ_BYTES) if self._pending() else None
+            nbytes = self._sock.recv_into(buffer)
+            while nbytes > 0:
+                reader.feed(buffer, 0, nbytes)
+                nbytes = self._sock.recv_into(buffer) if self._pending() else -1
             while (reply := reader.gets()) is not False:
                 waiter = waiting.popleft()
                 if waiter is not None:
@@ -362,10 +364,11 @@ class SharedConnection:
         except (OSError, refused.RedisError, IndexError) as error:
             self._lose(refused.ConnectionError, f"no reply can be read: {error!r}")
         else:
-            if data == b"":
+            if not nbytes:
                 self._lose(refused.ConnectionError, "the server closed the connection")
-            self._progress = self._loop.time()
-            if self._retired and not waiting:
+            if waiting:
+                self._progress = self._loop.time()
+            elif self._retired:
                 self.close()
         # Last: the coroutines go on here, and may send or close.
         self._hand_out(came)
@@ -375,6 +378,10 @@ class SharedConnection:
             # A program runs the loop within a task of the same loop: no other task can go on now.
             for waiter, reply in came:
                 self._loop.call_soon(waiter.arrived, reply)
+            return
+        if len(came) == 1:
+            waiter, reply = came[0]
+            waiter.arrived(reply)
             return
         left = iter(came)
         try:

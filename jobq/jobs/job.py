@@ -32,6 +32,7 @@ from jobq.queue.types import PER_CALL, Enqueued
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Arguments = tuple[Sequence[Any], dict[str, Any]]
@@ -174,17 +175,15 @@ class Job(Generic[P, R]):
         Coroutines share one connection. Middleware with an `enqueue` method runs in a thread, and so does what waits
         for a disk, for replicas or in an outage buffer.
         """
-        import asyncio
-
         if self.middleware.all_layers() and self._enqueue_layers():
-            return await asyncio.to_thread(self.enqueue, *args, **kwargs)
+            return await _in_thread(self.enqueue, *args, **kwargs)
         if kwargs or not self._least <= len(args) <= self._most:
             self.check_arguments(args, kwargs)
         client = self.settings.get("client") or runtime.default
         queue: Any = client.queues.get(self.queue) if client is not None else None
         if queue is None:
             # The first one may start a server, or look one up.
-            queue = await asyncio.to_thread(queue_of, self.queue, client)
+            queue = await _in_thread(queue_of, self.queue, client)
         mid, content = self._content(queue, args, kwargs)
         options = self.queue_options
         if not self.keyless:
@@ -192,7 +191,7 @@ class Job(Generic[P, R]):
         done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
         if done.action == "exists" and self.unique is not None:
-            await asyncio.to_thread(self.refused, receipt, queue, args, kwargs)
+            await _in_thread(self.refused, receipt, queue, args, kwargs)
         return receipt
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P, R]:
@@ -236,13 +235,11 @@ class Job(Generic[P, R]):
         self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P, R]]
     ) -> Sequence[Receipt[R]]:
         """`enqueue_many` without blocking the event loop, where `aenqueue` takes no thread."""
-        import asyncio
-
         if self._enqueue_layers():
             calls_of: Any = arguments
-            return await asyncio.to_thread(self.enqueue_many, calls_of)
+            return await _in_thread(self.enqueue_many, calls_of)
         calls = self._many(arguments)
-        queue: Any = await asyncio.to_thread(queue_of, self.queue, self.settings.get("client"))
+        queue: Any = await _in_thread(queue_of, self.queue, self.settings.get("client"))
         contents = self._contents(queue, calls)
         accepted = await _asyncio_calls().aenqueue_many(queue, contents, **self.queue_options)
         return self.receipts(accepted, queue)
@@ -483,11 +480,18 @@ class AsyncJob(Job[P, R]):
 
 
 @cache
+@cache
 def _asyncio_calls() -> Any:
     """The enqueue calls of an event loop; a program without one never loads them."""
     import jobq.queue.aio
 
     return jobq.queue.aio
+
+
+async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    import asyncio
+
+    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def _default_retries(policy: Any, retry_for: float | None) -> int:
