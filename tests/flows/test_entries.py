@@ -76,7 +76,7 @@ def test_entry_that_nobody_can_read_is_for_no_flow(text: bytes):
     assert heard([OutboxEntry("1-1", text)]) == {}
 
 
-def test_neighbouring_entries_of_a_map_are_one_change_and_words_stay_in_between():
+def test_members_of_an_entry_are_one_change_and_words_stay_in_between():
     texts = [
         "done\x1f~f:1.rows.0\x1edone\x1f~f:1.rows.1",
         "done\x1f~f:1.rows.2",
@@ -84,8 +84,9 @@ def test_neighbouring_entries_of_a_map_are_one_change_and_words_stay_in_between(
         "done\x1f~f:1.rows.3",
     ]
     entries = [OutboxEntry(f"{place}-1", text.encode()) for place, text in enumerate(texts)]
-    first, word, last = heard(entries)["f:1"]
-    assert first == Done("rows", [0, 1, 2]) and last == Done("rows", [3])
+    first, second, word, last = heard(entries)["f:1"]
+    assert [first, second] == [Done("0-1", "rows", [0, 1]), Done("1-1", "rows", [2])]
+    assert last == Done("3-1", "rows", [3])
     assert isinstance(word, Said) and word.entry_id == "2-1"
 
 

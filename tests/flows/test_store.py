@@ -262,7 +262,7 @@ def test_lists_of_members_are_refused_if_they_are_none(client: Any, number: str)
     told = Told(client, step("rows", kind="map", source="stream"))
     with pytest.raises(ScriptError, match="number must be"):
         told.store.client.ask(
-            told.store._call("apply", ("", HOME, 1, "done", "rows", number, b""), list)
+            told.store._call("apply", ("", HOME, 1, "", "done", "rows", number, b""), list)
         )
 
 
