@@ -11,8 +11,9 @@ budget; there is no other end to a path. Who has no more left of any budget than
 do nothing that the other couldn't, and is not followed. Each state is visited once, checked against `promises.py`, and
 drained by one fair worker, which must bring whatever was accepted and not superseded to done or dead.
 
-The run ends with the scopes in words, their states and transitions. JOBQ_MODEL=small takes one enqueue less
-everywhere, for a look in passing; large one more, for a night.
+The run ends with the scopes in words, their states and transitions. Two scopes have smaller budgets here, in which
+the mutants of these scopes are found. JOBQ_MODEL=small takes one enqueue less everywhere, for a look in passing; large
+takes the full budgets and one enqueue more, for a night.
 """
 
 from __future__ import annotations

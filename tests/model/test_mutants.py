@@ -10,9 +10,9 @@ import pytest
 from tests.model.explorer import Explorer
 from tests.model.machine import Machine, Mutation
 from tests.model.mutants import MUTANTS
-from tests.model.scopes import SCOPES
+from tests.model.scopes import SCOPES, shortened
 
-BY_NAME = {scope.name: scope for scope in SCOPES}
+BY_NAME = {scope.name: shortened(scope) for scope in SCOPES}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
