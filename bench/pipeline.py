@@ -28,7 +28,7 @@ from jobq.events import attempt_record
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
-from jobq.pipeline.offsets import events_key
+from jobq.pipeline.offsets import LogTail, events_key, events_tails, trim
 from jobq.queue.directory import register_queues
 
 if TYPE_CHECKING:
@@ -78,6 +78,15 @@ def many_queues(queues: int, each: int = 30) -> Iterator[Row]:
                 raise RuntimeError(f"{found.rows:,} of {queues * each:,} events were ingested")
             newest = max(Path(folder).glob("lake/events/_delta_log/*.json"))
             sizes.append(newest.stat().st_size)
+        keys = [events_key(client.namespace, name) for name in names]
+        started = time.process_time()
+        ends = {
+            one.key: one.place for one in events_tails(client, keys) if isinstance(one, LogTail)
+        }
+        asked = time.process_time()
+        list(trim(client, ends))
+        yield f"{queues:,} queues, processor time of the ends", asked - started, "s"
+        yield f"{queues:,} queues, processor time of trims", time.process_time() - asked, "s"
         yield f"{queues:,} queues, processor time of a batch", min(took[1:]), "s"
         yield f"{queues:,} queues, largest commit of changes", max(sizes[1:]), "B"
         yield f"{queues:,} queues, commit with all offsets", sizes[0], "B"

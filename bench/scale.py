@@ -167,8 +167,10 @@ def refreshed(sizes: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
             older[size] = (
                 made(lake, size) if size else appended(lake, part=_DAY, seed=0, count=count)
             )
+            # Each lake has some hours and lives of the day of the new events, which a refresh merges with theirs.
+            older[size] += appended(lake, part=_DAY, seed=10_000, day=1, count=SMALL)
             rollup.refresh(lake, spark)
-            new = appended(lake, part=_DAY, seed=20_000, day=1, count=count)
+            new = appended(lake, part=_DAY, seed=20_000, day=1, apart=1, count=count)
     runs: dict[int, list[Spent]] = {size: [] for size in sizes}
     for turn in range(TURNS):
         for size in sizes[:: -1 if turn % 2 else 1]:
