@@ -8,6 +8,7 @@ import os
 import pty
 import sys
 import threading
+import time
 from multiprocessing import get_context
 from typing import Any
 
@@ -26,9 +27,17 @@ def by_os() -> int:
 def by_library() -> int:
     """As a C library does, without Python's hooks.
 
-    With the GIL held: a process that is forked while another thread has the GIL waits for it for ever.
+    With the GIL held: a process that is forked while another thread has the GIL waits for it for ever. It does, too, if
+    another thread has just asked for the GIL: it hands it to a thread that it doesn't have. With a long switch interval
+    no thread asks, and those that already wait are served during the short sleep.
     """
-    return ctypes.PyDLL(None).fork()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        time.sleep(2 * interval)
+        return ctypes.PyDLL(None).fork()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def by_pty() -> int:
