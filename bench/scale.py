@@ -32,16 +32,18 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.history import DAY_MS, START_MS, events, fill
+from bench.history import DAY_MS, QUEUES, START_MS, events, fill
 from bench.machine import SAMPLE_S, adopt_orphans, bury_orphans, described
 from bench.page import head, put
 from bench.peers.venvs import FOLDER
 from bench.pipeline import spark_session, used_s
 from bench.server import ROOT, info, private_server, server_s
+from jobq.events import MAXLENS
 from jobq.pipeline.lake import Lake, rollup
 from jobq.pipeline.lake.commit import commit_batch, state_of
 from jobq.pipeline.lake.files import DataFile, live_files, write_rows
 from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, LakeTable, to_lake
+from jobq.queue.queue import Queue
 
 RESULTS = FOLDER / "scale.json"
 PAGE = ROOT / "docs" / "guides" / "spark" / "scale.md"
@@ -214,6 +216,9 @@ def ingested(path: Path, size: int, engine: str, sizes: dict[str, float]) -> tup
         before = int(info(client, "memory")["used_memory"])
         new = round(size * MILLION / NEW / PER_MESSAGE)
         count = fill(client, events(new, seed=10_000, days=1, start_ms=START_MS + 2 * DAY_MS))
+        # Else the ingest would exit with 1: streams that are longer than they may be can lose events.
+        for name in QUEUES:
+            Queue(name, client).admin.events_maxlen(MAXLENS[1])
         sizes["Redis"] = (int(info(client, "memory")["used_memory"]) - before) / count
         copy = path / "copy"
         shutil.copytree(path / "lake", copy)
