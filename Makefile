@@ -73,8 +73,8 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	@command -v npm >/dev/null || echo "node and npm are not installed: tests against Node's libraries are not run"
 	@# Five processes that start together would each compile every test.
 	@printf '%s\n' tests/*/ | xargs -P 2 -n 12 $(BIN)/python -m pytest -q -p no:xdist --collect-only >/dev/null || :
-	@# Every part runs, whatever the ones before it found; the end says which failed.
-	@failed=; \
+	@# Every part runs, whatever the ones before it found; the end says which failed. The main part starts Spark often.
+	@failed=; $(BIN)/python -m tests.pipeline.archive & \
 	$(SELF) test-pythons || failed="$$failed test-pythons"; \
 	rm -f .pytest_cache/v/cache/lastfailed; \
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS) || $(BIN)/python -m tests.again || failed="$$failed tests"; \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from jobq.pipeline.sessions import FAST
 from jobq.queue.queue import Queue
 from tests import tools
 from tests.conftest import Server, connected, emptied, serving
+from tests.pipeline.archive import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 #: A JVM that starts, or compiles what it runs for the first time, takes its time on a busy machine.
 LIMIT_S = 900
+#: Most queries of tests run once, on few rows: compiling one costs more than interpreting it. Long forms compile.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+SOAK = "soak" in (os.environ.get("JOBQ_PIPELINE"), os.environ.get("JOBQ_LAKE"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,11 +38,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_jvms() -> Iterator[None]:
-    """What a JVM of a few seconds compiles well isn't worth its while: half of its processor time."""
+    """What a JVM of a few seconds compiles well, or loads anew, isn't worth its while: most of its processor time."""
+    options = java_options()
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-            patch.setenv(name, FAST)
+        patch.setenv("SPARK_LAUNCHER_OPTS", FAST)
+        patch.setenv("SPARK_SUBMIT_OPTS", options if SOAK else f"{options} {system_properties()}")
         yield
+
+
+def system_properties() -> str:
+    """The settings of INTERPRETED as Java takes them."""
+    return " ".join(f"-D{name}={value}" for name, value in INTERPRETED.items())
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,10 @@ import pytest
 from deltalake import DeltaTable
 
 from examples.spark import delta
-from examples.spark.cluster import cluster
+from examples.spark.cluster import SMALL, cluster
 from jobq.cli.app import app
 from jobq.pipeline.environment import spark_variables
+from tests.pipeline.archive import java_options
 
 from .reading.conftest import events  # noqa: F401
 
@@ -101,9 +102,12 @@ def test_stream_into_a_delta_table_has_each_event_once_when_killed_between_two_c
 
 
 @pytest.mark.timeout(1800)
-def test_submitted_program_runs_on_a_cluster_of_two_workers(valkey_client, valkey_queue):
+def test_submitted_program_runs_on_a_cluster_of_two_workers(
+    valkey_client, valkey_queue, monkeypatch
+):
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
-    small = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    small = java_options()
+    monkeypatch.setitem(SMALL, "SPARK_DAEMON_JAVA_OPTS", small)
     with cluster(workers=2, memory="600m") as master:
         done = subprocess.run(
             [

@@ -24,8 +24,8 @@ NOT_RUN = {
     "spark-submit": "test_examples.py submits a program",
 }
 
-#: Commands that run in this process, on the session of all tests: a JVM of their own would take most of the time.
-RUN_HERE = re.compile(r"jobq (lake (compact|audit)|report .*--lake) ")
+#: Commands that run in this process, some on the session of all tests: to start would take most of their time.
+RUN_HERE = re.compile(r"jobq (lake|report .*--lake) ")
 
 
 class Terminal(Shell):

@@ -14,6 +14,7 @@ import pytest
 
 from examples.spark.spark_jobs import remind
 from jobq.pipeline.environment import spark_variables
+from tests.pipeline.archive import java_options
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "examples" / "spark" / "pipelines" / "README.md"
@@ -57,7 +58,7 @@ def home(valkey_client, tmp_path) -> dict[str, str]:
     return {
         **os.environ, **spark_variables(), "HOME": str(tmp_path), "JOBQ_URL": valkey_client.url,
         "PATH": os.pathsep.join((beside, os.environ["PATH"])), "PYTHONPATH": str(ROOT),
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": java_options(),
     }  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Reports equal what pandas computes from the same events: two zones, a change of clocks, many jobs, hostile names."""
+"""Time lines and hours equal what pandas computes from the same events: two zones, a change of clocks, hostile names.
+
+The other reports are compared in test_expired.py, on a lake.
+"""
 
 from __future__ import annotations
 
@@ -113,20 +116,3 @@ def heat_of(frame: Any, asked: ReportQuery) -> dict[Any, float]:
     local = frame[frame["kind"].isin(ENDED)]["finished_at"].dt.tz_convert(asked.zone)
     attempts = local.groupby([local.dt.weekday, local.dt.hour]).count()
     return {key: count / hours[key] for key, count in attempts.items()}
-
-
-def test_sums_by_queue_and_job_equal_those_of_pandas(spark):
-    events = history(4, 6_000)
-    asked = ReportQuery(since=SINCE, until=SINCE + timedelta(days=4))
-    frame = framed(events)
-    ran = frame[frame["run_us"].notna()]
-    expected = ran.groupby(["queue", "job"])["run_us"].agg(["count", "sum", "max"])
-    found = {
-        (row["queue"], row["job"]): (row["attempts"], row["total_us"], row["max_us"])
-        for row in answered(spark, "run", events, asked)
-    }
-    assert found == {
-        key: tuple(row) for key, row in zip(expected.index, expected.values, strict=True)
-    }
-    cost = {row["job"]: row["cpu_us"] for row in answered(spark, "cost", events, asked)}
-    assert cost == ran.groupby("job")["cpu_us"].sum().to_dict()
