@@ -480,7 +480,6 @@ class AsyncJob(Job[P, R]):
 
 
 @cache
-@cache
 def _asyncio_calls() -> Any:
     """The enqueue calls of an event loop; a program without one never loads them."""
     import jobq.queue.aio
