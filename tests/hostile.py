@@ -28,11 +28,28 @@ SCORES = ("-inf", "inf", "-5", "1.5", "1e300")
 LAST_ID = "18446744073709551615-18446744073709551615"
 #: Of the database, but for how long keys still live.
 _DIGEST = """
+-- A copy of a set or hash may keep its members in another order.
+local function text(name)
+  local kind = redis.call('TYPE', name).ok
+  local members = {}
+  if kind == 'set' then
+    members = redis.call('SMEMBERS', name)
+  elseif kind == 'hash' then
+    local pairs_of = redis.call('HGETALL', name)
+    for i = 1, #pairs_of, 2 do members[#members + 1] = #pairs_of[i] .. ':' .. pairs_of[i] .. pairs_of[i + 1] end
+  else
+    return redis.call('DUMP', name)
+  end
+  table.sort(members)
+  for i, member in ipairs(members) do members[i] = #member .. ':' .. member end
+  return kind .. table.concat(members)
+end
+
 local function digest()
   local names, parts = redis.call('KEYS', '*'), {}
   table.sort(names)
   for i, name in ipairs(names) do
-    parts[i] = name .. redis.call('DUMP', name) .. tostring(redis.call('PTTL', name) >= 0)
+    parts[i] = name .. text(name) .. tostring(redis.call('PTTL', name) >= 0)
   end
   return redis.sha1hex(table.concat(parts))
 end
