@@ -21,7 +21,8 @@ SPARK = "the Spark session"
 TAKES_SPARK = re.compile(r"^def \w+\([^)]*\b(kept_)?spark\b", re.MULTILINE)
 #: Tests that take seconds each, because processes start or time must pass: the longest units first.
 LONG = (
-    SPARK, "tests/model/", "tests/pipeline/", "tests/upgrade/", "tests/chaos/", "tests/interop/", "tests/lifecycle/",
+    SPARK, "tests/model/", "tests/pipeline/", "tests/upgrade/", "tests/chaos/", "tests/interop/",
+    "tests/docs/test_pages.py", "tests/lifecycle/",
 )  # fmt: skip
 
 

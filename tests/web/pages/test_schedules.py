@@ -22,7 +22,7 @@ def add(
     client: Any, name: str, cron: str = "30 2 * * *", queue: str = "low", now: int | None = None
 ) -> Queue:
     made = checked_schedule(
-        name, "shop.digest", cron, {"tz": "Europe/Berlin"}, (17,), {"token": "t-1"}
+        name, "shop.weekly", cron, {"tz": "Europe/Berlin"}, (17,), {"token": "t-1"}
     )
     home = Queue(queue, client)
     home.admin.schedule("add", name, encoded(made), now=now)
@@ -39,7 +39,7 @@ def test_list_shows_late_ones_first_and_paused_ones_last(visit: Any, client: Any
     assert "No schedules" in page.get("/cron").text and ">Schedules<" not in page.get("/").text
     add(client, "nightly")
     add(client, "resting").admin.schedule("pause", "resting")
-    late = checked_schedule("late", "shop.digest", "*/5 * * * *", {})
+    late = checked_schedule("late", "shop.weekly", "*/5 * * * *", {})
     now = client.clock_ms()
     home = Queue("high", client)
     home.admin.schedule("add", "late", encoded(late), now=now - 3_600_000)
