@@ -15,11 +15,12 @@ Strings are grouped by, never aggregated, so that Spark hashes instead of sortin
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 #: Size of the KLL sketches: the error of a quantile is below a tenth of a percent of rank.
 K = 2000
+#: Rows of events for one task of a shuffle. Four tasks for 50 million ended a JVM with 1 GB of heap; 48 tasks did not.
+ROWS_PER_TASK = 1_000_000
+SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 _COUNTS = [c.name for c in ROLLUP_COLUMNS if c.name in KINDS]
 _KINDS = ",\n  ".join(f"count_if(kind = '{name}') AS {name}" for name in _COUNTS)
 
@@ -241,6 +245,25 @@ def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
     return {ROLLUP.name: _hourly(lake, spark), JOB_RUNS.name: _runs(lake, spark)}
 
 
+@contextmanager
+def shuffled(spark: SparkSession, files: Iterable[LiveFile]) -> Iterator[int | None]:
+    """Give shuffles as many tasks as these files need; the number, or None where Spark decides itself.
+
+    A task that gets more rows than ROWS_PER_TASK can end the JVM for want of memory. Fewer tasks than the session's
+    setting are never taken: Spark joins small ones.
+    """
+    before = spark.conf.get(SHUFFLE_TASKS)
+    if before is None or not before.isdecimal():
+        yield None
+        return
+    number = max(int(before), math.ceil(sum(one.rows for one in files) / ROWS_PER_TASK))
+    spark.conf.set(SHUFFLE_TASKS, number)
+    try:
+        yield number
+    finally:
+        spark.conf.set(SHUFFLE_TASKS, before)
+
+
 def refreshed_at(lake: Lake) -> float:
     """Return the time of the last refresh, epoch seconds; 0 before the first."""
     return float(_known(lake.table(ROLLUP.name), ROLLUP).facts.get("at", 0.0))
@@ -301,7 +324,8 @@ def _hourly(lake: Lake, spark: SparkSession) -> int:
         rows.unionByName(there).createOrReplaceTempView("lake_hours")
         rows = spark.sql(HOURLY_MERGED)
     rows = rows.coalesce(1).sortWithinPartitions("dt", *ROLLUP.sort)
-    written = _files_of(rows, lake.below(ROLLUP.name), ROLLUP, COMPACTED.prefix)
+    with shuffled(spark, new.files):
+        written = _files_of(rows, lake.below(ROLLUP.name), ROLLUP, COMPACTED.prefix)
     _replace(lake, ROLLUP, delta, old, written, known, version=new.version)
     return sum(one.rows for one in written)
 
@@ -324,7 +348,8 @@ def _runs(lake: Lake, spark: SparkSession) -> int:
     work = _RunsRefresh(lake, spark, delta, known)
     if not new.whole and not work.can_continue():
         new = _unread(lake, JOB_RUNS, IngestState())
-    return work.run(new)
+    with shuffled(spark, new.files):
+        return work.run(new)
 
 
 class _RunsRefresh:

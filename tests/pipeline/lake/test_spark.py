@@ -14,6 +14,7 @@ from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
+from jobq.pipeline.lake.files import LiveFile
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.rollup import HOURLY, JOB_RUNS_SQL, LIVES
 from tests import tools
@@ -154,6 +155,16 @@ def test_rollup_has_counts_sums_and_quantiles_by_hour_queue_and_job(spark, lake,
         (HOUR, "app.a"): (1, 0, 1, 0, 0, 0, 1, 7_000, 3_500, 10, 100, 7_000, None),
         (HOUR, None): (3, 0, 0, 1, 1, 1, 0, 0, 0, 0, None, None, None),
     }
+
+
+def test_refresh_takes_a_task_per_million_events_when_the_session_has_fewer(spark):
+    setting = spark.conf.get(rollup.SHUFFLE_TASKS)
+    files = [LiveFile(f"{n}.parquet", 0, 24_000_001, "2026-07-17") for n in range(2)]
+    with rollup.shuffled(spark, files) as number:
+        assert number == 49 and spark.conf.get(rollup.SHUFFLE_TASKS) == "49"
+    with rollup.shuffled(spark, files[:0]) as number:
+        assert number == int(setting) and spark.conf.get(rollup.SHUFFLE_TASKS) == setting
+    assert spark.conf.get(rollup.SHUFFLE_TASKS) == setting
 
 
 def test_job_runs_have_a_row_per_message_with_its_attempts(spark, lake, ingest, tell):
