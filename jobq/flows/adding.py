@@ -43,6 +43,8 @@ class RunningFlow(StepList):
         # As they were read last: a flow that gets thousands of steps isn't read for each.
         self._facts: FlowFacts | None = None
         self._known: set[str] = set()
+        # Queues of these steps, and of those that were added here.
+        self._queues: set[str] = set()
         # Steps that are stored together, and haven't been yet; None outside `together`.
         self._together: list[StoredStep] | None = None
 
@@ -100,6 +102,7 @@ class RunningFlow(StepList):
             if facts is None:
                 raise FlowClosedError(f"flow {self.flow_id} is gone; nothing can be added")
             self._known.update(one.name for one in facts.steps)
+            self._queues.update(one.queue for one in facts.steps)
         checked_graph({step.name: step}, self._known)
         record = stored_step(self._client, self.flow_id, facts.queue, step)
         if isinstance(step, MapStep) and record.source == "items":
@@ -118,10 +121,11 @@ class RunningFlow(StepList):
         return step
 
     def _stored(self, records: Sequence[StoredStep]) -> None:
-        known = {one.queue for one in self._facts.steps} if self._facts else set()
-        queues = dict.fromkeys(one.queue for one in records if one.queue)
-        marks = [mark_at(self._client, one, self.flow_id) for one in queues if one not in known]
+        queues = {one.queue for one in records if one.queue} - self._queues
+        marks = [mark_at(self._client, one, self.flow_id) for one in sorted(queues)]
         added = self._store.add_steps(records, marks)
+        if added == "added":
+            self._queues |= queues
         if added == "closed":
             now = self._store.facts()
             state = f"is {now.state}" if now else "is gone"

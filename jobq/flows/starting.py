@@ -98,10 +98,15 @@ class Planned:
     @property
     def queues(self) -> list[str]:
         """All queues that have a part in it."""
-        found = dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
+        found = self._own_queues
         for sub in self.subs:
             found |= dict.fromkeys(sub.queues)
         return list(found)
+
+    @property
+    def _own_queues(self) -> dict[str, None]:
+        """Those without its sub-flows', in order."""
+        return dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
 
     @property
     def flow_ids(self) -> list[str]:
@@ -114,17 +119,19 @@ class Planned:
         store.create(self._record()._replace(life_ms=LONG_LIFE_MS))
 
     def _record(self, marks: Iterable[tuple[str, str]] = ()) -> StoredFlow:
-        flow = self._flow
+        flow, own = self._flow, self._own_queues
         keep_ms = round(flow.keep_s * 1000)
+        its_marks = tuple(mark for mark in marks if mark[0] in own)
         stored = StoredFlow(
-            self.steps, flow.hash, flow.home, keep_ms, self._parent, marks=tuple(marks)
+            self.steps, flow.hash, flow.home, keep_ms, self._parent, marks=its_marks
         )
         return stored._replace(life_ms=LONG_LIFE_MS) if self._parent else stored
 
     def store(self, marks: Sequence[tuple[str, str]] = ()) -> str:
         """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition is there.
 
-        marks: up to which entries its queues say nothing to it, but to an earlier flow of its id.
+        marks: up to which entries its queues, and those of its sub-flows, say nothing to them, but to earlier flows of
+        their ids.
         """
         for sub in self.subs:
             sub.store(marks)

@@ -153,12 +153,12 @@ class FlowStore:
 
         What an entry says for an earlier flow of this id, or said before a retry, is left out, and counts as refused.
         """
-        applied = self._apply(source, changes, now)
-        if not applied.mark:
-            return applied
-        left = [one for one in changes if not _is_old(one, applied.mark)]
-        again = self._apply(source, left, now)
-        return again._replace(refused=again.refused + len(changes) - len(left))
+        left, applied = changes, self._apply(source, changes, now)
+        # A retry may move the mark between two calls.
+        while mark := applied.mark:
+            left = [one for one in left if not _is_old(one, mark)]
+            applied = self._apply(source, left, now)
+        return applied._replace(refused=applied.refused + len(changes) - len(left))
 
     def _apply(self, source: str, changes: Sequence[FlowChange], now: int | None) -> Applied:
         oldest = next((one.entry for one in changes if one.entry and one.kind in _ENDS), "")
@@ -264,9 +264,10 @@ def _is_old(change: FlowChange, mark: str) -> bool:
     return bool(change.entry) and change.kind in _ENDS and _place(change.entry) <= _place(mark)
 
 
-def _place(entry_id: str) -> tuple[int, int]:
+def _place(entry_id: str) -> tuple[float, float]:
+    """As the script compares them: with another order, what it calls older would never be left out."""
     ms, _, sequence = entry_id.partition("-")
-    return int(ms), int(sequence)
+    return float(ms), float(sequence)
 
 
 def _ranges(numbers: list[int]) -> str:

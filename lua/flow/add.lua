@@ -6,7 +6,7 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  marks  as those of create, of queues that the flow has not used so far
+  marks  as those of create, of queues that the flow has not used so far; a queue that has a mark keeps it
   then up to 1,000 groups as those of create
 RETURNS  {'added', how many are new}; {'closed', state} if the flow doesn't run; {'conflict', ''} if one is there and is
          another, {'full', ''} beyond 10,000 steps
@@ -37,7 +37,8 @@ if not flow then return {'closed', ''} end
 if flow.state ~= 'running' or flow.over > 0 then return {'closed', flow.state} end
 if not fresh then return {'conflict', ''} end
 if redis.call('HLEN', steps) + #fresh > 2 * MOST_OF_A_FLOW then return {'full', ''} end
-put_marks(marks)
+-- Where one is, another call has added steps of that queue, and their ends may lie before this mark.
+for i = 1, #marks, 2 do redis.call('HSETNX', meta, marks[i], marks[i + 1]) end
 flow.bits = keep_rows(fresh, flow.bits)
 local candidates = {}
 for i, at in ipairs(fresh) do candidates[i] = ARGV[at] end

@@ -14,6 +14,7 @@ from jobq.flows.announcing import announce, queue_at
 from jobq.flows.draining import Drainer
 from jobq.flows.flow import Flow
 from jobq.flows.store import FlowStore
+from jobq.flows.types import Applied, FlowChange
 from jobq.queue.presence import put_worker
 from jobq.queue.types import Ending
 from tests.flows.flowing import Flowing, call_of, names, step
@@ -185,6 +186,70 @@ def test_an_end_of_an_earlier_flow_changes_nothing_when_a_running_step_adds_a_st
     running.step(two, name="b")
     paused.go_on()
     assert [one.ended for one in flowing.facts(F).steps] == [0, 0]
+
+
+def test_the_end_of_an_added_step_counts_when_another_one_was_added_to_its_queue_before_it_was_taken(
+    flowing: Flowing,
+) -> None:
+    """The running step read which queues the flow uses before it added the first of them."""
+    flow = Flow("import", id="7", client=flowing.client)
+    flow.step(one, name="a")
+    flow.start()
+    flowing.drain()
+    [held] = flowing.queues["low"].dequeue().messages
+    context = cast("Any", SimpleNamespace(mid=held.mid))
+    running, other = RunningFlow(flowing.client, context), RunningFlow(flowing.client, context)
+    other.step(one, name="x")
+    running.step(two, name="b")
+    flowing.drain()
+    high = flowing.queues["high"]
+    [added] = high.dequeue().messages
+    high.finish([Ending(mid=added.mid, token=added.token)])
+    running.step(two, name="c")
+    other.step(two, name="d")
+    flowing.drain()
+    ended = {step.name: step.ended for step in flowing.facts(F).steps}
+    assert ended == {"a": 0, "x": 0, "b": 1, "c": 0, "d": 0}
+
+
+class Overtaken(FlowStore):
+    """Between its calls of `apply`, others move the mark of the queue."""
+
+    places = ("5-0", "7-0")
+
+    def _apply(self, *args: Any) -> Applied:
+        if self.places:
+            place, *self.places = self.places
+            FlowStore(self.client, self.flow).retried("a", [], mark=place)
+        return super()._apply(*args)
+
+
+def test_what_lies_behind_the_mark_is_taken_when_the_mark_moves_meanwhile(flowing: Flowing) -> None:
+    begin(flowing, step("a"), step("b"))
+    flowing.drain()
+    ends = [
+        FlowChange("dead", "a", entry="4-0"),
+        FlowChange("dead", "a", entry="6-0"),
+        FlowChange("done", "b", entry="8-0"),
+    ]
+    applied = Overtaken(flowing.client, F).apply("qlow", ends)
+    assert (applied.state, applied.refused, applied.mark) == ("running", 2, "")
+    assert [one.ended for one in flowing.facts(F).steps] == [0, 1]
+
+
+def test_a_flow_starts_under_its_id_when_its_sub_flows_use_more_queues_than_one_flow_can(
+    client: Any,
+) -> None:
+    flow = Flow("import", id="7", client=client)
+    for part in range(2):
+        sub = Flow("part", id=str(part), client=client)
+        for number in range(510):
+            sub.step(one.options(queue=f"q{part}-{number}"), name=f"s{number}")
+        flow.flow(sub, name=f"part{part}")
+    flow.start()
+    marks = client.command("HGETALL", f"{FlowStore(client, 'part:1').prefix}meta")[::2]
+    assert sum(name.startswith(b"f:q1-") for name in marks) == 510
+    assert not [name for name in marks if name.startswith(b"f:q0-")]
 
 
 def test_an_old_end_changes_nothing_when_its_message_runs_again_by_a_retry(
