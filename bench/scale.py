@@ -311,6 +311,8 @@ def costs(sizes: list[dict[str, Any]]) -> Iterator[str]:
 def refreshes(sizes: list[dict[str, Any]]) -> Iterator[str]:
     """A row per size of lake: what the same number of new events takes, and how often what the smallest takes."""
     found = [one[REFRESH] for one in sizes if REFRESH in one]
+    if not found:
+        return
     yield "| refresh after one million new events, beside a lake of | CPU s | times that of the smallest |"
     yield "|---|---|---|"
     for step in found:
