@@ -289,8 +289,8 @@ def test_check_tells_a_missing_file_a_short_one_and_a_double_row(three_days):
     assert all("can't be read" in text for text in bad)
 
 
-@pytest.mark.parametrize("most", [3, 10**6])
-def test_check_tells_rows_that_are_there_twice(three_days, monkeypatch, most):
+@pytest.mark.parametrize(("most", "at_once"), [(3, 10**6), (10**6, 10**6), (10**6, 3)])
+def test_check_tells_rows_that_are_there_twice(three_days, monkeypatch, most, at_once):
     from jobq.pipeline.lake.commit import commit_files
     from jobq.pipeline.lake.files import DataFileWriter, rows_of_files
 
@@ -301,6 +301,7 @@ def test_check_tells_rows_that_are_there_twice(three_days, monkeypatch, most):
     delta = three_days.table("events")
     commit_files(three_days, "events", delta, [file.action() for file in writer.finish()])
     monkeypatch.setattr(inspection, "SEARCH_ROWS", most)
+    monkeypatch.setattr(inspection, "GROUPED_ROWS", at_once)
     bad = [finding.text for finding in inspection.check(three_days) if finding.level == "fail"]
     files = live_files(delta, "2026-11-19", "2026-11-19")
     assert (len(list(inspection._searches(store, EVENTS, files))) > 3) is (most == 3)
