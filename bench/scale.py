@@ -69,6 +69,7 @@ ON_SPARK = ("rollup", "report")
 #: Measured apart from the other steps, for the same number of events beside each lake: how often, and the events of
 #: the small lake.
 REFRESH, TURNS, SMALL = "refresh", 2, 200_000
+WHOLE_DAY = (0.0, 1.0)
 WEIGHTS = {
     "Redis": "in a stream of Redis", "lake, ingested": "in the lake, as ingested",
     "lake, compacted": "in the lake, compacted", "job_runs": "in `job_runs`, for each event",
@@ -167,23 +168,17 @@ def refreshed(sizes: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
             lake = Lake.create(str(path / str(size)))
             count = BATCH if size else SMALL
             older[size] = (
-                made(lake, size) if size else appended(lake, part=_DAY, seed=0, count=count)
+                made(lake, size) if size else appended(lake, part=WHOLE_DAY, seed=0, count=count)
             )
             # Each lake has some hours and lives of the day of the new events, which a refresh merges with theirs.
-            older[size] += appended(lake, part=_DAY, seed=10_000, day=1, count=SMALL)
+            older[size] += appended(lake, part=WHOLE_DAY, seed=10_000, day=1, count=SMALL)
             rollup.refresh(lake, spark)
-            new = appended(lake, part=_DAY, seed=20_000, day=1, apart=1, count=count)
+            new = appended(lake, part=WHOLE_DAY, seed=20_000, day=1, apart=1, count=count)
     runs: dict[int, list[Spent]] = {size: [] for size in sizes}
     for turn in range(TURNS):
         for size in sizes[:: -1 if turn % 2 else 1]:
-            line = [
-                sys.executable,
-                "-m",
-                "bench.scale",
-                "--refresh",
-                str(path / "0"),
-                str(path / str(size)),
-            ]
+            lakes = [str(path / str(one)) for one in (0, size)]
+            line = [sys.executable, "-m", "bench.scale", "--refresh", *lakes]
             done = subprocess.run(line, cwd=ROOT, stdout=subprocess.PIPE, check=True)
             runs[size].append(Spent(*json.loads(done.stdout.splitlines()[-1])))
             cpu = runs[size][-1].cpu_s
@@ -194,11 +189,8 @@ def refreshed(sizes: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
     shutil.rmtree(path)
 
 
-_DAY = (0.0, 1.0)
-
-
 def refreshed_once(small: Path, path: Path) -> Spent:
-    """One refresh of a copy of a lake, after one of a copy of a small lake, in one session."""
+    """What one refresh of a copy of a lake took, after one of a copy of a small lake in the same session."""
     with spark_session() as spark, TemporaryDirectory(dir=FOLDER) as folder:
         for one in (small, path):
             copy = Path(folder, one.name)

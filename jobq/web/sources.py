@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jobq.errors import ConfigError
 from jobq.queue.directory import queue_names
 from jobq.web.history import Span, StreamHistory
@@ -34,10 +32,6 @@ class HistorySources:
         if wanted == "events" or self.lake is None:
             return self.events
         return self.lake if wanted == "lake" or span.until - span.since > LONG_MS else self.events
-
-    def is_complete(self, span: Span, queues: Sequence[str] = ()) -> bool:
-        """Whether the events on the server cover a range of time."""
-        return self.events.since(span, queues) <= span.since
 
     def close(self) -> None:
         """End the lake's process."""

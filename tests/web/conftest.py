@@ -85,6 +85,8 @@ def serving_app(
         made(app)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    # A visitor that comes before the thread has begun waits, and isn't refused.
+    listening.listen()
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -119,8 +120,9 @@ def test_request_looks_at_no_more_than_its_limit_and_says_where_to_go_on(
     for first in range(0, 3_000, 1_000):
         queue.enqueue_many([call("a", n) for n in range(first, first + 1_000)])
     asked = parse("arg.0:2999", may_see_arguments=True)
+    limits = SearchLimits(messages=1_000, seconds=math.inf)
     redis.config_resetstat()
-    page = search.messages(client, contents, asked, ["low"], limits=SearchLimits(messages=1_000))
+    page = search.messages(client, contents, asked, ["low"], limits=limits)
     assert (page.looked_at, page.total, page.rows, bool(page.cursor)) == (1_000, 3_000, [], True)
     calls = redis.info("commandstats")
     assert (
@@ -128,7 +130,7 @@ def test_request_looks_at_no_more_than_its_limit_and_says_where_to_go_on(
         <= 7
     )
     assert "cmdstat_hgetall" not in calls and "cmdstat_keys" not in calls
-    pages = every(client, contents, asked, SearchLimits(messages=1_000))
+    pages = every(client, contents, asked, limits)
     assert [one.looked_at for one in pages[:3]] == [1_000, 2_000, 3_000]
     assert [listed.row.job for listed in pages[2].rows] == ["a"]
 

@@ -134,12 +134,11 @@ def backlog(
         place = place._replace(n=min(place.n, now.n))
         gone = max(0, min(now.n, now.dropped) - place.n) if queue in places else 0
         behind = now.n - place.n if queue in places else now.length
-        seconds = (
-            [round(at, 1) for at in (near[queue].seconds, near[queue].lag_s)]
-            if queue in near
-            else ()
-        )
-        found.append(QueueBacklog(queue, place.id, place.n, behind, gone, *seconds))
+        one = QueueBacklog(queue, place.id, place.n, behind, gone)
+        if queue in near:
+            seconds, lag_s = near[queue].seconds, near[queue].lag_s
+            one = one._replace(overruns_in_s=round(seconds, 1), behind_s=round(lag_s, 1))
+        found.append(one)
     return found
 
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jobq import __version__
-from jobq.durations import counted
+from jobq.durations import counted, listed
 from jobq.observe.chart import style_sheet, text
 from jobq.pipeline.report.compare import change, remarks
 from jobq.pipeline.report.formats import decimal, duration, is_figure, is_number, shown
@@ -161,9 +161,7 @@ def _when(at: datetime, query: ReportQuery) -> str:
 
 
 def _header(single: str, query: ReportQuery, seen: EventsSeen, compared: str) -> str:
-    queues = ", ".join(seen.queues[:8]) + (
-        f" and {len(seen.queues) - 8} more" if len(seen.queues) > 8 else ""
-    )
+    queues = listed(seen.queues, 8)
     server = f", server {text(query.source)}" if query.source else ""
     return (
         f"<header><h1>{text(single or 'What the jobs did')}</h1>"
