@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psutil
@@ -160,10 +160,10 @@ def drain_costs(runs: int, count: int) -> Iterator[Row]:
                 _watched(place.client.url, viewers) as web,
             ):
                 with place.working(PROCESSES):
-                    place.until(lambda place=place: place.done() >= count // 3)
+                    place.until(place.reached(count // 3))
                     done, began = place.done(), time.perf_counter()
                     used, work = _used(web), sum(place.cpu_s())
-                    place.until(lambda place=place: place.done() >= count)
+                    place.until(place.reached(count))
                     seconds = time.perf_counter() - began
                     jobs = place.done() - done
                     found.append(jobs / seconds)
@@ -235,7 +235,7 @@ def main() -> None:
     add("--jobs", type=int, default=DRAINED, help="of a drain")
     chosen = parser.parse_args()
     if chosen.fill:
-        with connect(chosen.fill) as client:
+        with closing(connect(chosen.fill)) as client:
             fill(client, chosen.queues, chosen.messages, chosen.workers)
         return
     if chosen.drain:

@@ -53,7 +53,7 @@ def waiting(name: str) -> Iterator[Row]:
         contents = FILLINGS.of(name, "wait", count)
         knobs = {"BENCH_THREADS": str(threads), "BENCH_CONCURRENCY": str(threads)}
         with stage(name, contents=contents, **knobs) as place, place.working(2):
-            place.until(lambda place=place: place.done() >= WAIT_FIRST)
+            place.until(place.reached(WAIT_FIRST))
             held[threads] = pss(place)
             if threads > 1:
                 rows += _timed(place, count, f"drain {WAITING}")
@@ -115,10 +115,10 @@ def drain(
 
 
 def _timed(place: Stage, count: int, figure: str) -> Iterator[Row]:
-    place.until(lambda: place.done() >= count * FROM_SHARE)
+    place.until(place.reached(count * FROM_SHARE))
     place.client.command("CONFIG", "RESETSTAT")
     first, before, started = place.done(), place.cpu_s(), time.perf_counter()
-    place.until(lambda: place.done() >= count)
+    place.until(place.reached(count))
     seconds = time.perf_counter() - started
     jobs, after, (trips, commands) = place.done() - first, place.cpu_s(), calls(place.client)
     yield figure, jobs / seconds, "jobs/s"

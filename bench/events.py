@@ -70,7 +70,7 @@ def per_attempt(binary: str, traces: bool) -> tuple[float, float]:
     table = events(MESSAGES, traces=traces)
     with private_server(binary=binary) as client:
         before = int(info(client, "memory")["used_memory"])
-        count = fill(client, table.filter(pc.not_equal(table["kind"], "enqueued")))
+        count = fill(client, table.filter(pc.field("kind") != "enqueued"))
         used = int(info(client, "memory")["used_memory"]) - before
         sizes = [weighed(client, f"jobq:{{{queue}}}:events") for queue in QUEUES]
     return used / count, sum(size for _, size in sizes) / count

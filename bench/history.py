@@ -73,7 +73,7 @@ def events(
 def fill(client: Client, table: pa.Table) -> int:
     """Append them to their queues' streams under their own ids; how many."""
     for queue in QUEUES:
-        rows = table.filter(pc.equal(table["queue"], queue))
+        rows = table.filter(pc.field("queue") == queue)
         key = f"{client.namespace}:{{{queue}}}:events"
         for batch in rows.to_batches(max_chunksize=FILLED):
             arguments = [text for pair in entries(batch) for text in pair]
@@ -170,13 +170,14 @@ def _entries(queue: Any, at: Any) -> tuple[Any, Any]:
 
 def _fixed(text: bytes, count: int) -> pa.StringArray:
     """Texts of equal length, which lie one behind the other."""
-    offsets = np.arange(count + 1, dtype=np.int32) * (len(text) // count)
+    offsets: Any = np.arange(count + 1, dtype=np.int32) * (len(text) // count)
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 def _named(names: Any, index: Any, where: Any = None) -> pa.Array[Any]:
     mask = None if where is None else ~where
-    return pa.array(names).take(pa.array(index, mask=mask))
+    taken: pa.Array[Any] = pa.array(names).take(pa.array(index, mask=mask))
+    return taken
 
 
 def _numbers(values: Any, where: Any, kind: Any = None) -> pa.Array[Any]:

@@ -147,7 +147,8 @@ def lake_bytes(lake: Lake) -> float:
     table = lake.table("events")
     assert table is not None
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    return sum(file["size_bytes"] for file in files) / sum(file["num_records"] for file in files)
+    nbytes: int = sum(file["size_bytes"] for file in files)
+    return nbytes / int(sum(file["num_records"] for file in files))
 
 
 def reading() -> Iterator[Row]:

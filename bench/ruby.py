@@ -48,9 +48,9 @@ def drained(who: Callable[[Stage], list[list[str]]]) -> float:
     with stage("sidekiq") as on:
         on.inside("fill", "noop", JOBS)
         with working(on, who(on)):
-            on.until(lambda: on.done() >= JOBS // 10)
+            on.until(on.reached(JOBS // 10))
             before, began = on.done(), time.perf_counter()
-            on.until(lambda: on.done() >= JOBS)
+            on.until(on.reached(JOBS))
             return (on.done() - before) / (time.perf_counter() - began)
 
 
@@ -89,9 +89,9 @@ def main() -> None:
             }
             for what, figure in figures.items():
                 rows.setdefault(f"{what}: {name}", []).append(figure)
-    for what, figures in sorted(rows.items()):
+    for what, found in sorted(rows.items()):
         print(
-            f"{what:32}{statistics.median(figures):12,.0f}/s   {min(figures):,.0f} to {max(figures):,.0f}"
+            f"{what:32}{statistics.median(found):12,.0f}/s   {min(found):,.0f} to {max(found):,.0f}"
         )
 
 

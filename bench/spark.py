@@ -41,7 +41,8 @@ TARGETS = {
 
 def measure(case: str) -> dict[str, Any]:
     """A case's figures, each with its values and what others took of the machine meanwhile."""
-    watch, found = Watch(), {}
+    watch = Watch()
+    found: dict[str, Any] = {}
     for figure, value, unit in CASES[case]():
         print(f"{case}: {figure}: {value:,.1f} {unit}", flush=True)
         found.setdefault(figure, {"case": case, "unit": unit, "values": []})["values"].append(value)

@@ -52,6 +52,10 @@ class Stage:
         """How many jobs ended."""
         return done_by_all(self._everyone)
 
+    def reached(self, count: float) -> Callable[[], bool]:
+        """Asks whether so many have ended."""
+        return lambda: self.done() >= count
+
     def active(self) -> int:
         """How many processes, or threads of them, ended one."""
         return sum(1 for count in self._everyone[1:] if count)

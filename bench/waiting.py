@@ -32,7 +32,7 @@ def _idle(processes: int) -> Callable[[str], Iterator[Row]]:
             stage(name, contents=FILLINGS.of(name, "noop", jobs)) as place,
             place.working(processes),
         ):
-            place.until(lambda: place.done() >= jobs)
+            place.until(place.reached(jobs))
             time.sleep(SETTLE_S)
             before = int(info(place.client, "stats")["total_commands_processed"])
             started, used = time.perf_counter(), place.cpu_s()[0]

@@ -40,7 +40,7 @@ def resident(name: str) -> Iterator[Row]:
     """Of all processes of a worker with two for jobs, after its first jobs and a moment's rest."""
     contents = FILLINGS.of(name, "noop", WARMED_UP)
     with stage(name, contents=contents) as place, place.working(2):
-        place.until(lambda: place.done() >= WARMED_UP)
+        place.until(place.reached(WARMED_UP))
         time.sleep(SETTLED_S)
         proportional = resident_set = 0
         for process in place.processes():
@@ -66,7 +66,7 @@ def left_over(name: str) -> Iterator[Row]:
     with stage(name, contents=FILLINGS.of(name, "noop", DRAINED)) as place:
         command = place.client.command
         with place.working(2):
-            place.until(lambda: place.done() >= DRAINED)
+            place.until(place.reached(DRAINED))
             # A minute is enough for whatever is collected later, by whoever comes by.
             wait_for(lambda: command("EXISTS", "jobq:{bench}:messages") == 0, 60)
         left = [key.decode() for key in command("KEYS", "*") if not key.endswith(b":events")]

@@ -29,7 +29,7 @@ _loop = uvloop.new_event_loop()
 _pools: list[ArqRedis] = []
 
 
-def _job(name: str, function: Callable[..., Coroutine[Any, Any, None] | None]) -> Any:
+def _job(name: str, function: Callable[..., Any]) -> Any:
     async def run(_: dict[Any, Any], *arguments: Any) -> None:
         if (waits := function(*arguments)) is not None:
             await waits

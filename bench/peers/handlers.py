@@ -8,6 +8,8 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 SLOTS = 512
 SPIN_NS = 1_000_000
@@ -90,9 +92,15 @@ def stuck() -> None:
         time.sleep(STUCK_S)
 
 
-HANDLERS = {"noop": noop, "spin": spin, "wait": wait, "picked_up": picked_up, "stuck": stuck}
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "noop": noop,
+    "spin": spin,
+    "wait": wait,
+    "picked_up": picked_up,
+    "stuck": stuck,
+}
 #: For peers whose jobs may be coroutines.
-WITH_NAP = {**HANDLERS, "nap": nap}
+WITH_NAP: dict[str, Callable[..., Any]] = {**HANDLERS, "nap": nap}
 
 
 def done_by_all(everyone: memoryview) -> int:

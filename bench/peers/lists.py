@@ -53,7 +53,7 @@ def worker(processes: int) -> list[list[str]]:
 def loop() -> None:
     """Until killed."""
     mine = f"running:{os.getpid()}"
-    content = None
+    content: Any = None
     while True:
         if content is None:
             content = _redis.blmove("queue", mine, 0, "RIGHT", "LEFT")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import uvloop
@@ -26,7 +26,7 @@ _loop = uvloop.new_event_loop()
 queue = RedisQueue(Redis(unix_socket_path=place.SOCKET), name="bench")
 
 
-def _job(name: str, function: Callable[..., Coroutine[Any, Any, None] | None]) -> tuple[str, Any]:
+def _job(name: str, function: Callable[..., Any]) -> tuple[str, Any]:
     async def run(_: Any, *, arguments: list[Any]) -> None:
         if (waits := function(*arguments)) is not None:
             await waits
