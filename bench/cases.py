@@ -15,6 +15,7 @@ from bench.schedules import lateness
 from bench.scripts import scripts
 from bench.stage import Row
 from bench.start import imports
+from bench.targets import CPU, CPU_ALONE
 from bench.topic import topics
 from bench.topic_layouts import layouts
 from bench.waiting import idle, recovery
@@ -43,8 +44,13 @@ CASES = {
     "enqueue": Case(enqueue, (*_SHORT, *_QUEUES), "one at a time, in bulk"),
     "drain1": Case(drains.noop(1), (*_SHORT, *_QUEUES), "no-op jobs, one process"),
     "drain2": Case(drains.noop(2), (*_SHORT, *_QUEUES), "no-op jobs, two processes"),
-    "mixed": Case(drains.mixed, OWN, "no-op sync jobs where async jobs run too, two processes"),
-    "cpu": Case(drains.cpu, ("own", "bare", "lists", *_QUEUES), "jobs of 1 ms of CPU"),
+    "mixed": Case(
+        drains.mixed, ("own", "taskiq"), "no-op sync jobs where async jobs run too, two processes"
+    ),
+    "cpu": Case(drains.cpu(CPU), ("own", "bare", "lists", *_QUEUES), "jobs of 1 ms of CPU"),
+    "cpu1": Case(
+        drains.cpu(CPU_ALONE), ("own", "bare"), "the same, one process: the server has its own core"
+    ),
     "threads": Case(
         drains.waiting, ("own", "dramatiq", "celery", "sidekiq"), "jobs that wait 20 ms, in threads"
     ),

@@ -11,17 +11,15 @@ from importlib.util import find_spec
 from bench.peers import PEERS
 from bench.server import calls
 from bench.stage import FILLINGS, Row, Stage, stage
-from bench.targets import installed
+from bench.targets import CPU_ALONE, MIXED, NAPPING, WAITING, installed
 from bench.weight import pss
 
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
 SPINS = 2_400
 THREADS, WAITS, WAIT_FIRST = 100, 10_000, 400
-WAITING = "jobs that wait 20 ms, 2 x 100 threads"
-NAPPING = "jobs that wait 20 ms, 2 x 100 coroutines"
 #: Async jobs at once where a worker only has one registered: the default.
-BESIDE, MIXED = "10", 30_000
+BESIDE, BESIDE_JOBS = "10", 30_000
 #: Jobs a second that one process drained, by peer, in this run.
 RATES: dict[str, list[float]] = defaultdict(list)
 
@@ -34,14 +32,19 @@ def noop(processes: int) -> Callable[[str], Iterator[Row]]:
 
 def mixed(name: str) -> Iterator[Row]:
     """No-op sync jobs, by a worker that has an async job too, and so runs them in a thread."""
-    figure = "no-op beside async jobs, 2 processes"
-    return drain(name, "noop", 2, MIXED, figure, BENCH_COROUTINES=BESIDE)
+    count = min(BESIDE_JOBS, PEERS[name].jobs)
+    return drain(name, "noop", 2, count, MIXED.removeprefix("drain "), BENCH_COROUTINES=BESIDE)
 
 
-def cpu(name: str) -> Iterator[Row]:
+def cpu(figure: str) -> Callable[[str], Iterator[Row]]:
     """Jobs of 1 ms of CPU."""
-    count = min(SPINS, PEERS[name].jobs or SPINS)
-    return both(name, "spin", 2, count, "1 ms CPU, 2 processes")
+    processes = 1 if figure == CPU_ALONE else 2
+
+    def drained(name: str) -> Iterator[Row]:
+        count = min(SPINS, PEERS[name].jobs or SPINS)
+        return both(name, "spin", processes, count, figure.removeprefix("drain "))
+
+    return drained
 
 
 def waiting(name: str) -> Iterator[Row]:
@@ -56,7 +59,7 @@ def waiting(name: str) -> Iterator[Row]:
             place.until(place.reached(WAIT_FIRST))
             held[threads] = pss(place)
             if threads > 1:
-                rows += _timed(place, count, f"drain {WAITING}")
+                rows += _timed(place, count, WAITING)
     yield from rows
     yield f"{WAITING}, memory of the worker per job", (
         (held[THREADS] - held[1]) / (2 * (THREADS - 1)) / 1024
@@ -71,7 +74,7 @@ def napping(name: str) -> Iterator[Row]:
         ("COROUTINES", "CONCURRENCY", "MAX_JOBS", "TASKS", "PREFETCH"), str(THREADS)
     )
     for loop in loops:
-        figure = f"drain {NAPPING}" + ", uvloop" * (loop == "uvloop")
+        figure = NAPPING + ", uvloop" * (loop == "uvloop")
         knobs = {f"BENCH_{knob}": value for knob, value in at_once.items()}
         with (
             stage(

@@ -1,4 +1,7 @@
-"""The last run as Markdown: the tables and figures of docs/reference/benchmarks.md are written from here."""
+"""The last run as Markdown: the tables and figures of docs/reference/benchmarks.md are written from here.
+
+The page has two parts, each between marks of its own, so that jobs that wait can be measured again by themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import page
+from bench.cases import CASES
 from bench.peers import LIMITS, NAMES, PEERS
 from bench.peers.venvs import FOLDER
-from bench.targets import BESIDE, NOOP, installed, judged, shown
+from bench.targets import (
+    BESIDE,
+    MIXED,
+    NAPPING,
+    NOOP,
+    OF_SERVER,
+    OF_WORKER,
+    TARGETS,
+    WAIT_TARGETS,
+    WAITING,
+    Target,
+    installed,
+    judged,
+    shown,
+)
 from bench.waiting import LIMIT_S
 
 RESULTS = FOLDER / "results.jsonl"
 COMMAND = "python -m bench --report"
+WAIT_COMMAND = f"{COMMAND}, of jobs that wait"
+WAIT_CASES = ("threads", "coroutines", "mixed")
+UVLOOP = ", uvloop"
 RECOVERY = "killed worker's job runs again"
 
 
@@ -28,12 +49,30 @@ class Run(NamedTuple):
 
 
 def report(into: Path | None) -> None:
-    """Print the tables, or put them between the marks of a file."""
-    text = "\n".join(_document(last_run(RESULTS)))
-    if into is None:
-        print(text)
-        return
-    page.put(into, COMMAND, text)
+    """Print the tables, or put them between the marks of a file.
+
+    A part of which the last run measured nothing stays as it is.
+    """
+    run = last_run(RESULTS)
+    for command, document, is_in in (
+        (COMMAND, _document, lambda case: case not in WAIT_CASES),
+        (WAIT_COMMAND, _waits, lambda case: case in WAIT_CASES),
+    ):
+        part = _part(run, is_in)
+        if not part.figures:
+            continue
+        text = "\n".join(document(part))
+        if into is None:
+            print(text)
+        else:
+            page.put(into, command, text)
+
+
+def _part(run: Run, is_in: Callable[[str], bool]) -> Run:
+    """What a run measured in some of its cases."""
+    figures = {key: line for key, line in run.figures.items() if is_in(line["case"])}
+    failed = [one for one in run.failed if one["failed"] not in CASES or is_in(one["failed"])]
+    return run._replace(figures=figures, failed=failed)
 
 
 def last_run(path: Path) -> Run:
@@ -42,12 +81,34 @@ def last_run(path: Path) -> Run:
     newest = [line for line in lines if "run" in line]
     newest = [line for line in newest if line["run"] == newest[-1]["run"]]
     figures = {(line["peer"], line["figure"]): line for line in newest if "figure" in line}
+    last = {(line["peer"], line[kind]): at for at, line in enumerate(newest)
+            for kind in ("case", "peer") if "figure" in line}  # fmt: skip
     return Run(
         [line["head"] for line in newest if "head" in line],
         figures,
-        [line for line in newest if "failed" in line],
+        [
+            line
+            for at, line in enumerate(newest)
+            if "failed" in line and at > last.get(_case_of(line), -1)
+        ],
         sum(line["seconds"] for line in newest if "seconds" in line),
     )
+
+
+def _case_of(failure: dict[str, Any]) -> tuple[str, str]:
+    """The peer and the case that it failed in, or the peer twice where that was every case."""
+    peer, case = failure["peer"], failure["failed"]
+    return peer, case if case in CASES else peer
+
+
+def _waits(run: Run) -> Iterator[str]:
+    yield from _head(run)
+    yield ""
+    yield from _targets(run, WAIT_TARGETS)
+    for title, note, columns in WAIT_TABLES:
+        yield from ("", f"### {title}", "", note, "")
+        yield from _table(run, columns)
+    yield from _remarks(run)
 
 
 def _document(run: Run) -> Iterator[str]:
@@ -86,13 +147,14 @@ def _head(run: Run) -> Iterator[str]:
     return page.head(run.heads, remark)
 
 
-def _targets(run: Run) -> Iterator[str]:
+def _targets(run: Run, targets: Sequence[Target] = TARGETS) -> Iterator[str]:
     def medians(peer: str, figure: str) -> float | None:
         line = run.figures.get((peer, figure))
         return None if line is None else line["median"]
 
     yield from ("| case | target | figure | |", "|---|---|---|---|")
-    for row in judged(medians, {name: p99["median"] for name, (_, p99) in _script_rows(run)}):
+    scripts = {name: p99["median"] for name, (_, p99) in _script_rows(run)}
+    for row in judged(medians, scripts, targets):
         yield "| " + " | ".join(row) + " |"
 
 
@@ -129,6 +191,20 @@ TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
       ("first job after start, s", "first job after start of the worker", False), ("recovery, s", RECOVERY, False))),
 )  # fmt: skip
 
+WAIT_TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
+    ("In threads", "Two processes with 100 threads each. Memory is what each waiting job adds to the worker's PSS.",
+     (("jobs/s", WAITING, True), ("worker, µs", OF_WORKER.format(WAITING), False),
+      ("server, µs", OF_SERVER.format(WAITING), False),
+      ("memory per job, KiB", f"{WAITING}, memory of the worker per job", True))),
+    ("As coroutines", "Two processes with 100 coroutines each. arq, SAQ and Taskiq run on uvloop.",
+     (("jobs/s", NAPPING, True), ("worker, µs", OF_WORKER.format(NAPPING), False),
+      ("server, µs", OF_SERVER.format(NAPPING), False))),
+    ("Sync jobs beside async ones", "No-op sync jobs in threads, since the worker has async jobs too; two processes.",
+     (("jobs/s", MIXED, True), ("worker, µs", OF_WORKER.format(MIXED), False),
+      ("server, µs", OF_SERVER.format(MIXED), False),
+      ("Redis commands", f"{MIXED}, Redis commands per job", False))),
+)  # fmt: skip
+
 
 def _table(run: Run, columns: Sequence[Column]) -> Iterator[str]:
     yield "| | " + " | ".join(heading for heading, _, _ in columns) + " |"
@@ -152,6 +228,8 @@ def _rows(run: Run, peer: str, key: str) -> Iterator[tuple[Callable[[str], str],
         yield str, ", quiet" if PEERS[peer].quiet else ", quiet (the same)"
     else:
         yield str, ""
+    if (peer, key + UVLOOP) in run.figures:
+        yield lambda figure: figure.replace(key, key + UVLOOP), UVLOOP
 
 
 def _loud(figure: str) -> str:
@@ -182,6 +260,7 @@ def _cell(line: dict[str, Any] | None, spread: bool) -> str:
 OWN_CASES = (
     "drain1",
     "drain2",
+    "cpu1",
     "delayed",
     "delayed1m",
     "due",

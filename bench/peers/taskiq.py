@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import uvloop
@@ -29,13 +29,21 @@ _loop = uvloop.new_event_loop()
 _started: list[bool] = []
 
 
-def _job(name: str, function: Callable[..., Coroutine[Any, Any, None] | None]) -> Any:
+#: As own.py: the case in which sync jobs run beside async ones.
+BESIDE = place.knob("COROUTINES", "")
+
+
+def _job(name: str, function: Callable[..., Any]) -> Any:
     async def run(arguments: list[Any]) -> None:
         if (waits := function(*arguments)) is not None:
             await waits
 
-    run.__name__ = name
-    return broker.task(task_name=name)(run)
+    def in_thread(arguments: list[Any]) -> None:
+        function(*arguments)
+
+    made: Any = in_thread if BESIDE and not asyncio.iscoroutinefunction(function) else run
+    made.__name__ = name
+    return broker.task(task_name=name)(made)
 
 
 _jobs = {name: _job(name, function) for name, function in handlers.WITH_NAP.items()}

@@ -15,8 +15,8 @@ from bench.machine import Watch
 from bench.page import END, begin
 from bench.peers import PEERS
 from bench.peers.venvs import Missing, inside_of
-from bench.report import COMMAND, last_run, report
-from bench.targets import NOOP, installed, judged
+from bench.report import COMMAND, WAIT_COMMAND, last_run, report
+from bench.targets import NAPPING, NOOP, OF_WORKER, installed, judged
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,6 +74,46 @@ def test_drain_has_a_row_as_installed_and_a_quiet_one(results, tmp_path, monkeyp
     assert "| own, quiet | 7 (6–8) † |  |  |" in text
     assert "| dramatiq, quiet (the same) |" in text
     assert "| jobq | its defaults for logging | `--log-level warning` |" in text
+
+
+def test_part_that_was_not_measured_stays_as_it_is(results, tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.report.RESULTS", results)
+    lines = [
+        {"run": "newest", "head": {"command": "python -m bench coroutines"}, "runs": 1},
+        line("newest", "own", NAPPING, 9_000) | {"case": "coroutines"},
+        line("newest", "own", f"{NAPPING}, uvloop", 9_500) | {"case": "coroutines"},
+        line("newest", "own", OF_WORKER.format(NAPPING), 66) | {"case": "coroutines"},
+    ]
+    with results.open("a") as file:
+        file.write("".join("\n" + json.dumps(one) for one in lines))
+    page = tmp_path / "page.md"
+    page.write_text(f"{begin(COMMAND)}\nkept\n{END}\n{begin(WAIT_COMMAND)}\nold\n{END}\n")
+    report(page)
+    text = page.read_text()
+    assert "kept" in text
+    assert "old" not in text
+    assert "| own | 9,000 (8,999–9,001) † | 66 † |  |" in text
+    assert "| own, uvloop | 9,500 (9,499–9,501) † |  |  |" in text
+    assert "| ≥ 95 % of the ideal 10,000/s | 90 % | **missed** by 5% |" in text
+    assert "| ≤ 60 µs | 66 µs | **missed** by 10% |" in text
+
+
+def test_failure_is_not_told_once_the_case_was_measured_again(results):
+    again = [
+        {
+            "run": "new",
+            "failed": "every case",
+            "peer": "sidekiq",
+            "times": 1,
+            "why": "not installed",
+        },
+        {"run": "new", "failed": "enqueue", "peer": "rq", "times": 1, "why": "it broke again"},
+        line("new", "sidekiq", NOOP, 4),
+        line("new", "rq", "drain 1 ms CPU, 2 processes", 5) | {"case": "cpu"},
+    ]
+    with results.open("a") as file:
+        file.write("".join("\n" + json.dumps(one) for one in again))
+    assert [one["why"] for one in last_run(results).failed] == ["it broke again"]
 
 
 def test_report_refuses_a_page_without_marks(results, tmp_path, monkeypatch):
