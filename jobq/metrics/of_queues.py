@@ -38,11 +38,9 @@ _GREATEST = frozenset(
         "jobq_queue_head_unchanged_seconds",
         "jobq_cron_late_seconds",
         "jobq_cron_last_tick_timestamp_seconds",
-        "jobq_lake_behind_seconds",
     )
 )
-#: Of these the least counts.
-_LEAST = frozenset(("jobq_lake_overrun_seconds",))
+_LAKE_LAG = ("jobq_lake_overrun_seconds", "jobq_lake_behind_seconds")
 
 
 class Sheet:
@@ -53,17 +51,28 @@ class Sheet:
 
     def put(self, name: str, value: float, *labels: str) -> None:
         """Note a value."""
-        rows, key = self.rows[name], labels
-        room = MOST_LABELS * (len(PLACES) if name == "jobq_queue_messages" else 1)
-        if key not in rows and len(rows) >= room:
-            key = (OTHER, *labels[1:])
+        rows, key = self.rows[name], self._key(name, labels)
         found = rows.get(key)
         if not isinstance(found, int | float):
             rows[key] = value
-        elif name in _GREATEST or name in _LEAST:
-            rows[key] = max(found, value) if name in _GREATEST else min(found, value)
         else:
-            rows[key] = found + value
+            rows[key] = max(found, value) if name in _GREATEST else found + value
+
+    def put_lake_lag(self, queue: str, overruns_in_s: float, behind_s: float) -> None:
+        """Note both, which alerts compare. OTHER has those of one queue: of whose stream the lake lacks the most."""
+        overruns, behind = (self.rows[name] for name in _LAKE_LAG)
+        key = self._key(_LAKE_LAG[0], (queue,))
+        match overruns.get(key), behind.get(key):
+            case (int() | float() as now, int() | float() as ago) if (
+                overruns_in_s * ago >= now * behind_s
+            ):
+                return
+        overruns[key], behind[key] = overruns_in_s, behind_s
+
+    def _key(self, name: str, labels: tuple[str, ...]) -> tuple[str, ...]:
+        rows = self.rows[name]
+        room = MOST_LABELS * (len(PLACES) if name == "jobq_queue_messages" else 1)
+        return labels if labels in rows or len(rows) < room else (OTHER, *labels[1:])
 
 
 class QueueExporter:
@@ -185,10 +194,8 @@ class QueueExporter:
         try:
             for name, one in behind().items():
                 sheet.put("jobq_lake_behind_events", one.events, name)
-                if one.overruns_in_s is not None:
-                    sheet.put("jobq_lake_overrun_seconds", one.overruns_in_s, name)
-                if one.behind_s is not None:
-                    sheet.put("jobq_lake_behind_seconds", one.behind_s, name)
+                if one.overruns_in_s is not None and one.behind_s is not None:
+                    sheet.put_lake_lag(name, one.overruns_in_s, one.behind_s)
         except UnavailableError:
             raise
         except JobqError as error:

@@ -132,11 +132,31 @@ def test_labels_beyond_the_bound_are_one():
     for number in range(MOST_LABELS + 5):
         sheet.put("jobq_queue_dead", 1, f"q{number}")
         sheet.put("jobq_queue_oldest_seconds", number, f"q{number}")
-        sheet.put("jobq_lake_overrun_seconds", number, f"q{number}")
     assert len(sheet.rows["jobq_queue_dead"]) == MOST_LABELS + 1
     assert sheet.rows["jobq_queue_dead"]["other",] == 5
     assert sheet.rows["jobq_queue_oldest_seconds"]["other",] == MOST_LABELS + 4
-    assert sheet.rows["jobq_lake_overrun_seconds"]["other",] == MOST_LABELS, "the soonest"
+
+
+def test_lake_lag_beyond_the_bound_is_that_of_the_queue_that_lacks_most_of_its_stream():
+    sheet = Sheet()
+    lags = [(9_000.0, 1.0)] * MOST_LABELS + [
+        (300.0, 60.0),
+        (2_000.0, 5_000.0),
+        (0.0, 0.0),
+        (400.0, 900.0),
+    ]
+    for number, (overruns, behind) in enumerate(lags):
+        sheet.put_lake_lag(f"q{number}", overruns, behind)
+    for name, seconds in (
+        ("jobq_lake_overrun_seconds", 2_000.0),
+        ("jobq_lake_behind_seconds", 5_000.0),
+    ):
+        assert len(sheet.rows[name]) == MOST_LABELS + 1
+        assert sheet.rows[name]["other",] == seconds
+    sheet.put_lake_lag("drops", 0.0, 3.0)
+    assert [
+        sheet.rows[f"jobq_lake_{name}_seconds"]["other",] for name in ("overrun", "behind")
+    ] == [0.0, 3.0]
 
 
 def asked(path):
