@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 
 import pytest
 
@@ -36,8 +38,14 @@ def test_message_that_kills_whoever_reads_it_is_charged_and_no_other(
     [dead] = queue.admin.dead()
     assert (dead.mid, "SIGKILL" in dead.reason) == (kind, True)
     assert "as it was read" in dead.reason
-    ended = [line["name"] for line in ledger.lines("end")]
-    assert sorted(ended) == sorted(f"q{number}" for number in range(20))
+    ended = Counter(line["name"] for line in ledger.lines("end"))
+    assert set(ended) == {f"q{number}" for number in range(20)}
+    # What a thread runs while the loop reads is cut off, perhaps just after it wrote that it ended.
+    beside = (
+        r" quick (\S+) attempt 1 of queue low crashed" if loop["LIFECYCLE_LOOP"] == "yes" else "$^"
+    )
+    again = {name for name, times in ended.items() if times > 1}
+    assert again <= set(re.findall(beside, worker.log))
     assert worker.stop() == 0
     assert queue.admin.fsck() == []
 
