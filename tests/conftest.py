@@ -31,6 +31,16 @@ pytest_runtest_setup = tools.pytest_runtest_setup
 # Files that tests write must not be open to a group, whatever the caller's umask: jobq wouldn't read them.
 os.umask(0o022)
 
+# Python processes that tests start have this folder's sitecustomize.py.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    dict.fromkeys(
+        [
+            str(Path(__file__).parent / "quick_start"),
+            *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+        ]
+    )
+)
+
 # A machine that does something else besides makes no test fail.
 hypothesis.settings.register_profile(
     "jobq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -8,7 +8,7 @@ import importlib
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,9 +62,12 @@ class Trap:
         return setattr, (Trap, "sprung", True)
 
 
-def trees() -> Iterator[tuple[str, ast.AST]]:
-    for path in PACKAGE.rglob("*.py"):
-        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees() -> list[tuple[str, ast.AST]]:
+    return [
+        (str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8")))
+        for path in PACKAGE.rglob("*.py")
+    ]
 
 
 def test_package_imports_nothing_that_makes_objects_out_of_bytes():
