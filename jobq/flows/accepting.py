@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import commands
-from jobq.errors import BadRecordError
+from jobq.client.pipelining import commands, run_each
+from jobq.errors import BadRecordError, JobqError
 from jobq.events import decode
 from jobq.flows.entries import in_calls
 from jobq.flows.identity import member_of
@@ -37,15 +37,19 @@ def enqueue_members(
     queue: Queue,
     rows: Sequence[Content],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
+    created_at: int | None = None,
     **options: Any,
 ) -> None:
     """Enqueue messages of one step, 250 at most in the order of their numbers.
 
-    unapplied: what a queue has to say about a flow and didn't reach it. A member that has ended by that, or whose
-    message lives, is accepted already. Of others, dead ones are purged and enqueued again. The rest is done if events
-    say so, since this flow was created: its server lost that in a failover. If not, it has failed.
+    unapplied: what a queue has to say about a flow and didn't reach it. created_at: of the flow, for members of a map.
+    A member that has ended by that, or whose message lives, is accepted already; so is one of a map that another
+    drainer enqueued. Of others, dead ones are purged and enqueued again. The rest is done if events say so, since this
+    flow was created: its server lost that in a failover. If not, it has failed.
     """
-    taken = _taken(rows, queue.enqueue_members(rows, **options))
+    found = queue.enqueue_members(rows, created_at=created_at, **options)
+    # How its message ended is in the outbox before it is gone here, and at the flow before it is gone there.
+    taken = _taken(rows, _with_statuses(queue, found) if created_at is not None else found)
     if not taken:
         return
     apply_all(store, queue.name, unapplied(queue.name, store.flow))
@@ -88,6 +92,19 @@ def _taken(rows: Sequence[Content], found: Sequence[Enqueued]) -> list[tuple[str
         for row, one in zip(rows, found, strict=True)
         if one.action == "exists" and one.existing_status not in LIVE
     ]
+
+
+def _with_statuses(queue: Queue, found: Sequence[Enqueued]) -> Sequence[Enqueued]:
+    """The same, with what became of those that had been accepted before: 'nil' where the message is gone."""
+    before = [one.mid for one in found if one.existing_status == "accepted"]
+    if not before:
+        return found
+    replies = run_each(queue.client, [queue.status_call(mid) for mid in before])
+    for error in replies:
+        if isinstance(error, JobqError):
+            raise error
+    words = {mid: reply.word for mid, reply in zip(before, replies, strict=True)}
+    return [Enqueued(one.mid, one.action, words.get(one.mid, one.existing_status)) for one in found]
 
 
 def _purge(client: Client, queue: Queue, mids: Sequence[str]) -> None:

@@ -219,14 +219,13 @@ class StepSender:
         """Enqueue one chunk of a map; of one in doubt the members that haven't ended."""
         found = self.store.reserve(step, chunk, len(contents))
         if found.outcome == "new":
-            self._accept(queue, contents, **options)
+            self._accept(queue, contents, created_at=found.created_at, **options)
         elif found.outcome == "doubt":
             apply_all(self.store, queue.name, self._sending.unapplied(queue.name, self.flow))
             page = self.store.page(step, "live", found.first)
             left = {number - found.first for number in page.numbers}
-            self._accept(
-                queue, [one for place, one in enumerate(contents) if place in left], **options
-            )
+            rows = [one for place, one in enumerate(contents) if place in left]
+            self._accept(queue, rows, created_at=found.created_at, **options)
         return found
 
     def _accept(self, queue: Queue, rows: Sequence[Content], **options: Any) -> None:

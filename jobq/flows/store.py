@@ -130,7 +130,7 @@ class FlowStore:
         """`reserve` as a value."""
         args = (self._now(now), step, chunk, count)
         return self._call(
-            "reserve", args, lambda reply: Reserved(_text(reply[0]), int(reply[1]), int(reply[2]))
+            "reserve", args, lambda reply: Reserved(_text(reply[0]), *map(int, reply[1:4]))
         )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:

@@ -111,12 +111,14 @@ class Reserved(NamedTuple):
     """The numbers of a chunk. outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed`
     or `closed` (the flow is over, cancelled or gone), `other` (another count than before, or a chunk was left out).
 
-    first: number of its first member. chunks: reserved so far; all but the last one are enqueued.
+    first: number of its first member. chunks: reserved so far; all but the last one are enqueued. created_at: of the
+    flow, epoch ms.
     """
 
     outcome: str
     first: int
     chunks: int
+    created_at: int
 
 
 class MemberPage(NamedTuple):

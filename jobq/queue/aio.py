@@ -18,7 +18,6 @@ from jobq.errors import UnavailableError
 from jobq.queue.mids import new_mid
 from jobq.queue.queue import (
     ADDED,
-    MEMBER,
     NO_OPTIONS,
     Content,
     EnqueueOptions,
@@ -27,6 +26,7 @@ from jobq.queue.queue import (
     batches_of,
     enqueue_values,
     given_mid,
+    is_of_flows,
     keys_of,
     member_values,
     suited,
@@ -132,7 +132,7 @@ async def send(
     if values["keyed"] and monotonic() >= queue.keyed_until:
         await asyncio.to_thread(queue.refuse_older_workers)
     own = queue.callers.take()
-    if values["again"] == MEMBER and monotonic() >= queue.flows_until:
+    if is_of_flows(values["again"]) and monotonic() >= queue.flows_until:
         await asyncio.to_thread(queue.know_flows)
     dropped = queue.more_keys(values, mids) if values["again"] or values["drop_results"] else ()
     state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)

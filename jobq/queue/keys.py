@@ -40,6 +40,8 @@ meta               hash: paused, events, maxlen, floor, fence, max_lease, max_co
                    dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
+accepted:<step>    string, PX 1 h: of a map of a flow, when the flow was created, `:` and the number of the last member
+                   that was accepted
 result:<mid>       list of one, TTL: a result
 log:<mid>#<attempt>  string, PX: the last 64 KiB of what an attempt logged, where its job asks for that
 django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> what an attempt recorded; JSON
@@ -93,6 +95,11 @@ def attempt_log(base: str, mid: str, attempt: int) -> str:
 def bin_of(base: str, operation: str) -> str:
     """Where an operation keeps what it took out of the queue."""
     return f"{base}bin:{operation}"
+
+
+def accepted(base: str, step: str) -> str:
+    """Where it is kept which members of a map were accepted. step: `<flow>.<step>`."""
+    return f"{base}accepted:{step}"
 
 
 def result(base: str, mid: str) -> str:

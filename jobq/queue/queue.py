@@ -105,7 +105,7 @@ Batch = tuple[list[Argument], Sequence[str]]
 Values = dict[str, Argument]
 #: Once what may a mid that lives be enqueued again.
 Again = Literal["done", "start"]
-#: In place of that, of the messages of flows.
+#: In place of that, of the messages of flows; for members of a map followed by the time when their flow was created.
 MEMBER = "member"
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
@@ -257,16 +257,20 @@ class Queue:
         self,
         contents: Iterable[Content],
         *,
+        created_at: int | None = None,
         caller: Caller | None = None,
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
         """Accept messages of flows, whose mids begin with '~'; one whose mid is dead is refused as 'exists', 'dead'.
 
+        created_at: of the flow, epoch ms, for members of one map in the order of their numbers, of which those before
+        were accepted. Those that were accepted for this flow within the hour are refused as 'exists', 'accepted'.
+
         Otherwise as enqueue_many, without can_update, can_requeue, again, at_most and drop_results, and past an outage
         buffer: what this returns is at the server.
         """
-        values, done = member_values(options), EnqueuedMany()
+        values, done = member_values(options, created_at), EnqueuedMany()
         level = durability or self.client.durability
         for batch in batches_of(contents, values, options.get("key")):
             if isinstance(batch, Exception):
@@ -691,9 +695,12 @@ class Queue:
 
     def more_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
         """The keys of an enqueue behind those that the script binds."""
-        if values["again"] == MEMBER:
+        if is_of_flows(values["again"]):
             self.know_flows()
-            return (keys.key(self.prefix, "last_dead"),)
+            last_dead, step = keys.key(self.prefix, "last_dead"), mids[0][1:].rpartition(".")[0]
+            if values["again"] == MEMBER:
+                return (last_dead,)
+            return last_dead, keys.accepted(self.prefix, step)
         return self.result_keys(mids) if values["drop_results"] else ()
 
     def know_flows(self) -> None:
@@ -787,14 +794,19 @@ def _at_most_ms(at_most: Duration | None, options: EnqueueOptions) -> Argument:
     return _milliseconds("at_most", at_most)
 
 
-def member_values(options: EnqueueOptions) -> Values:
+def is_of_flows(again: Argument) -> bool:
+    """Whether this `again` is that of messages of flows."""
+    return str(again).startswith(MEMBER)
+
+
+def member_values(options: EnqueueOptions, created_at: int | None = None) -> Values:
     """The options of an enqueue of messages of flows."""
     values = enqueue_values(**options)
     if values["can_update"] or values["can_requeue"] or values["again"] or values["drop_results"]:
         raise ConfigError(
             "messages of flows take none of can_update, can_requeue, again, drop_results"
         )
-    return {**values, "again": MEMBER}
+    return {**values, "again": MEMBER if created_at is None else f"{MEMBER}{created_at}"}
 
 
 def given_mid(mid: str, values: Values) -> str:
@@ -802,7 +814,7 @@ def given_mid(mid: str, values: Values) -> str:
     again = values["again"]
     if not again:
         return users_mid(mid)
-    return members_mid(mid) if again == MEMBER else no_members_mid(mid)
+    return members_mid(mid) if is_of_flows(again) else no_members_mid(mid)
 
 
 def _keyed(options: EnqueueOptions) -> str:

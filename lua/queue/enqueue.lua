@@ -7,7 +7,8 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream last_call:string
-  then one result:list per message, where drop_results is 1; or last_dead:hash, where again is member
+  then one result:list per message, where drop_results is 1; or last_dead:hash, where again is member, and behind it
+  accepted:string, where a time follows that
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
@@ -18,7 +19,10 @@ ARGV
   can_requeue  1: newer content may run after the current run, or at once when that is done
   again        for a mid that lives. done: a new message once that one is done; start: also during its run, to run
                after it, unless newer content waits behind it already; '': see can_update and can_requeue; member:
-               the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'
+               the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'; member and
+               an epoch ms, when their flow was created: they are of one map, in the order of their numbers, and the
+               chunk before them was enqueued before. One whose number isn't above the last that was accepted for that
+               flow within the hour 'exists', so that drainers who enqueue the same chunk accept each member once
   lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
   dedupe_ms    how long to refuse its mid after it is done, '' = until collected; '@' and ms: refuse it so long from
                now on, also when it is done earlier
@@ -27,7 +31,7 @@ ARGV
   keyed        'key': each message has a key behind its content, 512 bytes at most, '' = none | 'ordered': and those of
                a key start in the order of their enqueue | '' = two per message
   then two per message: mid, content, 1-1000 messages; or three: mid, content, key
-RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, or 'dead';
+RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, 'dead' or 'accepted';
          {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows
 COST     O(messages)
 WRITES   nothing for 'exists'; nothing at all when memory or a line is full, or the call is refused
@@ -72,11 +76,14 @@ one_of('keyed', keyed, '', 'key', 'ordered')
 one_of('drop_results', drop_results, '', '1')
 local FIXED_KEYS, FIXED, WIDTH = 27, 13, keyed == '' and 2 or 3
 arguments_are(FIXED, 1, 1000, WIDTH)
-keys_are(FIXED_KEYS + (again == 'member' and 1 or drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
+local created_at = string.match(again, '^member(%d+)$')
+if created_at then again = 'member' end
+keys_are(FIXED_KEYS + (created_at and 2 or again == 'member' and 1 or drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
 --@include _stored
 one_of('can_update', can_update, '0', '1')
 one_of('can_requeue', can_requeue, '0', '1')
 whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
+if created_at then whole('again', created_at, 0, LATEST_MS) end
 one_of('again', again, '', 'done', 'start', 'member')
 local are_members = again == 'member'
 if are_members then
@@ -137,14 +144,22 @@ if call.kept then
   return kept_words(call.kept)
 end
 
--- A member that is dead isn't enqueued again: the rest of the call is as if it weren't among them.
-local dead_at, given_mids = {}, mids
-if are_members and redis.call('HLEN', KEYS[FIXED_KEYS + 1]) > 0 then
-  local kept = {}
+-- A member that was accepted or is dead isn't enqueued again: the rest of the call is as if it weren't among them.
+local kept_at, given_mids, accepted, last = {}, mids, KEYS[FIXED_KEYS + 2], nil
+if created_at then
+  local function number_of(mid) return tonumber(string.match(mid, '%.(%d+)$')) or refuse('a mid', 'with a number behind a dot') end
+  local first, found = number_of(mids[1]), redis.call('GET', accepted)
+  last = number_of(mids[#mids])
+  local up_to = tonumber(string.match(found or '', '^' .. created_at .. ':(%d+)$')) or -1
+  for i = 1, first <= up_to and #mids or 0 do kept_at[i] = number_of(mids[i]) <= up_to and 'accepted' or nil end
+end
+local any_dead = are_members and redis.call('HLEN', KEYS[FIXED_KEYS + 1]) > 0
+if any_dead or next(kept_at) then
+  local kept, dead_ids = {}, any_dead and redis.call('HMGET', KEYS[FIXED_KEYS + 1], unpack(given_mids)) or {}
   mids, words = {}, {}
-  for i, id in ipairs(redis.call('HMGET', KEYS[FIXED_KEYS + 1], unpack(given_mids))) do
-    dead_at[i] = id
-    if not id then
+  for i = 1, #given_mids do
+    kept_at[i] = kept_at[i] or dead_ids[i] and 'dead' or nil
+    if not kept_at[i] then
       local n = 2 * #mids
       mids[#mids + 1], kept[n + 1], kept[n + 2] = given_mids[i], batch[2 * i - 1], batch[2 * i]
       words[n + 1], words[n + 2] = 'added', ''
@@ -244,14 +259,20 @@ if longest > max_content then redis.call('HSET', meta, 'max_content', longest) e
 if are_members and #mids < #given_mids then
   local n, all = 0, {}
   for i = 1, #given_mids do
-    if dead_at[i] then
-      all[2 * i - 1], all[2 * i] = 'exists', 'dead'
+    if kept_at[i] then
+      all[2 * i - 1], all[2 * i] = 'exists', kept_at[i]
     else
       n = n + 2
       all[2 * i - 1], all[2 * i] = words[n - 1], words[n]
     end
   end
   words = all
+end
+-- Where one was refused for a message that has ended, its caller may enqueue it again: this chunk stays unrecorded.
+local ended = false
+for i = 2, created_at and #words or 0, 2 do ended = ended or words[i] == 'dead' or string.find(words[i], '^done') end
+if created_at and new[1] and not ended then
+  redis.call('SET', accepted, created_at .. ':' .. string.format('%.0f', last), 'PX', 3600000)
 end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

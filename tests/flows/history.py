@@ -166,7 +166,8 @@ class History:
                 mids = [mids[one] for one in page.numbers]
             if found.outcome in ("new", "doubt"):
                 queue = self.client.queues[self.steps[name].queue]
-                queue.enqueue_members([(mid, b"v") for mid in mids])
+                rows = [(mid, b"v") for mid in mids]
+                queue.enqueue_members(rows, created_at=found.created_at)
         self.store.seal(name, 1 if self.mids(name) else 0)
         announce(self.client, "low", "look", F)
 
@@ -230,7 +231,7 @@ class History:
         assert member is not None
         is_part = member.flow == PART
         step = (self.part if is_part else self.steps)[member.step]
-        if step.kind != "map" and self.naccepted[mid] > 1:
+        if self.naccepted[mid] > 1:
             raise Broken(f"F2 {mid} was accepted twice")
         if is_part and step.name == "y" and f"~{PART}.x.0" not in self.done:
             raise Broken("F4 y goes before x")

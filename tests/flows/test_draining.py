@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -25,6 +28,7 @@ from jobq.queue.durability import SharedConfirmation
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.flows.flowing import Flowing, call_of, names, step
+from tests.flows.lockstep import TurnTaker, take_turns
 
 F = "import:7"
 
@@ -34,8 +38,8 @@ def flowing(client: Any) -> Flowing:
     return Flowing(client)
 
 
-def mids(*rest: str) -> list[str]:
-    return [f"~{F}.{one}" for one in rest]
+def mids(*rest: str, flow: str = F) -> list[str]:
+    return [f"~{flow}.{one}" for one in rest]
 
 
 def test_a_diamond_over_two_queues_runs_each_step_once(flowing: Flowing, redis: Any):
@@ -479,3 +483,42 @@ def test_a_retry_of_100_000_members_goes_on_in_bounded_calls_when_drainers_die(
 
 def _killed(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_reserved", [False, True], ids=["new", "in doubt"])
+@pytest.mark.parametrize("source", ["items", "=a"])
+def test_member_runs_once_when_a_drainer_waits_between_two_calls_and_another_goes_on(
+    client: Any, source: str, is_reserved: bool
+):
+    """Wherever it waits, until the members that the other enqueued are done and their messages gone."""
+    take_turns(client)
+    options = b'{"key": "k"}'
+    for ncalls in count():
+        flowing, flow = Flowing(client), f"import:{ncalls}"
+        low = flowing.queues["low"]
+        rows = step("rows", "a", kind="map", source=source, options=options)
+        store = flowing.start(flow, step("a"), rows, step("b", "rows"))
+        store.put_items("rows", 0, [call_of(str(number)) for number in range(3)])
+        flowing.drain()
+        if is_reserved:
+            # By a drainer that died then.
+            store.reserve("rows", 0, 3)
+        [first] = low.dequeue().messages
+        listed = encode_result([1, 2, 3], "a")
+        low.finish([Ending(mid=first.mid, token=first.token, result=listed, result_ttl=60)])
+        entries, waits = low.flow_outbox(), Drainer(client)
+        turns = TurnTaker("waits", partial(waits._take, low, entries, waits._clock()))
+        for _ in range(ncalls + 1):
+            turns.go()
+        was_over = turns.is_over
+        flowing.work()
+        low.admin.collect()
+        while not turns.is_over:
+            turns.go()
+        flowing.work()
+        assert turns.error is None
+        assert flowing.ran == Counter(mids("rows.0", "rows.1", "rows.2", "b.0", flow=flow))
+        assert flowing.facts(flow).state == "done"
+        if was_over:
+            break
+    assert ncalls > 8

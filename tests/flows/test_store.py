@@ -171,16 +171,18 @@ def test_a_map_is_numbered_by_chunks_and_ends_when_it_is_sealed(client: Any):
     )
     flow.begin()
     flow.send()
-    store = flow.store
-    assert store.reserve("rows", 0, 250) == Reserved("new", 0, 1)
-    assert store.reserve("rows", 0, 250) == Reserved("doubt", 0, 1)
+    store, facts = flow.store, flow.store.facts()
+    assert facts is not None
+    created_at = facts.created_at
+    assert store.reserve("rows", 0, 250) == Reserved("new", 0, 1, created_at)
+    assert store.reserve("rows", 0, 250) == Reserved("doubt", 0, 1, created_at)
     assert store.reserve("rows", 0, 249).outcome == "other"
     assert store.reserve("rows", 2, 250).outcome == "other"
     assert store.reserve("rows", 1, 250).outcome == "new"
     assert store.reserve("rows", 0, 250).outcome == "added"
     for chunk in range(2, 40):
         assert store.reserve("rows", chunk, 250).outcome == "new"
-    assert store.reserve("rows", 40, 7) == Reserved("new", 10_000, 41)
+    assert store.reserve("rows", 40, 7) == Reserved("new", 10_000, 41, created_at)
     assert store.reserve("rows", 41, 1).outcome == "other"
     flow.tell("done", "one")
     numbers = [*range(0, 10_007, 3), *range(10_007)]

@@ -21,7 +21,7 @@ ACCEPTS = {
 
 
 def expected_action(record: Record, word: str, flavour: Flavour) -> str:
-    if flavour.again == "member":
+    if flavour.again.startswith("member"):
         return "added" if word == "nil" else "exists"
     by_update, by_requeue, otherwise = ACCEPTS[word]
     if flavour.again and not flavour.requeue:
@@ -47,6 +47,7 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
     """One call, for one mid or for several."""
     w.left["enqueue"] -= 1
     flavour, batch = w.scope.flavours[flavour_name], mids.split(",")
+    before = accepted_before(w, batch, flavour)
     words, items = {mid: word_of(m, w, mid) for mid in batch}, []
     for mid in batch:
         w.ncontents += 1
@@ -61,11 +62,18 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
     reply = call(m, w, "enqueue", "P", *options, *sent)
     for i in range(0, len(items), 2):
         mid, content, action, word = items[i], items[i + 1], str(reply[i]), words[items[i]]
-        expected = expected_action(w.records[mid], word, flavour)
+        expected = "exists" if mid in before else expected_action(w.records[mid], word, flavour)
+        need(
+            mid not in before or reply[i + 1] == "accepted",
+            f"M3 {mid} of a map is {reply[i : i + 2]}",
+        )
         need(action == expected, f"I15 enqueue of a {word} {mid} answered {action}, not {expected}")
         if action == "exists":
-            told = (word, "dead") if flavour.again == "member" else (word,)
-            need(reply[i + 1] in told, f"{mid} exists as {reply[i + 1]}, not as {word}")
+            told = (word, "dead") if flavour.again.startswith("member") else (word,)
+            need(
+                mid in before or reply[i + 1] in told,
+                f"{mid} exists as {reply[i + 1]}, not as {word}",
+            )
         else:
             accepted(w, w.records[mid], action, word, content, flavour)
             words[mid] = following(word, action, flavour)
@@ -73,6 +81,27 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
         set(reply[::2]) != {"exists"} or m.unchanged(),
         "I9 a refused enqueue wrote something",
     )
+    note_accepted(w, batch, flavour, reply)
+
+
+def accepted_before(w: World, batch: list[str], flavour: Flavour) -> list[str]:
+    """Members of a map that were accepted for the same flow."""
+    created_at, number = w.up_to
+    if not created_at or flavour.again != f"member{created_at}":
+        return []
+    return [mid for mid in batch if number_of(mid) <= number]
+
+
+def note_accepted(w: World, batch: list[str], flavour: Flavour, reply: tuple[object, ...]) -> None:
+    """All of these members were, unless one was refused for a message that has ended."""
+    created_at = flavour.again.removeprefix("member")
+    have_ended = any(str(one).startswith(("dead", "done")) for one in reply[1::2])
+    if created_at.isdigit() and "added" in reply[::2] and not have_ended:
+        w.up_to = (created_at, number_of(batch[-1]))
+
+
+def number_of(mid: str) -> int:
+    return int(mid.rpartition(".")[2])
 
 
 def accepted(

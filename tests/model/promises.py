@@ -45,6 +45,7 @@ K7   an ordered line starts in order               model/expect.py: K7 {mid} of
 K8   what may go comes within a lap of the keys    model/expect.py: K8 {went!r} went
 M1   its flow is told of a member that ends, once  model/expect.py: M1 flows are told
 M2   members that haven't ended are counted        model/lua/invariants.lua: M2 members counts
+M3   a member of a map is accepted once per flow   model/producing.py: M3 {mid} of a map
 L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
 L2   what waits moves, whatever is ready           queue/test_upkeep.py: def test_

@@ -34,6 +34,8 @@ KEYED = Flavour(key="A")
 ORDERED = Flavour(key="A", ordered=True)
 
 MEMBER = Flavour(again="member")
+#: Of a map, whose flow was created then, and of a later flow of the same id.
+OF_MAP, OF_LATER_MAP = Flavour(again="member7"), Flavour(again="member8")
 
 SCOPES = (  # those that take long first
     Scope(
@@ -400,6 +402,16 @@ SCOPES = (  # those that take long first
         mids=("~1",),
         endings=("done", "retry", "dead", "crashed", "expired"),
         actions=("collect", "more"),
+    ),
+    Scope(
+        "members of a map",
+        {"first": OF_MAP, "later": OF_LATER_MAP},
+        {"enqueue": 3, "fail": 1, "forget": 1, "cancel": 0},
+        workers="A",
+        mids=("~m.0", "~m.1"),
+        batches=("~m.0,~m.1",),
+        endings=("done", "dead"),
+        actions=("collect",),
     ),
     Scope(
         "members with a dedupe, calls repeated",

@@ -190,6 +190,8 @@ class World:
     """What it edited: as it was, and the new content."""
     behind: int = 0
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
+    up_to: tuple[str, int] = ("", -1)
+    """Of a map: when its flow was created, and the number of the last member that was accepted for it."""
 
     @property
     def clock(self) -> int:
@@ -201,14 +203,14 @@ class World:
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
             self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked,
             dict(self.held_keys), {key: dict(others) for key, others in self.passed.items()},
-            dict(self.binned), dict(self.binned_dead), dict(self.edited), self.behind,
+            dict(self.binned), dict(self.binned_dead), dict(self.edited), self.behind, self.up_to,
         )  # fmt: skip
 
     def text(self) -> str:
         """For the canonical state: times relative to now, and of a hold only whether it is good."""
         parts = [record.text(self.now) for record in self.records.values()]
         parts += sorted(map(self.situation, self.holds))
-        parts.append(f"{self.paused} {self.behind}")
+        parts.append(f"{self.paused} {self.behind} {self.up_to}")
         parts += [f"{mid} out: {one.text(self.now)}" for mid, one in sorted(self.binned.items())]
         parts += [
             f"{mid} was: {r.text(self.now)} {c}" for mid, (r, c) in sorted(self.edited.items())

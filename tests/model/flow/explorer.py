@@ -1,11 +1,11 @@
 """Breadth first over every interleaving of a small flow: the real scripts of its slot, drainers between any two calls.
 
 The queues are modelled: what their scripts promise is explored beside. Their mids are refused while they live or are
-dead, and for a while when they are done; that while may end at any moment. A step may be a whole other flow, with
-another queue as its home.
+dead, and those of steps for a while when they are done; members of a map up to the last one that was accepted. That
+while may end at any moment. A step may be a whole other flow, with another queue as its home.
 
 F1  once nothing lives and nothing is said, the flow is over and its record is empty but for what is kept
-F2  a step is accepted once
+F2  a step is accepted once, and each member of a map
 F3  counts are those of the bits
 F4  no step is accepted before its edges are met
 F5  at the end the state is what follows from the bits
@@ -150,7 +150,8 @@ class Explorer(BreadthFirst[World]):
 
     def _do_finish(self, w: World, mid: str) -> None:
         del w.messages[mid]
-        w.taken |= {mid}
+        if self._step_of(w, mid).kind != "map":
+            w.taken |= {mid}
         w.done, w.ended = w.done | {mid}, w.ended | {mid}
         kind = "done"
         if mid in w.running:
@@ -170,7 +171,7 @@ class Explorer(BreadthFirst[World]):
 
     def _do_forget(self, w: World) -> None:
         """An hour has gone by. A drainer that was in between does nothing any more."""
-        w.taken = frozenset()
+        w.taken, w.up_to = frozenset(), {}
         w.drains = (None,) * len(w.drains)
 
     def _is_over(self) -> bool:
@@ -219,20 +220,26 @@ class Explorer(BreadthFirst[World]):
     def _queue_of(self, w: World, mid: str) -> str:
         return self._step_of(w, mid).queue
 
-    def _enqueue(self, w: World, mid: str) -> None:
-        state = w.messages.get(mid)
+    def _enqueue(self, w: World, mid: str) -> bool:
+        """Whether it is refused because it was accepted before, and its message is gone."""
+        state, step, slot = w.messages.get(mid), self._step_of(w, mid), w.slot_of(mid)
         if state in LIVE or (state and self.fault != "dead mids are accepted") or mid in w.taken:
-            return
+            return False
+        if step.kind == "map" and self.fault != "members are accepted again":
+            number = int(mid.rpartition(".")[2])
+            if number <= w.up_to.get(step.name, -1):
+                return True
+            w.up_to[step.name] = number
         w.messages[mid] = "ready"
         w.accepted[mid] += 1
-        step, slot = self._step_of(w, mid), w.slot_of(mid)
-        need(step.kind == "map" or w.accepted[mid] == 1, f"F2 {mid} was accepted twice")
+        need(w.accepted[mid] == 1, f"F2 {mid} was accepted twice")
         edges = step.edges + ("," + w.step(self._place).edges if slot else "")
         for name, _, when in (edge.partition(":") for edge in edges.split(",") if edge):
             if w.step(name).kind != "wait":
                 need(w.is_met(name, when), f"F4 {mid} before {name} {when}")
             if when == "done" and w.step(name).kept:
                 self._need_result(w, f"{name}.0")
+        return False
 
     def _need_result(self, w: World, mid: str) -> None:
         name, _, number = mid.partition(".")
@@ -374,15 +381,22 @@ class Explorer(BreadthFirst[World]):
 
     def _expand(self, w: World, step: str, sub: tuple[Any, ...]) -> tuple[Any, ...]:
         phase, chunk, *rest = sub
-        if phase == "look":
+        if phase in ("look", "gone"):
             queue = w.step(step).queue
             records = w.entries(w.read(queue), "")
-            self._apply("", f"q{queue}", [one for one in records if one[1] in ENDINGS])
+            if phase == "look" or self.fault != "how members ended is not read":
+                self._apply("", f"q{queue}", [one for one in records if one[1] in ENDINGS])
+            return ("page", chunk, phase)
+        if phase == "page":
             live = self._call("", "page", step, "live", 0, 100)[1:]
-            return ("add", chunk, chunk in live)
+            need(
+                rest[0] == "look" or chunk not in live,
+                f"F2 {step}.{chunk} is taken for one that was lost",
+            )
+            return ("add", chunk, chunk in live) if rest[0] == "look" else ("next", chunk + 1)
         if phase == "add":
-            if rest[0]:
-                self._enqueue(w, f"{step}.{chunk}")
+            if rest[0] and self._enqueue(w, f"{step}.{chunk}"):
+                return ("gone", chunk)
             return ("next", chunk + 1)
         if chunk == w.step(step).size:
             word = self._call("", "seal", NOW, step, chunk)[0]

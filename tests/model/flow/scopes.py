@@ -30,6 +30,7 @@ SMALL = (
     Scope("a fork by how it ended", FORK, {"die": 1, "kill": 1}, drainers=1),
     Scope("a streamed map", (STREAM,), {"kill": 1, "stop": 1, "die": 1}, drainers=1),
     Scope("a stored map", (StepOf("a"), STORED), {"kill": 1}, drainers=1),
+    Scope("a map, two drainers", (STORED._replace(edges="", size=1),), {"kill": 1}),
     Scope("a wait with a timeout", WAITS, {"signal": 1, "kill": 1}, drainers=1),
     Scope("a wait behind a step", BEHIND, {"signal": 1, "kill": 1}, drainers=1),
     Scope("a chain that is cancelled", CHAIN, {"cancel": 1, "kill": 1, "die": 1}, drainers=1),
@@ -70,6 +71,7 @@ LARGE = (
         "a chain that dies and is revived, two drainers", CHAIN, {"die": 1, "kill": 1, "revive": 1}
     ),
     Scope("a chain that is retried", CHAIN, {"die": 1, "kill": 1, "retry": 1}),
+    Scope("a map of two chunks, two drainers", (STORED._replace(edges=""),), {"kill": 1}),
     Scope("a stored map, two drainers", (StepOf("a"), STORED), {"kill": 1}),
     Scope("a streamed map, two drainers", (STREAM,), {"kill": 1, "stop": 1, "die": 1, "revive": 1}),
     Scope("a wait with a timeout, two drainers", WAITS, {"signal": 1, "kill": 1}),

@@ -17,6 +17,8 @@ BY_NAME = {scope.name: scope for scope in ALL}
 FAULTS = {
     "dead mids are accepted": "a chain that dies and is revived",
     "nobody looks": "a step, outages of any length",
+    "members are accepted again": "a map, two drainers",
+    "how members ended is not read": "a map, two drainers",
     "entries are deleted first": "a stored map",
     "results are deleted first": "a result",
     "what is sent is forgotten first": "a sub-flow",

@@ -91,7 +91,9 @@ class World:
     messages: dict[str, str] = field(default_factory=dict)
     """mid -> ready, run, dead"""
     taken: frozenset[str] = frozenset()
-    """Mids that are done and refused for a while."""
+    """Mids of steps that are done and refused for a while."""
+    up_to: dict[str, int] = field(default_factory=dict)
+    """Of maps: the number of the last member that was accepted."""
     outbox: tuple[Entry, ...] = ()
     nentries: int = 0
     marks: tuple[int, ...] = ()
@@ -119,10 +121,11 @@ class World:
             dict(self.messages),
             Counter(self.accepted),
         )
-        made.running, made.results, made.returned = (
+        made.running, made.results, made.returned, made.up_to = (
             dict(self.running),
             dict(self.results),
             dict(self.returned),
+            dict(self.up_to),
         )
         return made
 
@@ -151,7 +154,8 @@ class World:
         )
         entries = [named(one) for one in self.outbox]
         return repr((
-            sorted(self.messages.items()), sorted(self.taken), entries, drains, self.producer, sorted(self.done),
+            sorted(self.messages.items()), sorted(self.taken), sorted(self.up_to.items()), entries, drains,
+            self.producer, sorted(self.done),
             sorted(self.ended), sorted(self.was_dead), sorted(self.accepted.items()), self.cancelled,
             sorted(self.running.items()), sorted(self.results.items()), sorted(self.returned.items()),
         ))  # fmt: skip
