@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow import fs
 
 from jobq.durations import counted
 from jobq.errors import LakeError
@@ -84,10 +85,10 @@ def read(
     """Return a table's rows as a DataFrame, as `jobq.pipeline.lake.read` describes."""
     delta, span = lake.table(table), time_span(since, until)
     known = TABLES[table]
+    files = live_files(delta, span.first_day, span.last_day)
+    _check_all_there(lake, known, files)
     if lake.store.is_local:
-        files = live_files(delta, span.first_day, span.last_day)
-        paths = [os.path.join(lake.below(table).uri, one.path) for one in files]
-        rows = _viewed(known, _parquet(spark, lake, known, paths))
+        rows = _viewed(known, _parquet(spark, lake, known, files))
     else:
         rows = _from_bucket(spark, lake, table, span)
     return _within(rows, known, span)
@@ -103,8 +104,9 @@ def of_files(
     )
     if not files:
         return spark.createDataFrame([], schema)
+    _check_all_there(lake, table, files)
     if lake.store.is_local:
-        rows = _parquet(spark, lake, table, [os.path.join(store.uri, one.path) for one in files])
+        rows = _parquet(spark, lake, table, files)
         named = rows.selectExpr("*", "regexp_extract(_metadata.file_path, '[^/]+$', 0) AS file")
         return _viewed(table, named, "file").select(*schema.names)
     units = spark.createDataFrame(
@@ -148,20 +150,34 @@ def view(table: LakeTable) -> Columns:
     return EVENT_COLUMNS if table is EVENTS else table.columns
 
 
-def _parquet(spark: SparkSession, lake: Lake, table: LakeTable, paths: list[str]) -> DataFrame:
-    schema = struct(table.columns).add("dt", "date")
-    if not paths:
-        return spark.createDataFrame([], schema)
-    # Spark passes over a missing file in silence.
-    gone = [path for path in paths if not os.path.exists(path)]
+def _check_all_there(lake: Lake, table: LakeTable, files: Sequence[LiveFile]) -> None:
+    """Raise LakeError if a file can't be found: Spark passes over one in a folder in silence."""
+    store = lake.below(table.name)
+    with lake_errors(store):
+        opened = store.files()
+        folders = (
+            fs.FileSelector(path, allow_not_found=True)
+            for path in {os.path.dirname(one.path) for one in files}
+        )
+        there = {info.path for folder in folders for info in opened.get_file_info(folder)}
+    gone = [one.path for one in files if one.path not in there]
     if gone:
         raise LakeError(
-            f"{table.name}: {counted(len(gone), 'file')} of the lake can't be found, such as {gone[0]}; read again if "
-            "a vacuum has just run, else restore what was lost: 'jobq lake check' names each"
+            f"{table.name}: {counted(len(gone), 'file')} of the lake can't be found, such as {store.uri}/{gone[0]}; "
+            "read again if a vacuum has just run, else restore what was lost: 'jobq lake check' names each"
         )
+
+
+def _parquet(
+    spark: SparkSession, lake: Lake, table: LakeTable, files: Sequence[LiveFile]
+) -> DataFrame:
+    store = lake.below(table.name)
+    if not files:
+        return spark.createDataFrame([], struct(table.columns).add("dt", "date"))
     # Brackets and stars in the folder's name are no pattern.
     reader = spark.read.schema(f"{ddl(table.columns)}, dt DATE").option("__globPaths__", "false")
-    return reader.option("basePath", lake.below(table.name).uri).parquet(*paths)
+    paths = [os.path.join(store.uri, one.path) for one in files]
+    return reader.option("basePath", store.uri).parquet(*paths)
 
 
 def _viewed(table: LakeTable, rows: DataFrame, *more: str) -> DataFrame:

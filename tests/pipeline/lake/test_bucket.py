@@ -19,6 +19,7 @@ from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.ingest import Ingest, one_round
+from jobq.pipeline.lake.store import remove_files
 from jobq.pipeline.lake.upkeep import mark
 from jobq.pipeline.report import run
 from jobq.pipeline.report.query import ReportQuery
@@ -122,6 +123,10 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
     told = [one for one in REPORTS if one.name == "run"]
     [result], seen = run.answers(spark, run.from_lake(spark, lake), told, asked)
     assert (seen.events, len(result.rows)) == (20, 1)
+    [file] = live_files(lake.table("events"))
+    remove_files(lake.below("events"), [file.path])
+    with pytest.raises(LakeError, match="can't be found, such as s3://history/jobq/events/dt="):
+        run.from_lake(spark, lake).between(asked.since, asked.until)
     options = [f"--storage-option={name}={value}" for name, value in storage.items()]
     words = ["lake", "replay", "--lake", lake.store.uri, *options, "--url", valkey.url]
     assert main([*words, "--topic", "orders", "--since", "1h", "--to-topic", "again"]) == 0
