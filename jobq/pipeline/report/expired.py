@@ -34,7 +34,7 @@ _NOTHING = tuple(
 _FIRST_RUN = (
     "queue", "'done' AS kind", "mid", "job", "1 AS attempt", "enqueued_at", "started_at",
     "first_ended_at AS finished_at", *_NOTHING, "CAST(NULL AS STRING) AS flow", "CAST(NULL AS STRING) AS step",
-    "wait_ms AS first_wait_ms",
+    "wait_ms AS first_wait_ms", "enqueued_at AS arrived_at",
 )  # fmt: skip
 #: The end of a message of a flow, as its event. That of a cancelled one doesn't say when it was enqueued.
 _END = (
@@ -42,7 +42,7 @@ _END = (
     "CASE WHEN outcome <> 'cancelled' THEN enqueued_at END AS enqueued_at",
     "CASE WHEN outcome <> 'cancelled' THEN started_at END AS started_at",
     "last_at AS finished_at", *_NOTHING, f"{DERIVED['flow']} AS flow", f"{DERIVED['step']} AS step",
-    "CAST(NULL AS BIGINT) AS first_wait_ms",
+    "CAST(NULL AS BIGINT) AS first_wait_ms", "enqueued_at AS arrived_at",
 )  # fmt: skip
 
 
@@ -156,13 +156,14 @@ class ExpiredPart:
         known = self._within(
             runs.where("snoozes IS NOT NULL AND wait_ms IS NOT NULL"), "first_ended_at"
         )
-        # A run after a snooze isn't the first, also if the snooze has expired.
+        # A run after a snooze isn't the first, also if the snooze has expired; one after a later revival is.
         snoozed = runs.where(f.col("first_ended_at") < f.lit(self._before)).where("snoozes > 0")
         life = ["queue", "mid", "enqueued_at"]
         earlier = snoozed.select(*life).distinct().withColumn("ran", f.lit(True))
         names = recent.columns
         recent = recent.join(earlier, life, "left").withColumn(
-            "first_wait_ms", f.expr("CASE WHEN ran IS NULL THEN first_wait_ms END")
+            "first_wait_ms",
+            f.expr("CASE WHEN ran IS NULL OR arrived_at > enqueued_at THEN first_wait_ms END"),
         )
         events = recent.select(*names).unionByName(known.selectExpr(*_FIRST_RUN))
         notes = [f"{self._comes_from(JOB_RUNS.name)} {report.lacks}".rstrip()]

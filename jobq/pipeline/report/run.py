@@ -81,8 +81,8 @@ def events_view(spark: SparkSession, read: EventSource, query: ReportQuery) -> I
     """Register the temporary view `events` for the length of the context: the events of the query's range and queues.
 
     Beside READ_COLUMNS it has `first_wait_ms`: how long a message waited for its first run, or for its first one since
-    it was revived. It is null for every other event, and for a run after a snooze, which costs no attempt. The view
-    `rollup_hours` is there, without rows.
+    it was revived. It is null for every other event, and for a run after a snooze, which costs no attempt. `arrived_at`
+    is that revival, else the enqueue. The view `rollup_hours` is there, without rows.
     """
     with report_views(spark, read, query) as (seen, _):
         yield seen
@@ -177,22 +177,30 @@ def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, set[str]]:
 def _with_first_wait(chosen: DataFrame, kinds: Set[str]) -> DataFrame:
     from pyspark.sql import functions as f
 
-    events = chosen.select(*READ_COLUMNS, "wait_ms")
+    events, never = chosen.select(*READ_COLUMNS, "wait_ms"), "timestamp_seconds(0)"
     first = f.expr(f"CASE WHEN {FIRST_RUN} THEN wait_ms END")
+    arrived = f.col("enqueued_at")
     if _REVIVED in kinds:
         revived = events.where(f"kind = '{_REVIVED}'").groupBy("queue", "mid")
         times = revived.agg(f.collect_list("finished_at").alias("revivals"))
-        events = events.join(times, ["queue", "mid"], "left")
         # A later message with the same mid is enqueued after them.
-        last = "array_max(filter(revivals, at -> at BETWEEN enqueued_at AND started_at))"
-        wait = f"coalesce(timestampdiff(MILLISECOND, {last}, started_at), wait_ms)"
+        since = "coalesce(enqueued_at, finished_at) AND coalesce(started_at, finished_at)"
+        last = f"array_max(filter(revivals, at -> at BETWEEN {since}))"
+        events = events.join(times, ["queue", "mid"], "left").withColumn(
+            "revived_at", f.expr(f"coalesce({last}, {never})")
+        )
+        arrived = f.expr("CASE WHEN revived_at >= enqueued_at THEN revived_at ELSE enqueued_at END")
+        wait = (
+            "CASE WHEN revived_at >= enqueued_at THEN "
+            "coalesce(timestampdiff(MILLISECOND, revived_at, started_at), wait_ms) ELSE wait_ms END"
+        )
         first = f.expr(f"CASE WHEN {FIRST_RUN} THEN {wait} END")
     if _SNOOZED in kinds:
-        again = events.where(f"kind = '{_SNOOZED}'").groupBy("queue", "mid")
-        since = again.agg(f.min("finished_at").alias("snoozed_at"))
-        events = events.join(since, ["queue", "mid"], "left")
+        life = ["queue", "mid", *(["revived_at"] if _REVIVED in kinds else [])]
+        again = events.where(f"kind = '{_SNOOZED}'").groupBy(*life)
+        events = events.join(again.agg(f.min("finished_at").alias("snoozed_at")), life, "left")
         first = f.when(f.expr("snoozed_at IS NULL OR started_at < snoozed_at"), first)
-    return events.select(*READ_COLUMNS, first.alias("first_wait_ms"))
+    return events.select(*READ_COLUMNS, first.alias("first_wait_ms"), arrived.alias("arrived_at"))
 
 
 def _check_queues(

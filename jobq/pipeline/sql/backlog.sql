@@ -1,9 +1,10 @@
 -- Messages that waited for their first run: the most at any moment of each stretch of time, and those at its end.
--- +1 at an enqueue, -1 at the first start. Enqueues are known from `enqueued` events between the first and the
+-- +1 at an enqueue or a revival, -1 at the first start after it. Enqueues are known from `enqueued` events between the first and the
 -- last of a queue's, else from the messages that started in the range: those that never did are not seen.
 WITH {stretches},
 first_runs AS (
-  SELECT queue, mid, least(enqueued_at, started_at) AS enqueued_at, started_at
+  SELECT queue, mid, least(arrived_at, started_at) AS arrived_at, started_at,
+         coalesce(arrived_at > enqueued_at, false) AS is_revived
   FROM events
   WHERE first_wait_ms IS NOT NULL
 ),
@@ -14,9 +15,9 @@ told AS (
   GROUP BY queue
 ),
 untold AS (
-  SELECT /*+ BROADCAST(told) */ queue, mid, enqueued_at, started_at
+  SELECT /*+ BROADCAST(told) */ queue, mid, arrived_at, started_at, is_revived
   FROM first_runs LEFT JOIN told USING (queue)
-  WHERE told_from IS NULL OR enqueued_at < told_from OR enqueued_at > told_to
+  WHERE told_from IS NULL OR arrived_at < told_from OR (arrived_at > told_to AND NOT is_revived)
 ),
 -- A producer's clock is ahead or behind, and a batch is on its way for a while: whose event is there is told.
 edges AS (
@@ -25,12 +26,18 @@ edges AS (
   WHERE kind = 'enqueued' AND (finished_at < told_from + INTERVAL 1 HOUR OR finished_at > told_to - INTERVAL 1 HOUR)
 ),
 changes AS (
-  SELECT untold.queue, untold.enqueued_at AS at, 1 AS enqueued, 0 AS started
+  SELECT untold.queue, untold.arrived_at AS at, 1 AS enqueued, 0 AS started
   FROM untold LEFT ANTI JOIN edges ON edges.queue = untold.queue AND edges.mid = untold.mid
-    AND edges.finished_at BETWEEN untold.enqueued_at - INTERVAL 1 HOUR AND untold.started_at + INTERVAL 1 SECOND
+    AND NOT untold.is_revived
+    AND edges.finished_at BETWEEN untold.arrived_at - INTERVAL 1 HOUR AND untold.started_at + INTERVAL 1 SECOND
   UNION ALL
   SELECT queue, finished_at, 1, 0 FROM events
   WHERE kind = 'enqueued' AND coalesce(error, 'added') IN ('added', 'requeued')
+  UNION ALL
+  -- Level `attempts` has revivals, too. A message that the undo of an operation returned may have run before.
+  SELECT /*+ BROADCAST(told) */ queue, finished_at, 1, 0
+  FROM events JOIN told USING (queue)
+  WHERE kind = 'revived' AND coalesce(attempt, 0) = 0 AND finished_at >= told_from
   UNION ALL
   SELECT queue, started_at, 0, 1 FROM first_runs
   UNION ALL

@@ -1,7 +1,8 @@
 -- The busiest hour's arrivals and run times, with ten minutes before it to fill the queues: what the simulation
--- and the formulas work on. An attempt arrives when its message was enqueued, a later one when it was started.
+-- and the formulas work on. A first attempt arrives when its message was enqueued or
+-- revived, a later one when it was started.
 WITH arrivals AS (
-  SELECT queue, CASE WHEN first_wait_ms IS NULL THEN started_at ELSE least(enqueued_at, started_at) END AS arrived_at,
+  SELECT queue, CASE WHEN first_wait_ms IS NULL THEN started_at ELSE least(arrived_at, started_at) END AS arrived_at,
          run_us
   FROM events
   WHERE run_us IS NOT NULL AND started_at IS NOT NULL

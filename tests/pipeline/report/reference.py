@@ -32,31 +32,33 @@ def between(values: Sequence[float], share: float) -> float:
 
 
 def in_range(rows: Rows, query: ReportQuery) -> Rows:
-    """The rows of the range, each with its first wait."""
+    """The rows of the range, each with its first wait, and when its message arrived: `since` its newest revival."""
     rows = [one for one in rows if query.since <= one["finished_at"] < query.until]
-    snoozed: dict[Any, datetime] = {}
-    for one in rows:
-        if one["kind"] == "snoozed":
-            key = one["queue"], one["mid"]
-            snoozed[key] = min(snoozed.get(key, one["finished_at"]), one["finished_at"])
-    revived = _by([one for one in rows if one["kind"] == "revived"], "queue", "mid")
+    times = {
+        kind: _by([one for one in rows if one["kind"] == kind], "queue", "mid")
+        for kind in ("snoozed", "revived")
+    }
     made = []
     for one in rows:
-        again = snoozed.get((one["queue"], one["mid"]))
+        mid = one["queue"], one["mid"]
+        snoozed, revived = (
+            [row["finished_at"] for row in times[kind].get(mid, ())] for kind in times
+        )
+        ran, since = one["started_at"], _since(one, revived)
         is_first = one["kind"] in FIRST and one["attempt"] == 1
-        late = again is not None and (one["started_at"] is None or one["started_at"] >= again)
-        first = _waited(one, revived.get((one["queue"], one["mid"]), ()))
-        made.append({**one, "first": first if is_first and not late else None})
+        late = any((since is None or at >= since) and (ran is None or ran >= at) for at in snoozed)
+        wait = one["wait_ms"] if since is None else (ran - since) // timedelta(milliseconds=1)
+        first = wait if is_first and not late else None
+        made.append({**one, "first": first, "since": since, "arrived": since or one["enqueued_at"]})
     return made
 
 
-def _waited(run: dict[str, Any], revived: Sequence[dict[str, Any]]) -> int | None:
-    """How long the run's message waited: since its newest revival, if it has one."""
+def _since(run: dict[str, Any], revived: Sequence[datetime]) -> datetime | None:
+    """The newest revival of the run's message before it."""
     begun, ran = run["enqueued_at"], run["started_at"]
     if begun is None or ran is None:
-        return None if run["wait_ms"] is None else int(run["wait_ms"])
-    times = [one["finished_at"] for one in revived if begun <= one["finished_at"] <= ran]
-    return (ran - max(times)) // timedelta(milliseconds=1) if times else int(run["wait_ms"])
+        return None
+    return max((at for at in revived if begun <= at <= ran), default=None)
 
 
 def _by(rows: Rows, *names: str) -> dict[tuple[Any, ...], Rows]:
@@ -263,14 +265,14 @@ def backlog(rows: Rows, query: ReportQuery) -> Answer:
     changes: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
     told = {one["queue"] for one in rows if one["kind"] == "enqueued"}
     for one in rows:
-        if one["kind"] == "enqueued":
+        if one["kind"] == "enqueued" or (one["kind"] == "revived" and one["queue"] in told):
             changes[one["queue"]].append((one["finished_at"], 1))
         if one["kind"] == "cancelled" and one["queue"] in told and not one["attempt"]:
             changes[one["queue"]].append((one["finished_at"], -1))
         if one["first"] is not None:
             changes[one["queue"]].append((one["started_at"], -1))
             if one["queue"] not in told:
-                changes[one["queue"]].append((one["enqueued_at"], 1))
+                changes[one["queue"]].append((one["arrived"], 1))
     found, starts = {}, begins(query)
     for queue, some in changes.items():
         level = 0
@@ -291,7 +293,7 @@ def trace(rows: Rows, query: ReportQuery) -> list[tuple[Any, ...]]:
     """What capacity simulates: queue, arrival, run and whether it counts."""
     made = []
     for one in _ran(rows):
-        at = one["started_at"] if one["first"] is None else min(one["enqueued_at"], one["started_at"])  # fmt: skip
+        at = one["started_at"] if one["first"] is None else min(one["arrived"], one["started_at"])  # fmt: skip
         made.append((pd.Timestamp(at), one["queue"], one["run_us"]))
     hours: Counter[Any] = Counter()
     for at, _, us in made:

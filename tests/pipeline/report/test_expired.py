@@ -87,9 +87,14 @@ class History:
             elif kind == "recovered":
                 own = {"error": "lock expired"}
             self.add(kind, now, queue=queue, mid=mid, attempt=attempt, **own)
-            if kind in ("done", "dead"):
+            # job_runs has one first run of a message that was revived, so all revivals are later than what expires.
+            revived = kind == "dead" and now >= BORDER and pick.random() < 0.7
+            if kind == "done" or (kind == "dead" and not revived):
                 return
             attempt += kind != "snoozed"
+            if revived:
+                now, attempt = now + pick.randrange(1_000, 9_000_000) * MS, 1
+                self.add("revived", now, queue=queue, mid=mid)
             now += pick.randrange(1_000, 20_000_000) * MS
 
     def hot(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from jobq.pipeline.report.query import ReportQuery
@@ -116,6 +117,19 @@ def test_wait_counts_from_the_revival_when_a_dead_message_was_put_back(spark):
     assert [one["first"] for one in in_range(rows, ASKED) if one["first"]] == [
         10_000, 3_000, 5_000, 7_000, 990_000
     ]  # fmt: skip
+
+
+def test_first_run_after_a_revival_counts_when_the_message_was_snoozed_before(spark):
+    life, told = {"mid": "a", "enqueued_at": at(0)}, {"run": None, "job": None, "attempt": None}
+    events = [
+        event("snoozed", end=5, wait=4, **life), event("dead", end=20, wait=19, **life),
+        event("revived", mid="a", end=100, **told), event("snoozed", end=104, wait=103, **life),
+        event("dead", end=200, wait=199, **life), event("revived", mid="a", end=300, **told),
+        event(end=308, wait=307, **life),
+    ]  # fmt: skip
+    check(spark, "wait", events, [("low", "app.send", 3, 4_000, 7_000, 7_000, 7_000)])
+    rows = [dict(zip((one.name for one in EVENT_COLUMNS), row, strict=True)) for row in events]
+    assert [one["first"] for one in in_range(rows, ASKED) if one["first"]] == [4_000, 3_000, 7_000]
 
 
 def test_schedules_are_late_until_their_calls_start(spark):
@@ -316,6 +330,25 @@ def test_backlog_counts_a_message_once_whose_producer_wrote_the_time_before_the_
     ], asked)  # fmt: skip
 
 
+@pytest.mark.parametrize("level", ["all", "attempts"])
+def test_backlog_counts_a_revived_message_again_from_its_revival(spark, level):
+    asked = replace(ASKED, until=at(240))
+    told = {"mid": "a", "run": None, "job": None, "attempt": None, "error": None}
+    life = {"mid": "a", "enqueued_at": at(5)}
+    events = [
+        event("dead", end=12, wait=6, **life), event("revived", end=70, **told), event(end=131, wait=125, **life),
+        # Returned by the undo of an operation before its second attempt.
+        event("revived", end=140, **told | {"mid": "b", "attempt": 1}),
+    ]  # fmt: skip
+    if level == "all":
+        events.append(event("enqueued", end=5, **told))
+    basis = "enqueued events" if level == "all" else "started messages"
+    check(spark, "backlog", events, [
+        (at(0), "low", 1, 1, 1, 0, basis), (at(60), "low", 1, 0, 1, 1, basis), (at(120), "low", 0, 1, 1, 0, basis),
+        (at(180), "low", 0, 0, 0, 0, basis),
+    ], asked)  # fmt: skip
+
+
 def test_slo_burns_over_both_windows(spark):
     # 10 a minute for an hour; in minutes 30 to 34 all are late.
     events = [
@@ -346,6 +379,19 @@ def test_capacity_takes_the_busiest_hour_and_ten_minutes_before_it(spark):
         ("low", micros + 3000_000_000, 1_000_000, False), ("low", micros + 3600_000_000, 100_000_000, True),
         ("low", micros + 6950_000_000, 50_000_000, True),
     ], asked)  # fmt: skip
+
+
+def test_capacity_takes_the_revival_for_the_arrival(spark):
+    life = {"mid": "a", "enqueued_at": at(0)}
+    events = [
+        event("dead", end=11, wait=10, **life), event("retry", end=906, wait=905, **life),
+        event("revived", mid="a", end=900, run=None, job=None, attempt=None),
+        event(end=1000, wait=999, **life | {"attempt": 2}),
+    ]  # fmt: skip
+    micros = round(NOON.timestamp() * 1e6)
+    check(spark, "capacity", events, [
+        ("low", micros + seconds * 1_000_000, 1_000_000, True) for seconds in (0, 900, 999)
+    ])  # fmt: skip
 
 
 def test_regressions_are_told_by_order_statistics_of_both_sides(spark):
