@@ -47,9 +47,9 @@ def enqueue_members(
     drainer enqueued. Of others, dead ones are purged and enqueued again. The rest is done if events say so, since this
     flow was created: its server lost that in a failover. If not, it has failed.
     """
-    found = queue.enqueue_members(rows, created_at=created_at, **options)
-    # How its message ended is in the outbox before it is gone here, and at the flow before it is gone there.
-    taken = _taken(rows, _with_statuses(queue, found) if created_at is not None else found)
+    # Before the outbox is read: how a message ended is there before it is gone here, and at the flow before it is gone
+    # there.
+    taken = _taken(queue, rows, queue.enqueue_members(rows, created_at=created_at, **options))
     if not taken:
         return
     apply_all(store, queue.name, unapplied(queue.name, store.flow))
@@ -61,7 +61,7 @@ def enqueue_members(
     if not left:
         return
     _purge(store.client, queue, [str(row[0]) for row in left])
-    refused = [mid for mid, _ in _taken(left, queue.enqueue_members(left, **options))]
+    refused = [mid for mid, _ in _taken(queue, left, queue.enqueue_members(left, **options))]
     if not refused:
         return
     facts = store.facts()
@@ -85,26 +85,30 @@ def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> No
         store.apply(f"q{queue}", some)
 
 
-def _taken(rows: Sequence[Content], found: Sequence[Enqueued]) -> list[tuple[str, Any]]:
+def _taken(
+    queue: Queue, rows: Sequence[Content], found: Sequence[Enqueued]
+) -> list[tuple[str, Any]]:
     """The mid and the row of each message that was refused for one that has ended."""
-    return [
-        (one.mid, row)
+    refused = [
+        (one, row)
         for row, one in zip(rows, found, strict=True)
         if one.action == "exists" and one.existing_status not in LIVE
     ]
+    live = _live(queue, [one.mid for one, _ in refused if one.existing_status == "accepted"])
+    return [(one.mid, row) for one, row in refused if one.mid not in live]
 
 
-def _with_statuses(queue: Queue, found: Sequence[Enqueued]) -> Sequence[Enqueued]:
-    """The same, with what became of those that had been accepted before: 'nil' where the message is gone."""
-    before = [one.mid for one in found if one.existing_status == "accepted"]
-    if not before:
-        return found
-    replies = run_each(queue.client, [queue.status_call(mid) for mid in before])
-    for error in replies:
-        if isinstance(error, JobqError):
-            raise error
-    words = {mid: reply.word for mid, reply in zip(before, replies, strict=True)}
-    return [Enqueued(one.mid, one.action, words.get(one.mid, one.existing_status)) for one in found]
+def _live(queue: Queue, mids: Sequence[str]) -> set[str]:
+    """Those whose messages live."""
+    found = set[str]()
+    for mid, status in zip(
+        mids, run_each(queue.client, [queue.status_call(mid) for mid in mids]), strict=True
+    ):
+        if isinstance(status, JobqError):
+            raise status
+        if status.word in LIVE:
+            found.add(mid)
+    return found
 
 
 def _purge(client: Client, queue: Queue, mids: Sequence[str]) -> None:
