@@ -93,11 +93,11 @@ def test_async_jobs_middleware_timeouts_and_outcomes():
     registry = Registry(Middlewares())
     registry.middleware.add(Seen())
 
-    @job(name="sleeps", registry=registry, timeout=0.01)
+    @job(name="sleeps", registry=registry, timeout=0.3)
     async def sleeps():
         await asyncio.sleep(600)
 
-    @job(name="spins", registry=registry, timeout=0.01, limits=[Limit("one", "1/h")])
+    @job(name="spins", registry=registry, timeout=0.3, limits=[Limit("one", "1/h")])
     def spins():
         while True:
             pass

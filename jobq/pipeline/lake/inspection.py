@@ -238,7 +238,8 @@ def doubled(unit: DuplicateSearch) -> int | None:
     try:
         paths = [one.path for one in unit.files]
         found = ds.dataset(paths, schema, format="parquet", filesystem=unit.store.files())
-        rows = found.to_table(keys, filter=(at >= since) & (at < until))
+        columns = list(dict.fromkeys([*keys, table.day_of]))
+        rows = found.to_table(columns, filter=(at >= since) & (at < until))
     except (OSError, ValueError):
         return None
     times = rows[table.day_of].cast(pa.int64()).to_numpy() // 1000
