@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import new_id
 from jobq.client.pipelining import run_each
-from jobq.errors import CodecError, ConfigError, KeyFullError, NotDurableError
+from jobq.errors import CodecError, ConfigError, JobqError, KeyFullError, NotDurableError
 from jobq.flows.accepting import LIVE, apply_all, enqueue_members
 from jobq.flows.announcing import Word, announce, mark_at, queue_at
 from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.identity import member_mid
-from jobq.flows.state import FLOW_OVER
+from jobq.flows.state import FLOW_OVER, FlowFacts, StepFacts
 from jobq.flows.store import MOST_SECONDS, FlowStore
-from jobq.flows.types import PER_CHUNK, PURGED, Applied, FlowChange, Reserved, TodoItem
+from jobq.flows.types import (
+    LONG_LIFE_MS,
+    PER_CHUNK,
+    PURGED,
+    Applied,
+    FlowChange,
+    Reserved,
+    TodoItem,
+)
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of
 from jobq.queue import keys
@@ -35,8 +43,12 @@ from jobq.queue.queue import Content, Queue
 DEDUPE_S = 3_600.0
 #: Sub-flows in sub-flows, at most.
 DEEPEST = 16
+#: How much longer a sub-flow waits for its begin than its parent is kept, whose retry begins it.
+LONGER_MS = 86_400_000
 #: Pages of members that one call cancels or revives. The next one goes on, so that a long map stops no worker.
 PAGES_PER_CALL = 100
+#: Sub-flows that are looked at together.
+SUBS_TOGETHER = 100
 #: Members that are revived together.
 REVIVED_TOGETHER = PER_CHUNK
 _log = logging.getLogger("jobq.flows")
@@ -360,6 +372,42 @@ class StepSender:
         # This flow forgets that it has said so, and the parent may be at another node.
         return self._is_durable(self._sending.confirmation.missing())
 
+    def _tell_subs(self, item: TodoItem) -> bool:
+        """End sub-flows whose steps never begin. Those that a retry may begin wait while one may come."""
+        state, facts = item.options.decode("utf-8", "replace"), self.store.facts()
+        if facts is None:
+            return True
+        life_ms = facts.keep_ms + LONGER_MS if state == "failed" else LONG_LIFE_MS
+        for step, child in self._not_begun(facts):
+            if not self._sending.may_go():
+                return False
+            if state in ("running", "failed"):
+                self._set_life(child, f"{self.flow}.{step.name}", item.stamp, life_ms)
+            elif not child.ended_at and not self._say(child.queue, "cancel", child.flow_id):
+                return False
+        return True
+
+    def _not_begun(self, facts: FlowFacts) -> Iterator[tuple[StepFacts, FlowFacts]]:
+        """Steps of a flow that are flows and have not begun, each with what was stored for it."""
+        left = (one for one in facts.steps if one.kind == "flow" and not one.ready_at)
+        while some := list(islice(left, SUBS_TOGETHER)):
+            calls = [FlowStore(self._client, one.flow).facts_call() for one in some]
+            for step, child in zip(some, run_each(self._client, calls), strict=True):
+                if isinstance(child, JobqError):
+                    raise child
+                # Another flow may have stored one under this id.
+                if child is not None and child.parent == f"{facts.flow_id}.{step.name}":
+                    yield step, child
+
+    def _set_life(
+        self, child: FlowFacts, parent: str, stamp: int, life_ms: int, depth: int = 0
+    ) -> None:
+        """Let a sub-flow, and those in it, wait so long for their begin."""
+        store = FlowStore(self._client, child.flow_id, self._sending.confirmation)
+        if store.set_life(parent, stamp, life_ms) == "ok" and depth < DEEPEST:
+            for step, below in self._not_begun(child):
+                self._set_life(below, f"{child.flow_id}.{step.name}", stamp, life_ms, depth + 1)
+
     def _is_durable(self, missing: str) -> bool:
         if missing:
             _log.warning("what flow %s sent is not durable: %s", self.flow, missing)
@@ -374,6 +422,7 @@ _SENDING: dict[str, Callable[[StepSender, TodoItem], bool]] = {
     "drop": StepSender._drop,
     "revive": StepSender._revive,
     "parent": StepSender._tell_parent,
+    "subs": StepSender._tell_subs,
 }
 
 

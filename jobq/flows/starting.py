@@ -30,15 +30,13 @@ from jobq.flows.run import FlowRun, drain_soon
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
 from jobq.flows.timer import TIMER
-from jobq.flows.types import PER_CHUNK, StoredFlow, StoredStep
+from jobq.flows.types import LONG_LIFE_MS, PER_CHUNK, StoredFlow, StoredStep
 from jobq.jobs.codec import FLOW_HEADER, CallEncoder
 from jobq.jobs.job import Job
 from jobq.jobs.signing import seal_of
 from jobq.queue.durability import SharedConfirmation
 
 T = TypeVar("T")
-#: How long a sub-flow, and a flow that was announced, waits for its begin.
-LONG_LIFE_MS = 366 * 86_400_000
 #: Bytes of the items of a map that waits.
 MOST_ITEMS_BYTES = 8 << 20
 #: For how long a result stays with its message, unless a drainer copies it to the flow, which it does at once.

@@ -102,7 +102,7 @@ class FlowFacts:
     """What the server knows of a flow. name and id are its identity; times are epoch ms, 0 if unknown.
 
     state: as it is stored. queue: where it was announced. keep_ms: how long it is kept after its end. refused: reports
-    about members that it does not have.
+    about members that it does not have. parent: `flow.step` that it was stored for, '' without one.
     """
 
     name: str
@@ -115,6 +115,7 @@ class FlowFacts:
     ended_at: int = 0
     keep_ms: int = 0
     refused: int = 0
+    parent: str = ""
 
     @property
     def flow_id(self) -> str:

@@ -229,6 +229,15 @@ class FlowStore:
         """`facts` as a value."""
         return self._call("look", (self._now(now),), lambda reply: facts_in(self.flow, reply))
 
+    def set_life(self, parent: str, stamp: int, life_ms: int) -> str:
+        """Say how long from now on a flow waits for its begin; 'ok', 'older' or 'other', as lua/flow/life.lua says.
+
+        parent: `flow.step` that it was stored for. stamp: of the item there that asks for this.
+        """
+        return self._ask(
+            self._call("life", (parent, stamp, life_ms), lambda reply: _text(reply[0]))
+        )
+
     def remove(self) -> str:
         """Delete a flow that is over, or was never begun; 'removed', 'running' or 'gone'."""
         return self._ask(self._call("remove", (), lambda reply: _text(reply[0])))
@@ -361,6 +370,7 @@ def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
         ended_at=_number(meta.get("over")),
         keep_ms=_number(meta.get("keep")),
         refused=_number(meta.get("refused")),
+        parent=_text(meta.get("parent", b"")),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from jobq.flows.state import Edge, Kind
 
 #: What a drainer does about a step.
-Todo = Literal["send", "map", "flow", "cancel", "revive", "drop", "parent"]
+Todo = Literal["send", "map", "flow", "cancel", "revive", "drop", "parent", "subs"]
 
 #: Messages of one chunk of a map.
 PER_CHUNK = 250
@@ -15,6 +15,8 @@ PER_CHUNK = 250
 MOST_STEPS, MOST_STEPS_OF_A_FLOW = 1_000, 10_000
 #: Steps that one step may wait for.
 MOST_EDGES = 1_000
+#: How long a sub-flow, and a flow that was announced, waits for its begin.
+LONG_LIFE_MS = 366 * 86_400_000
 #: Why a member whose message is gone isn't retried.
 PURGED = (
     "its message was purged or has expired, so it can't be retried; start the flow under another id"
@@ -79,7 +81,8 @@ class FlowChange(NamedTuple):
 class TodoItem(NamedTuple):
     """What is to be sent. again: it was answered before, so another drainer may have sent it. stamp: for `sent`.
 
-    step: '' for the word to the parent; then source is the parent's `flow.step` and options `done` or `dead`.
+    step: '' for the word to the parent; then source is the parent's `flow.step` and options this flow's state, as
+    for the words to sub-flows that have not begun, which have no step's name either.
     """
 
     step: str

@@ -1,5 +1,5 @@
 -- progress: what follows from counts that changed. A step becomes ready once; a flow is over when nothing can go on.
--- needs: meta steps calls todo step_of is_over is_done to_do still_to_do expire_all FOLLOWS PARENT
+-- needs: meta steps calls todo step_of is_over is_done to_do still_to_do expire_all FOLLOWS PARENT SUBS
 -- A flow has fewer steps than MOST_NAMES; what a damaged list has beyond is left out.
 local MOST_NAMES = 20000
 local function names_in(value)
@@ -51,6 +51,7 @@ local function make_ready(flow, s, now_ms)
   s.ready_at = math.max(1, now_ms)
   local over = is_over(s)
   if s.kind == 'flow' then
+    flow.subs = math.max(0, flow.subs - 1)
     to_do(flow, s.name, 'flow')
   elseif s.kind == 'map' then
     if s.source ~= 'stream' and not over then to_do(flow, s.name, 'map') end
@@ -95,10 +96,14 @@ local function settle(flow, now_ms)
   if quiet and (flow.over == 0 or flow.state ~= state) then
     flow.over, flow.state = math.max(1, now_ms), state
     if flow.parent ~= '' then to_do(flow, PARENT, 'parent') end
+    if flow.subs > 0 then to_do(flow, SUBS, 'subs') end
   elseif not quiet and flow.over > 0 then
     flow.over = 0
     redis.call('HDEL', todo, PARENT)
-    if flow.state ~= 'cancelled' then flow.state = 'running' end
+    if flow.state ~= 'cancelled' then
+      flow.state = 'running'
+      if flow.subs > 0 then to_do(flow, SUBS, 'subs') end
+    end
   end
 end
 

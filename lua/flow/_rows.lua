@@ -61,14 +61,15 @@ local function added_to(lists, name, more)
   list[#list + 1], lists[name] = more, list
 end
 
--- Keep rows that were checked. `bits`: the next free number. -> the next free number after them
+-- Keep rows that were checked. `bits`: the next free number. -> the next free number after them, how many of them are flows
 local function keep_rows(starts, bits)
-  local lists = {}
+  local lists, subs = {}, 0
   for _, at in ipairs(starts) do
     local name, edges = ARGV[at], ARGV[at + 4]
     redis.call('HSET', steps, name, row_text(at))
     if ARGV[at + 6] ~= '' then redis.call('HSET', calls, name, ARGV[at + 6]) end
     added_to(lists, ALL, name)
+    if ARGV[at + 1] == 'flow' then subs = subs + 1 end
     if edges == '' then added_to(lists, ROOTS, name) end
     local told = {}
     for step in string.gmatch(edges, '([%w_-]+):') do
@@ -87,5 +88,5 @@ local function keep_rows(starts, bits)
     local before, more = redis.call('HGET', steps, field) or '', table.concat(names, ',')
     redis.call('HSET', steps, field, before == '' and more or before .. ',' .. more)
   end
-  return bits
+  return bits, subs
 end

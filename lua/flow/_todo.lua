@@ -1,6 +1,7 @@
 -- todo: what is to be sent, and the answer that tells it. It stays until it is sent.
 -- needs: todo steps calls text
-local PARENT = '^'
+-- The parent of the flow, and those of its sub-flows whose steps have not begun.
+local PARENT, SUBS = '^', '%'
 
 local function to_do(flow, name, kind)
   flow.stamp = flow.stamp + 1
@@ -9,9 +10,9 @@ end
 
 local function todo_of(name) return string.match(redis.call('HGET', todo, name) or '', '^%l+') end
 
--- Number of what is to be sent, but for the word to the parent.
+-- Number of what is to be sent, but for words to other flows once this one is over.
 local function still_to_do()
-  return redis.call('HLEN', todo) - redis.call('HEXISTS', todo, PARENT)
+  return redis.call('HLEN', todo) - redis.call('HEXISTS', todo, PARENT) - redis.call('HEXISTS', todo, SUBS)
 end
 
 local function first_todo(limit)
@@ -43,6 +44,8 @@ local function answer(flow, refused, limit)
     local item = {name, kind, text(stamp), answered, '', '', '', '', ''}
     if name == PARENT then
       item[7], item[8] = flow.parent, flow.state
+    elseif name == SUBS then
+      item[8] = flow.state
     else
       local row = redis.call('HGET', steps, name) or ''
       local step_kind, queue, source, _, options = string.match(row, '^(%l+)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31(.*)$')

@@ -39,7 +39,8 @@ if not fresh then return {'conflict', ''} end
 if redis.call('HLEN', steps) + #fresh > 2 * MOST_OF_A_FLOW then return {'full', ''} end
 -- Where one is, another call has added steps of that queue, and their ends may lie before this mark.
 for i = 1, #marks, 2 do redis.call('HSETNX', meta, marks[i], marks[i + 1]) end
-flow.bits = keep_rows(fresh, flow.bits)
+local bits, subs = keep_rows(fresh, flow.bits)
+flow.bits, flow.subs = bits, flow.subs + subs
 local candidates = {}
 for i, at in ipairs(fresh) do candidates[i] = ARGV[at] end
 go_on(flow, candidates, {}, now_ms)

@@ -18,7 +18,7 @@ ARGV
   their entry, 0 for none: each is taken once, in the order of ids
 RETURNS  {'', 0, 0} if the flow is gone; {'older', id} where `oldest` isn't behind the mark of its queue: nothing was taken,
          and what entries up to that id say is for an earlier flow of this id, or was taken before; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
-         groups: step (`^`: the parent), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
+         groups: step (`^`: the parent, `%`: sub-flows whose steps have not begun), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
 COST     O(entries + steps that wait for those that ended), O(steps) for cancel and retry
 WRITES   of all keys what changed
 ]]
@@ -119,7 +119,10 @@ end
 local function member_ended(kind, name, number, result)
   local s = step_of(name)
   local bit = s and bit_of(s, number)
-  if not bit or not is_from_there(s, number) then return false end
+  if not bit then return false end
+  -- A sub-flow that was ended because its step never begins.
+  if s.kind == 'flow' and s.ready_at == 0 and source == 'f' .. s.source then return true end
+  if not is_from_there(s, number) then return false end
   if s.kind == 'wait' and redis.call('GETBIT', ended, bit) == 1 then return true end
   change(s)
   local good = s.kind ~= 'wait' and (kind == 'done' or kind == 'result')

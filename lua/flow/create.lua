@@ -46,7 +46,10 @@ marks = checked_marks(marks)
 local now_ms, flow = time_ms(now), read_flow()
 if flow then
   local same = redis.call('HGET', meta, 'definition') == definition
-  if same and flow.state == 'open' then expire_all(life_ms) end
+  if same and flow.state == 'open' then
+    redis.call('HDEL', meta, 'stamp')
+    expire_all(life_ms)
+  end
   return {not same and 'conflict' or flow.over > 0 and 'over' or 'same', flow.state}
 end
 -- Keys without a flow are what is left of damage.
@@ -57,6 +60,7 @@ redis.call('HSET', meta, 'state', 'open', 'definition', definition, 'home', home
   'created', text(now_ms))
 put_marks(marks)
 redis.call('HSET', meta, 'said', redis.call('HGET', meta, MARK .. home) or '')
-redis.call('HSET', meta, 'bits', text(keep_rows(fresh, 0)))
+local bits, subs = keep_rows(fresh, 0)
+redis.call('HSET', meta, 'bits', text(bits), 'subs', text(subs))
 expire_all(life_ms)
 return {'created', 'open'}

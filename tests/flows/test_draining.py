@@ -22,7 +22,7 @@ from jobq.flows.run import FlowRun
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
-from jobq.flows.types import PURGED, FlowChange, StoredFlow, StoredStep
+from jobq.flows.types import LONG_LIFE_MS, PURGED, FlowChange, StoredFlow, StoredStep
 from jobq.jobs.results import encode_result
 from jobq.queue.durability import SharedConfirmation
 from jobq.queue.queue import Queue
@@ -109,6 +109,57 @@ def test_a_flow_in_a_flow_is_begun_ended_and_retried_with_it(flowing: Flowing):
     flowing.say("retry", F)
     assert flowing.work() == [dead, f"~{F}.b.0"]
     assert flowing.facts(F).state == flowing.facts("part:1").state == "done"
+
+
+@pytest.fixture
+def nested(flowing: Flowing) -> Flowing:
+    """A flow of `a`, of `part`, which comes behind it, and of `gate`; part:1 has a sub-flow of its own, deep:1."""
+    deep, part = (StoredStep(one, "flow", "", (), f"{one}:1") for one in ("deep", "part"))
+    flowing.start("deep:1", step("y"), parent="part:1.deep", life_ms=LONG_LIFE_MS)
+    flowing.start("part:1", step("x"), deep, parent=f"{F}.part", life_ms=LONG_LIFE_MS)
+    behind = part._replace(after=step("", "gate").after)
+    flowing.start(F, step("a"), step("gate", "a", kind="wait", call=b""), behind)
+    return flowing
+
+
+def test_a_flow_in_a_flow_is_cancelled_with_it_before_it_begins(nested: Flowing):
+    nested.drain()
+    nested.say("cancel", F)
+    assert nested.work() == []
+    assert [nested.facts(one).state for one in (F, "part:1", "deep:1")] == ["cancelled"] * 3
+    assert (nested.facts(F).refused, nested.left()) == (0, [])
+
+
+def test_a_flow_in_a_flow_that_is_skipped_is_kept_while_a_retry_may_come(
+    nested: Flowing, redis: Any
+):
+    def states() -> list[str]:
+        return [nested.facts(one).state for one in ("part:1", "deep:1")]
+
+    def days() -> list[int]:
+        lives = (redis.ttl(f"jobq:flow:{{{one}}}:meta") for one in ("part:1", "deep:1"))
+        return [round(one / 86_400) for one in lives]
+
+    nested.drain()
+    assert days() == [366, 366]
+    nested.work({f"~{F}.a.0": "dead"})
+    assert (states(), days()) == (["open", "open"], [1, 1])
+    nested.say("retry", F)
+    assert nested.work() == [f"~{F}.a.0"]
+    assert (states(), days()) == (["open", "open"], [366, 366])
+    nested.say("signal", F, "gate\x1f1")
+    assert sorted(nested.work()) == ["~deep:1.y.0", "~part:1.x.0"]
+    assert nested.facts(F).state == "done" and states() == ["done", "done"]
+
+
+def test_a_flow_in_a_flow_is_left_alone_when_another_flow_has_stored_it(flowing: Flowing):
+    flowing.start("part:1", step("x"), parent="other:1.part")
+    part = StoredStep("part", "flow", "", step("", "a").after, "part:1")
+    flowing.start(F, step("a"), part)
+    flowing.drain()
+    flowing.say("cancel", F)
+    flowing.work()
+    assert (flowing.facts(F).state, flowing.facts("part:1").state) == ("cancelled", "open")
 
 
 def test_a_flow_that_is_retried_is_not_over_when_the_last_end_of_its_part_is_told_again(

@@ -43,6 +43,7 @@ def good(client: Any) -> dict[str, Call]:
             (0, 2, 6, 10, 14, 18),
         ),
         "create": ((NOW, "hash", "low", 1_000, "", 1_000, MARKS, *NEW[:4], "", *NEW[5:]), (0, 3, 5)),
+        "life": (("big:1.part", 2, 1_000), (1, 2)),
         "look": ((NOW,), (0,)),
         "page": (("rows", "live", 0, 100), (2, 3)),
         "put": (("some", 1, "packed"), (1,)),

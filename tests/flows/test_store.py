@@ -482,6 +482,26 @@ def test_another_definition_under_an_id_is_noticed(diamond: Told):
     assert diamond.store.remove() == "running"
 
 
+def test_life_is_set_of_a_flow_that_waits_for_the_parent_that_says_so(client: Any, redis: Any):
+    record = StoredFlow((step("a"),), "hash", "low", 60_000, parent="big:1.part", life_ms=900_000)
+    store = FlowStore(client, "import:7")
+    assert store.set_life("big:1.part", 5, 1_000) == "other" and not redis.keys("jobq:flow:*")
+    store.create(record)
+
+    def life_s() -> int:
+        return int(redis.ttl(f"{store.prefix}steps"))
+
+    assert store.set_life("big:2.part", 5, 100_000) == "other" and life_s() > 800
+    assert store.set_life("big:1.part", 5, 100_000) == "ok" and 90 < life_s() <= 100
+    assert store.set_life("big:1.part", 4, 500_000) == "older" and life_s() <= 100
+    assert store.set_life("big:1.part", 5, 500_000) == "ok" and life_s() > 400
+    # A parent that was removed and is started again counts its stamps from the start.
+    assert store.create(record) == "same" and life_s() > 800
+    assert store.set_life("big:1.part", 1, 100_000) == "ok" and life_s() <= 100
+    store.apply("qlow", [FlowChange("begin")])
+    assert store.set_life("big:1.part", 9, 100_000) == "other" and life_s() == -1
+
+
 def test_more_than_a_page_of_things_to_send_comes_page_by_page(client: Any):
     flow = Told(client, *(step(f"s{i}") for i in range(700)))
     applied = flow.tell("begin")

@@ -16,6 +16,7 @@ F9  a flow that is over expires, and nothing of it goes on; one that goes on sta
     a cancel is taken, with nobody else at it, nothing lives. Nothing lives of one that is over, but by a cancel or by
     hand
 F10 F2 to F9 hold for a flow that is started again under the id of one that was removed, whatever is still said to that
+F11 a sub-flow whose step never begins is cancelled; one that a retry may begin waits while that may come
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ NOW = 1_000_000_000
 #: Of the flow and its sub-flow: the home queue, and the id.
 HOMES, FLOWS = {"": "L", SUB: "H"}, {"": "f:1", SUB: "p:1"}
 Action = tuple[Any, ...]
+#: For how long a flow is kept once it is over, and how long a sub-flow waits for its begin at first.
+KEEP_MS, LONG_MS = 60_000, 900_000
 #: Chunks of one member, so that a small map has several.
 CHUNKS = Mutation("chunks of one", "= 250, 250, 65000", "= 1, 1, 2", "")
 LIVE = ("ready", "run")
@@ -68,7 +71,7 @@ class Explorer(BreadthFirst[World]):
                 queue, source = (one.queue, one.source) if one.kind != "flow" else ("", FLOWS[SUB])
                 rows += (one.name, one.kind, queue, source, one.edges, "{}", call)
             parent = f"{FLOWS['']}.{self._place}" if slot else ""
-            head = (NOW, "hash", HOMES[slot], 60_000, parent, 60_000)
+            head = (NOW, "hash", HOMES[slot], KEEP_MS, parent, LONG_MS if slot else 60_000)
             w.marks = (*w.marks, w.nentries)
             marks = "\x1f".join(f"{queue}\x1f{w.nentries}-0" for queue in HOMES.values())
             self._call(slot, "create", *head, marks if w.nentries else "", *rows)
@@ -492,6 +495,17 @@ class Explorer(BreadthFirst[World]):
             self._tell(w, SUB, "retry")
         return ()
 
+    def _item_subs(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not sub:
+            return ("act",) if not self._counts("", self._place)[4] else ()
+        if item[7] in ("done", "cancelled"):
+            self._tell(w, SUB, "cancel")
+        elif self.fault != "a sub-flow waits on":
+            life = KEEP_MS if item[7] == "failed" else LONG_MS
+            stamp = item[2] if self.fault != "an old word to a sub-flow counts" else 2**50
+            self._call(SUB, "life", f"{FLOWS['']}.{self._place}", stamp, life)
+        return ()
+
     def _tell_parent(self, item: Todo) -> tuple[Todo, ...]:
         """How the sub-flow ended; what its parent has to send then."""
         told = self._counts("", self._place)[2] and self.fault == "a sub-flow is told once"
@@ -546,14 +560,17 @@ class Explorer(BreadthFirst[World]):
         for slot, steps in self.scope.slots.items():
             for one in steps:
                 self._check_step(w, slot, one)
-            state, over, retried = self._get(
-                slot, "HMGET", "meta", "state", "over", "retried"
+            state, over, retried, goes = self._get(
+                slot, "HMGET", "meta", "state", "over", "retried", "open"
             ).values()
             is_over = bool(int(over or 0))
             expires = self._get(slot, "PTTL", "meta") > 0
             need(expires == (is_over or state == "open"), f"F9 {slot}{state} expires: {expires}")
-            left = self._get(slot, "HLEN", "todo") - self._get(slot, "HEXISTS", "todo", "^")
+            left = self._get(slot, "HLEN", "todo")
+            left -= sum(self._get(slot, "HEXISTS", "todo", one) for one in ("^", "%"))
             need(not is_over or not int(retried or 0) + left, f"F9 {slot} is over and goes on")
+            is_quiet = state != "open" and not int(goes or 0) + int(retried or 0) + left
+            need(is_over or not is_quiet, f"F9 {slot} is not over, and nothing goes on")
             if is_over and state != "cancelled" and "revive" not in self.scope.budget:
                 live = [
                     mid for one in steps for mid in w.mids(one.name) if w.messages.get(mid) in LIVE
@@ -627,9 +644,19 @@ class Explorer(BreadthFirst[World]):
     def _check_end(self, w: World) -> None:
         need(w.cancelled or not w.results, f"F7 queues still have {w.results}")
         self._check_end_of(w, "")
-        begun = self._place and self._counts("", self._place)[4]
-        if begun and not (w.cancelled and self._get(SUB, "HGET", "meta", "state") == "open"):
+        if self._place and self._counts("", self._place)[4]:
             self._check_end_of(w, SUB)
+        elif self._place:
+            self._check_not_begun()
+
+    def _check_not_begun(self) -> None:
+        above, below = (self._get(slot, "HGET", "meta", "state") for slot in ("", SUB))
+        if above in ("done", "cancelled"):
+            need(below == "cancelled", f"F11 {above}, and its sub-flow stays {below}")
+        else:
+            life, wanted = self._get(SUB, "PTTL", "meta"), KEEP_MS if above == "failed" else LONG_MS
+            need(below == "open", f"F11 {above}, and its sub-flow is {below}")
+            need(life == wanted, f"F11 {above}, and its sub-flow waits {life} ms")
 
     def _check_end_of(self, w: World, slot: str) -> None:
         steps = self.scope.slots[slot]

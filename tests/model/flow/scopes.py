@@ -18,6 +18,9 @@ LISTS = (StepOf("a", kept=True), StepOf("m", "H", kind="map", source="=a", edges
 #: A step that is a flow, and one behind it.
 NESTED = (StepOf("s", kind="flow"), StepOf("b", edges="s:done"))
 BETWEEN = (StepOf("a"), StepOf("s", kind="flow", edges="a:done"), StepOf("b", "H", edges="s:ended"))
+SIGNALLED = (*BEHIND, StepOf("s", kind="flow", edges="w:done"))
+LATER = (StepOf("a"), StepOf("s", kind="flow", edges="a:done"))
+ON_FAILURE = (StepOf("a"), StepOf("s", kind="flow", edges="a:failed"))
 SUB, SUB_CHAIN = (StepOf("x"),), (StepOf("x"), StepOf("y", "H", edges="x:done"))
 SMALL = (
     Scope("a step, outages of any length", (StepOf("a", "H"),), {"kill": 1, "forget": 1}),
@@ -58,6 +61,9 @@ SMALL = (
         sub=SUB,
     ),
     Scope("a sub-flow that is cancelled", NESTED, {"cancel": 1}, drainers=1, sub=SUB),
+    Scope("a sub-flow that is cancelled early", LATER, {"cancel": 1}, drainers=1, sub=SUB),
+    Scope("a sub-flow that is skipped", SIGNALLED, {"die": 1, "retry": 1}, drainers=1, sub=SUB),
+    Scope("a sub-flow for failures", ON_FAILURE, {"die": 1, "kill": 1}, drainers=1, sub=SUB),
 )
 LARGE = (
     Scope("a step that is retried, two drainers", ONE, {"die": 1, "kill": 1, "retry": 1}),

@@ -1,0 +1,34 @@
+#!lua
+--[[
+life: say how long a flow that has not begun waits for its begin. It is the step of another flow, which says so.
+
+KEYS
+  meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
+ARGV
+  parent  `flow.step` that the flow was stored for
+  stamp  of what is to be sent at the parent: what it said later stands
+  life_ms  how long from now on
+RETURNS  {'ok'}; {'older'} if the parent has said otherwise since; {'other'} if the flow has begun or was cancelled, is
+         another's, or is gone
+COST     O(1)
+WRITES   meta, and how long all keys live
+]]
+local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
+local parent, stamp, life_ms = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(10)
+arguments_are(3)
+stamp = whole('stamp', stamp, 0, 9007199254740991)
+life_ms = whole('life_ms', life_ms, 1, 3153600000000)
+probe('HLEN', meta)
+--@include _flow
+--@include _life
+
+local flow = read_flow()
+if not flow or flow.state ~= 'open' or parent == '' or flow.parent ~= parent then return {'other'} end
+if flow.stamp > stamp then return {'older'} end
+-- What it says to its own sub-flows, once it has begun, comes behind this.
+redis.call('HSET', meta, 'stamp', text(stamp))
+expire_all(life_ms)
+return {'ok'}
