@@ -28,7 +28,7 @@ from jobq.flows.types import PER_CHUNK, StoredFlow, StoredStep
 
 NOW = 1_700_000_000_000
 CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
-BATCH, WARM = 64, 1_000
+BATCH, WARM, HOUR_S = 64, 1_000, 3_600
 
 
 class Counted:
@@ -82,8 +82,13 @@ def drain(queue: Queue, batch: int, now: int, after: Callable[[], object] = lamb
         endings = [Ending(mid=one.mid, token=one.token) for one in dequeued.messages]
 
 
-def in_batches(count: int, keys: int = 0, key_max: int | None = None) -> tuple[float, float]:
-    """Instructions per message: to enqueue it among 250, and to hand it out and end it among 64."""
+def in_batches(
+    count: int, keys: int = 0, key_max: int | None = None, delayed: int = 0
+) -> tuple[float, float]:
+    """Instructions per message: to enqueue it among 250, and to hand it out and end it among 64.
+
+    `delayed`: so many more wait for an hour.
+    """
 
     def rows(number: int) -> list[Any]:
         if not keys:
@@ -94,6 +99,8 @@ def in_batches(count: int, keys: int = 0, key_max: int | None = None) -> tuple[f
         queue = Queue("bench", server.client)
         if key_max:
             queue.rules(key_max=key_max)
+        if delayed:
+            queue.enqueue_many([CONTENT] * delayed, delay=HOUR_S, now=NOW + 10**6)
         # While a hash is small the server searches it from its beginning.
         queue.enqueue_many(rows(WARM), now=NOW)
         server.instructions()
@@ -159,6 +166,7 @@ CASES: dict[str, Callable[[int], tuple[float, float]]] = {
     "in batches, 1 key": lambda count: in_batches(count, 1),
     "in batches, 1,000 keys": lambda count: in_batches(count, 1_000),
     "in batches, 1,000 keys, at most 5 of each at once": lambda count: in_batches(count, 1_000, 5),
+    "in batches, beside 100,000 delayed": lambda count: in_batches(count, delayed=100_000),
     "in batches, members of a flow": members,
     "in batches, members of a flow, not taken to it": lambda count: members(count, taken=False),
     "one by one": one_by_one,
