@@ -42,10 +42,10 @@ def enqueue_members(
 ) -> None:
     """Enqueue messages of one step, 250 at most in the order of their numbers.
 
-    unapplied: what a queue has to say about a flow and didn't reach it. created_at: of the flow, for members of a map.
-    A member that has ended by that, or whose message lives, is accepted already; so is one of a map that another
-    drainer enqueued. Of others, dead ones are purged and enqueued again. The rest is done if events say so, since this
-    flow was created: its server lost that in a failover. If not, it has failed.
+    unapplied: what a queue has to say about a flow and didn't reach it. created_at: of the flow.
+    A member that has ended by that, or whose message lives, is accepted already; so is one that another drainer
+    enqueued for this flow. Of others, dead ones are purged and enqueued again. The rest is done if events say so, since
+    this flow was created: its server lost that in a failover. If not, it has failed.
     """
     # Before the outbox is read: how a message ended is there before it is gone here, and at the flow before it is gone
     # there.

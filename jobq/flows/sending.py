@@ -1,8 +1,9 @@
 """What a flow has to send: its steps to their queues, words to its sub-flows and to its parent.
 
-Each item is sent before the flow forgets it, so it may be sent again by another drainer. That does no harm: the mid
-of a step is taken while its message lives, for an hour after it is done, and while it is dead. An item that was
-answered before is looked for first: what its queue has to say about it may not have reached the flow yet.
+Each item is sent before the flow forgets it, so it may be sent again by another drainer. That does no harm: a queue
+notes for an hour that it has accepted a step for this flow, and the mid of a step is taken while its message lives, for
+an hour after it is done, and while it is dead. An item that was answered before is looked for first: what its queue
+has to say about it may not have reached the flow yet.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class StepSender:
         #: Stamps of what no other drainer has sent without a trace.
         self._known: set[int] = set()
         self._pages = PAGES_PER_CALL
+        # Of the flow, epoch ms.
+        self._created_at = 0
 
     @property
     def has_more(self) -> bool:
@@ -86,6 +89,7 @@ class StepSender:
 
     def send_all(self, applied: Applied) -> bool:
         """Send what is to be sent, until nothing is; whether all was."""
+        self._created_at = applied.created_at
         while applied.todo:
             doubtful = [one for one in applied.todo if one.again and one.stamp not in self._known]
             self._known.update(one.stamp for one in applied.todo)
@@ -158,7 +162,8 @@ class StepSender:
         content = message_of(self._client, item.queue, mid, item.call, due_ms)
         if not self._sending.may_go():
             return False
-        self._accept(queue, [(mid, content)], dedupe=DEDUPE_S, **options)
+        options |= {"dedupe": DEDUPE_S, "created_at": self._created_at}
+        self._accept(queue, [(mid, content)], **options)
         return True
 
     def _expand(self, item: TodoItem) -> bool:
@@ -274,6 +279,9 @@ class StepSender:
         return True
 
     def _drop(self, item: TodoItem) -> bool:
+        # Another drainer may be about to enqueue this timer: once it was accepted, its queue refuses it.
+        if not self._enqueue(item):
+            return False
         queue_at(self._client, item.queue).cancel(member_mid(self.flow, item.step))
         return True
 

@@ -330,8 +330,8 @@ def _text(raw: Any) -> str:
 
 def _applied(reply: list[Any]) -> Applied:
     if _text(reply[0]) == _OLDER:
-        return Applied("", 0, (), False, _text(reply[1]))
-    state, refused, more, *flat = reply
+        return Applied("", 0, (), False, mark=_text(reply[1]))
+    state, refused, more, created_at, *flat = reply
     items = []
     for at in range(0, len(flat), _FIELDS):
         name, todo, stamp, again, kind, queue, source, options, call = flat[at : at + _FIELDS]
@@ -342,7 +342,7 @@ def _applied(reply: list[Any]) -> Applied:
                     again == b"1", _text(kind), _text(queue), _text(source), options, call,
                 )
             )  # fmt: skip
-    return Applied(_text(state), int(refused), tuple(items), bool(more))
+    return Applied(_text(state), int(refused), tuple(items), bool(more), int(created_at))
 
 
 # What people look at. Anybody who may write to the server may have written it.

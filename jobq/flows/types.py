@@ -99,14 +99,15 @@ class TodoItem(NamedTuple):
 class Applied(NamedTuple):
     """What came of entries. state: '' for a flow that is gone. refused: entries that the flow doesn't know.
 
-    more: not all of what is to be sent is in `todo`. mark: nothing was taken, since something is said by entries up to
-    this one.
+    more: not all of what is to be sent is in `todo`. created_at: of the flow, epoch ms. mark: nothing was taken, since
+    something is said by entries up to this one.
     """
 
     state: str
     refused: int
     todo: tuple[TodoItem, ...]
     more: bool
+    created_at: int = 0
     mark: str = ""
 
 

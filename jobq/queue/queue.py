@@ -264,7 +264,7 @@ class Queue:
     ) -> Sequence[Enqueued]:
         """Accept messages of flows, whose mids begin with '~'; one whose mid is dead is refused as 'exists', 'dead'.
 
-        created_at: of the flow, epoch ms, for members of one map in the order of their numbers, of which those before
+        created_at: of the flow, epoch ms, for members of one step in the order of their numbers, of which those before
         were accepted. Those that were accepted for this flow within the hour are refused as 'exists', 'accepted'.
 
         Otherwise as enqueue_many, without can_update, can_requeue, again, at_most and drop_results, and past an outage

@@ -1,7 +1,7 @@
 -- flow: what is stored of a flow and of its steps. A value that is damaged counts as none, so that no script fails.
 -- needs: meta steps
 -- subs: steps that are flows and have not begun.
-local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused', 'subs'}
+local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused', 'subs', 'created'}
 -- cut: 0 unless the flow was cancelled before the step was over; then 1 more than the members that were dead by then.
 -- revived: the newest retry has revived the dead members before this one.
 local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut', 'revived'}

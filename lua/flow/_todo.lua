@@ -29,9 +29,9 @@ local function first_todo(limit)
   return found
 end
 
--- The reply: state, refused, whether more is to be sent than this, and eight items for each.
+-- The reply: state, refused, whether more is to be sent than this, when the flow was created, and nine items for each.
 local function answer(flow, refused, limit)
-  local reply = {flow.state, refused, 0}
+  local reply = {flow.state, refused, 0, flow.created}
   if redis.call('HLEN', todo) == 0 then return reply end
   local found, bytes = first_todo(limit), 0
   for i, one in ipairs(found) do
@@ -57,6 +57,6 @@ local function answer(flow, refused, limit)
       bytes = bytes + #value
     end
   end
-  if redis.call('HLEN', todo) > (#reply - 3) / 9 then reply[3] = 1 end
+  if redis.call('HLEN', todo) > (#reply - 4) / 9 then reply[3] = 1 end
   return reply
 end

@@ -16,8 +16,9 @@ ARGV
   `step`, of done also of several numbers, `0-63,70`, 2,000 in all, of dead with detail: why, 200 bytes are kept;
   `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. The number of these five is the id of
   their entry, 0 for none: each is taken once, in the order of ids
-RETURNS  {'', 0, 0} if the flow is gone; {'older', id} where `oldest` isn't behind the mark of its queue: nothing was taken,
-         and what entries up to that id say is for an earlier flow of this id, or was taken before; else {state, entries refused, 1 if more is to be sent than follows, else 0}, then
+RETURNS  {'', 0, 0, 0} if the flow is gone; {'older', id} where `oldest` isn't behind the mark of its queue: nothing was taken,
+         and what entries up to that id say is for an earlier flow of this id, or was taken before; else {state, entries refused, 1 if more is to be sent than follows, else 0,
+         when the flow was created (epoch ms)}, then
          groups: step (`^`: the parent, `%`: sub-flows whose steps have not begun), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
 COST     O(entries + steps that wait for those that ended), O(steps) for cancel and retry
 WRITES   of all keys what changed
@@ -69,7 +70,7 @@ probe('STRLEN', done, ended, retried)
 local MOST_RESULTS, MOST_REASONS = 67108864, 1000
 local TOO_LONG = 'results of the flow are over 64 MiB; store them and return references'
 local now_ms, flow, refused = time_ms(now), read_flow(), 0
-if not flow then return {'', 0, 0} end
+if not flow then return {'', 0, 0, 0} end
 local mark = oldest ~= '' and redis.call('HGET', meta, MARK .. string.sub(source, 2))
 if mark and not is_behind(oldest, mark) then return {'older', mark} end
 local candidates, changed = {}, {}

@@ -29,7 +29,7 @@ probe('HLEN', meta, steps, calls, items, todo)
 --@include _progress
 
 local now_ms, flow = time_ms(now), read_flow()
-if not flow then return {'', 0, 0} end
+if not flow then return {'', 0, 0, 0} end
 for i = 3, #ARGV, 2 do
   local name, stamp = ARGV[i], ARGV[i + 1]
   local kind, stored = string.match(redis.call('HGET', todo, name) or '', '^(%l+),(%d+),')

@@ -20,7 +20,7 @@ ARGV
   again        for a mid that lives. done: a new message once that one is done; start: also during its run, to run
                after it, unless newer content waits behind it already; '': see can_update and can_requeue; member:
                the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'; member and
-               an epoch ms, when their flow was created: they are of one map, in the order of their numbers, and the
+               an epoch ms, when their flow was created: they are of one step, in the order of their numbers, and the
                chunk before them was enqueued before. One whose number isn't above the last that was accepted for that
                flow within the hour 'exists', so that drainers who enqueue the same chunk accept each member once
   lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease

@@ -536,6 +536,62 @@ def _killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def test_step_is_accepted_once_when_a_drainer_waits_between_two_calls_and_its_flow_is_cancelled(
+    client: Any,
+):
+    """Wherever it waits, until another drainer has sent the step, and the cancel has removed its message."""
+    take_turns(client)
+    for ncalls in count():
+        flowing, flow = Flowing(client), f"import:{ncalls}"
+        low = flowing.queues["low"]
+        store = flowing.start(flow, step("a"))
+        entries, waits = low.flow_outbox(), Drainer(client)
+        turns = TurnTaker("waits", partial(waits._take, low, entries, waits._clock()))
+        for _ in range(ncalls + 1):
+            turns.go()
+        was_over = turns.is_over
+        flowing.drain()
+        assert store.facts().steps[0].live == 1
+        flowing.say("cancel", flow)
+        flowing.drain()
+        while not turns.is_over:
+            turns.go()
+        assert turns.error is None
+        assert flowing.work() == []
+        assert flowing.facts(flow).state == "cancelled"
+        if was_over:
+            break
+    assert ncalls == 3
+
+
+def test_timer_of_a_wait_is_gone_when_a_drainer_waits_between_two_calls_and_a_signal_comes(
+    client: Any,
+):
+    """Wherever it waits, whether or not another drainer has enqueued the timer."""
+    take_turns(client)
+    timed = step("ok", kind="wait", options=b'{"delay": 3600}')
+    for ncalls in count():
+        flowing, flow = Flowing(client), f"import:{ncalls}"
+        low = flowing.queues["low"]
+        flowing.start(flow, timed)
+        entries, waits = low.flow_outbox(), Drainer(client)
+        turns = TurnTaker("waits", partial(waits._take, low, entries, waits._clock()))
+        for _ in range(ncalls + 1):
+            turns.go()
+        was_over = turns.is_over
+        flowing.say("signal", flow, "ok\x1fyes")
+        flowing.drain()
+        while not turns.is_over:
+            turns.go()
+        flowing.drain()
+        assert turns.error is None
+        assert flowing.facts(flow).state == "done"
+        assert low.status(f"~{flow}.ok.0").word == "nil"
+        if was_over:
+            break
+    assert ncalls == 3
+
+
 @pytest.mark.parametrize("is_reserved", [False, True], ids=["new", "in doubt"])
 @pytest.mark.parametrize("source", ["items", "=a"])
 def test_member_runs_once_when_a_drainer_waits_between_two_calls_and_another_goes_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,13 @@ def test_no_history_hangs_or_sends_a_step_twice(lives: Any):
             error.add_note(f"seed {seed}")
             raise
     assert kills > NHISTORIES
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_each_fault_changes_its_script(fault: Fault, tmp_path: Path):
+    """Also those that a soak alone sows."""
+    with sown(fault, tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("fault", SOWN, ids=[fault.name for fault in SOWN])

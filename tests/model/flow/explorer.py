@@ -1,8 +1,9 @@
 """Breadth first over every interleaving of a small flow: the real scripts of its slot, drainers between any two calls.
 
 The queues are modelled: what their scripts promise is explored beside. Their mids are refused while they live or are
-dead, and those of steps for a while when they are done; members of a map up to the last one that was accepted. That
-while may end at any moment. A step may be a whole other flow, with another queue as its home.
+dead, and those of steps for a while when they are done; members up to the last one of their step that was accepted for
+this flow, for a while too. That while may end at any moment. A step may be a whole other flow, with another queue as
+its home.
 
 F1  once nothing lives and nothing is said, the flow is over and its record is empty but for what is kept
 F2  a step is accepted once, and each member of a map
@@ -228,7 +229,9 @@ class Explorer(BreadthFirst[World]):
         state, step, slot = w.messages.get(mid), self._step_of(w, mid), w.slot_of(mid)
         if state in LIVE or (state and self.fault != "dead mids are accepted") or mid in w.taken:
             return False
-        if step.kind == "map" and self.fault != "members are accepted again":
+        noun = "members" if step.kind == "map" else "steps"
+        # A queue refuses what is dead for workers of earlier versions too, who leave no number behind.
+        if self.fault not in (f"{noun} are accepted again", "dead mids are accepted"):
             number = int(mid.rpartition(".")[2])
             if number <= w.up_to.get(step.name, -1):
                 return True
@@ -361,7 +364,7 @@ class Explorer(BreadthFirst[World]):
         return self._answered(reply)
 
     def _answered(self, reply: tuple[Any, ...]) -> tuple[Todo, ...]:
-        flat = reply[3:]
+        flat = reply[4:]
         return tuple(
             (flat[at], flat[at + 1], flat[at + 2], flat[at + 3] == "1", *flat[at + 4 : at + 8])
             for at in range(0, len(flat), 9)
@@ -370,10 +373,22 @@ class Explorer(BreadthFirst[World]):
     # What is to be sent. Each call takes one step; what it returns is where it goes on, () at the end.
 
     def _item_send(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
-        self._enqueue(w, f"{item[0]}.0")
+        step, queue, slot = item[0], item[5], w.slot_of(item[0])
+        phase, *_ = sub or ("add",)
+        if phase == "add":
+            return ("gone",) if self._enqueue(w, f"{step}.0") else ()
+        if phase == "gone":
+            records = w.entries(w.read(queue), slot)
+            self._apply(slot, f"q{queue}", [one for one in records if one[1] in ENDINGS])
+            return ("page",)
+        live = self._call(slot, "page", step, "live", 0, 100)[1:]
+        need(not live, f"F2 {step}.0 is taken for one that was lost")
         return ()
 
     def _item_drop(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not sub and self.fault != "a timer is only cancelled":
+            self._enqueue(w, f"{item[0]}.0")
+            return ("cancel",)
         self._cancel_at_queue(w, [f"{item[0]}.0"])
         return ()
 

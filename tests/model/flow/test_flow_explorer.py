@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,16 @@ from tests.model.flow.world import Scope
 from tests.model.machine import Mutation
 from tests.model.mutants import parsed
 
+#: The larger scopes take up to an hour each.
+pytestmark = pytest.mark.timeout(14_400 if os.environ.get("JOBQ_MODEL") == "large" else 600)
 BY_NAME = {scope.name: scope for scope in ALL}
 #: Of drainers and queues: fault, scope.
 FAULTS = {
     "dead mids are accepted": "a chain that dies and is revived",
     "nobody looks": "a step, outages of any length",
     "members are accepted again": "a map, two drainers",
+    "steps are accepted again": "a step that is cancelled, two drainers",
+    "a timer is only cancelled": "a wait that is signalled, two drainers",
     "how members ended is not read": "a map, two drainers",
     "entries are deleted first": "a stored map",
     "results are deleted first": "a result",

@@ -93,7 +93,7 @@ class World:
     taken: frozenset[str] = frozenset()
     """Mids of steps that are done and refused for a while."""
     up_to: dict[str, int] = field(default_factory=dict)
-    """Of maps: the number of the last member that was accepted."""
+    """step -> the number of the last member that was accepted."""
     outbox: tuple[Entry, ...] = ()
     nentries: int = 0
     marks: tuple[int, ...] = ()
