@@ -10,7 +10,8 @@ import msgspec
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
-from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
+from jobq.client.pipelining import run_each
+from jobq.errors import ConfigError, FlowClosedError, FlowConflictError, JobqError
 from jobq.flows.announcing import announce, client_of, mark_at, queue_at
 from jobq.flows.contents import kept_call
 from jobq.flows.definition import (
@@ -51,6 +52,8 @@ def started(flow: Definition) -> FlowRun:
     for queue in planned.queues:
         queue_at(client, queue).know_flows()
     run = FlowRun(flow.name, flow.id, client=client)
+    if flow.is_named and planned.was_stored():
+        return run
     marks = [mark_at(client, one, flow.flow_id) for one in planned.queues if flow.is_named]
     if planned.store(marks) == "over":
         return run
@@ -111,6 +114,37 @@ class Planned:
         """The ids of its sub-flows, and then its own."""
         return [*(one for sub in self.subs for one in sub.flow_ids), self._flow.flow_id]
 
+    def was_stored(self) -> bool:
+        """Whether the flow is over. FlowConflictError, if it is another one or can't have one of its sub-flows.
+
+        A sub-flow of another flow, or one that is left of an earlier flow, would never tell this flow how it ended.
+        """
+        subs = [one for sub in self.subs for one in sub.with_subs()]
+        # Before the flow itself: they may begin, and end, once that is stored.
+        kept = run_each(self._client, [one._store().facts_call() for one in subs]) if subs else ()
+        root = self._store().facts() if subs else None
+        if root is not None:
+            return self._created() == "over"
+        for sub, facts in zip(subs, kept, strict=True):
+            if isinstance(facts, JobqError):
+                raise facts
+            if facts is not None and (facts.parent != sub._parent or facts.state != "open"):
+                raise FlowConflictError(
+                    f"flow {self._flow.flow_id} can't have {facts.flow_id} as a step: that is stored already, for "
+                    f"{facts.parent or 'a start of its own'}, and is {facts.state}; give both flows another id, or "
+                    f"remove it once it is over: jobq flow rm {facts.flow_id}"
+                )
+        return False
+
+    def with_subs(self) -> Iterator[Planned]:
+        """This flow and all flows in it."""
+        yield self
+        for sub in self.subs:
+            yield from sub.with_subs()
+
+    def _store(self) -> FlowStore:
+        return FlowStore(self._client, self._flow.flow_id, self._confirmation)
+
     def keep(self) -> None:
         """Let a stored flow wait for its begin for a year, like a sub-flow."""
         store = FlowStore(self._client, self._flow.flow_id)
@@ -125,6 +159,14 @@ class Planned:
         )
         return stored._replace(life_ms=LONG_LIFE_MS) if self._parent else stored
 
+    def _created(self, marks: Sequence[tuple[str, str]] = ()) -> str:
+        outcome = self._store().create(self._record(marks))
+        if outcome == "conflict":
+            raise FlowConflictError(
+                f"flow {self._flow.flow_id} was started with other steps; give this one another id"
+            )
+        return outcome
+
     def store(self, marks: Sequence[tuple[str, str]] = ()) -> str:
         """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition is there.
 
@@ -133,15 +175,10 @@ class Planned:
         """
         for sub in self.subs:
             sub.store(marks)
-        flow = self._flow
-        store = FlowStore(self._client, flow.flow_id, self._confirmation)
-        outcome = store.create(self._record(marks))
+        outcome = self._created(marks)
         if outcome == "over":
             return outcome
-        if outcome == "conflict":
-            raise FlowConflictError(
-                f"flow {flow.flow_id} was started with other steps; give this one another id"
-            )
+        flow, store = self._flow, self._store()
         for step in flow.steps.values():
             if isinstance(step, MapStep) and source_of(step, bool(self._parent)) == "items":
                 put_items(self._client, store, step)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from jobq import Flow
-from jobq.errors import CodecError
+from jobq.errors import CodecError, FlowConflictError
 from jobq.flows import starting
-from jobq.flows.listing import failed_members, flow_page
+from jobq.flows.draining import Drainer
+from jobq.flows.listing import failed_members, flow_page, remove_flow
 from jobq.flows.run import FlowRun
 from jobq.flows.types import PER_CHUNK
 from tests.lifecycle.jobs_in_flows import load
@@ -94,3 +95,74 @@ def test_sub_flows_are_listed_too(client: Any):
     assert {name: view and view.state for name, view in rows.items()} == dict.fromkeys(
         rows, "running"
     )
+
+
+def nested(client: Any, outer: str = "outer", *, start: bool = True) -> FlowRun:
+    """A flow with a step that is the flow inner:7, whose step is the flow deep:7."""
+    deep, inner = (Flow(name, "7", client=client) for name in ("deep", "inner"))
+    deep.step(load, 1)
+    inner.flow(deep)
+    flow = Flow(outer, "7", client=client)
+    flow.flow(inner)
+    return flow.start() if start else FlowRun(outer, "7", client=client)
+
+
+def cancelled(client: Any) -> None:
+    nested(client).cancel()
+    Drainer(client).drain("default")
+    assert nested(client, start=False).status().state == "cancelled"
+
+
+def test_start_refuses_a_sub_flow_when_another_flow_has_it(client: Any, redis: Any):
+    nested(client)
+    before = {key: redis.dump(key) for key in redis.keys("*")}
+    with pytest.raises(FlowConflictError, match=r"other:7 can't have inner:7.*outer:7.*running"):
+        nested(client, "other")
+    assert {key: redis.dump(key) for key in redis.keys("*")} == before
+
+
+def test_start_refuses_a_sub_flow_when_it_is_left_of_a_flow_that_was_removed(client: Any):
+    cancelled(client)
+    remove_flow(client, "outer:7")
+    with pytest.raises(FlowConflictError, match=r"inner:7.*cancelled.*jobq flow rm inner:7"):
+        nested(client)
+    remove_flow(client, "inner:7")
+    with pytest.raises(FlowConflictError, match=r"jobq flow rm deep:7"):
+        nested(client)
+    remove_flow(client, "deep:7")
+    assert nested(client).status().state == "running"
+
+
+def test_start_stores_no_sub_flow_when_the_flow_is_over(client: Any, redis: Any):
+    cancelled(client)
+    remove_flow(client, "inner:7")
+    assert nested(client).status().state == "cancelled"
+    assert redis.keys("jobq:flow:{inner:7}*") == []
+
+
+def test_start_stores_no_sub_flow_when_the_flow_has_other_steps(client: Any, redis: Any):
+    nested(client)
+    other, flow = (Flow(name, "7", client=client) for name in ("new", "outer"))
+    other.step(load, 1)
+    flow.flow(other)
+    with pytest.raises(FlowConflictError, match="other steps"):
+        flow.start()
+    assert redis.keys("jobq:flow:{new:7}*") == []
+
+
+def test_start_goes_on_when_an_earlier_one_stored_the_sub_flows_alone(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    created = starting.Planned._created
+
+    def dies(self: Any, *args: Any) -> str:
+        if self._flow.name == "outer":
+            raise KeyboardInterrupt
+        return created(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(starting.Planned, "_created", dies)
+        with pytest.raises(KeyboardInterrupt):
+            nested(client)
+    assert FlowRun("inner", "7", client=client).status().state == "open"
+    assert nested(client).status().state == "running"
