@@ -37,7 +37,8 @@ class Crowd:
         self.holds: list[list[Message]] = [[] for _ in range(WORKERS)]
         self.key_of: dict[str, str] = {}
         self.running: dict[str, dict[str, int]] = {}
-        self.waiting: Counter[str] = Counter()
+        #: How many messages of a key are not over.
+        self.left: Counter[str] = Counter()
         #: The keys of what was handed out, in that order; how many these were when a key came, by its first message.
         self.order: list[str] = []
         self.since: dict[str, int] = {}
@@ -48,7 +49,7 @@ class Crowd:
         rows = [(f"m{len(self.key_of) + number}", b"v", key) for number, key in enumerate(keys)]
         self.queue.enqueue_many(rows, now=self.at(self.ms))
         self.key_of |= {mid: key for mid, _, key in rows}
-        self.waiting.update(keys)
+        self.left.update(keys)
         for key, mid in {key: mid for mid, _, key in reversed(rows)}.items():
             if key != "flood":
                 self.since[mid] = len(self.order)
@@ -63,16 +64,14 @@ class Crowd:
             assert one.mid not in others
             assert self.most is None or len(others) < self.most, f"{key}: {others} and {one.mid}"
             others[one.mid] = one.lock_at
-            if one.attempt == 1:
-                self.waiting -= Counter([key])
             if one.mid in self.since:
                 turns = Counter(self.order[self.since.pop(one.mid) :])
                 self.turns.append(max(turns.values(), default=0))
             self.order.append(key)
 
     def idle(self, keys: set[str]) -> list[str]:
-        """Those of which nothing waits or runs."""
-        return [one for one in keys if not self.waiting[one] and not self.running.get(one)]
+        """Those of which nothing waits or runs, also not after a worker died."""
+        return [one for one in keys if not self.left[one]]
 
     def step(self) -> None:
         self.ms += self.random.randrange(4)
@@ -90,7 +89,9 @@ class Crowd:
         )
         for one, word in zip(held, done.replies, strict=True):
             if word == "ok":
-                del self.running[self.key_of[one.mid]][one.mid]
+                key = self.key_of[one.mid]
+                del self.running[key][one.mid]
+                self.left[key] -= 1
         assert done.dequeued is not None
         self.handed(worker, done.dequeued.messages)
         if not done.dequeued.messages:
