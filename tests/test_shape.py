@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from bench.shape import code_lines, lua_code_lines, python_lines
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "jobq"
@@ -231,14 +234,20 @@ def rebound() -> Iterator[tuple[str, str]]:
                 yield from ((short(path), name) for name in node.names)
 
 
-#: What a new owner has to read. It grows with features, not with a change of form. 430, 26 for flows, 1 for engines,
-#: 5 for erasing from a lake and for SQL of other engines, 1 for the audit log in a lake,
-#: 1 for the comparison of reports.
-MOST_FILES = 464
+@pytest.mark.parametrize("top", ["jobq", "lua"])
+def test_package_has_no_more_code_than_its_budget(top):
+    budget = tomllib.loads((ROOT / "tests/code_budget.toml").read_text(encoding="utf-8"))[top]
+    lines = {name.rpartition("/")[2]: count for name, count in code_lines(top).items()}
+    assert lines.keys() == budget.keys(), "tests/code_budget.toml names each package"
+    assert {name: count for name, count in lines.items() if count > budget[name]} == {}, (
+        "more code lines than tests/code_budget.toml allows"
+    )
 
 
-def test_package_has_few_enough_files_to_be_read():
-    assert len(modules()) <= MOST_FILES
+def test_code_lines_leave_out_blank_lines_comments_and_docstrings():
+    text = '"""About\nthe module."""\n\n# Why.\nx = (  # A reason.\n    1\n)\n\n\ndef f():\n    "What."\n    return x\n'
+    assert len(python_lines(text)[0]) == 5
+    assert lua_code_lines("--[[\nlong\n]]\n-- a comment\n\nlocal x = 1 -- why\nreturn x\n") == 2
 
 
 def test_no_more_than_two_files_import_one_another_in_a_circle():
