@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SELF = $(MAKE) --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline quick test test-pythons check pictures vendor lock docs bench chaos soak clean
+.PHONY: help demo pipeline quick test test-pythons check pictures vendor lock docs bench chaos soak release clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ $(VENV)/.tested: pyproject.toml $(VENV)/.installed
 
 $(VENV)/.checked: pyproject.toml $(VENV)/.tested
 	$(BIN)/python -m pip install -q --group check --group docs
+	@touch $@
+
+$(VENV)/.released: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --group release
 	@touch $@
 
 demo: $(VENV)/.installed ## see it work: thousands of real files, one child killed in the middle
@@ -122,6 +126,9 @@ vendor: $(VENV)/.installed ## fetch the JavaScript of others again, and compare 
 lock: $(VENV)/.checked ## write the versions installed here to .ci/constraints.txt, which CI installs
 	{ echo '# The versions that CI installs, for each Python: `make lock` writes them anew.'; \
 		$(BIN)/python -m pip freeze --exclude-editable; } > .ci/constraints.txt
+
+release: $(VENV)/.released ## build wheel and sdist twice, check them, run the wheel in a bare venv, and write the SBOM: dist/
+	.ci/release $(VENV)
 
 docs: $(VENV)/.checked ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
