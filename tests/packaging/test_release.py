@@ -1,4 +1,4 @@
-"""The files that outsiders meet: the workflow that runs on their pull requests, forms, hooks, and the release script."""
+"""The files that outsiders meet: the workflow for their pull requests, forms, hooks, and the release script."""
 
 from __future__ import annotations
 
