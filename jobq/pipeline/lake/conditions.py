@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from jobq.errors import CodecError, ConfigError
 from jobq.jobs import codec
 from jobq.jobs.signing import is_sealed, unverified
+from jobq.pipeline.options import parsed_moment
 
 _TEXT = r"'(?:[^']|'')*'"
 _VALUE = rf"(?:{_TEXT}|-?\d+)"
@@ -97,9 +99,18 @@ class Sought(NamedTuple):
 
 
 def _matches(column: Any, one: Condition) -> Any:
-    texts = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
-    found = pc.is_in(texts, pa.array(one.values, texts.type))
-    return pc.and_(pc.invert(found), pc.is_valid(texts)) if one.is_not else found
+    if pa.types.is_timestamp(column.type):
+        values = pa.array([moment(one.column, text) for text in one.values], column.type)
+    else:
+        column = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
+        values = pa.array(one.values, column.type)
+    found = pc.is_in(column, values)
+    return pc.and_(pc.invert(found), pc.is_valid(column)) if one.is_not else found
+
+
+def moment(column: str, text: str) -> datetime:
+    """Return the time that a condition names: the same time is found however it is written."""
+    return parsed_moment(f"--where {column}", text)
 
 
 def has_argument(content: bytes, argument: Argument) -> bool | None:

@@ -37,7 +37,7 @@ from jobq.pipeline.lake.commit import (
     state_of,
     taken_back,
 )
-from jobq.pipeline.lake.conditions import Argument, Condition, Sought
+from jobq.pipeline.lake.conditions import Argument, Condition, Sought, moment
 from jobq.pipeline.lake.files import (
     COMPACTED,
     INGESTED,
@@ -166,12 +166,15 @@ def selected(
 
 def _check_columns(conditions: Sequence[Condition]) -> None:
     columns = [column for name in NAMED for column in TABLES[name].columns]
-    known = {column.name for column in columns if column.type != "map"}
+    known = {column.name: column.type for column in columns if column.type != "map"}
     for one in conditions:
         if one.column not in known:
             raise ConfigError(
                 f"column {one.column!r} is in no table, or has no single value; take one of {', '.join(sorted(known))}"
             )
+        if known[one.column] == "timestamp":
+            for text in one.values:
+                moment(one.column, text)
 
 
 def _grouped(files: Iterable[LiveFile]) -> Iterator[tuple[LiveFile, ...]]:

@@ -2,18 +2,21 @@
 
 Texts, booleans, whole numbers, floats and nulls are kept; so are arrays, structs and maps with text keys. Dates, times
 and timestamps become ISO text (timestamps in UTC), decimals their digits as text, intervals of days seconds. Other
-types are refused on the driver.
+types are refused on the driver. Equal values become equal text, since ids are made from it: the session's time zone
+and the order of a map's entries don't matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
 #: Returns '' if the column's type fits, else what would fit.
@@ -88,12 +91,12 @@ def _is_interval(kind: DataType) -> bool:
 
 
 def plain(kind: DataType) -> Plain | None:
-    """Return the function that converts Arrow's values; None if they need no conversion."""
+    """Return the function that converts Arrow's values, timestamps as epoch µs; None if they need no conversion."""
     name = word(kind)
     if name == "decimal":
-        return _or_none(str)
+        return _or_none(lambda value: format(value, "f"))
     if name == "timestamp":
-        return _or_none(lambda value: value.astimezone(UTC).isoformat())
+        return _or_none(_instant)
     if name in _ISO:
         return _or_none(lambda value: value.isoformat())
     if _is_interval(kind):
@@ -105,6 +108,13 @@ def plain(kind: DataType) -> Plain | None:
     return _plain_struct(kind) if name == "struct" else None
 
 
+def due(kind: DataType) -> Plain | None:
+    """Return the same for a column of times: seconds stay, timestamps become 'a<epoch ms>'."""
+    if word(kind) != "timestamp":
+        return None
+    return _or_none(lambda micros: f"a{max(0, round(micros / 1000))}")
+
+
 def _plain_array(kind: DataType) -> Plain | None:
     inner = plain(kind.elementType)  # type: ignore[attr-defined]
     return _or_none(lambda value: [inner(item) for item in value]) if inner else None
@@ -112,7 +122,11 @@ def _plain_array(kind: DataType) -> Plain | None:
 
 def _plain_map(kind: DataType) -> Plain:
     inner = plain(kind.valueType) or (lambda value: value)  # type: ignore[attr-defined]
-    return _or_none(lambda value: {key: inner(item) for key, item in value})
+    return _or_none(lambda value: {key: inner(item) for key, item in sorted(value, key=_key)})
+
+
+def _key(entry: tuple[str, Any]) -> str:
+    return entry[0]
 
 
 def _plain_struct(kind: DataType) -> Plain | None:
@@ -127,3 +141,68 @@ def _plain_struct(kind: DataType) -> Plain | None:
 
 def _or_none(convert: Plain) -> Plain:
     return lambda value: None if value is None else convert(value)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Time zones that still have a date for instants a little before UTC's year 1, and after its year 9999.
+_EARLIEST, _LATEST = (timezone(sign * timedelta(hours=23, minutes=59)) for sign in (1, -1))
+
+
+def _instant(micros: int) -> str:
+    """Return ISO text in UTC. Of an instant that has a year from 1 to 9999 only elsewhere: in such an offset."""
+    since = timedelta(microseconds=micros)
+    try:
+        return (_EPOCH + since).isoformat()
+    except OverflowError:
+        zone = _EARLIEST if micros < 0 else _LATEST
+        return (_EPOCH.astimezone(zone) + since).isoformat()
+
+
+def with_micros(kind: pa.DataType) -> pa.DataType:
+    """Return the Arrow type with timestamps as epoch µs, which have no time zone and no first or last year."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_timestamp(kind):
+        return pa.int64() if kind.tz else kind
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(with_micros(field.type)) for field in kind.fields])
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, with_micros(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(with_micros(kind.value_type)))
+    return kind
+
+
+def comparable(column: Column, kind: DataType) -> Column:
+    """Return the column so that to_json() tells all different values apart, whatever the session's settings."""
+    from pyspark.sql import functions as f
+
+    name = word(kind)
+    if name == "timestamp":
+        return f.unix_micros(column)
+    if name == "timestamp_ntz":
+        return column.cast("string")
+    if name == "array":
+        inner = kind.elementType  # type: ignore[attr-defined]
+        return f.transform(column, lambda item: comparable(item, inner))
+    if name == "map":
+        return _comparable_map(column, kind)
+    if name == "struct":
+        fields = kind.fields  # type: ignore[attr-defined]
+        parts = [comparable(column[at.name], at.dataType).alias(at.name) for at in fields]
+        return f.when(column.isNotNull(), f.struct(*parts))
+    return column
+
+
+def _comparable_map(column: Column, kind: DataType) -> Column:
+    from pyspark.sql import functions as f
+
+    keys, values = kind.keyType, kind.valueType  # type: ignore[attr-defined]
+    return f.transform(
+        f.array_sort(f.map_keys(column)),
+        lambda key: f.struct(
+            comparable(key, keys).alias("key"),
+            comparable(f.element_at(column, key), values).alias("value"),
+        ),
+    )

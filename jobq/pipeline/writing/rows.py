@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from hashlib import blake2b
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,7 +44,12 @@ class Rows:
         self._ids = Ids(load_id, partition)
         self._partition = partition
         self._index = {field.name: at for at, field in enumerate(schema.fields)}
-        self._plain = [column_types.plain(field.dataType) for field in schema.fields]
+        self._plain = [
+            (column_types.due if field.name == settings.delay_column else column_types.plain)(
+                field.dataType
+            )
+            for field in schema.fields
+        ]
         kind = schema[settings.args_column].dataType if settings.args_column else None
         self._arguments = _arguments_of(column_types.word(kind)) if kind is not None else None
         self._checked: set[str] = {settings.queue}
@@ -98,12 +102,14 @@ class Rows:
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         at = self._index[name]
-        convert = self._plain[at] if name != self._settings.delay_column else None
+        convert = self._plain[at]
+        column: Any = batch.column(at)
         try:
-            values: list[Any] = batch.column(at).to_pylist()
+            column = column.cast(column_types.with_micros(column.type))
+            values: list[Any] = column.to_pylist()
             return values if convert is None else list(map(convert, values))
         except (ValueError, OverflowError) as error:
-            raise self._unreadable(batch.column(at), name, convert, error) from error
+            raise self._unreadable(column, name, convert, error) from error
 
     def _unreadable(
         self, column: Any, name: str, convert: column_types.Plain | None, error: Exception
@@ -130,8 +136,8 @@ def _given_id(column: str, value: Any) -> str:
 
 
 def _when(value: Any) -> str:
-    if isinstance(value, datetime):
-        return f"a{max(0, round(value.timestamp() * 1000))}"
+    if isinstance(value, str):
+        return value
     seconds = float(value)
     if not isfinite(seconds) or not 0 <= seconds < LONGEST_S:
         raise BadRecordError(f"a delay of {value} seconds is out of range; take 0 to 100 years")
@@ -191,13 +197,18 @@ class Ids:
 def with_ids(df: DataFrame, column: str = "id", load_id: str = "") -> DataFrame:
     """Add a column for `idColumn`: ids that don't depend on how the rows are partitioned.
 
-    An id is a hash of `load_id`, the row, and its number among equal rows; this costs a shuffle. Give a load that
-    recurs with the same rows another `load_id` each time.
+    An id is a hash of `load_id`, the row's values, and its number among equal rows; this costs a shuffle. Give a load
+    that recurs with the same rows another `load_id` each time.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in df.columns]))
+    columns = {field: F.col(f"`{field.name.replace('`', '``')}`") for field in df.schema.fields}
+    parts = [
+        column_types.comparable(column, field.dataType).alias(field.name)
+        for field, column in columns.items()
+    ]
+    whole = F.to_json(F.struct(*parts), {"timeZone": "UTC", "ignoreNullFields": "false"})
     number = F.row_number().over(Window.partitionBy(whole).orderBy(F.lit(0)))
     named = F.concat_ws("\0", F.lit(load_id), whole, number.cast("string"))
     return df.withColumn(column, F.substring(F.sha2(named, 256), 1, 32))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -260,9 +262,23 @@ def test_every_column_can_be_asked_for_or_is_refused(lake):
             if column.type == "map":
                 with pytest.raises(ConfigError, match="has no single value"):
                     erase.selected(lake, LOCAL, conditions=conditions)
+            elif column.type == "timestamp":
+                with pytest.raises(ConfigError, match=f"--where {column.name}='x' is not a time"):
+                    erase.selected(lake, LOCAL, conditions=conditions)
             else:
                 none = TABLES[name].schema().empty_table()
                 assert len(Sought(None, conditions, None).mask(none, queue)[0]) == 0
+
+
+def test_time_is_found_however_a_condition_writes_it():
+    at = datetime(2026, 11, 21, 10, 0, 0, 1, tzinfo=UTC)
+    rows = pa.table(
+        {"queue": ["low"] * 3, "at": pa.array([at, at.replace(microsecond=2), None], pa.timestamp("us", "UTC"))}
+    )  # fmt: skip
+    for text in ("2026-11-21T10:00:00.000001Z", "2026-11-21 11:00:00.000001+01:00"):
+        for sign, meant in (("=", [True, False, False]), ("!=", [False, True, False])):
+            sought = Sought(None, parsed_conditions(f"at {sign} '{text}'"), None)
+            assert sought.mask(rows, "queue")[0].to_pylist() == meant
 
 
 def test_a_call_as_deep_as_can_be_decoded_is_searched():

@@ -7,6 +7,7 @@ import hashlib
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -27,6 +28,8 @@ from jobq.jobs.signing import Seal
 from jobq.pipeline.writing.rows import Rows
 from jobq.pipeline.writing.settings import write_settings
 from tests.pipeline.writing.table import batches_of, schema_of
+
+MICRO = timedelta(microseconds=1)
 
 
 def messages(schema, rows, partition=0, **options):
@@ -71,6 +74,61 @@ def test_columns_become_plain_values_by_the_documented_rule():
         "struct": {"at": "2026-11-21T10:00:00.000001+00:00", "n": 3},
     }
     assert all(value is None for value in call(schema, (None,) * 8).kwargs.values())
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (0, "1970-01-01T00:00:00+00:00"),
+        (-62_135_596_800_000_000, "0001-01-01T00:00:00+00:00"),
+        (253_402_300_799_999_999, "9999-12-31T23:59:59.999999+00:00"),
+        # 0001-01-01 in Berlin, and the last second of 9999 in New York: in UTC they have no year that Python knows.
+        (-62_135_596_800_000_000 - 3_208_000_000, "0001-01-01T23:05:32+23:59"),
+        (253_402_300_799_000_000 + 5 * 3_600_000_000, "9999-12-31T05:00:59-23:59"),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_timestamp_is_the_same_text_in_any_session_zone(micros, text, zone):
+    inner = StructType().add("at", TimestampType())
+    schema = schema_of(at="timestamp", list=ArrayType(inner), map=MapType(StringType(), inner))
+    at = pa.array([micros], pa.int64()).cast(pa.timestamp("us", zone))
+    struct = pa.StructArray.from_arrays([at], ["at"])
+    one = pa.array([0, 1], pa.int32())
+    columns = [
+        at, pa.ListArray.from_arrays(one, struct), pa.MapArray.from_arrays(one, pa.array(["k"]), struct),
+    ]  # fmt: skip
+    batch = pa.RecordBatch.from_arrays(columns, schema.names)
+    settings = write_settings({"job": "app.send"}, schema)
+    (message,) = Rows(settings, schema, "", 0).messages(batch)
+    told = decode(message.content).kwargs
+    assert told == {"at": text, "list": [{"at": text}], "map": {"k": {"at": text}}}
+    assert datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC) == micros * MICRO
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_delay_column_takes_the_ends_of_the_calendar(zone):
+    schema = schema_of(at="timestamp")
+    at = pa.array([-62_135_596_800_000_000, 253_402_300_799_999_999]).cast(pa.timestamp("us", zone))
+    settings = write_settings({"job": "app.send", "delayColumn": "at"}, schema)
+    rows = Rows(settings, schema, "", 0).messages(pa.RecordBatch.from_arrays([at], ["at"]))
+    assert [message.when for message in rows] == ["a0", "a253402300800000"]
+
+
+def test_equal_rows_have_equal_ids_whatever_the_order_of_a_map():
+    schema = schema_of(map=MapType(StringType(), LongType()))
+    one, other = (
+        messages(schema, [(value,)]) for value in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)])
+    )
+    assert one[0].mid == other[0].mid
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("0E-18", "0.000000000000000000"), ("1E-18", "0.000000000000000001"), ("-12.50", "-12.500000000000000000")],
+)  # fmt: skip
+def test_decimal_is_plain_digits(value, text):
+    schema = schema_of(price=DecimalType(38, 18))
+    assert call(schema, (Decimal(value),)).kwargs == {"price": text}
 
 
 @pytest.mark.parametrize(

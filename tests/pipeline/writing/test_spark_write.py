@@ -56,6 +56,49 @@ def test_with_ids_gives_the_same_ids_however_rows_are_partitioned(spark):
     assert not once & {row.id for row in with_ids(frame, load_id="other").collect()}
 
 
+#: Rows that differ in one place, and there only to the full precision of the type.
+NEARLY_EQUAL = [
+    "timestamp_micros(id)", "timestamp_micros(id - 62135596800000000)", "timestamp_micros(id + 253402300799000000)",
+    "timestamp_ntz '2026-11-21 10:00:00' + make_dt_interval(0, 0, 0, id / 1000000)",
+    "array(timestamp_micros(id))", "named_struct('a b', array(timestamp_micros(id)))",
+    "map('k', timestamp_micros(id))", "map(timestamp_micros(id), 'v')",
+    "CAST(id AS DECIMAL(38, 0)) * CAST(0.000000000000000001 AS DECIMAL(20, 18))",
+    "if(id = 0, NULL, named_struct('a', if(id = 1, NULL, id)))",
+    "if(id = 0, map('a', 1), map('b', id))",
+]  # fmt: skip
+
+
+def test_with_ids_depends_on_all_of_the_rows_values_and_on_nothing_else(spark):
+    kinds = len(NEARLY_EQUAL)
+    names = [f"`a.{kind}`" for kind in range(kinds)]
+    rows = spark.range(6 * kinds, numPartitions=1).selectExpr("id DIV 6 AS kind", "id % 6 AS n")
+    for kind, (name, text) in enumerate(zip(names, NEARLY_EQUAL, strict=True)):
+        rows = rows.selectExpr("*", f"if(kind = {kind}, n, 0) AS id")
+        rows = rows.selectExpr("* EXCEPT (id)", f"{text} AS {name}")
+    made = with_ids(rows.select(*names))
+    ids = {row.id for row in made.select("id").collect()}
+    # The first row of each kind is the same row.
+    assert len({*ids}) == 6 * kinds
+    settings = {
+        "spark.sql.session.timeZone": "Asia/Kathmandu",
+        "spark.sql.jsonGenerator.ignoreNullFields": "false",
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        assert {row.id for row in made.select("id").collect()} == ids
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def test_with_ids_takes_maps_for_equal_whatever_the_order_of_their_entries(spark):
+    frame = spark.sql("SELECT map('a', 1, 'b', 2) AS m UNION ALL SELECT map('b', 2, 'a', 1)")
+    first, second = (with_ids(frame.where(f"map_keys(m)[0] = '{key}'")).collect() for key in "ab")
+    assert [row.id for row in first] == [row.id for row in second]
+
+
 @pytest.mark.parametrize(
     ("options", "mode", "said"),
     [
