@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import Any, TypeVar, overload
+from weakref import WeakSet
 
 from jobq.client.connection import Client
+from jobq.client.numbered_calls import is_denied
 from jobq.config import duration_s
 from jobq.durations import Duration, listed
 from jobq.errors import (
@@ -34,6 +35,8 @@ R = TypeVar("R")
 
 #: Entries of an outbox that a producer takes to flows: those of others, too, that lie before what it said.
 MOST_ENTRIES = 512
+#: Clients whose users may not take to flows what is announced.
+_MAY_NOT_DRAIN: WeakSet[Client] = WeakSet()
 #: Between two looks at a flow: from the first pause to the longest one.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 
@@ -205,9 +208,17 @@ class FlowRun:
 
 
 def drain_soon(client: Client, home: str) -> None:
-    """Take what was announced to its flow now. If that fails, or much lies before it, a worker does it."""
-    with suppress(JobqError):
+    """Take what was announced to its flow now. If that fails, or much lies before it, a worker does it.
+
+    A user with the rights of a producer may not, and the server logs each refusal: it is tried once for each client.
+    """
+    if client in _MAY_NOT_DRAIN:
+        return
+    try:
         Drainer(client).drain(home, MOST_ENTRIES)
+    except JobqError as error:
+        if is_denied(error):
+            _MAY_NOT_DRAIN.add(client)
 
 
 class LongerPauses:

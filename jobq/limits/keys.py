@@ -19,6 +19,9 @@ from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.client.scripts import Script, load
 
+#: What checking the structure of limits reads, and what mending it sends.
+_CHECKS, _MENDS = ("hgetall", "lrange", "type", "zrange"), ("rename",)
+
 
 def base(namespace: str, limit: str) -> str:
     """What every key of a limit begins with."""
@@ -40,15 +43,18 @@ def rights(namespace: str = "jobq") -> list[str]:
     ]
 
 
-def within(namespace: str = "jobq") -> list[str]:
-    """Return the words that allow the same to a user who does other things."""
+def within(namespace: str = "jobq", *, mending: bool = False) -> list[str]:
+    """Return the words that allow the same to a user who does other things. mending: and to repair damaged limits."""
     needed = set[str]().union(*map(commands, _scripts()))
-    return [*selector(f"~{_pattern(namespace)}", [*CALLS, *sorted(needed)]), *_names(namespace)]
+    if mending:
+        needed |= {*_CHECKS, *_MENDS}
+    words = selector(f"~{_pattern(namespace)}", [*CALLS, *sorted(needed)])
+    return [*words, *_names(namespace, "hdel" if mending else "")]
 
 
 def reading(namespace: str = "jobq") -> list[str]:
     """Return the words that allow a user who does other things to see all limits, and nothing else of them."""
-    needed = [*READING, *sorted(commands(load("limit", "look")))]
+    needed = [*READING, *sorted({*commands(load("limit", "look")), *_CHECKS})]
     names = f"%R~{literal(limit_names(namespace))}"
     return [
         *selector(f"%R~{_pattern(namespace)}", needed),
@@ -64,8 +70,6 @@ def _pattern(namespace: str) -> str:
     return f"{literal(checked_name('namespace', namespace))}:limit:{{*"
 
 
-def _names(namespace: str) -> list[str]:
-    return selector(
-        f"~{literal(limit_names(namespace))}",
-        ("exists", "hget", "hgetall", "hkeys", "hmget", "hset"),
-    )
+def _names(namespace: str, more: str = "") -> list[str]:
+    usual = ("exists", "hget", "hgetall", "hkeys", "hmget", "hset")
+    return selector(f"~{literal(limit_names(namespace))}", (*usual, more) if more else usual)
