@@ -115,7 +115,14 @@ class ServerFullError(JobqError):
 
 
 class KeyFullError(ServerFullError):
-    """The line of a key holds as many messages as its rule allows; nothing of the call was accepted."""
+    """The line of a key holds as many messages as its rule allows; nothing of the call was accepted.
+
+    `key` is that key, and `most` how many of its messages may wait.
+    """
+
+    def __init__(self, message: str | None = None, key: str = "", most: int = 0) -> None:
+        super().__init__(message)
+        self.key, self.most = key, most
 
 
 class NotDurableError(JobqError):

@@ -15,7 +15,7 @@ from jobq.cli.options import group, option, queues_option, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.config import parse_time
-from jobq.durations import lasting
+from jobq.durations import DAY_MS, lasting
 from jobq.errors import ConfigError, ScriptError, UnavailableError
 from jobq.limits.directory import limit_damage, mend_limit
 from jobq.queue.audit import Audit, Audited, server_ms
@@ -59,23 +59,31 @@ def doctor(session: Session, strict: bool) -> bool:
     """
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
-        found += _unserved(session)
+        found += _of_queues(session)
         found += session.from_each(None, flow_findings)
     for finding in found:
         show(session, finding)
     return sound(found, strict)
 
 
-def _unserved(session: Session) -> Iterator[Finding]:
-    """Yield a warning for each queue with ready messages and no worker."""
+def _of_queues(session: Session) -> Iterator[Finding]:
+    """Yield a warning for each queue with ready messages and no worker, and for each that refused buffered messages."""
     with session.tolerating("workers", "list of"):
-        workers = served(session.client)
-        counted = session.from_each(None, lambda queue: [(queue.name, queue.admin.counts())])
-        for name, counts in counted:
+        workers, now_ms = served(session.client), session.client.clock_ms()
+        for name, sample in session.from_each(None, lambda one: [(one.name, one.admin.sample())]):
+            counts = sample.counts
             if counts.ready and not counts.paused and name not in workers:
                 value = f"queue {name}: {counts.ready:,} ready, and no worker serves it"
                 yield Finding(
                     "workers", "warn", value, f"jobq worker --import MODULE --queues {name}"
+                )
+            if now_ms - sample.refused_at < DAY_MS:
+                value = (
+                    f"queue {name}: {sample.refused:,} messages of outage buffers were refused and are lost, the last "
+                    f"{lasting((now_ms - sample.refused_at) / 1000)} ago"
+                )
+                yield Finding(
+                    "refused", "warn", value, "the log of the program that enqueued names them"
                 )
 
 

@@ -330,6 +330,11 @@ def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) 
     return None
 
 
+def is_login_refused(error: BaseException) -> bool:
+    """Whether this is jobq's error for a server that refused the login."""
+    return isinstance(error.__cause__, _LASTING)
+
+
 def is_untrusted(error: BaseException | None) -> bool:
     """Whether a connection failed because the server's certificate can't be verified."""
     while error is not None:

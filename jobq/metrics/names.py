@@ -80,6 +80,7 @@ EXPORTER = table(
     Metric("jobq_queue_head_unchanged_seconds", "gauge", ("queue",), "How long the same message has been next."),
     Metric("jobq_queue_handouts_total", "counter", ("queue",), "Hand-outs, released ones too."),
     Metric("jobq_queue_events_total", "counter", ("queue",), "Events that were written."),
+    Metric("jobq_queue_refused_total", "counter", ("queue",), "Messages of outage buffers that were refused and lost."),
     Metric("jobq_queue_flow_entries", "gauge", ("queue",), "What waits to be taken to flows."),
     Metric("jobq_queue_flow_oldest_seconds", "gauge", ("queue",), "Age of the oldest of these; 0 while none waits."),
     Metric("jobq_topic_lag_messages", "gauge", ("topic", "group"), "Messages that the group has not settled."),

@@ -209,6 +209,7 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
     sheet.put("jobq_queue_paused", sample.counts.paused, name)
     sheet.put("jobq_queue_handouts_total", sample.fence, name)
     sheet.put("jobq_queue_events_total", sample.added, name)
+    sheet.put("jobq_queue_refused_total", sample.refused, name)
     sheet.put("jobq_queue_flow_entries", sample.flow_entries, name)
     since = sample.flow_since_ms
     sheet.put("jobq_queue_flow_oldest_seconds", max(0, now_ms - since) / 1000 if since else 0, name)

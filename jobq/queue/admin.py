@@ -429,11 +429,12 @@ def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[t
 
 
 def _sample(reply: list[Any]) -> Sample:
-    fence, added, mid, attempts, content, entries, since = reply[-7:]
-    *numbers, paused, quarantined, nkeys = reply[:-7]
+    fence, added, mid, attempts, content, entries, since, *refused = reply[-9:]
+    *numbers, paused, quarantined, nkeys = reply[:-9]
     head = WaitingHead(text_of(mid), attempts, content) if mid else None
     return Sample(
-        Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head, entries, int(since)
+        Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
+        *map(int, refused),
     )  # fmt: skip
 
 

@@ -3,7 +3,11 @@
 Off unless a bound is set. Messages that wait here are lost with their process; their action is `buffered`. Each call
 keeps its mids, its caller and its number. So a call whose outcome is unknown is sent again without harm, while the
 server surely has its record. After that it isn't sent any more: the log and the next `flush` name its mids. Calls that
-were never sent keep waiting. While anything waits, all that follows waits behind it.
+were never sent keep waiting, and while the server is away, all that follows waits behind them.
+
+A refusal isn't an outage, but the answer to one call. Where it may pass, since the line of a key is full, the call is
+set aside: it is tried again for a while, calls of its keys wait behind it, and all others pass it. Any other refused
+call is lost; the log names its mids, and its queue counts them.
 """
 
 from __future__ import annotations
@@ -12,19 +16,22 @@ import atexit
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from functools import cached_property
+from typing import Literal, Protocol
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import Caller, Callers, Tries
+from jobq.client.numbered_calls import Caller, Callers, Tries, is_login_refused
 from jobq.client.runtime import runtime
 from jobq.client.scripts import Argument
 from jobq.config import ServerSettings
 from jobq.errors import (
     BufferFullError,
     ConfigError,
+    JobqError,
     KeyFullError,
     NotDurableError,
     ServerFullError,
@@ -40,13 +47,17 @@ FIRST_TRY_S = 0.2
 #: A producer with a buffer rather waits at its end than lose what is in it.
 FLUSH_S = 10.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
-#: Errors that pass, or that a person can repair at the server while messages wait.
-_WAITED_FOR = (UnavailableError, ServerFullError, NotDurableError, ConfigError, KeyFullError)
+#: How long a call is tried again that the server refuses.
+REFUSED_S = 300.0
 #: Mids of unknown outcome that are kept until a flush names them; the log names all.
 MOST_UNKNOWN = 10_000
 
 
 Values = dict[str, Argument]
+#: A queue and a key, '' for none: calls of one line keep their order.
+Line = tuple[str, str]
+#: What became of a call: it is over; it was refused and waits aside; or the server takes nothing now.
+Outcome = Literal["over", "aside", "away"]
 
 
 class Sender(Protocol):
@@ -69,6 +80,10 @@ class Sender(Protocol):
         tries: Tries | None = None,
     ) -> Sequence[Enqueued]:
         """Make one enqueue call."""
+        ...
+
+    def count_refused(self, number: int) -> None:
+        """Count messages of this queue that were lost, since the server refused them."""
         ...
 
 
@@ -101,7 +116,11 @@ class OutageBuffer:
     def forget(self) -> None:
         """In a forked child: the parent sends what waits."""
         self._changed = threading.Condition()
-        self._waiting: deque[_Call] = deque()
+        #: In order. Those that are `aside` were refused, or wait behind one that was.
+        self._waiting: dict[_Call, None] = {}
+        self._naside = 0
+        #: The lines of these.
+        self._stopped: set[Line] = set()
         self._queues: dict[str, Sender] = {}
         self._sender: threading.Thread | None = None
         self._size = 0
@@ -120,7 +139,7 @@ class OutageBuffer:
         """Send now, or keep for later. Raises BufferFullError, and what Queue.enqueue raises."""
         call = _Call(self._impatient(queue), level, values, rows, mids)
         with self._changed:
-            if self._waiting:
+            if self._waiting and self._is_behind(call):
                 self._keep(call)
                 return call.buffered()
         try:
@@ -154,6 +173,16 @@ class OutageBuffer:
                 tuple(unknown),
             )
 
+    def leave(self) -> None:
+        """Send what can be sent before the process ends, and log what is lost."""
+        try:
+            self.flush()
+        except UnavailableError as error:
+            if self.nmessages:  # messages of unknown outcome were logged before
+                logger.error("lost with this process: %s", error)
+            for call in [one for one in self._waiting if one.refused_at]:
+                self._count_refused(call)
+
     def close(self) -> None:
         """Close idle connections."""
         self._client.close()
@@ -162,6 +191,12 @@ class OutageBuffer:
         """The queue on the client of this buffer."""
         known = self._queues.get(queue.name)
         return known or self._queues.setdefault(queue.name, queue.on(self._client))
+
+    def _is_behind(self, call: _Call) -> bool:
+        """Whether this call must wait for others."""
+        if not self._stopped.isdisjoint(call.lines):
+            return True
+        return len(self._waiting) > self._naside
 
     def _fits(self, call: _Call) -> bool:
         nmessages, size = self.nmessages + len(call.mids), self._size + call.size
@@ -175,7 +210,7 @@ class OutageBuffer:
             )
         if not self._waiting:
             logger.warning("enqueues wait in memory, up to %s: %s", self._limit, self._trouble)
-        self._waiting.append(call)
+        self._waiting[call] = None
         self._count(call, 1)
         if self._sender is None:
             self._sender = threading.Thread(target=self._send_all, name="jobq-outage", daemon=True)
@@ -186,39 +221,103 @@ class OutageBuffer:
         self._size += sign * call.size
 
     def _send_all(self) -> None:
-        pause, sent = SHORTEST_PAUSE_S, 0
+        pause, over = SHORTEST_PAUSE_S, 0
         while True:
             with self._changed:
-                if not self._waiting:
-                    self._sender = None
-                    logger.info("the server is back: %s messages that waited were sent", sent)
+                calls = list(self._waiting)
+                if not calls:
+                    self._sender, self._stopped = None, set()
+                    logger.info("no enqueue waits in memory any more: %s messages did", over)
                     return
-                call = self._waiting[0]
-            if not self._settled(call):
+            if now_over := self._send_each(calls):
+                over, pause = over + now_over, SHORTEST_PAUSE_S
+            else:
                 time.sleep(pause)
                 pause = min(LONGEST_PAUSE_S, pause * 2)
-                continue
-            with self._changed:
-                sent += len(call.mids)
-                self._count(self._waiting.popleft(), -1)
-                self._changed.notify_all()
-            pause = SHORTEST_PAUSE_S
 
-    def _settled(self, call: _Call) -> bool:
+    def _send_each(self, calls: Sequence[_Call]) -> int:
+        """Send in order what can be sent now; how many messages wait no more.
+
+        Calls of the lines in which one stays wait behind it. All do while the server takes nothing; on a Cluster, those
+        of the same queue.
+        """
+        over, stopped = 0, set[Line]()
+        away, unconfirmed = set[str](), False
+        for call in calls:
+            if call.queue.name in away or (call.accepted and unconfirmed):
+                continue
+            outcome = self._aside(call) if stopped & call.lines else self._outcome(call)
+            if outcome == "away" and not self._client.is_cluster:
+                return over
+            if outcome == "away":
+                away.add(call.queue.name)
+            elif outcome == "aside" and call.accepted:
+                unconfirmed = True
+            elif outcome == "aside":
+                stopped |= call.lines
+            else:
+                over += len(call.mids)
+                with self._changed:
+                    del self._waiting[call]
+                    self._naside -= call.aside
+                    self._count(call, -1)
+                    self._changed.notify_all()
+        with self._changed:
+            self._stopped = stopped
+        return over
+
+    def _aside(self, call: _Call) -> Outcome:
+        """Let others pass this call."""
+        with self._changed:
+            self._naside += not call.aside
+            call.aside = True
+            if not call.accepted:
+                self._stopped |= call.lines
+        return "aside"
+
+    def _outcome(self, call: _Call) -> Outcome:
+        """Send one call."""
         try:
             call.send()
-        except _WAITED_FOR as error:
+        except NotDurableError as error:
             self._trouble = str(error)
             if not call.tries.over:
-                return False
+                return self._aside(call)
             self._give_up(call)
-        except Exception:
-            # The server would refuse it for ever, and all behind it would wait.
-            named = ", ".join(call.mids)
-            logger.exception(
-                "lost: %s for queue %s, refused after an outage", named, call.queue.name
-            )
-        return True
+        except JobqError as error:
+            if not _is_outage(error):
+                return self._refused(call, error)
+            self._trouble = str(error)
+            if not call.tries.over:
+                return "away"
+            self._give_up(call)
+        except Exception as error:
+            return self._refused(call, error)
+        return "over"
+
+    def _refused(self, call: _Call, error: Exception) -> Outcome:
+        """The server's answer to this call alone."""
+        now = time.monotonic()
+        call.refused_at = call.refused_at or now
+        if call.may_pass(error) and now - call.refused_at < REFUSED_S:
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                logger.warning(
+                    "%s for queue %s is refused for now, and tried again for %g s: %s",
+                    _named(call.mids), call.queue.name, REFUSED_S, error,
+                )  # fmt: skip
+            return self._aside(call)
+        logger.error(
+            "lost: %s for queue %s, refused after an outage: %s",
+            ", ".join(call.mids), call.queue.name, error,
+            exc_info=None if isinstance(error, JobqError) else error,
+        )  # fmt: skip
+        self._count_refused(call)
+        return "over"
+
+    def _count_refused(self, call: _Call) -> None:
+        with suppress(JobqError):
+            call.queue.count_refused(len(call.mids))
 
     def _give_up(self, call: _Call) -> None:
         """The server may have dropped the record of this call: sent again, it might run twice."""
@@ -234,6 +333,13 @@ class OutageBuffer:
             "outcome unknown: %s for queue %s may have arrived before the outage, and aren't sent again: %s",
             ", ".join(call.mids), call.queue.name, self._trouble,
         )  # fmt: skip
+
+
+def _is_outage(error: JobqError) -> bool:
+    """Whether the server would refuse any call now: it is away, full, or its password was changed."""
+    if isinstance(error, KeyFullError):
+        return False
+    return isinstance(error, UnavailableError | ServerFullError) or is_login_refused(error)
 
 
 def _named(mids: Sequence[str]) -> str:
@@ -253,11 +359,31 @@ class _Call:
     ) -> None:
         self.queue, self.mids = queue, mids
         self.tries, self.accepted = Tries(), False
+        #: Whether others pass it, and since when (time.monotonic) it is refused, 0 = it isn't.
+        self.aside, self.refused_at = False, 0.0
         self.size = sum(len(arg) for arg in rows if not isinstance(arg, int))
         self._level, self._values, self._rows = level, values, rows
         self._made = time.monotonic()
         self._caller = queue.callers.take()
         self._number = self._caller.number
+
+    @cached_property
+    def _keys(self) -> Counter[str]:
+        """How many of its messages each key has; '' = none."""
+        if len(self._rows) == 2 * len(self.mids):
+            return Counter({"": len(self.mids)})
+        return Counter(map(str, self._rows[2::3]))
+
+    @cached_property
+    def lines(self) -> set[Line]:
+        """The lines that its messages wait in."""
+        return {(self.queue.name, key) for key in self._keys}
+
+    def may_pass(self, error: Exception) -> bool:
+        """Whether what refused it may end: a full line has room once, for so many."""
+        if isinstance(error, KeyFullError):
+            return self._keys[error.key] <= error.most
+        return isinstance(error, ConfigError)
 
     def send(self) -> Sequence[Enqueued]:
         """Send the call under its number; a delay counts from the first enqueue."""
@@ -283,11 +409,7 @@ class _Call:
 
 def _at_exit() -> None:
     for buffer in list(runtime.buffers):
-        try:
-            buffer.flush()
-        except UnavailableError as error:
-            if buffer.nmessages:  # messages of unknown outcome were logged before
-                logger.error("lost with this process: %s", error)
+        buffer.leave()
 
 
 atexit.register(_at_exit)

@@ -29,7 +29,7 @@ from jobq.client.numbered_calls import (
     moment,
     new_id,
 )
-from jobq.client.pipelining import OverlappingCalls
+from jobq.client.pipelining import OverlappingCalls, commands
 from jobq.client.scripts import Argument, wire
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration, Rate
@@ -645,6 +645,13 @@ class Queue:
             self.callers.give_back(own)
         return done
 
+    def count_refused(self, number: int) -> None:
+        """Count messages that were lost, since the server refused them after an outage."""
+        meta = keys.key(self.prefix, "meta")
+        now_ms = self.client.clock_ms(self.wake_key)
+        counted = [("HINCRBY", meta, "refused", number), ("HSET", meta, "refused_at", now_ms)]
+        commands(self.client, self.wake_key, counted)
+
     def _overlap(
         self, values: Values, batches: Iterable[Batch | Exception], done: EnqueuedMany
     ) -> None:
@@ -845,8 +852,9 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
     """The error for the reply of an enqueue to a line that is full."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
-        f"the line of {key} holds {most:,} messages at most; nothing was accepted: enqueue later, or raise its rule"
-    )
+        f"the line of {key} holds {most:,} messages at most; nothing was accepted: enqueue later, or raise its rule",
+        key, most,
+    )  # fmt: skip
 
 
 def _rows(batch: Sequence[Content], values: Values, key: str | None = None) -> Batch:

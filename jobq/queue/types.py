@@ -289,6 +289,7 @@ class Sample(NamedTuple):
     """One look at a queue. fence: hand-outs ever, released ones too; added: events ever. Both only grow.
 
     flow_entries: what waits to be taken to flows; flow_since_ms: since when the oldest does, epoch ms, 0 = nothing.
+    refused: messages that were lost in outage buffers, since the queue refused them; refused_at: when last, epoch ms.
     """
 
     counts: Counts
@@ -297,6 +298,8 @@ class Sample(NamedTuple):
     head: WaitingHead | None
     flow_entries: int = 0
     flow_since_ms: int = 0
+    refused: int = 0
+    refused_at: int = 0
 
 
 class Upkeep(NamedTuple):

@@ -7,7 +7,8 @@ KEYS
   left_circle:set keys:hash lines:hash dead:zset quarantine:hash meta:hash nattempts:hash events:stream flow_outbox:stream
 RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined, keys, fence,
          events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else '', entries of
-         flow_outbox, since when the oldest waits (epoch ms, '0' for none)}: ready counts what waits in lines too, keys those that have messages or are held, locked holds
+         flow_outbox, since when the oldest waits (epoch ms, '0' for none), messages that were lost in producers, since the queue refused
+         them after an outage, and when the last was (epoch ms, 0 for never)}: ready counts what waits in lines too, keys those that have messages or are held, locked holds
          expired locks not yet recovered, done what awaits collection, circle all that rotates
 COST     O(1)
 WRITES   nothing
@@ -71,4 +72,6 @@ return {
   content,
   entries,
   since,
+  count_of(meta, 'refused'),
+  count_of(meta, 'refused_at'),
 }

@@ -98,6 +98,15 @@ def test_doctor_never_shows_a_password(cli: Any, client: Any, user: Any) -> None
     assert "canary" not in ended.out + ended.err
 
 
+@pytest.mark.one_server
+def test_doctor_names_queues_that_refused_buffered_messages(cli: Any, client: Any) -> None:
+    Queue("low", client).count_refused(2)
+    Queue("low", client).count_refused(3)
+    Queue("low", client).list_in_directory()
+    out = cli("check", "doctor").out
+    assert "queue low: 5 messages of outage buffers were refused and are lost, the last" in out
+
+
 def test_doctor_leaves_nothing_behind(cli: Any, redis: Any) -> None:
     cli("check", "doctor")
     assert redis.keys("*") == []

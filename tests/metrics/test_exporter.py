@@ -68,6 +68,7 @@ def test_every_metric_equals_what_the_server_says(client, scrape, redis):
     assert found["jobq_queue_slots"] == {("high",): 0, ("low",): 4}
     assert found["jobq_queue_handouts_total"] == {("high",): 1, ("low",): 1}
     assert found["jobq_queue_events_total"]["high",] == 1
+    assert found["jobq_queue_refused_total"]["high",] == 0
     assert 59 < found["jobq_queue_oldest_seconds"]["low",] < 600
     assert found["jobq_queue_oldest_seconds"]["high",] == 0
     assert found["jobq_topic_lag_messages"] == {("orders", "mail"): 3}

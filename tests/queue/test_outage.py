@@ -22,6 +22,7 @@ from jobq.errors import BufferFullError, ConfigError, UnavailableError
 from jobq.jobs.registry import Registry
 from jobq.queue.outage import switch_off_buffers
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 from ..client.deployments import wait_for
 from ..conftest import answering, binary, start
@@ -204,6 +205,153 @@ def test_call_that_the_server_refuses_is_told_and_holds_up_nobody(stoppable, mak
     assert Queue("low", client).status("fit").word == "queued"
     [told] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "lost: unfit for queue bad" in told.getMessage()
+
+
+def aside(client, nmessages):
+    wait_for(lambda: client.outage._naside and client.nbuffered == nmessages, "others don't pass")
+
+
+def test_call_to_a_full_line_lets_other_keys_and_queues_pass(stoppable, make, caplog):
+    client = make()
+    low, high = Queue("low", client), Queue("high", client)
+    low.rules(key_waiting=2)
+    low.enqueue(b"v", mid="a0", key="acme")
+    stoppable.kill()
+    for number in range(1, 5):
+        low.enqueue(b"v", mid=f"a{number}", key="acme", ordered=True)
+        low.enqueue(b"v", mid=f"b{number}", key=f"other-{number % 2}")
+        high.enqueue(b"v", mid=f"h{number}")
+    low.enqueue_many([("a5", b"v", "acme"), ("c5", b"v", "mixed")])
+    stoppable.start()
+    aside(client, 5)
+    assert high.admin.counts().ready == 4
+    assert {low.status(f"b{number}").word for number in range(1, 5)} == {"queued"}
+    # What follows passes, too, unless it is for that line.
+    assert low.enqueue(b"v", mid="direct", key="new").action == "added"
+    assert low.enqueue(b"v", mid="a6", key="acme").action == "buffered"
+    seen = []
+    while not {"a5", "a6"} <= set(seen):
+        for one in (found := low.dequeue(1)).messages:
+            seen.append(one.mid)
+            low.finish([Ending(mid=one.mid, token=one.token)])
+        wait_for(
+            lambda found=found: not found.messages or client.nbuffered == 0 or low.admin.counts().ready > 1,
+            "room was not used",
+        )  # fmt: skip
+    client.flush(60)
+    assert [mid for mid in seen if mid.startswith("a")] == [f"a{n}" for n in range(7)]
+    assert not [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert low.admin.sample().refused == 0
+
+
+@pytest.mark.one_server
+def test_call_that_no_line_ever_has_room_for_is_lost_and_counted(stoppable, make, caplog):
+    client = make()
+    low = Queue("low", client)
+    low.rules(key_waiting=2)
+    stoppable.kill()
+    low.enqueue_many([b"v"] * 3, key="acme")
+    low.enqueue(b"v", mid="fits", key="acme")
+    stoppable.start()
+    client.flush(60)
+    assert low.status("fits").word == "queued"
+    [told] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert "refused after an outage: the line of acme holds 2 messages at most" in told
+    sample = low.admin.sample()
+    assert sample.refused == 3 and abs(sample.refused_at - time.time() * 1000) < 60_000
+
+
+@pytest.mark.one_server
+def test_refusal_that_lasts_is_lost_in_the_end(stoppable, make, caplog, monkeypatch):
+    client = make()
+    low = Queue("low", client)
+    low.rules(key_waiting=1)
+    low.enqueue(b"v", key="acme")
+    stoppable.kill()
+    low.enqueue(b"v", mid="late", key="acme")
+    stoppable.start()
+    aside(client, 1)
+    with pytest.raises(UnavailableError, match="the line of acme holds 1 messages at most"):
+        client.flush(0.01)
+    monkeypatch.setattr("jobq.queue.outage.REFUSED_S", 0.0)
+    client.flush(60)
+    assert low.status("late").word == "nil" and low.admin.sample().refused == 1
+    assert "lost: late for queue low" in caplog.text
+
+
+@pytest.mark.one_server
+def test_refused_calls_are_counted_when_the_process_ends(stoppable, make, caplog, monkeypatch):
+    monkeypatch.setattr("jobq.queue.outage.FLUSH_S", 0.01)
+    client = make(patience_s=0.01)
+    low = Queue("low", client)
+    low.rules(key_waiting=1)
+    low.enqueue(b"v", key="acme")
+    stoppable.kill()
+    low.enqueue(b"v", key="acme")
+    stoppable.start()
+    aside(client, 1)
+    client.outage.leave()
+    assert low.admin.sample().refused == 1
+    assert "lost with this process: 1 enqueued are" in caplog.text
+
+
+@pytest.mark.one_server
+def test_older_worker_holds_back_only_the_calls_that_it_would_misread(stoppable, make, monkeypatch):
+    client = make()
+    low, refuse = Queue("low", client), [True]
+
+    def older(*_: object) -> float:
+        if refuse[0]:
+            raise ConfigError("worker web-1 is older than keys")
+        return 0.0
+
+    monkeypatch.setattr("jobq.queue.queue.refuse_older_workers", older)
+    stoppable.kill()
+    low.enqueue(b"v", mid="keyed", key="acme")
+    low.enqueue(b"v", mid="plain")
+    stoppable.start()
+    aside(client, 1)
+    assert low.status("plain").word == "queued"
+    refuse.clear()
+    refuse.append(False)
+    client.flush(60)
+    assert low.status("keyed").word == "queued"
+
+
+@pytest.mark.one_server
+def test_unconfirmed_call_holds_back_nobody(stoppable, make):
+    client = make()
+    low = Queue("low", client)
+    stoppable.kill()
+    # Nobody replicates this server.
+    low.enqueue(b"v", mid="first", durability="replicas=1")
+    low.enqueue(b"v", mid="second")
+    stoppable.start()
+    aside(client, 1)
+    assert [low.status(mid).word for mid in ("first", "second")] == ["queued", "queued"]
+
+
+@pytest.mark.one_server
+def test_full_server_keeps_the_order_of_all(stoppable, make):
+    client = make()
+    low = Queue("low", client)
+    limits = connect(settings=ServerSettings(url=f"unix://{stoppable.socket}"))
+    stoppable.kill()
+    for number in range(3):
+        low.enqueue(b"v", mid=f"m{number}")
+    stoppable.start()
+    client.flush(60)
+    limits.command("CONFIG", "SET", "maxmemory", "1")
+    stoppable.process.send_signal(signal.SIGSTOP)
+    for number in range(3, 6):
+        low.enqueue(b"v", mid=f"m{number}", key="k" if number == 4 else None)
+    stoppable.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: "memory" in client.outage._trouble, "memory was not full")
+    assert client.nbuffered == 3 and client.outage._naside == 0
+    limits.command("CONFIG", "SET", "maxmemory", "0")
+    client.flush(60)
+    assert low.admin.counts().messages == 6
+    limits.close()
 
 
 def test_forked_child_leaves_what_waits_to_its_parent(stoppable, make):
