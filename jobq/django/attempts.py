@@ -33,6 +33,7 @@ from jobq.django.results import (
 from jobq.errors import JobAborted, JobqError, masked_text
 from jobq.jobs.codec import encode_plain
 from jobq.jobs.context import current
+from jobq.jobs.functions import check_finished
 from jobq.jobs.retry import Decision
 from jobq.queue.types import Status
 
@@ -77,7 +78,11 @@ class Attempt:
         signals.task_started.send_robust(self._sender, task_result=self._result)
 
     def checked(self, value: Any) -> Any:
-        """The return value as it is stored. Raises TypeError, or CodecError, for what JSON can't carry."""
+        """The return value as it is stored. Raises TypeError, or CodecError, for what JSON can't carry.
+
+        Raises Dead for what the task left undone.
+        """
+        check_finished(value, self._called.task)
         if not self._ttl_s:
             return None
         try:

@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 
 from jobq.django.attempts import Attempt
 from jobq.errors import ConfigError
+from jobq.jobs.functions import awaited
 from jobq.jobs.job import Job
 from jobq.jobs.options import checked_options
 from jobq.jobs.registry import job
@@ -93,11 +94,11 @@ def job_of(task: Any) -> Job[..., Any]:
 
 def _function(task: Any) -> Callable[..., Any]:
     """What a worker calls for this task."""
-    function = task.func
+    function = awaited(task.func)
     signature = inspect.signature(function)
     if task.takes_context:
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    made = _coroutine(task) if inspect.iscoroutinefunction(function) else _plain(task)
+    made = _coroutine(task, function) if inspect.iscoroutinefunction(function) else _plain(task)
     wrapped = functools.update_wrapper(made, function)
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
     return wrapped
@@ -118,13 +119,13 @@ def _plain(task: Any) -> Callable[..., Any]:
     return run
 
 
-def _coroutine(task: Any) -> Callable[..., Any]:
+def _coroutine(task: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     # Receivers of signals may use the database, which Django forbids on an event loop's thread.
     async def run(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
         await sync_to_async(attempt.start)()
         try:
-            value = attempt.checked(await task.func(*attempt.context, *args, **kwargs))
+            value = attempt.checked(await function(*attempt.context, *args, **kwargs))
         except BaseException as error:
             if not attempt.is_stopped_by(error):
                 await sync_to_async(attempt.failed)(error)

@@ -31,10 +31,13 @@ class Admitted(Protocol):
 
 
 class JobLimit(Protocol):
-    """What `@job(limits=…)` takes. rank: those of a lower one are asked first."""
+    """What `@job(limits=…)` takes. rank: those of a lower one are asked first. said: how the program declares it."""
 
     name: str
     rank: int
+
+    @property
+    def said(self) -> str: ...
 
     def admit(self, call: Call, worker: str) -> Admitted: ...
     async def aadmit(self, call: Call, worker: str) -> Admitted: ...

@@ -8,11 +8,13 @@ raises, SystemExit included, is a failure, and the job's rules decide about it.
 from __future__ import annotations
 
 import asyncio
+import decimal
 import resource
 import sys
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractContextManager
+from contextvars import Token, copy_context
 from functools import partial
 from os import getpid
 from time import perf_counter_ns, thread_time_ns
@@ -30,6 +32,7 @@ from jobq.jobs.context import Call, Checkpoint, Context, FlowOf, JobLines, Repor
 from jobq.jobs.deaths import ON_DEAD, FindDead, dead_call, dead_id_in
 from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
 from jobq.jobs.forks import ForkedProcessError, Home, leave
+from jobq.jobs.functions import check_finished
 from jobq.jobs.job import Job
 from jobq.jobs.middleware import Middlewares, around_run
 from jobq.jobs.registry import Registry
@@ -137,6 +140,10 @@ class Executor:
         self.on_failure: Callable[[Call, BaseException], object] | None = None
         #: Whether endings carry the figures of their runs.
         self.counted = False
+        #: Whether jobs would share one decimal context, which a module has made: copies of a context share its values.
+        self._copies_decimal = any(
+            isinstance(value, decimal.Context) for value in copy_context().values()
+        )
         self._rss_kib = 0
         self._runs = 0
 
@@ -216,34 +223,37 @@ class Executor:
         """The ending of a message that must not run: dead at once."""
         return self._unrunnable.unreadable(queue, message, why)
 
-    def run(
+    def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
+        """Run a sync job to its outcome, in a copy of the context: what it sets there ends with it.
+
+        told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure.
+        """
+        return copy_context().run(self._run, call, told_to_stop)
+
+    def _run(
         self,
         call: Call,
-        told_to_stop: Asked | None = None,
+        told_to_stop: Asked | None,
         *,
         admitted: bool = False,
         logged: bool = False,
     ) -> Ending:
-        """Run a sync job to its outcome.
-
-        told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure. admitted: whether
-        its limits were asked. logged: whether its log is kept already.
-        """
+        """admitted: whether its limits were asked. logged: whether its log is kept already."""
         if not admitted and (call.job.limits or FLOW_HEADER in call.headers):
             ready = self._filled(call)
             return run_admitted(
-                ready, self.worker, lambda one: self.run(one, told_to_stop, admitted=True)
+                ready, self.worker, lambda one: self._run(one, told_to_stop, admitted=True)
             )
         if call.job.keep_logs is not None and not logged and self.attempt_logs is not None:
             with self._logged(call, self.attempt_logs):
-                return self.run(call, told_to_stop, admitted=True, logged=True)
+                return self._run(call, told_to_stop, admitted=True, logged=True)
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
         context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
         job, log = call.job, self.log
         layers = self._outer.layers + self._inner.layers
-        entered = running.set(context)
+        entered = self._enter(context)
         cpu, started = thread_time_ns(), perf_counter_ns()
         try:
             if log is not None:
@@ -254,9 +264,8 @@ class Executor:
                 inner = partial(self._called if whole else self._limited, call)
                 value = around_run(layers, "run", context, inner)
             else:
-                value = job.function(*call.args, **call.kwargs)
-            if getpid() != self.home.pid:
-                leave()
+                value = self._called(call)
+            self.home.only()
             result = encode_result(value, job.name, call.message.mid) if job.stores_result else None
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
@@ -283,7 +292,8 @@ class Executor:
     ) -> Ending:
         """Run an async job to its outcome, as one of many on this thread's event loop.
 
-        told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed.
+        told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed. admitted: whether
+        its limits were asked. logged: whether its log is kept already.
         """
         if not admitted and (call.job.limits or FLOW_HEADER in call.headers):
             ready = await self._afilled(call)
@@ -299,7 +309,7 @@ class Executor:
         context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
         layers = self._outer.layers + self._inner.layers
         meter, log = Meter(), self.log
-        entered = running.set(context)
+        entered = self._enter(context)
         started = perf_counter_ns()
         try:
             if log is not None:
@@ -312,6 +322,7 @@ class Executor:
                 job = call.job.function(*call.args, **call.kwargs)
                 value = await _metered(job, meter, self.home)
             self.home.only()
+            check_finished(value, call.job.name)
             result = None
             if call.job.stores_result:
                 result = encode_result(value, call.job.name, call.message.mid)
@@ -328,6 +339,11 @@ class Executor:
             running.reset(entered)
         ending = self._done(call, result, started, meter.ns)
         return self._sealed(call, ending) if call.sealed else ending
+
+    def _enter(self, context: Context) -> Token[Context]:
+        if self._copies_decimal:
+            decimal.setcontext(decimal.getcontext().copy())
+        return running.set(context)
 
     def _filled(self, call: Call) -> Call | Ending:
         """The call with results of steps among its arguments, or its ending if these can't be had."""
@@ -366,6 +382,7 @@ class Executor:
             raise
         if getpid() != self.home.pid:
             leave()
+        check_finished(value, call.job.name)
         return value
 
     async def _alimited(self, call: Call, meter: Meter) -> Any:
@@ -374,6 +391,7 @@ class Executor:
         try:
             async with limit:
                 value = await _metered(job.function(*call.args, **call.kwargs), meter, self.home)
+                check_finished(value, job.name)
         except TimeoutError as error:
             if limit.expired():
                 raise JobTimeout(f"ran past its timeout of {job.timeout:g} s") from error

@@ -13,6 +13,7 @@ from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.admission import JobLimit
 from jobq.jobs.codec import MAX_NAME
 from jobq.jobs.deaths import DeadCall
+from jobq.jobs.functions import awaited, is_same, place
 from jobq.jobs.job import AsyncJob, Job, SyncJob
 from jobq.jobs.middleware import Middlewares, everywhere
 from jobq.jobs.options import Options, checked_options
@@ -38,12 +39,27 @@ class Registry:
     def add(self, job: Job[..., Any]) -> None:
         """Register a job. The same function again, as after a reload, replaces the earlier one."""
         known = self._jobs.get(job.name)
-        if known is not None and _origin(known.function) != _origin(job.function):
+        if known is not None and not is_same(known.function, job.function):
             raise JobAlreadyRegisteredError(
-                f"job {job.name!r} is registered already, by {_place(known.function)}; "
-                f"give the one of {_place(job.function)} another name=…"
+                f"job {job.name!r} is registered already, by {place(known.function)}; give the job of "
+                f"{place(job.function)} another name: @job(name=…), or functools.wraps in its decorator"
             )
+        for limit in job.limits:
+            self._check_limit(job, limit)
         self._jobs[job.name] = job
+
+    def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
+        """ConfigError if another job declares another limit of this name: both would count in one place."""
+        for other in self._jobs.values():
+            for known in other.limits if other.name != job.name else ():
+                if known.name == limit.name and (type(known), known.said) != (
+                    type(limit),
+                    limit.said,
+                ):
+                    raise ConfigError(
+                        f"job {job.name} declares {limit!r}, and job {other.name} declares {known!r}; use one object "
+                        "for both, or give one of them another name"
+                    )
 
     def get(self, name: str) -> Job[..., Any]:
         """The job of this name, or JobNotFoundError."""
@@ -107,6 +123,7 @@ class Decorator:
     def __call__(self, function: Callable[..., Any], /) -> Job[..., Any]:
         """Make the job."""
         _check_function(function)
+        function = awaited(function)
         settings = checked_options(self._declared, declaring=True)
         name = checked_job_name(settings.pop("name", None) or job_name(function))
         registry: Registry = settings.pop("registry", default_registry)
@@ -171,19 +188,6 @@ def _main_module() -> str:
         return str(spec.name)
     path = getattr(main, "__file__", None)
     return Path(path).stem if path else "__main__"
-
-
-def _origin(function: Callable[..., Any]) -> tuple[Any, ...]:
-    code = getattr(function, "__code__", None)
-    # Lambdas all have one name; functions may move to another line between two loads.
-    line = getattr(code, "co_firstlineno", None) if function.__name__ == "<lambda>" else None
-    return getattr(code, "co_filename", None), function.__qualname__, line
-
-
-def _place(function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
-    where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-    return f"{function.__module__}.{function.__qualname__}{where}"
 
 
 def _check_function(function: Any) -> None:

@@ -12,7 +12,7 @@ from jobq.jobs.registry import Registry
 from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Where a function keeps what was declared. `@job` copies it to the job.
+#: Where a function or a job keeps what was declared. `@job` copies it from the function.
 _KEPT = "__jobq_schedules__"
 
 
@@ -60,12 +60,10 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
     declared.of("job")  # what is wrong with it shows where it is written
 
     def mark(function: F) -> F:
-        given: Any = function  # a Job, to isinstance, would be all that it can return
-        target: Any = given.function if isinstance(given, Job) else given
-        if not hasattr(target, "__dict__"):
+        if not hasattr(function, "__dict__"):
             raise ConfigError(f"@schedule on {function!r}: put it on a function with @job")
         # Decorators apply from the bottom up; they are listed as they are written.
-        setattr(target, _KEPT, (declared, *getattr(target, _KEPT, ())))
+        setattr(function, _KEPT, (declared, *getattr(function, _KEPT, ())))
         return function
 
     return mark
@@ -73,7 +71,7 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:
     """What a job's function declares; ConfigError for arguments that don't fit it."""
-    found = [declared.of(job.name) for declared in getattr(job.function, _KEPT, ())]
+    found = [declared.of(job.name) for declared in getattr(job, _KEPT, ())]
     for one in found:
         try:
             job.check_arguments(one.args, one.kwargs)

@@ -11,6 +11,7 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
+from contextvars import Context, copy_context
 from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -67,14 +68,15 @@ class JobRun(asyncio.Task[None]):
         coroutine: Coroutine[Any, Any, None],
         loop: asyncio.AbstractEventLoop,
         run: StartedCall,
+        context: Context,
         on_cut_short: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        """on_cut_short: called at its end if it was cancelled, perhaps before its first step."""
+        """context: of its own. on_cut_short: called at its end if it was cancelled, perhaps before its first step."""
         self.index, self.slot, self.call = run
         #: Why it is cancelled.
         self.why = ""
         self._on_cut_short = on_cut_short
-        super().__init__(coroutine, loop=loop, name=self.call.message.mid)
+        super().__init__(coroutine, loop=loop, name=self.call.message.mid, context=context)
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel as any task; return False when another job asks."""
@@ -124,6 +126,8 @@ class AsyncRunner(Runner):
         self._wait_alarm: asyncio.TimerHandle | None = None
         self._report_alarm: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        #: What each job's context is a copy of.
+        self._context = copy_context()
         self._over = self._failing = False
 
     @property
@@ -285,7 +289,9 @@ class AsyncRunner(Runner):
     def _start(self, started: StartedCall) -> None:
         assert self._loop is not None
         index, slot, call = started
-        run = JobRun(self._run(index, slot, call), self._loop, started, self._on_done)
+        # Perhaps this is called as another job ends, and in its context.
+        context = self._context.copy()
+        run = JobRun(self._run(index, slot, call), self._loop, started, context, self._on_done)
         self._note(run)
 
     def _note(self, run: JobRun | ThreadRun) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import decimal
 import logging
 import time
 from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
 
 import jobq
 from jobq.errors import NoCurrentJobError
+from jobq.jobs.context import Call
+from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
-from jobq.queue.types import Ending
+from jobq.queue.types import Ending, Message
 
 Run = Callable[..., Ending]
 
@@ -127,3 +132,45 @@ def test_logger_adds_the_job_to_each_record(
         1,
     )
     assert (record.queue, record.more) == ("mine", 1)
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+def _seen() -> tuple[str, int]:
+    """What the job before left, and marks for the next one to see."""
+    seen = tenant.get(), decimal.getcontext().prec
+    tenant.set("acme")
+    decimal.getcontext().prec = 5
+    return seen
+
+
+async def _aseen() -> tuple[str, int]:
+    return _seen()
+
+
+def test_job_leaves_context_variables_and_decimal_precision_as_they_were(
+    registry: Registry, message: Callable[..., Message]
+):
+    def trial() -> tuple[list[tuple[str, int]], tuple[str, int]]:
+        decimal.getcontext().prec = 11  # as a module does
+        tenant.set("module")
+        executor = Executor(registry)
+        seen: list[tuple[str, int]] = []
+        sync = job(name="sync", registry=registry)(lambda: seen.append(_seen()))
+        for _ in range(2):
+            call = executor.resolve("low", message(sync))
+            assert isinstance(call, Call)
+            assert executor.run(call).outcome == "done"
+
+        @job(name="async", registry=registry)
+        async def look() -> None:
+            seen.append(await _aseen())
+
+        for _ in range(2):
+            call = executor.resolve("low", message(look))
+            assert isinstance(call, Call)
+            assert asyncio.run(executor.arun(call)).outcome == "done"
+        return seen, (tenant.get(), decimal.getcontext().prec)
+
+    assert copy_context().run(trial) == ([("module", 11)] * 4, ("module", 11))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import signal
 import sys
 import threading
 import time
+from contextvars import ContextVar
 from typing import Any
 
 from jobq import JobAborted, current, job
 from tests.lifecycle.jobs_at_work import HERE, agated, ajob, note, quick
+
+#: Set by jobs for themselves.
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+decimal.getcontext().prec = 11
 
 __all__ = ["agated", "quick"]
 
@@ -163,3 +169,20 @@ def limited(ledger: str, name: str) -> None:
     """Past its soft timeout."""
     note(ledger, name, "start")
     time.sleep(60)
+
+
+def _note_context(ledger: str, name: str) -> None:
+    note(ledger, name, "saw", tenant=tenant.get(), prec=decimal.getcontext().prec)
+    tenant.set(name)
+    decimal.getcontext().prec = 5
+
+
+@job(name="sets_context", queue="low")
+def sets_context(ledger: str, name: str) -> None:
+    _note_context(ledger, name)
+
+
+@ajob(name="asets_context", queue="low")
+async def asets_context(ledger: str, name: str) -> None:
+    _note_context(ledger, name)
+    await asyncio.sleep(0)

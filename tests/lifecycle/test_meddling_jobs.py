@@ -120,3 +120,23 @@ def test_timeout_holds_for_a_job_that_is_deaf_to_it(queue, start, send, ledger):
     assert all("hard timeout" in one.reason for one in queue.admin.dead())
     assert len(ledger.lines("start")) == len(deaf)
     assert worker.stop() == 0
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("options", "loop"),
+    [((), "no"), (("--threads", "2"), "yes"), (("--concurrency", "1"), "yes")],
+    ids=["alone", "threads", "loop"],
+)
+def test_context_variables_end_with_the_job_that_set_them(
+    queue, start, send, ledger, monkeypatch, options, loop
+):
+    monkeypatch.setenv("LIFECYCLE_LOOP", loop)
+    names = [f"{kind}sets_context-{number}" for number in range(4) for kind in ("", "a")]
+    names = [name for name in names if loop == "yes" or not name.startswith("a")]
+    for name in names:
+        send(name.partition("-")[0], name)
+    worker = start("--processes", "1", *options, module=MODULE)
+    until(lambda: len(ledger.lines("saw")) == len(names))
+    assert {(one["tenant"], one["prec"]) for one in ledger.lines("saw")} == {("nobody", 11)}
+    assert worker.stop() == 0

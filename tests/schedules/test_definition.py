@@ -42,6 +42,15 @@ def test_schedules_are_declared_above_or_below_job_and_several_times(registry: R
     assert digest() is None
 
 
+def test_schedule_belongs_to_the_job_that_it_is_put_on(registry: Registry):
+    def digest() -> None: ...
+
+    plain = job(name="plain", registry=registry)(digest)
+    hourly = schedule("@hourly")(job(name="hourly", registry=registry)(digest))
+    assert [one.job for one in schedules_of(hourly)] == ["hourly"]
+    assert schedules_of(plain) == []
+
+
 def test_two_schedules_of_one_name_are_refused(registry: Registry):
     @schedule("@daily")
     @schedule("@hourly")

@@ -1,6 +1,7 @@
 """Tasks of each kind."""
 
 import asyncio
+import functools
 import os
 import time
 from pathlib import Path
@@ -23,6 +24,26 @@ def nothing(*args, **kwargs):
 @task()
 async def nothing_async(*args, **kwargs):
     await asyncio.sleep(0)
+
+
+def timed(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+
+    return wrapper
+
+
+@task
+@timed
+async def twice_async(one):
+    await asyncio.sleep(0)
+    return 2 * one
+
+
+@task
+def returns_coroutine():
+    return asyncio.sleep(0)
 
 
 @task

@@ -168,7 +168,11 @@ class RunTests(EmptyServer, SimpleTestCase):
         return result
 
     def test_success(self):
-        for one, value in ((tasks.product, 6), (tasks.nothing_async, None)):
+        for one, value in (
+            (tasks.product, 6),
+            (tasks.nothing_async, None),
+            (tasks.twice_async, 12),
+        ):
             result = self.run_one(one, 6)
             self.assertEqual(result.status, TaskResultStatus.SUCCESSFUL)
             self.assertTrue(result.is_finished)
@@ -193,6 +197,13 @@ class RunTests(EmptyServer, SimpleTestCase):
             self.assertIs(error.exception_class, kind)
             self.assertTrue(error.traceback.endswith(f"{kind.__name__}: {text}\n"))
             self.assertIsNotNone(result.finished_at)
+
+    def test_task_fails_when_it_returns_a_coroutine(self):
+        for settings in ({}, {"result_ttl": 0}):
+            with options(**settings), self.assertLogs("jobq.job") as logged:
+                tasks.returns_coroutine.enqueue()
+                run_all()
+            self.assertIn("is dead: orders.tasks.returns_coroutine returned", logged.output[-1])
 
     def test_errors_that_say_little(self):
         self.assertIn(

@@ -1,0 +1,236 @@
+"""Functions that become jobs: which are async, which are the same, and which return work that nobody does."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
+from functools import partial, wraps
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+from jobq.errors import Dead
+
+#: Types of most results. None of them is checked any further.
+PLAIN = frozenset((type(None), bool, int, float, str, bytes, list, tuple, dict))
+#: Pairs of values to compare before two closures are taken for different ones.
+MAX_PAIRS = 100_000
+_OWN_LOOP = (
+    "The decorator starts an event loop of its own. jobq awaits async functions: leave that decorator out, or delete "
+    "its wrapper's __wrapped__ to run the job in a thread."
+)
+
+
+def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function`; around a plain function that wraps an async one, return an async function that awaits it."""
+    if inspect.iscoroutinefunction(function) or not inspect.iscoroutinefunction(
+        inspect.unwrap(function)
+    ):
+        return function
+
+    @wraps(function)
+    async def awaits(*args: Any, **kwargs: Any) -> Any:
+        try:
+            value = function(*args, **kwargs)
+        except RuntimeError as error:
+            if "event loop" in str(error):
+                error.add_note(_OWN_LOOP)
+            raise
+        return await value if inspect.isawaitable(value) else value
+
+    return awaits
+
+
+def check_finished(value: Any, job: str) -> None:
+    """Raise Dead if a job returned work that begins only when somebody awaits it or iterates over it."""
+    if type(value) in PLAIN:
+        return
+    if isinstance(value, Awaitable):
+        remedy = (
+            "make the job an `async def` and await it there; a decorator around an async function needs "
+            "functools.wraps"
+        )
+    elif isinstance(value, Generator | map | filter | starmap):
+        remedy = "loop over it in the job, or return list(…)"
+    elif isinstance(value, AsyncIterator):
+        remedy = "loop over it with `async for` in an async job"
+    else:
+        return
+    for end in ("close", "cancel"):
+        if callable(getattr(value, end, None)) and not isinstance(value, AsyncIterator):
+            getattr(value, end)()
+    raise Dead(
+        f"{job} returned {_article(type(value).__name__)}, so its work did not run; {remedy}"
+    )
+
+
+def is_same(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
+    """Whether both are one function, perhaps loaded twice: by a reload, or as `__main__` and by name.
+
+    Closures are the same if their code, their defaults and everything that they close over are.
+    """
+    return _Comparison().same(first, second)
+
+
+def place(function: Callable[..., Any]) -> str:
+    """Where a function is, and where the functions are that it closes over, for errors."""
+    around = [
+        value
+        for _, value in _closed_over(function)
+        if isinstance(value, types.FunctionType) and value.__code__ is not _code(function)
+    ]
+    text = f"{function.__module__}.{function.__qualname__}"
+    if (code := _code(function)) is not None:
+        text += f" ({code.co_filename}:{code.co_firstlineno})"
+    return f"{text} around {place(around[0])}" if around else text
+
+
+class _Comparison:
+    """One comparison of two values. Pairs that are being compared count as the same."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def same(self, first: Any, second: Any) -> bool:
+        if first is second:
+            return True
+        pair = (id(first), id(second))
+        if pair in self._pairs:
+            return True
+        if len(self._pairs) >= MAX_PAIRS or not self._same_types(first, second):
+            return False
+        self._pairs[pair] = (first, second)  # also keeps both alive, so that no id is used twice
+        try:
+            return self._same_values(first, second)
+        except (RecursionError, ReferenceError):
+            return False
+
+    def _same_types(self, first: Any, second: Any) -> bool:
+        one, other = type(first), type(second)
+        return one is other or self.same(one, other)
+
+    def _same_values(self, first: Any, second: Any) -> bool:
+        for kinds, compare in _COMPARES:
+            if isinstance(first, kinds):
+                return bool(compare(self, first, second))
+        return self._same_objects(first, second)
+
+    def _same_functions(self, first: Any, second: Any) -> bool:
+        if _file(first) != _file(second) or first.__qualname__ != second.__qualname__:
+            return False
+        if first.__code__ != second.__code__:
+            return not _is_in_source(first.__code__)
+        return self._all_same(
+            (first.__defaults__, first.__kwdefaults__, dict(_closed_over(first))),
+            (second.__defaults__, second.__kwdefaults__, dict(_closed_over(second))),
+        )
+
+    def _same_partials(self, first: Any, second: Any) -> bool:
+        return self._all_same(
+            (first.func, first.args, first.keywords), (second.func, second.args, second.keywords)
+        )
+
+    def _same_methods(self, first: Any, second: Any) -> bool:
+        return self._all_same((first.__func__, first.__self__), (second.__func__, second.__self__))
+
+    def _same_classes(self, first: Any, second: Any) -> bool:
+        if first.__qualname__ != second.__qualname__ or _file(first) != _file(second):
+            return False
+        return "<locals>" not in first.__qualname__ or self._same_dicts(
+            _methods(first), _methods(second)
+        )
+
+    def _same_modules(self, first: Any, second: Any) -> bool:
+        return _file_of_module(first) == _file_of_module(second)
+
+    def _same_dicts(self, first: Any, second: Any) -> bool:
+        return first.keys() == second.keys() and all(
+            self.same(first[name], second[name]) for name in first
+        )
+
+    def _all_same(self, first: Any, second: Any) -> bool:
+        return len(first) == len(second) and all(map(self.same, first, second))
+
+    def _same_by_value(self, first: Any, second: Any) -> bool:
+        return bool(first == second)
+
+    def _same_objects(self, first: Any, second: Any) -> bool:
+        with suppress(Exception):  # an array has no truth value
+            if first == second:
+                return True
+        state, other = getattr(first, "__dict__", None), getattr(second, "__dict__", None)
+        if state is not None and other is not None:
+            return self._same_dicts(state, other)
+        try:
+            return self._all_same(first.__reduce_ex__(2), second.__reduce_ex__(2))
+        except Exception:
+            return True  # a lock, a socket: it has no value by which the two could differ
+
+
+_COMPARES: tuple[tuple[Any, Callable[[_Comparison, Any, Any], bool]], ...] = (
+    (types.FunctionType, _Comparison._same_functions),
+    (types.MethodType, _Comparison._same_methods),
+    (types.ModuleType, _Comparison._same_modules),
+    (partial, _Comparison._same_partials),
+    (type, _Comparison._same_classes),
+    (dict, _Comparison._same_dicts),
+    ((list, tuple), _Comparison._all_same),
+    ((bool, int, float, complex, str, bytes, set, frozenset), _Comparison._same_by_value),
+)
+
+
+def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+    """What a closure refers to, by name; without what isn't set yet, such as a function's own name."""
+    code = _code(function)
+    for name, cell in zip(
+        code.co_freevars if code else (), getattr(function, "__closure__", None) or ()
+    ):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            continue
+
+
+def _methods(kind: type) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(kind).items() if isinstance(value, types.FunctionType)
+    }
+
+
+def _code(function: Any) -> types.CodeType | None:
+    code = getattr(function, "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
+
+
+def _file(thing: Any) -> str:
+    """The file of a function or a class; the name of its module if that has no file."""
+    code = _code(thing)
+    if code is not None:
+        return code.co_filename
+    return _file_of_module(sys.modules.get(thing.__module__)) or str(thing.__module__)
+
+
+def _file_of_module(module: Any) -> str:
+    return str(getattr(module, "__file__", None) or getattr(module, "__name__", ""))
+
+
+def _is_in_source(code: types.CodeType) -> bool:
+    """Whether a function of this code is in its file as that is now. A function that was edited since isn't."""
+    try:
+        text = Path(code.co_filename).read_bytes()
+        whole = compile(text, code.co_filename, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return _contains(whole, code)
+
+
+def _contains(whole: types.CodeType, code: types.CodeType) -> bool:
+    parts = [part for part in whole.co_consts if isinstance(part, types.CodeType)]
+    return code in parts or any(_contains(part, code) for part in parts)
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
