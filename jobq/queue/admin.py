@@ -320,7 +320,10 @@ class Admin:
     def schedule(
         self, verb: str, name: str, definition: str = "", *, now: int | None = None
     ) -> tuple[str, str]:
-        """Declare, add, pause, resume or remove a schedule; what was done, and for 'taken' by which definition."""
+        """Declare, add, pause, resume or remove a schedule.
+
+        Return the script's word, and the last tick of a declared or added schedule, or the definition that stays.
+        """
         values = {"now": moment(now), "verb": verb, "name": name, "definition": definition}
         word, *more = map(text_of, self.scripts["schedule"].run(values))
         return word, more[0] if more else ""

@@ -123,7 +123,7 @@ class Scheduler:
         self._look_at[index] = began + wait_s + self._share() * WAIT_S
 
     def _declare(self, index: int, found: Schedules) -> None:
-        """Show at the server what the code declares; a new schedule starts with that."""
+        """Show at the server what the code declares; a new schedule, and one with new times, starts with that."""
         admin = self._queues[index].admin
         for name, schedule in self._declared[index].items():
             definition = encoded(schedule)
@@ -132,8 +132,11 @@ class Scheduler:
                     self._warn(
                         f"schedule {name} was added, and is declared in code now, which holds"
                     )
-                if admin.schedule("declare", name, definition, now=self._now())[0] == "full":
+                word, last_ms = admin.schedule("declare", name, definition, now=self._now())
+                if word == "full":
                     self._warn(f"schedule {name} can't be kept: the queue has 1,000; remove some")
+                elif word == "declared" and name in found.ticks:
+                    found.ticks[name] = found.ticks[name]._replace(last_ms=int(last_ms))
 
     def _all(self, index: int, definitions: Mapping[str, str]) -> list[Schedule]:
         """What this worker's code declares, and what was added for jobs that it knows."""

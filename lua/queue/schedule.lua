@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 --[[
-schedule: keep, pause, resume or remove one schedule of a queue.
+schedule: keep, pause, resume or remove one schedule of a queue. A definition with other times starts now: no tick
+before it is made up for.
 
 KEYS
   schedules:hash ticks:hash meta:hash events:stream tick_log:list
@@ -9,7 +10,7 @@ ARGV
   verb        'declare': it stands in the code of a worker; 'add': it is kept here alone; 'pause' | 'resume' | 'remove'
   name        1-256 bytes
   definition  JSON, up to 64 KiB; '' for the last three
-RETURNS  {'declared' | 'added' | 'paused' | 'resumed' | 'removed' | 'same' | 'unknown' | 'full'}
+RETURNS  {'declared' | 'added', last tick} | {'paused' | 'resumed' | 'removed' | 'same' | 'unknown' | 'full'}
          | {'taken', definition}: by one that a worker declares
 COST     O(1)
 WRITES   nothing for 'same', 'unknown', 'full' and 'taken'
@@ -30,8 +31,18 @@ if #definition > 65536 then refuse('definition', '64 KiB at most') end
 read_clock(now)
 --@include _schedules
 local MOST = 1000
+-- While a release is rolled out, old and new workers declare their times by turns, just after each tick. A tick is
+-- asked for so long after its time, whoever declared last.
+local DECLARED_MS = 2000
 local known, found = schedule_state(name), redis.call('HGET', schedules, name)
 probe('LLEN', tick_log)
+
+-- Expression, interval and zone of a definition.
+local function times_of(text)
+  local is_read, told = pcall(cjson.decode, text)
+  if not is_read or type(told) ~= 'table' then return text end
+  return table.concat({tostring(told.cron or ''), tostring(told.every_ms or 0), tostring(told.tz or '')}, '\31')
+end
 
 if verb == 'declare' or verb == 'add' then
   -- A letter before the definition says where it comes from.
@@ -39,9 +50,13 @@ if verb == 'declare' or verb == 'add' then
   if verb == 'add' and found and string.sub(found, 1, 1) == 'c' then return {'taken', string.sub(found, 2)} end
   if not found and redis.call('HLEN', schedules) >= MOST then return {'full'} end
   if found == whole_text and known.last then return {'same'} end
+  local last = known.last or now_ms
+  if found and times_of(string.sub(found, 2)) ~= times_of(definition) then
+    last = math.max((last_tick(known, now_ms)), now_ms - (verb == 'declare' and DECLARED_MS or 0))
+  end
   redis.call('HSET', schedules, name, whole_text)
-  if not known.last then keep_tick(name, known, now_ms, known.mid) end
-  return {verb == 'declare' and 'declared' or 'added'}
+  if last ~= known.last then keep_tick(name, known, last, known.mid) end
+  return {verb == 'declare' and 'declared' or 'added', string.format('%.0f', last)}
 end
 if not found and not known.last then return {'unknown'} end
 if verb == 'remove' then

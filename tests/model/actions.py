@@ -20,7 +20,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
         working.dequeue, working.finish, working.release, working.extend, working.checkpoint, working.forget,
         undoing.take_out, undoing.put_back, undoing.take_dead, undoing.revive_undoably, undoing.put_dead_back,
         undoing.edit, undoing.edit_back, undoing.reschedule,
-        working.close, working.collect, working.tick, ticking.schedule, working.step_back,
+        working.close, working.collect, working.tick, ticking.define, ticking.schedule, working.step_back,
         working.again,
     )
 }  # fmt: skip
@@ -53,6 +53,9 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
         yield ("step_back",)
     if "collect" in scope.actions:
         yield ("collect",)
+    if left.get("define"):
+        yield "define", "hourly"
+        yield "define", "daily"
     for index in range(len(scope.ticks)):
         yield "schedule", str(index)
     if working.next_moment(m, w):

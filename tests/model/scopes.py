@@ -292,6 +292,15 @@ SCOPES = (  # those that take long first
         overlap="allow",
     ),
     Scope(
+        "ticks of a schedule whose times are edited",
+        {"both": BOTH},
+        {"enqueue": 0, "fail": 0, "forget": 0, "define": 2},
+        mids=("m1", "m2"),
+        actions=(),
+        ticks=(1, 3),
+        overlap="allow",
+    ),
+    Scope(
         "ticks of a key, of which one may wait",
         {"both": BOTH},
         {"enqueue": 0, "fail": 2, "forget": 0},

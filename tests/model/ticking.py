@@ -5,6 +5,7 @@ C2  the last tick only grows
 C3  none is enqueued before its time
 C4  no two runs of a schedule live, unless "allow"
 C5  each tick up to the last one is in the log, or counted there as missed
+C6  a definition with other times starts now, and another one changes no tick
 """
 
 from __future__ import annotations
@@ -52,6 +53,19 @@ def schedule(m: Machine, w: World, which: str) -> None:
     w.last_tick = tick_ms
     need(last == tick_ms, "C2 the last tick isn't the one that was enqueued")
     logged(m, w, index, missed, outcome)
+
+
+def define(m: Machine, w: World, times: str) -> None:
+    """Somebody adds the schedule, or edits it, with these times or others."""
+    w.left["define"] -= 1
+    before, former = last_tick(m, w), m.command(w.clock, "HGET", "schedules", "s")
+    definition = f'{{"cron": "{times}"}}'
+    word, *_ = m.run("schedule", "", w.clock, "", "add", "s", definition)
+    last = last_tick(m, w)
+    edited = bool(former) and former != f"a{definition}"
+    expected = max(before, w.clock) if edited or before < 0 else before
+    need(last == expected, f"C6 {word}: the last tick is {last}, not {expected}")
+    w.last_tick = last
 
 
 def took(w: World, outcome: str, mid: str, words: dict[str, str], content: str, index: int) -> None:

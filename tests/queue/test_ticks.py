@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -194,3 +195,55 @@ def test_events_tell_of_ticks(begun: Queue, at: Any, redis: Any):
     assert (told.mid, told.job, told.error, told.attempt) == ("", "s", "enqueued", 1)
     assert told.fingerprint == "s@2"
     assert told.finished_at - told.enqueued_at == 40
+
+
+def _definition(**changes: Any) -> str:
+    return json.dumps({"name": "s", "job": "work", "cron": "0 0 1 * *", **changes})
+
+
+@pytest.mark.parametrize(("verb", "margin_ms"), [("add", 0), ("declare", 2_000)])
+@pytest.mark.parametrize(
+    ("changes", "begins"),
+    [
+        ({"cron": "0 0 15 * *"}, True),
+        ({"tz": "Europe/Berlin"}, True),
+        ({"cron": "", "every_ms": 60_000}, True),
+        ({"args": [1]}, False),
+        ({"missed": "all", "overlap": "allow"}, False),
+        ({"job": "other", "spread_ms": 5}, False),
+    ],
+)
+def test_definition_with_other_times_begins_now_and_no_other_change_does(
+    queue: Queue, at: Any, verb: str, margin_ms: int, changes: dict[str, Any], begins: bool
+):
+    queue.admin.schedule(verb, "s", _definition(), now=at(0))
+    tick(queue, at, 1, 0)
+
+    word, last = queue.admin.schedule(verb, "s", _definition(**changes), now=at(9 * MINUTE))
+
+    begun = at(9 * MINUTE) - margin_ms if begins else at(MINUTE)
+    assert (word, int(last)) == ({"add": "added", "declare": "declared"}[verb], begun)
+    assert queue.admin.schedules(0).ticks["s"] == TickState(begun, False, "s@1")
+    assert queue.admin.schedule(verb, "s", _definition(**changes), now=at(10 * MINUTE))[0] == "same"
+
+
+@pytest.mark.parametrize("stored", ["{", "[" * 60_000, "7", '{"cron": 7}', '{"cron": {}}'])
+def test_definition_that_cannot_be_read_gives_way_to_one_that_begins_now(
+    queue: Queue, at: Any, stored: str
+):
+    queue.admin.schedule("add", "s", stored, now=at(0))
+
+    queue.admin.schedule("declare", "s", _definition(), now=at(MINUTE))
+
+    assert queue.admin.schedules(0).ticks["s"].last_ms == at(MINUTE) - 2_000
+
+
+def test_new_times_of_a_paused_schedule_leave_it_paused_and_never_move_ticks_back(
+    queue: Queue, at: Any
+):
+    queue.admin.schedule("add", "s", _definition(), now=at(0))
+    queue.admin.schedule("pause", "s", now=at(5 * MINUTE))
+
+    queue.admin.schedule("add", "s", _definition(cron="* * * * *"), now=at(5 * MINUTE - 1))
+
+    assert queue.admin.schedules(0).ticks["s"] == TickState(at(5 * MINUTE), True, "")

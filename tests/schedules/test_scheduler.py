@@ -151,6 +151,39 @@ def test_new_schedule_has_its_first_tick_on_time(passing: Time, registry: Regist
     assert late <= 300
 
 
+@pytest.mark.parametrize(
+    ("former", "later", "ran"),
+    [("0 0 1 * *", "30 * * * *", [150]), ("@hourly", "* * * * *", [121, 122, 123])],
+)
+@pytest.mark.parametrize("missed", ["one", "all"])
+def test_schedule_with_new_times_begins_now(
+    passing: Time, registry: Registry, former: str, later: str, ran: list[int], missed: Any
+):
+    declare(registry, former, missed=missed, overlap="allow")
+    passing.run(1_000, passing.scheduler(registry))
+    passing.ms = 120 * MINUTE + 20_000  # nothing ran meanwhile
+    edited = Registry(Middlewares())
+    declare(edited, later, missed=missed, overlap="allow")
+
+    found = passing.run((ran[-1]) * MINUTE + 10_000, passing.scheduler(edited))
+
+    assert [minute for minute, _ in found] == ran
+
+
+def test_schedule_that_is_edited_at_the_server_begins_now(
+    passing: Time, registry: Registry, queue: Queue
+):
+    declare(registry, "0 0 1 1 *")
+    for moment, cron in ((0, "@hourly"), (20 * MINUTE, "10 * * * *")):
+        one = Schedule(name="edited", job="work", cron=cron, args=())
+        passing.ms = moment
+        queue.admin.schedule("add", "edited", encoded(one), now=passing.now())
+
+    ran = passing.run(71 * MINUTE, passing.scheduler(registry))
+
+    assert [minute for minute, _ in ran] == [70]
+
+
 def test_deploy_with_two_expressions_runs_no_tick_twice(passing: Time, registry: Registry):
     declare(registry, "*/10 * * * *")
     newer = Registry(Middlewares())

@@ -31,7 +31,11 @@ function struct.unpack(format, text)
 end
 M.struct = struct
 
-local env = {struct = struct, redis = {call = R.call, pcall = R.pcall, error_reply = function(text) return {err = text} end}}
+-- The server's cjson, for the one member that definitions of schedules have here.
+local cjson = {}
+function cjson.decode(text) return {cron = assert(string.match(text, '^{"cron": "(%w+)"}$'))} end
+
+local env = {struct = struct, cjson = cjson, redis = {call = R.call, pcall = R.pcall, error_reply = function(text) return {err = text} end}}
 for _, name in ipairs({'string', 'table', 'math', 'tonumber', 'tostring', 'ipairs', 'pairs', 'unpack', 'select',
   'type', 'error', 'assert', 'pcall', 'next'}) do
   env[name] = _G[name]
@@ -125,7 +129,7 @@ function M.leftovers()
   local left = {}
   for _, key in ipairs(S.keys()) do
     local spared = R.db[key].px or key == 'events' or key == 'meta' or key == 'wake'
-      or key == 'dead' or key == 'dead_messages' or key == 'last_dead' or key == 'ticks' or key == 'tick_log' or key == 'rules'
+      or key == 'dead' or key == 'dead_messages' or key == 'last_dead' or key == 'schedules' or key == 'ticks' or key == 'tick_log' or key == 'rules'
     if not spared then left[#left + 1] = key end
   end
   local meta = R.db.meta and R.db.meta.m or {}
