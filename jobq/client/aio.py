@@ -160,7 +160,7 @@ class AsyncClient:
             connection: SharedConnection | None = None
             reply: Reply | None = None
             try:
-                node = state.redirect or self.client.topology.node or await self._locate(key)
+                node = state.redirect or self.client.nodes.node or await self._locate(key)
                 connection = self._connections.get(node)
                 if connection is None or not connection.is_open:
                     connection = await self._connect(node, state.left_s)

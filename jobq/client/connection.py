@@ -92,6 +92,8 @@ class Client:
         self.namespace = checked_name("namespace", settings.namespace)
         #: Which node serves a key.
         self.topology: Topology = topology(settings)
+        #: What all clients of this process know about the nodes.
+        self.nodes = self.topology.nodes_known
         # Looked up here, so that a bad URL fails where it is given.
         self.url = settings.url or str(self.topology.locate(""))
         self.patience_s = settings.patience_s
@@ -182,7 +184,7 @@ class Client:
             node: Hashable | None = None
             connection: Connection | None = None
             try:
-                node = state.redirect or self.topology.node or self.topology.locate(key)
+                node = state.redirect or self.nodes.node or self.topology.locate(key)
                 idle = self._idle.get(node)
                 if idle is None:
                     idle = self._idle.setdefault(node, [])
@@ -209,7 +211,7 @@ class Client:
 
     def borrow(self, key: str) -> tuple[Hashable, Connection]:
         """The node that serves `key` and an open connection to it, for one user until `give_back`."""
-        node = self.topology.node or self.topology.locate(key)
+        node = self.nodes.node or self.topology.locate(key)
         try:
             connection = self._idle.setdefault(node, []).pop()
         except IndexError:

@@ -35,6 +35,8 @@ class Runtime:
         #: Announces the start of the embedded server; None: a warning does, once.
         self.announce: Callable[[str], object] | None = None
         self.warned_of_embedded = False
+        #: What all clients know about the nodes of a deployment, by its URL.
+        self.deployments: dict[str, Any] = {}
         #: The topics that this process added to the list of topics.
         self.listed_topics: set[tuple[int, str, str, str]] = set()
         self.listed: dict[tuple[int, str, str, str], float] = {}

@@ -1,8 +1,9 @@
 """Which node serves a key: one server, a Sentinel's master, or a Cluster's slot.
 
 A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it.
-After `forget()` it asks again. Connections are redis-py's, for one command at a time and without its retries:
-`numbered_calls` knows which calls are safe to repeat.
+After `forget()` it asks again. What is known about nodes is one for all clients of a process: when one of them finds
+that a master was replaced, none goes on with the old one. Connections are redis-py's, for one command at a time and
+without its retries: `numbered_calls` knows which calls are safe to repeat.
 """
 
 from __future__ import annotations
@@ -42,10 +43,25 @@ except ImportError:
     pass
 
 
-class Topology(Protocol):
-    """What a client needs to know about a deployment. `node`: the one that serves every key, while it is known."""
+class KnownNodes:
+    """What this process knows about the nodes of one deployment, until a client forgets it. Threads share it.
 
-    node: Hashable | None
+    node: the one that serves every key, while it is known. slots: of a Cluster; `last`: those before they were
+    forgotten. hosts: nodes to ask, of which `silent` ones didn't answer and are asked last until a time.
+    """
+
+    def __init__(self) -> None:
+        self.node: Hashable | None = None
+        self.slots: list[tuple[int, int, Host]] = []
+        self.last: list[tuple[int, int, Host]] = []
+        self.hosts: list[Host] = []
+        self.silent: dict[Hashable, float] = {}
+
+
+class Topology(Protocol):
+    """What a client needs to know about a deployment."""
+
+    nodes_known: KnownNodes
 
     def locate(self, key: str) -> Hashable:
         """The node that serves `key`; any node for ''."""
@@ -93,6 +109,12 @@ class _Opening:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.timeout_s = settings.socket_timeout_s
+        url = settings.url
+        # A single server is where its URL says.
+        is_single = url is None or parse(url).kind == "single"
+        self.nodes_known = (
+            KnownNodes() if is_single else runtime.deployments.setdefault(str(url), KnownNodes())
+        )
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
@@ -119,27 +141,26 @@ class _Opening:
 class _OneNode(_Opening):
     """One node serves every key. It is found at first use, and again after every `forget`."""
 
-    node: Hashable | None = None
-
     def _find(self) -> Hashable:
         raise NotImplementedError
 
     def locate(self, key: str) -> Hashable:
-        if self.node is None:
-            self.node = self._find()
-        return self.node
+        node = self.nodes_known.node
+        if node is None:
+            node = self.nodes_known.node = self._find()
+        return node
 
     def nodes(self) -> list[Hashable]:
         return [self.locate("")]
 
     def known(self, key: str) -> Hashable | None:
-        return self.node
+        return self.nodes_known.node
 
     def last_home(self, key: str) -> Hashable | None:
         return ""
 
     def forget(self, silent: Hashable | None = None) -> None:
-        self.node = None
+        self.nodes_known.node = None
 
 
 class Single(_OneNode):
@@ -181,52 +202,49 @@ class Sentinel(_OneNode):
 class Cluster(_Opening):
     """A Cluster's nodes by slot, as CLUSTER SLOTS gives them; asked again after every `forget`."""
 
-    node: Hashable | None = None
-
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)
         self._address = address
-        self._slots: list[tuple[int, int, Host]] = []
-        self._last: list[tuple[int, int, Host]] = []
-        self._known: list[Host] = list(address.hosts)
-        # Until when a node that did not answer is asked last: the others know the same.
-        self._silent: dict[Hashable, float] = {}
 
     def locate(self, key: str) -> Hashable:
-        if not self._slots:
-            self._slots = self._last = self._ask()
+        known = self.nodes_known
+        # Another thread may forget them meanwhile.
+        slots = known.slots
+        if not slots:
+            slots = known.slots = known.last = self._ask()
         if not key:
-            hosts = [host for _, _, host in self._slots]
+            hosts = [host for _, _, host in slots]
             return random.choice([host for host in hosts if not self._is_silent(host)] or hosts)
-        host = _home(key, self._slots)
+        host = _home(key, slots)
         if host is None:
             self.forget()
             raise ClusterDownError(f"no node serves the slot of {key}")
         return host
 
     def last_home(self, key: str) -> Hashable | None:
-        return _home(key, self._slots or self._last)
+        return _home(key, self.nodes_known.slots or self.nodes_known.last)
 
     def nodes(self) -> list[Hashable]:
         return list(dict.fromkeys(host for _, _, host in self._ask()))
 
     def known(self, key: str) -> Hashable | None:
-        return _home(key, self._slots) if key and self._slots else None
+        slots = self.nodes_known.slots
+        return _home(key, slots) if key and slots else None
 
     def _url(self, node: Hashable) -> str:
         return self._address.plain
 
     def forget(self, silent: Hashable | None = None) -> None:
-        self._slots = []
+        self.nodes_known.slots = []
         if silent is not None:
-            self._silent[silent] = time.monotonic() + SILENT_S
+            self.nodes_known.silent[silent] = time.monotonic() + SILENT_S
 
     def _is_silent(self, host: Hashable) -> bool:
-        return self._silent.get(host, 0.0) > time.monotonic()
+        return self.nodes_known.silent.get(host, 0.0) > time.monotonic()
 
     def _ask(self) -> list[tuple[int, int, Host]]:
         last: Exception | None = None
-        known = dict.fromkeys([*self._known, *self._address.hosts])
+        known = dict.fromkeys([*self.nodes_known.hosts, *self._address.hosts])
         for host in sorted(known, key=self._is_silent):
             connection = self.open(host)
             try:
@@ -234,13 +252,13 @@ class Cluster(_Opening):
                 slots = [_slot_range(row, host) for row in connection.read_response()]
             except (RedisError, OSError) as error:
                 last = error
-                self._silent[host] = time.monotonic() + SILENT_S
+                self.nodes_known.silent[host] = time.monotonic() + SILENT_S
                 continue
             finally:
                 connection.disconnect()
-            self._silent.pop(host, None)
+            self.nodes_known.silent.pop(host, None)
             if slots:
-                self._known = list({node for _, _, node in slots})
+                self.nodes_known.hosts = list({node for _, _, node in slots})
                 return slots
         raise ConnectionError(f"no node of the cluster answered CLUSTER SLOTS: {last}")
 

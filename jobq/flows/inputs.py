@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -19,6 +19,7 @@ from jobq.jobs.codec import FLOW_HEADER
 from jobq.jobs.context import Call
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import opened, seal_of, shown_text
+from jobq.queue.types import Lease
 
 #: Results of one read.
 PER_READ = 500
@@ -36,13 +37,26 @@ class FlowInputs:
     def __call__(self, call: Call) -> Call:
         """The call with its arguments filled in; other calls as they are.
 
-        Raises CodecError for a header or a result that can't be read, ResultNotStoredError if a result isn't there.
+        Raises CodecError for a header or a result that can't be read, ResultNotStoredError if a result isn't there,
+        UnavailableError if a node that has lost its part, or never had it, may have said so.
         """
         member = member_of(call.message.mid)
         if member is None or FLOW_HEADER not in call.headers:
             return call
         inputs = inputs_in(call.headers[FLOW_HEADER])
-        results = StepResults(self._client, member.flow)
+        try:
+            return self._filled(call, member.flow, inputs)
+        except ResultNotStoredError:
+            self._client.look_again()
+        try:
+            return self._filled(call, member.flow, inputs)
+        except ResultNotStoredError as error:
+            lease = Lease(call.message.mid, call.message.token)
+            queue_at(self._client, call.queue).check_lease(lease, str(error))
+            raise
+
+    def _filled(self, call: Call, flow: str, inputs: Sequence[FlowInput]) -> Call:
+        results = StepResults(self._client, flow)
         args, kwargs = deepcopy(call.args), deepcopy(call.kwargs)
         put_in(args, kwargs, [(one, results.of(one)) for one in inputs])
         return structs.replace(call, args=args, kwargs=kwargs)
@@ -58,6 +72,13 @@ class StepResults:
 
     def of(self, one: FlowInput) -> Any:
         """What an input takes from its step."""
+        if one.what in ("failures", "results"):
+            facts = self._step(one.step)
+            if not facts.sealed or facts.ended < facts.size:
+                # A member that takes them began once all had ended: this server doesn't know of it.
+                raise ResultNotStoredError(
+                    f"step {one.step} of flow {self.flow} has {facts.ended} ends of {facts.size} here"
+                )
         if one.what == "failures":
             return self.failures(one.step)
         if one.what == "results":

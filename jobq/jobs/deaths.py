@@ -9,14 +9,14 @@ import msgspec
 
 from jobq.jobs.codec import decode
 from jobq.jobs.signing import Seal, opened, shown_text
-from jobq.queue.types import DeadMessage
+from jobq.queue.types import DeadMessage, Lease
 
 #: What the content of such a message begins with: the script that makes a message dead writes it, in a queue where
 #: some job declares on_dead. It is never sealed. What it leads to is: the dead message.
 ON_DEAD = b'{"job":"jobq.on_dead","args":["'
 
-#: (queue, dead id) -> the dead message; None if it was revived, purged or evicted.
-FindDead = Callable[[str, str], DeadMessage | None]
+#: (queue, dead id, lease of the message that names it) -> the dead message; None if it was revived, purged or evicted.
+FindDead = Callable[[str, str, Lease], DeadMessage | None]
 
 
 class DeadCall(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ from jobq.jobs.middleware import Middlewares, around_run
 from jobq.jobs.registry import Registry
 from jobq.jobs.results import encode_result
 from jobq.jobs.signing import MARK, Seal, opened
-from jobq.queue.types import Ending, Message
+from jobq.queue.types import Ending, Lease, Message
 
 #: Peak memory only ever grows, so it isn't measured after each of a thousand short jobs.
 RSS_EVERY = 64
@@ -194,7 +194,8 @@ class Executor:
 
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
         """The call of a dead message's on_dead. The message is done if there is nothing to call."""
-        dead = self.find_dead and self.find_dead(queue, dead_id_in(message.content))
+        lease = Lease(message.mid, message.token)
+        dead = self.find_dead and self.find_dead(queue, dead_id_in(message.content), lease)
         if not dead:
             return self._unrunnable.nothing(message)
         try:
@@ -352,7 +353,13 @@ class Executor:
         try:
             return filled(call, self.worker, self.fill_inputs)
         except ResultNotStoredError as error:
-            return self._sealed(call, self.refuse(call.queue, call.message, str(error)))
+            # It may come back, as after a failover, so it is a failed attempt like others.
+            context = Context(
+                call, self._report, self._lease_deadline, self.worker, self.checkpoint, self.flow_of
+            )
+            return self._sealed(
+                call, self._failed(context, call, error, perf_counter_ns(), 0, None)
+            )
         except Exception as error:
             return self._sealed(call, self._unresolved(call.queue, call.message, error))
 

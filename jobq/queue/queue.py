@@ -501,6 +501,18 @@ class Queue:
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, _status)
 
+    def check_lease(self, lease: Lease, missing: str) -> None:
+        """Raise UnavailableError unless the server that answers now has handed this message out.
+
+        Then it has everything that was there before, and what is missing there is gone. A master that was replaced,
+        or a replica, may lack it.
+        """
+        token = self.client.command("HGET", keys.key(self.prefix, "tokens"), lease.mid)
+        if token != lease.token.encode():
+            raise UnavailableError(
+                f"the server that answers doesn't hold the lease of {lease.mid}, so it may lack more: {missing}"
+            )
+
     def content(self, mid: str) -> bytes | None:
         """The content of a live message; None if there is none."""
         found: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)

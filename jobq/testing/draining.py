@@ -32,7 +32,7 @@ from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
-from jobq.queue.types import DAY_S, DeadMessage, Ending, Message
+from jobq.queue.types import DAY_S, DeadMessage, Ending, Lease, Message
 from jobq.testing.clock import KitClock
 from jobq.testing.waiting import waiting
 
@@ -222,7 +222,7 @@ class Draining:
     def _queue(self, name: str) -> Queue:
         return Queue(name, self.client)
 
-    def _find_dead(self, queue: str, dead_id: str) -> DeadMessage | None:
+    def _find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
         found = self._queue(queue).admin.dead(mid=dead_id)
         return found[0] if found and found[0].dead_id == dead_id else None
 

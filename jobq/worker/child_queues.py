@@ -325,10 +325,14 @@ class ChildQueues:
         """Store what an attempt logged."""
         self._progress[queue].store_log(mid, attempt, text, keep_s)
 
-    def find_dead(self, queue: str, dead_id: str) -> DeadMessage | None:
-        """Return a dead message, or None if it isn't among the dead."""
-        found = self._progress[queue].admin.dead(mid=dead_id)
-        return found[0] if found and found[0].dead_id == dead_id else None
+    def find_dead(self, queue: str, dead_id: str, lease: Lease) -> DeadMessage | None:
+        """Return a dead message, or None if it isn't among the dead. lease: of the message that asks."""
+        asked = self._progress[queue]
+        found = asked.admin.dead(mid=dead_id)
+        if found and found[0].dead_id == dead_id:
+            return found[0]
+        asked.check_lease(lease, f"the dead message {dead_id}")
+        return None
 
     # Give back.
 

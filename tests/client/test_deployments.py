@@ -109,6 +109,23 @@ def test_repeated_enqueue_leaves_a_master_that_was_replaced_and_does_not_know(wa
     client.close()
 
 
+def test_all_clients_of_a_process_leave_a_replaced_master_with_the_first_of_them(watched):
+    first, second = made(watched.url, socket_timeout_s=1), made(watched.url)
+    second.command("GET", "k")
+    watched.master.process.send_signal(signal.SIGSTOP)
+    with watched.impatient():
+        wait_for(lambda: role(watched.replica) == "master", "no failover")
+    assert first.command("SET", "k", "v") == b"OK"
+    for node in watched.sentinels:  # they would demote it, and close its connections
+        node.process.send_signal(signal.SIGSTOP)
+    watched.master.process.send_signal(signal.SIGCONT)
+    # The old master answers, has no such key, and takes writes that will be lost.
+    assert second.command("GET", "k") == b"v"
+    assert watched.master.redis.get("k") is None
+    for client in (first, second):
+        client.close()
+
+
 @pytest.fixture(scope="module")
 def spread(server, tmp_path_factory):
     deployment = Spread(binary(server.kind), tmp_path_factory.mktemp("cluster"))

@@ -50,9 +50,9 @@ def test_results_of_steps_are_filled_in_before_the_run_of_a_member_alone(
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [(UnavailableError("away"), "snooze"), (CodecError("bad header"), "dead"),
-     (ResultNotStoredError("no result of step a"), "dead"), (ValueError("a bug"), "unknown")],
+     (ResultNotStoredError("no result of step a"), "retry"), (ValueError("a bug"), "unknown")],
 )  # fmt: skip
-def test_member_whose_results_cannot_be_read_waits_or_is_dead(
+def test_member_whose_results_cannot_be_read_waits_is_retried_or_dead(
     registry: Registry, message: Callable[..., Message], error: Exception, outcome: str
 ):
     target = job(name="work", registry=registry)(print)

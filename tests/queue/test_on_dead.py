@@ -43,7 +43,9 @@ def run(queue: Queue, registry: Registry) -> Callable[..., list[str]]:
 
     def work(jobs: Registry = registry) -> list[str]:
         runner = Executor(jobs)
-        runner.find_dead = lambda name, dead_id: next(iter(queue.admin.dead(mid=dead_id)), None)
+        runner.find_dead = lambda name, dead_id, lease: next(
+            iter(queue.admin.dead(mid=dead_id)), None
+        )
         outcomes = []
         while messages := queue.dequeue().messages:
             call = runner.resolve("low", messages[0])
