@@ -351,6 +351,22 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] == "jobq"
 
 
+class _EnabledLogger(logging.Logger):
+    """A logger that nothing disables: `dictConfig` and `fileConfig` disable all loggers that they don't name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "disabled":
+            super().__setattr__(name, value)
+
+
+def _keep_enabled() -> None:
+    """Enable jobq's loggers, and keep them so, also when a job sets up logging."""
+    for name, known in list(logging.root.manager.loggerDict.items()):
+        if name.partition(".")[0] == "jobq" and type(known) is logging.Logger:
+            known.disabled = False
+            known.__class__ = _EnabledLogger
+
+
 class Logging:
     """The handler of `jobq worker`: on the logger `jobq` while the application loads, then on the root logger."""
 
@@ -361,6 +377,7 @@ class Logging:
         self.handler.addFilter(self.fields)
         self.jobs = JobLog(self.handler, [self.fields])
         self.own = logging.getLogger("jobq")
+        _keep_enabled()
         self.own.setLevel(level.upper())
         self.own.addHandler(self.handler)
         # A handler that the application adds to the root would print every line twice.
@@ -369,6 +386,7 @@ class Logging:
     def settle(self) -> None:
         """After the application's modules have loaded: leave the log to their handlers, or else handle all loggers."""
         root = logging.getLogger()
+        _keep_enabled()
         self.own.removeHandler(self.handler)
         self.own.propagate = True
         if not root.handlers and not self.own.handlers:

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from jobq.worker.async_runner import AsyncRunner
 from jobq.worker.child import Child, ChildContext, Hooks, PoolPlan, Runner
 from jobq.worker.shared_state import Control, Phase, SharedSlots
 from jobq.worker.signals import Signals, die_with
+from jobq.worker.start_errors import tell
 from jobq.worker.sync_runner import SyncRunner
 
 
@@ -92,7 +94,7 @@ def _run(plan: PoolPlan, slots: SharedSlots, parent: int) -> int:
         child = Child(ChildContext(plan, slots, parent, signalled, signals))
     except Exception as error:
         home.only(error)
-        logger.exception("a child can't start")
+        tell(f"a child can't start:\n{traceback.format_exc()}")
         return exit_codes.CHILD_BOOT
     at_once = plan.settings.threads > 1 or any(job.is_async for job in plan.registry)
     runner: Runner = AsyncRunner(child) if at_once else SyncRunner(child)

@@ -20,11 +20,12 @@ from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
 from jobq.queue.outage import switch_off_buffers
 from jobq.queue.queue import Queue
-from jobq.worker import exit_codes, logger
+from jobq.worker import exit_codes
 from jobq.worker.child import Hooks, PoolPlan
 from jobq.worker.feeder import Source
 from jobq.worker.heartbeat import declared, warn_of_unserved
 from jobq.worker.queue_health import QueueHealth
+from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
 
 HANDLED = (
@@ -92,20 +93,19 @@ def _loaded(load: Callable[[], object], registry: Registry) -> bool:
     except ConfigError:
         raise
     except (Exception, SystemExit):
-        logger.error("the modules with jobs can't be loaded:\n%s", traceback.format_exc())
+        tell(f"the modules with jobs can't be loaded:\n{traceback.format_exc()}")
         return False
     threads = [thread for thread in threading.enumerate() if thread not in before]
     if threads:
         names = ", ".join(f"{thread.name} ({_origin(thread)})" for thread in threads)
-        logger.error(
-            "after loading, a thread still runs: %s; children are forked, and a fork copies no thread. "
-            "Start it in the job, or at first use",
-            names,
+        tell(
+            f"after loading, a thread still runs: {names}; children are forked, and a fork copies no thread. "
+            "Start it in the job, or at first use"
         )
         return False
     if not len(registry):
         # It would know none of its messages, and retry each one until it is dead.
-        logger.error("no job is registered; name the modules that hold jobs with --import")
+        tell("no job is registered; name the modules that hold jobs with --import")
         return False
     return True
 

@@ -51,6 +51,27 @@ def test_module_that_cannot_be_loaded_ends_the_worker(start, tmp_path, text, cod
     assert says in worker.log
 
 
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    "silence",
+    [
+        "logging.config.dictConfig({'version': 1})",
+        "logging.disable(logging.CRITICAL)",
+        "logging.config.dictConfig({'version': 1, 'loggers': {'jobq': {'handlers': [], 'level': 'CRITICAL'}}})",
+        "logging.basicConfig(filename=os.devnull)",
+    ],
+    ids=["disabled", "all", "jobq", "file"],
+)
+@pytest.mark.parametrize(("then", "says"), [("1 / 0", "ZeroDivisionError"), ("", "no job is regi")])
+def test_error_of_the_start_reaches_stderr_whatever_logging_does(
+    start, tmp_path, silence, then, says
+):
+    (tmp_path / "bad_jobs.py").write_text(f"import logging.config, os\n{silence}\n{then}\n")
+    worker = start(module="bad_jobs", env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert worker.wait() == 10
+    assert worker.log.count(says) == 1
+
+
 def test_missing_module_is_a_wrong_option(start):
     worker = start(module="no_such_jobs")
     assert worker.wait() == 2

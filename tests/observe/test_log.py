@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import logging.config
 import os
 import re
 import subprocess
@@ -89,7 +90,10 @@ def loggers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[logging.Logger, l
     """The root logger and jobq's, restored afterwards."""
     root, own = logging.getLogger(), logging.getLogger("jobq")
     state = [(one, one.handlers[:], one.level, one.propagate) for one in (root, own)]
+    known = {one for one in logging.root.manager.loggerDict.values() if type(one) is logging.Logger}
     yield root, own
+    for one in known:
+        one.__class__, one.disabled = logging.Logger, False
     for one, handlers, level, propagate in state:
         one.handlers[:], one.propagate = handlers, propagate
         one.setLevel(level)
@@ -119,6 +123,20 @@ def test_logging_gives_way_to_handlers_of_the_application(loggers: Any) -> None:
     logging.getLogger("jobq.worker").info("once")
     assert stream.getvalue() == "" and theirs.getvalue() == "once\n"
     assert own.handlers == [] and own.propagate
+
+
+def test_logging_set_up_by_the_application_or_by_a_job_leaves_jobq_its_log(loggers: Any) -> None:
+    loggers[0].handlers[:] = []
+    set_up = log.Logging("info")
+    set_up.handler.setStream(stream := io.StringIO())
+    logging.config.dictConfig({"version": 1})
+    logging.getLogger("jobq.worker").error("importing")
+    set_up.settle()
+    logging.getLogger("jobq.job").error("running")
+    logging.config.dictConfig({"version": 1})
+    logging.getLogger("jobq.job").error("after the job")
+    lines = [line.partition("ERROR   ")[2] for line in stream.getvalue().splitlines()]
+    assert lines == ["importing", "running", "after the job"]
 
 
 def call(
@@ -315,7 +333,6 @@ def add_handler(logger: str) -> Callable[[Any, pytest.MonkeyPatch, io.StringIO],
         (lambda set_up, *_: set_up.handler.setLevel("ERROR"), 0),
         (lambda _, patch, __: patch.setattr(log.logger, "filters", [silenced]), 0),
         (lambda _, patch, __: patch.setattr(log.logger, "propagate", False), 0),
-        (lambda _, patch, __: patch.setattr(log.logger, "disabled", True), 0),
         (lambda _, patch, __: patch.setattr(logging.Logger, "callHandlers", lambda *_: None), 0),
         (lambda _, patch, __: patch.setattr(logging, "_logRecordFactory", Marked), 1),
     ],
