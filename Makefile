@@ -9,7 +9,7 @@ FAULTS ?=
 CASES ?=
 BENCH_ARGS ?=
 # Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
-OTHERS ?= 3.11 3.12 3.13
+OTHERS ?= 3.11 3.12 3.13 3.14
 
 # Most long tests wait for a process that starts or ends, so two cores serve five processes.
 PROCESSES ?= 5
@@ -69,10 +69,9 @@ pipeline: $(VENV)/.spark ## the same with Spark: its history in a lake, 100,000 
 	$(BIN)/jobq demo --pipeline
 
 quick: $(VENV)/.tested ## the core on Valkey alone, about a minute: queue, client, jobs, worker, the explorer's mutants
-	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --server valkey --deselect $(DEPLOYED) $(QUICK) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --server first --deselect $(DEPLOYED) $(QUICK) $(PYTEST_ARGS)
 
 test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
-	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
 	@command -v sidekiq >/dev/null || echo "Ruby's sidekiq is not installed (apt-get install ruby-sidekiq): tests against it are not run"
 	@command -v npm >/dev/null || echo "node and npm are not installed: tests against Node's libraries are not run"
 	@# Five processes that start together would each compile every test.
@@ -84,7 +83,7 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS) || $(BIN)/python -m tests.again || failed="$$failed tests"; \
 	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
 
-test-pythons: $(VENV)/.tested ## what depends on the interpreter, on every other Python 3.11 to 3.13 that is on the path
+test-pythons: $(VENV)/.tested ## what depends on the interpreter, on every other Python 3.11 to 3.14 that is on the path
 	@failed=; here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	for version in $(OTHERS); do \
 		[ $$version = $$here ] && continue; \
@@ -101,8 +100,8 @@ test-pythons: $(VENV)/.tested ## what depends on the interpreter, on every other
 			touch $$venv/.tested || { failed="$$failed $$version"; continue; }; \
 		fi; \
 		rm -f .pytest_cache/v/cache/lastfailed; \
-		$$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile --server valkey \
-			--deselect $(DEPLOYED) $(INTERPRETED) || $$venv/bin/python -m tests.again --server valkey || \
+		$$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile --server first \
+			--deselect $(DEPLOYED) $(INTERPRETED) || $$venv/bin/python -m tests.again --server first || \
 			failed="$$failed $$version"; \
 	done; \
 	[ -z "$$failed" ] || { echo "make test-pythons: failed:$$failed" >&2; exit 1; }

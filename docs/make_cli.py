@@ -41,6 +41,7 @@ These variables have no option:
 | `JOBQ_EMBEDDED` | 0 forbids the embedded server; 1 uses it without a warning and under pytest |
 | `JOBQ_DATA` | where the embedded server keeps its data |
 | `JOBQ_EMBEDDED_IDLE` | how long the embedded server runs without clients, 10m |
+| `JOBQ_SERVER` | the program to start as the embedded server or for tests; by default `valkey-server` or `redis-server` on the `PATH`, or the extra `embedded` |
 | `JOBQ_FUNCTIONS` | 1 calls the functions that `jobq functions load` loaded |
 | `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID`, `JOBQ_CODEC_ACCEPT_PLAIN` | [signed and encrypted calls](../guides/security.md) |
 | `JOBQ_DURABILITY`, `JOBQ_DURABLE_WITHIN` | [what must hold before an enqueue returns](../guides/durability.md) |

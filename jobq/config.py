@@ -338,6 +338,12 @@ def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
     return bool(int(text)) if text else None
 
 
+def server_program_from_env(environ: Mapping[str, str] | None = None) -> str | None:
+    """JOBQ_SERVER: the server program that jobq starts, by its path or its name on the PATH; None when it isn't set."""
+    env = os.environ if environ is None else environ
+    return env.get("JOBQ_SERVER") or None
+
+
 def servers_of_tests(environ: Mapping[str, str] | None = None) -> list[str] | None:
     """JOBQ_TEST_SERVERS: the only URLs that may be connected to, `*` for any; None outside tests."""
     env = os.environ if environ is None else environ

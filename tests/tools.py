@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from jobq.embedded.program import Program, usable
+from jobq.errors import EmbeddedError
 from tests import scheduling
 
 FAKETIME = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
@@ -32,12 +34,24 @@ def program(name: str) -> Callable[[], str | None]:
     return lambda: shutil.which(name)
 
 
+def server_of(kind: str) -> Program | None:
+    """The server program of this kind that jobq itself would start; None where there is none."""
+    try:
+        return next((found for found in usable() if found.kind.lower() == kind), None)
+    except EmbeddedError:
+        return None
+
+
+def server(kind: str) -> str | None:
+    """The path of the server program of this kind."""
+    found = server_of(kind)
+    return found and found.path
+
+
 FINDING: dict[str, Callable[[], str | None]] = {
     "libfaketime": libfaketime,
-    **{
-        name: program(name)
-        for name in ("gcc", "node", "npm", "promtool", "redis-cli", "redis-server")
-    },
+    "redis-server": lambda: server("redis"),
+    **{name: program(name) for name in ("gcc", "node", "npm", "promtool", "redis-cli")},
 }
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from jobq.chaos.workers import START_S, ChaosTimeoutError, wait_until
 from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
-from jobq.embedded.process import program
+from jobq.embedded.program import program
 from jobq.errors import ConfigError, JobqError, masked
 
 SCAN = 1000

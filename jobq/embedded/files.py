@@ -16,7 +16,7 @@ from jobq.trust import project, user_name
 FOLDER = ".jobq"
 SOCKET_BYTES = 100
 _NAMES = {
-    ".gitignore", "lock", "server.lock", "watch.lock", "server.log", "server.pid", "socket",
+    ".gitignore", "lock", "server.lock", "watch.lock", "server.log", "server.pid", "socket", "program",
     "appendonlydir", "dump.rdb",
 }  # fmt: skip
 logger = logging.getLogger("jobq.server")
@@ -57,6 +57,11 @@ class ServerFiles(NamedTuple):
     def known_socket(self) -> Path:
         """Holds the socket of the server that was started last: others may use another runtime folder."""
         return self.data / "socket"
+
+    @property
+    def known_program(self) -> Path:
+        """Holds the path of the server program that was started last."""
+        return self.data / "program"
 
 
 def data_folder(given: str | None, working: Path) -> Path:
@@ -168,6 +173,15 @@ def is_own_socket(path: Path) -> bool:
 def opened(path: Path, flags: int) -> int:
     """Open a file of the embedded server: never what a link leads to, and readable by you alone."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def noted(path: Path) -> str | None:
+    """A path that an earlier process wrote to a file of the embedded server; None if there is none."""
+    try:
+        with open(opened(path, os.O_RDONLY), "rb") as file:
+            return os.fsdecode(file.read())
+    except FileNotFoundError:
+        return None
 
 
 def write(path: Path, content: bytes) -> None:

