@@ -191,7 +191,7 @@ def _limits(session: Session, repairs: bool, yes: bool) -> int:
     try:
         found = list(limit_damage(session.client))
     except ScriptError as error:
-        session.note(f"limits aren't checked: {error}")
+        session.problem("limits", error)
         return 0
     except UnavailableError as error:
         session.problem("limits", error)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.client.numbered_calls import error_code
 from jobq.client.pipelining import commands, run_each
-from jobq.errors import BadRecordError, JobqError
+from jobq.errors import BadRecordError, JobqError, UnavailableError
 from jobq.events import decode
 from jobq.flows.entries import in_calls
 from jobq.flows.identity import member_of
@@ -144,9 +145,15 @@ def _newest(queue: Queue, since_ms: int) -> Iterator[Any]:
 
 
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
-    """The stored results of members; those that are gone were taken to the flow before."""
+    """The stored results of members; those that are gone were taken to the flow before.
+
+    A key of another type is damage, and no result. Any other error says nothing of the result.
+    """
     if not mids:
         return {}
     asked = [("LINDEX", queue.result_key(mid), 0) for mid in mids]
     found = commands(queue.client, queue.wake_key, asked, keep_errors=True)
+    for raw in found:
+        if isinstance(raw, Exception) and error_code(raw) != "WRONGTYPE":
+            raise UnavailableError(f"results of queue {queue.name} can't be read: {raw}") from raw
     return {mid: raw for mid, raw in zip(mids, found, strict=True) if isinstance(raw, bytes)}

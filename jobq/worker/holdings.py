@@ -9,7 +9,9 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable
 from enum import IntEnum
+from itertools import groupby
 from multiprocessing import get_context
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -182,13 +184,7 @@ class Keeping:
             for (holdings, one), ok in zip(held, kept, strict=True):
                 if ok is not None:
                     holdings.confirm([one], HoldingState.HELD if ok else HoldingState.LOST)
-            # One that was given back while it was renewed may have been taken again.
-            now = {
-                one.entry
-                for holdings in {id(holdings): holdings for holdings, _ in held}.values()
-                for one in holdings.snapshot() or ()
-            }
-            self._gone += [entry for entry in entries if entry not in now]
+            self._gone += _given_back_since(held)
         self.leave()
 
     def _held(self, slots: SharedSlots, holdings: SharedHoldings) -> list[Holding]:
@@ -202,3 +198,17 @@ class Keeping:
         holdings.confirm(over, HoldingState.FREE)
         self._gone += [one.entry for one in over]
         return [one for one in noted if one.owner in owners and one.state != HoldingState.NOTED]
+
+
+def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[bytes]:
+    """What was given back while it was renewed: that may have taken it again.
+
+    Of a child whose memory can't be read now, nothing: it may hold everything still, and renews it no more if not.
+    """
+    gone: list[bytes] = []
+    for holdings, some in groupby(held, key=itemgetter(0)):
+        noted = holdings.snapshot()
+        if noted is not None:
+            now = {one.entry for one in noted}
+            gone += [one.entry for _, one in some if one.entry not in now]
+    return gone

@@ -39,13 +39,17 @@ class Leases:
         if self._taken or self._claimed:
             self.release_taken(ask)
         by_queue: dict[int, list[tuple[PoolMember, HeldMessage]]] = {}
+        all_read = True
         for member in members:
-            for held in (member.slots.snapshot() if member.pid else None) or ():
+            noted = member.slots.snapshot() if member.pid else []
+            # The child is in the middle of a change: what it holds is renewed with the next call, which comes soon.
+            all_read = all_read and noted is not None
+            for held in noted or ():
                 by_queue.setdefault(held.queue, []).append((member, held))
         outcomes = [
             ask(index, partial(self._renew_queue, index, mine)) for index, mine in by_queue.items()
         ]
-        return all(outcomes)
+        return all_read and all(outcomes)
 
     def _renew_queue(self, index: int, mine: list[tuple[PoolMember, HeldMessage]]) -> None:
         deadline = lease_deadline(boot_ns(), self._settings.lease_s)

@@ -62,17 +62,21 @@ class MemoryKills:
         self._events = events or _own_events()
         self._known = self._count()
 
-    def _count(self) -> int:
+    def _count(self) -> int | None:
+        """How many so far; None if that can't be read."""
         try:
             lines = self._events.read_text().splitlines()
             return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
         except (OSError, ValueError, IndexError):
-            return 0
+            return None
 
     def more(self) -> bool:
         """Whether there was another kill since the last call."""
-        before, self._known = self._known, self._count()
-        return self._known > before
+        before, now = self._known, self._count()
+        if now is None:
+            return False
+        self._known = now
+        return before is not None and now > before
 
 
 def _own_events() -> Path:

@@ -254,6 +254,21 @@ def test_a_step_that_was_sent_by_a_drainer_that_died_is_not_sent_again(
     assert flowing.facts(F).state == "done"
 
 
+def test_result_that_cannot_be_read_is_not_a_missing_one(flowing: Flowing, redis: Any):
+    flowing.start(F, step("a"))
+    flowing.drain()
+    low = flowing.queues["low"]
+    [held] = low.dequeue().messages
+    low.finish([Ending(mid=held.mid, token=held.token, result=b'{"ok":1}', result_ttl=60)])
+    redis.execute_command("ACL", "SETUSER", "default", "-lindex")
+    with pytest.raises(UnavailableError, match=r"results of queue low can't be read: .*lindex"):
+        flowing.drain()
+    redis.execute_command("ACL", "SETUSER", "default", "+lindex")
+    redis.delete("jobq:{low}:flow-claim")
+    flowing.drain()
+    assert FlowStore(flowing.client, F).results(["a:0"]) == {"a:0": b'{"ok":1}'}
+
+
 def _dying(*_: Any, **__: Any) -> None:
     raise ZeroDivisionError
 

@@ -130,3 +130,16 @@ def test_a_child_that_stopped_in_the_midst_of_a_change_is_passed_over(keeper, ke
     holdings._lock.release()
     assert keeper.renewed == []
     assert not holdings.is_empty
+
+
+def test_what_cannot_be_read_after_a_renewal_is_not_given_back(keeper, keeping, child):
+    _, holdings = child
+    holdings.keep(holdings.note("t", b"held"))
+    # The child is amid a change when the supervisor looks again.
+    keeper.meanwhile = holdings._lock.acquire
+    keeping.renew([child])
+    assert (keeper.renewed, keeper.left) == ([b"held"], [])
+    holdings._lock.release()
+    keeper.meanwhile = lambda: None
+    keeping.renew([child])
+    assert (keeper.renewed, keeper.left) == ([b"held", b"held"], [])

@@ -8,7 +8,7 @@ import pytest
 from freezegun import freeze_time
 
 from jobq.config import WorkerSettings
-from jobq.worker.recycle import Recycling, resident_bytes
+from jobq.worker.recycle import MemoryKills, Recycling, resident_bytes
 
 
 def recycling(**settings):
@@ -48,3 +48,16 @@ def test_child_leaves_over_its_memory(limit, leaves):
 
 def test_memory_of_this_process_is_that_of_an_interpreter():
     assert 5 << 20 < resident_bytes() < 4 << 30
+
+
+def test_kills_that_could_not_be_counted_before_are_not_new_ones(tmp_path):
+    events = tmp_path / "memory.events"
+    kills = MemoryKills(events)
+    events.write_text("oom_kill 5\n")
+    assert not kills.more()
+    events.unlink()
+    assert not kills.more()
+    events.write_text("oom_kill 5\n")
+    assert not kills.more()
+    events.write_text("oom_kill 6\n")
+    assert kills.more()

@@ -403,7 +403,10 @@ def _known_by(request: Request, name: str) -> tuple[int, int] | None:
         names = presence.job_names(client, (one.jobs for one in live))
     except JobqError:
         return None
-    return sum(name in (names.get(one.jobs) or ()) for one in live), len(live)
+    known = [names.get(one.jobs) for one in live]
+    if None in known:
+        return None
+    return sum(name in jobs for jobs in known if jobs is not None), len(live)
 
 
 def _traceback(request: Request, newest: Sequence[RunRow]) -> str:
