@@ -11,8 +11,10 @@ BENCH_ARGS ?=
 # Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
 OTHERS ?= 3.11 3.12 3.13 3.14
 
-# Most long tests wait for a process that starts or ends, so two cores serve five processes.
-PROCESSES ?= 5
+# Most long tests wait for a process that starts or ends, so two cores serve four processes.
+PROCESSES ?= 4
+# REST=1: `make test-all` leaves out what passed in this checkout before.
+REST ?=
 
 # The core: what most changes touch.
 QUICK = tests/client tests/queue tests/jobs tests/worker tests/lifecycle/test_child_death.py tests/lifecycle/test_stopping.py \
@@ -23,14 +25,13 @@ INTERPRETED = tests/client tests/jobs tests/worker tests/observe tests/queue/tes
 # These need a Cluster or Sentinel, and no other Python tries them.
 DEPLOYED = tests/client/test_deployments.py
 
-# Tests start Python about two thousand times: what it compiles is kept.
-unexport PYTHONDONTWRITEBYTECODE
+, := ,
 
 # `make -n` runs every line that names $(MAKE) itself: parts that follow it in one line would run too.
 SELF = $(MAKE) --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline quick test test-pythons check pictures vendor lock docs bench chaos soak release clean
+.PHONY: help demo pipeline quick test test-spark test-all test-pythons check pictures vendor lock docs bench chaos soak release clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,25 +43,31 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install -q --upgrade pip
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q -e '.[all]'
-	@touch $@
+	@$(call installed,-e '.[all]',jobq)
+
+# Each target installs what it runs, and says how long that took.
+installed = began=$$(date +%s); $(BIN)/python -m pip install -q $(1) || exit 1; \
+	touch $@; echo "installed what $(2) needs in $$(( $$(date +%s) - began )) s"
 
 $(VENV)/.spark: pyproject.toml $(VENV)/.installed
 	@echo "Spark and what it needs take 1.1 GB; the first time takes minutes"
-	$(BIN)/python -m pip install -q -e '.[all,spark]'
-	@touch $@
+	@$(call installed,-e '.[all$(,)spark]',Spark)
 
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed
-	$(BIN)/python -m pip install -q --group test
-	@touch $@
+	@$(call installed,--group test,make test)
 
-$(VENV)/.checked: pyproject.toml $(VENV)/.tested
-	$(BIN)/python -m pip install -q --group check --group docs
-	@touch $@
+$(VENV)/.tested-spark: pyproject.toml $(VENV)/.tested
+	@echo "Spark and what it needs take 1.1 GB; the first time takes minutes"
+	@$(call installed,--group spark,make test-spark)
+
+$(VENV)/.tested-all: pyproject.toml $(VENV)/.tested-spark
+	@$(call installed,--group all,make test-all)
+
+$(VENV)/.checked: pyproject.toml $(VENV)/.tested-spark
+	@$(call installed,--group check --group docs,make check)
 
 $(VENV)/.released: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --group release
-	@touch $@
+	@$(call installed,--group release,make release)
 
 demo: $(VENV)/.installed ## see it work: thousands of real files, one child killed in the middle
 	$(BIN)/jobq demo
@@ -71,17 +78,22 @@ pipeline: $(VENV)/.spark ## the same with Spark: its history in a lake, 100,000 
 quick: $(VENV)/.tested ## the core on Valkey alone, about a minute: queue, client, jobs, worker, the explorer's mutants
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --server first --deselect $(DEPLOYED) $(QUICK) $(PYTEST_ARGS)
 
-test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
+test: $(VENV)/.tested ## every promise, on a real Valkey: about eight minutes; two targets more run the rest
+	@$(BIN)/python -m tests.run "make test" --part test --server first -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
+
+test-spark: $(VENV)/.tested-spark ## the promises of Spark, in one session: about four minutes, once 1.1 GB are installed
+	@$(BIN)/python -m tests.pipeline.archive
+	@$(BIN)/python -m tests.run "make test-spark" --part spark --server first -p no:xdist tests/pipeline $(PYTEST_ARGS)
+
+test-all: $(VENV)/.tested-all ## all tests: Redis too, other Pythons, long ones, all of Spark, browser, peers; REST=1: but what passed before
 	@command -v sidekiq >/dev/null || echo "Ruby's sidekiq is not installed (apt-get install ruby-sidekiq): tests against it are not run"
 	@command -v npm >/dev/null || echo "node and npm are not installed: tests against Node's libraries are not run"
-	@# Five processes that start together would each compile every test.
-	@printf '%s\n' tests/*/ | xargs -P 2 -n 12 $(BIN)/python -m pytest -q -p no:xdist --collect-only >/dev/null || :
-	@# Every part runs, whatever the ones before it found; the end says which failed. The main part starts Spark often.
-	@failed=; $(BIN)/python -m tests.pipeline.archive & \
-	$(SELF) test-pythons || failed="$$failed test-pythons"; \
+	@# Every part runs, whatever the ones before it found; the end says which failed.
+	@failed=; $(BIN)/python -m tests.pipeline.archive; \
 	rm -f .pytest_cache/v/cache/lastfailed; \
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS) || $(BIN)/python -m tests.again || failed="$$failed tests"; \
-	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
+	$(BIN)/python -m tests.run "make test-all" -n $(PROCESSES) --dist loadfile $(if $(REST),--rest) $(PYTEST_ARGS) || $(BIN)/python -m tests.again || failed="$$failed tests"; \
+	$(SELF) test-pythons || failed="$$failed test-pythons"; \
+	[ -z "$$failed" ] || { echo "make test-all: failed:$$failed" >&2; exit 1; }
 
 test-pythons: $(VENV)/.tested ## what depends on the interpreter, on every other Python 3.11 to 3.14 that is on the path
 	@failed=; here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
@@ -116,7 +128,7 @@ check: $(VENV)/.checked ## ruff, mypy, pyright, bandit, pip-audit, layers, Lua h
 	$(BIN)/python -m pytest -q -p no:xdist tests/test_layers.py tests/test_lua_headers.py tests/test_house.py tests/test_shape.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-pictures: $(VENV)/.tested ## make the pictures of the dashboard that the documentation shows
+pictures: $(VENV)/.tested-all ## make the pictures of the dashboard that the documentation shows
 	$(BIN)/python docs/make_pictures.py
 
 vendor: $(VENV)/.installed ## fetch the JavaScript of others again, and compare it with vendor.toml
@@ -132,7 +144,7 @@ release: $(VENV)/.released ## build wheel and sdist twice, check them, run the w
 docs: $(VENV)/.checked ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
 
-bench: $(VENV)/.tested ## beside nine peers, about 20 minutes; CASES="drain2 cpu" for some, BENCH_ARGS="--only own --runs 3"
+bench: $(VENV)/.tested-all ## beside nine peers, about 20 minutes; CASES="drain2 cpu" for some, BENCH_ARGS="--only own --runs 3"
 	$(BIN)/python -m bench $(BENCH_ARGS) $(CASES)
 	$(BIN)/python -m bench --report
 
@@ -147,7 +159,7 @@ chaos: $(VENV)/.tested ## every fault, with a ledger, and the long forms of its 
 		--ignore tests/chaos/test_shard_gone.py || broken=1; fi; \
 	exit $$broken
 
-soak: $(VENV)/.tested ## what make test has in short form, at full size: make chaos, and the explorer with one enqueue more, for a night
+soak: $(VENV)/.tested-all ## what make test-all has in short form, at full size: make chaos, and the explorer with one enqueue more, for a night
 	@failed=; \
 	$(SELF) chaos || failed="$$failed chaos"; \
 	JOBQ_MODEL=large JOBQ_LIMITS=large $(BIN)/python -m pytest tests/model tests/limits -n 2 --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests/model"; \

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,11 +23,18 @@ from jobq.client.connection import Client, connect, set_default_client
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, server_program_from_env
 from jobq.queue.queue import Queue
-from tests import tools
+from tests import parts, tools, warm
 
 pytest_configure = tools.pytest_configure
+pytest_make_collect_report = tools.pytest_make_collect_report
 pytest_collection_modifyitems = tools.pytest_collection_modifyitems
 pytest_runtest_setup = tools.pytest_runtest_setup
+
+# Whoever starts tests, what Python compiles is kept: they start it about two thousand times.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# Until all tests are collected, nothing is to be freed.
+gc.disable()
 
 # Files that tests write must not be open to a group, whatever the caller's umask: jobq wouldn't read them.
 os.umask(0o022)
@@ -39,6 +48,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
         ]
     )
 )
+
+warm.install()
 
 # A machine that does something else besides makes no test fail.
 hypothesis.settings.register_profile(
@@ -64,6 +75,7 @@ def binary(kind: str) -> str | None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parts.pytest_addoption(parser)
     parser.addoption("--server", choices=["valkey", "redis", "both", "first"], default="both")
     parser.addoption("--renew-pictures", action="store_true", help="take tests/web/pictures anew")
 
@@ -81,6 +93,13 @@ def kinds(config: pytest.Config) -> list[str]:
             "or JOBQ_SERVER names another"
         )
     return there
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but not in what lasts as long as the run."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +15,12 @@ import pytest
 
 from jobq.embedded.program import Program, usable
 from jobq.errors import EmbeddedError
-from tests import scheduling
+from tests import leftovers, scheduling, warm
+from tests.costs import Costs
+from tests.parts import Parts
 
+#: Packages that `make test` does without.
+INSTALLED_LATER = ("duckdb", "moto", "pandas", "playwright", "polars", "pyspark")
 FAKETIME = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
 
 
@@ -73,7 +77,7 @@ def not_run(why: str, *, packaged: bool = True) -> NoReturn:
 
 
 def library(name: str) -> Any:
-    """A module of a package that `make test` installs; without it not run, or failed as `not_run` says."""
+    """A module of a package that `make test-all` installs; without it not run, or failed as `not_run` says."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -85,8 +89,24 @@ def library(name: str) -> Any:
     pytest.skip(why, allow_module_level=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Skip a file that imports a package which only `make test-spark` or `make test-all` installs."""
+    report = yield
+    error = report.call.excinfo and report.call.excinfo.value.__cause__
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package in INSTALLED_LATER and not required():
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), None, f"not run: needs the package {package}")
+    return report
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(scheduling, "scheduling")
+    config.pluginmanager.register(Costs(), "costs")
+    config.pluginmanager.register(Parts(config), "parts")
+    if not hasattr(config, "workerinput"):
+        leftovers.guarded()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # Of a run in the background of a shell, the processes that tests start would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,6 +121,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    warm.warm.enabled = item.get_closest_marker("real_process") is None
     for reason in unmet(item):
         pytest.fail(reason, pytrace=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,6 +40,8 @@ with asyncio.Runner() as runner:
         print("\0", flush=True)
 """
 
+#: What a shell alone understands.
+SHELL = re.compile(r"[\n|&;<>$`*?(){}~]")
 
 #: Commands that go on until Ctrl-C, and what they write once they serve.
 SERVERS = {
@@ -105,6 +108,18 @@ def _pattern(line: str) -> str:
     return "".join([*pieces, re.escape(line.strip()[end:])])
 
 
+def _words(commands: str) -> list[str]:
+    """Return the arguments of one plain command of Python or jobq, else those of a shell with the commands."""
+    words = shlex.split(commands, comments=True) if not SHELL.search(commands) else []
+    if words[:1] == ["exec"]:
+        words = words[1:]
+    bin_folder = Path(sys.executable).parent
+    programs = {"jobq": str(bin_folder / "jobq"), "python": sys.executable}
+    if words and words[0] in programs:
+        return [programs[words[0]], *words[1:]]
+    return ["bash", "-e", "-c", commands]
+
+
 class Shell:
     """A working folder, and terminals in it."""
 
@@ -143,7 +158,7 @@ class Shell:
         """Commands of another terminal."""
         with (self.folder / "output").open("a") as output:
             process = subprocess.Popen(
-                ["bash", "-e", "-c", commands], cwd=self.here, env=self.env, text=True,
+                _words(commands), cwd=self.here, env=self.env, text=True,
                 stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         self._running.append(process)

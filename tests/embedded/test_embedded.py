@@ -309,6 +309,7 @@ def test_server_stays_when_clients_come_and_go_between_two_looks(settings):
     until(lambda: gone(found.pid))
 
 
+@pytest.mark.real_process
 def test_another_watcher_comes_when_the_first_was_killed(settings):
     soon = replace(settings, embedded_idle_s=3)
     embedded.start_or_join(settings)

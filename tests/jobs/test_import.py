@@ -14,6 +14,8 @@ import jobq
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.real_process
+
 #: Everything of jobq that `import jobq` loads.
 LOADED = [
     "jobq", "jobq.client", "jobq.client.runtime", "jobq.config", "jobq.durations", "jobq.errors", "jobq.extras",

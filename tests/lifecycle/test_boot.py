@@ -10,6 +10,9 @@ import pytest
 
 from .conftest import ROOT
 
+#: Of this folder, these workers are started as users start them.
+pytestmark = pytest.mark.real_process
+
 THREAD = """
 import threading
 threading.Thread(target=threading.Event().wait, name="poller", daemon=True).start()

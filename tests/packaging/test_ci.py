@@ -27,9 +27,11 @@ TOOLS = (
     "chromium",
     "systemd-analyze",
 )
+#: What it makes, in this order.
+PARTS = [["test"], ["test-spark"], ["REST=1", "test-all"], ["check"]]
 STUB = """#!/bin/sh
 echo "$(basename "$0") $* | $PWD | $JOBQ_REQUIRE_TOOLS" >> "$RAN"
-case "$(basename "$0") $*" in *"$FAILING"*) exit 1;; esac
+case "$(basename "$0") $* |" in *"$FAILING"*) exit 1;; esac
 """
 
 
@@ -98,11 +100,13 @@ def test_ci_makes_test_before_any_other_target_in_a_clone_of_its_own(machine: Ma
     done, ran = machine.run()
 
     assert done.returncode == 0, done.stderr
-    (first, folder), (second, again) = places(ran, "make")
-    assert first.endswith(" test") and second.endswith(" check")
-    assert folder == again != machine.checkout
+    made = places(ran, "make")
+    assert [words.split()[2:] for words, _ in made] == PARTS
+    [folder] = {folder for _, folder in made}
+    assert folder != machine.checkout
     assert folder.parent.parent == machine.temporary
-    assert all(line.endswith("| 1") for line in ran if line.startswith("make"))
+    required = [line.endswith("| 1") for line in ran if line.startswith("make")]
+    assert required == [False, False, True, True]
 
 
 def test_ci_installs_node_packages_where_the_tests_run(machine: Machine):
@@ -117,7 +121,7 @@ def test_ci_installs_node_packages_where_the_tests_run(machine: Machine):
     assert len(re.findall(r"(?:^| )(?:rsmq|node-resque)@\d", installed)) == 2, installed
     # They are there before the tests begin.
     assert [line.split()[0] for line in ran if line.startswith(("npm", "make"))] == [
-        "npm", "npm", "make", "make",
+        "npm", "npm", *("make" for _ in PARTS),
     ]  # fmt: skip
 
 
@@ -129,11 +133,12 @@ def test_ci_leaves_nothing_behind(machine: Machine):
     assert list(machine.temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("target", ["test", "check"])
-def test_ci_makes_both_targets_and_fails_when_one_fails(machine: Machine, target: str):
-    done, ran = machine.run(failing=f"PYTHON=python3 {target}")
+@pytest.mark.parametrize("target", ["test", "test-all"])
+def test_ci_makes_every_target_and_fails_when_one_fails(machine: Machine, target: str):
+    rest = "REST=1 " if target == "test-all" else ""
+    done, ran = machine.run(failing=f"PYTHON=python3 {rest}{target} |")
 
-    assert [words.split()[-1] for words, _ in places(ran, "make")] == ["test", "check"]
+    assert [words.split()[2:] for words, _ in places(ran, "make")] == PARTS
     assert done.returncode != 0
     assert f".ci/run: failed: {target}\n" in done.stderr
 
@@ -157,4 +162,4 @@ def test_ci_clones_a_shallow_checkout_too(machine: Machine, tmp_path: Path):
     done, ran = machine.run()
 
     assert done.returncode == 0, done.stderr
-    assert len(places(ran, "make")) == 2
+    assert len(places(ran, "make")) == len(PARTS)

@@ -116,8 +116,8 @@ def imported() -> dict[str, Path]:
     }
 
 
-def test_make_test_installs_every_package_that_a_test_imports():
-    needed = required("test")
+def test_make_test_all_installs_every_package_that_a_test_imports():
+    needed = required("all")
     needed |= {re.match(r"[\w-]+", one)[0] for one in PROJECT["project"]["dependencies"]}
     there, homes = brought(needed), metadata.packages_distributions()
     lacking = {
@@ -134,7 +134,7 @@ case "$*" in
 *"%d.%d"*) echo 3.11;;
 *$FAILING*) exit 1;;
 # What failed fails again, alone.
-*"-m tests.again"*) case "$FAILING" in pytest*) exit 1;; esac;;
+*"-m tests.again"*) case "$FAILING" in pytest*|tests.run*) exit 1;; esac;;
 esac
 """
 
@@ -145,7 +145,7 @@ def environment(place: Path) -> None:
     for name in ("bin/python", "bin/jobq"):
         (place / name).write_text(STUB)
         (place / name).chmod(0o755)
-    for name in (".installed", ".tested"):
+    for name in (".installed", ".tested", ".tested-spark", ".tested-all"):
         (place / name).touch()
 
 
@@ -169,7 +169,7 @@ def test_every_file_that_the_makefile_names_is_there(name: str):
     assert named.split() and all((ROOT / path).exists() for path in named.split()), named
 
 
-PARTS = {"test-pythons": "pytest -q -n", "tests": "pytest -n"}
+PARTS = {"test-pythons": "pytest -q -n", "tests": "tests.run make test-all -n"}
 
 
 def with_another_python(place: Path) -> Path:
@@ -181,16 +181,18 @@ def with_another_python(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_make_test_runs_every_part_and_fails_at_the_end_when_one_fails(part: str, tmp_path: Path):
-    done, ran = made("test", PARTS[part], with_another_python(tmp_path), "3.12")
+def test_make_test_all_runs_every_part_and_fails_at_the_end_when_one_fails(
+    part: str, tmp_path: Path
+):
+    done, ran = made("test-all", PARTS[part], with_another_python(tmp_path), "3.12")
 
     assert all(called in ran for called in PARTS.values()), ran
     assert done.returncode != 0
-    assert f"make test: failed: {part}\n" in done.stderr
+    assert f"make test-all: failed: {part}\n" in done.stderr
 
 
-def test_make_test_succeeds_when_no_part_fails(tmp_path: Path):
-    done, ran = made("test", "no such part", with_another_python(tmp_path), "3.12")
+def test_make_test_all_succeeds_when_no_part_fails(tmp_path: Path):
+    done, ran = made("test-all", "no such part", with_another_python(tmp_path), "3.12")
 
     assert all(called in ran for called in PARTS.values()), ran
     assert done.returncode == 0, done.stderr
@@ -206,6 +208,17 @@ def test_make_soak_runs_every_part_and_fails_at_the_end_when_one_fails(
     assert "pytest tests/model" in ran
     assert done.returncode != 0
     assert f"make soak: failed: {named}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("test", "--part test --server first"), ("test-spark", "--part spark --server first")],
+)
+def test_target_fails_when_its_tests_do(target: str, options: str, tmp_path: Path):
+    done, ran = made(target, "tests.run", tmp_path)
+
+    assert f"-m tests.run make {target} {options}" in ran
+    assert done.returncode != 0
 
 
 def test_make_test_pythons_tries_the_next_python_when_one_fails(tmp_path: Path):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 
+from jobq.cli.app import app
 from jobq.client.connection import Client
 from jobq.pipeline.sessions import FAST
 from jobq.queue.queue import Queue
@@ -27,13 +31,27 @@ INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+IMPORTS_SPARK = re.compile(
+    r"^(?:from|import) pyspark|library\(\"(?:pyspark|pandas|moto)|report\.reference", re.MULTILINE
+)
 SOAK = "soak" in (os.environ.get("JOBQ_PIPELINE"), os.environ.get("JOBQ_LAKE"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(LIMIT_S))
+        if item.path.is_relative_to(HERE):
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(LIMIT_S))
+            if imports_spark(item.path):
+                item.add_marker("spark")
+
+
+@cache
+def imports_spark(path: Path) -> bool:
+    """Return whether a file of tests needs what `make test-spark` installs, if only for its types."""
+    return path.parent.name in ("reading", "writing") or bool(
+        IMPORTS_SPARK.search(path.read_text())
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -117,3 +135,19 @@ def valkey_client(valkey_redis: Any, valkey: Server) -> Iterator[Client]:
 def valkey_queue(valkey_client: Client) -> Queue:
     """The queue `low` on Valkey."""
     return Queue("low", valkey_client)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
+    """parsed(["lake", "ingest", "--once"]): refuses what the command line would refuse."""
+    monkeypatch.setenv("JOBQ_LAKE", "lake")
+
+    def parse(words: list[str]) -> None:
+        context, command = click.Context(app, **app.context_settings), app
+        while isinstance(command, click.Group):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None
+            command, context = found, click.Context(found, parent=context)
+        command.make_context(command.name, words)
+
+    return parse

@@ -33,6 +33,7 @@ def parts(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_demo_ends_with_checked_figures_and_leaves_nothing_but_the_page(
     valkey_client, valkey_redis, tmp_path
@@ -94,6 +95,7 @@ def test_missing_extra_is_told_before_anything_begins(parts, tmp_path, monkeypat
         pipeline.judged(tmp_path / "page.html")
 
 
+@pytest.mark.spark
 def test_page_that_cannot_be_written_is_told_before_anything_begins(parts, tmp_path):
     _, pipeline, _ = parts
     pipeline.judged(tmp_path / "page.html")

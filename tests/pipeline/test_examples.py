@@ -10,14 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pyspark
 import pytest
 from deltalake import DeltaTable
 
 from examples.spark import delta
 from examples.spark.cluster import SMALL, cluster
-from jobq.cli.app import app
 from jobq.pipeline.environment import spark_variables
 from tests.pipeline.archive import java_options
 
@@ -130,19 +128,3 @@ def test_crontab_has_commands_that_jobq_understands(parsed):
     assert len(commands) == 5
     for command in commands:
         parsed(shlex.split(command)[1:])
-
-
-@pytest.fixture
-def parsed(monkeypatch):
-    """parsed(["lake", "ingest", "--once"]): refuses what the command line would refuse."""
-    monkeypatch.setenv("JOBQ_LAKE", "lake")
-
-    def parse(words: list[str]) -> None:
-        context, command = click.Context(app, **app.context_settings), app
-        while isinstance(command, click.Group):
-            found = command.get_command(context, words.pop(0))
-            assert found is not None
-            command, context = found, click.Context(found, parent=context)
-        command.make_context(command.name, words)
-
-    return parse

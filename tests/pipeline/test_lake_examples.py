@@ -20,7 +20,6 @@ from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.tables import JOB_RUNS
 from tests import tools
 from tests.pipeline.lake.conftest import rows
-from tests.pipeline.test_examples import parsed  # noqa: F401
 from tests.pipeline.test_pipelines_template import done, home, reminded  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +68,7 @@ def runs() -> pa.Table:
     return pa.Table.from_pylist(kept, schema=JOB_RUNS.delta_schema())
 
 
-def test_assets_have_commands_that_jobq_understands(parsed):  # noqa: F811
+def test_assets_have_commands_that_jobq_understands(parsed):
     named = [
         line.value.value
         for line in ast.parse((DAGSTER / "lake.py").read_text()).body

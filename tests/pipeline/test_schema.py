@@ -24,6 +24,7 @@ from jobq.topics.messages import TopicMessage
 views = pytest.mark.parametrize("view", VIEWS)
 
 
+@pytest.mark.spark
 @views
 def test_arrow_schema_is_what_spark_makes_of_the_spark_schema(view):
     """Anything else and Spark refuses the batches."""

@@ -218,6 +218,7 @@ def test_server_of_the_command_line_is_emptied_only_where_that_is_certain(suite,
         second.flushall()
 
 
+@pytest.mark.real_process
 def test_plugin_imports_nothing_of_jobq_before_a_test_asks():
     program = "import sys, jobq.testing.plugin; print('jobq.jobs.job' in sys.modules, 'redis' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

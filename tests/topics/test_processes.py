@@ -113,6 +113,7 @@ def run(crew, topic):
         drive(appended.steps(last, 0.05), topic.client.ask)
 
 
+@pytest.mark.long
 def test_every_index_is_written_once_and_nothing_is_lost_when_producers_and_readers_are_killed(
     crew, topic
 ):

@@ -13,6 +13,8 @@ import pytest
 CASES = Path(__file__).parent / "cases"
 ROOT = CASES.parents[2]
 
+pytestmark = pytest.mark.long
+
 
 def mypy_errors(case: Path) -> set[int]:
     """The lines that mypy refuses."""

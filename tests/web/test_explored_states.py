@@ -148,6 +148,7 @@ def listed(html: str) -> list[tuple[str, str]]:
     return sorted((mid, re.findall(_STATE, rest)[0]) for mid, rest in rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "scopes", [(one,) for one in SCOPES] if SOAK else [SHORT], ids=lambda scopes: scopes[0].name
 )

@@ -200,6 +200,7 @@ def test_damage_of_one_queue_or_topic_costs_a_line_and_the_others_are_ingested(
     assert (code == 0, '"queue": "good"' in out) == (damage != "events", True)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "error", [RuntimeError("no room\n\tat java"), ConnectionRefusedError("gone")]
 )
@@ -227,6 +228,7 @@ def test_rollup_that_fails_is_told_and_tried_again_by_a_staying_ingest(lake, ing
     assert sum(mids(lake).values()) == 5
 
 
+@pytest.mark.spark
 def test_compaction_ends_with_1_and_a_line_when_spark_fails_in_the_rollups(
     line, write, monkeypatch
 ):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobq.client.connection import Client
-from pyspark_jobq import JobqDataSource
+
+if TYPE_CHECKING:
+    from pyspark_jobq import JobqDataSource
 
 #: The ms of the first event that `events` writes.
 BEGIN = 1_763_000_000_000
@@ -20,6 +20,9 @@ BEGIN = 1_763_000_000_000
 @pytest.fixture
 def source(valkey_client: Client) -> Callable[..., JobqDataSource]:
     """source(view=…, …): the data source on the test's server."""
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from pyspark_jobq import JobqDataSource
 
     def make(**options: Any) -> JobqDataSource:
         given: Any = CaseInsensitiveDict()
@@ -51,6 +54,7 @@ class Read:
 @pytest.fixture
 def load(source: Callable[..., JobqDataSource]) -> Callable[..., Read]:
     """load(view=…, …): a batch read, planned now."""
+    from pyspark.sql.pandas.types import to_arrow_schema
 
     def make(**options: Any) -> Read:
         one = source(**options)

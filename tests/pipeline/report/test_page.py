@@ -359,6 +359,7 @@ def test_a_change_says_the_earlier_figure_and_its_direction(value, before, unit,
     assert change(value, {"x": before}, column, ASKED) == said
 
 
+@pytest.mark.browser
 @pytest.mark.filterwarnings("ignore")
 def test_page_fits_a_phone_and_asks_nobody_in_a_browser(tmp_path: Path):
     where = tools.chromium()
@@ -388,6 +389,7 @@ def test_page_fits_a_phone_and_asks_nobody_in_a_browser(tmp_path: Path):
         browser.close()
 
 
+@pytest.mark.browser
 @pytest.mark.filterwarnings("ignore")
 def test_headings_sort_tables_in_a_browser(tmp_path: Path):
     where = tools.chromium()

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from jobq.client.connection import connect
@@ -320,7 +321,8 @@ def test_lost_tickets_are_mended_by_those_who_wait(rq, wait, redis, monkeypatch)
 
 def stop(process):
     os.kill(process.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    stopped = psutil.Process(process.pid)
+    until(lambda: stopped.status() == psutil.STATUS_STOPPED, "not stopped")
 
 
 def go_on(process):

@@ -1,0 +1,85 @@
+"""tests/warm.py: what a process that is forked has in common with one that starts Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests import leftovers
+from tests.warm import WarmPopen
+
+SHOWN = """
+import os, sys
+print(sys.argv, __name__, os.getcwd(), os.environ["GIVEN"], "redis" in sys.modules, os.getsid(0) == os.getpid())
+print(sys.stdin.read(), file=sys.stderr)
+sys.exit(3)
+"""
+
+
+@pytest.fixture(params=["warm", pytest.param("real", marks=pytest.mark.real_process)])
+def how(request):
+    return request.param
+
+
+def test_process_has_its_own_words_folder_files_and_session_when_it_is_forked(how, tmp_path):
+    env = {**os.environ, "GIVEN": "ä"}
+    ran = subprocess.run(
+        [sys.executable, "-c", SHOWN, "a", "b"], input="typed", capture_output=True, text=True,
+        cwd=tmp_path, env=env, start_new_session=True,
+    )  # fmt: skip
+    assert ran.stdout == f"['-c', 'a', 'b'] __main__ {tmp_path} ä {how == 'warm'} True\n"
+    assert (ran.returncode, ran.stderr) == (3, "typed\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("1 / 0", 1),
+        ("import atexit; atexit.register(print, 'last')", 0),
+    ],
+)
+def test_process_ends_as_any_other_when_it_is_forked(how, program, code):
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == code
+    assert ("ZeroDivisionError" in ran.stderr) is (code == 1)
+    assert ran.stdout == ("last\n" if code == 0 else "")
+
+
+def test_process_is_waited_for_and_killed_when_it_is_forked(how):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert isinstance(process, WarmPopen)
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert not psutil.pid_exists(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["-I", "-c", "{}"], {}),
+        (["-c", "{}"], {"env": {**os.environ, "PYTHONHASHSEED": "1"}}),
+        (["-c", "{}"], {"preexec_fn": os.getpid}),
+        (["-c", "{}"], {"close_fds": False}),
+    ],
+)
+def test_process_starts_python_when_that_could_make_a_difference(words, given):
+    program = "import sys; print('redis' in sys.modules)"
+    command = [sys.executable, *(word.format(program) for word in words)]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, **given).stdout == "False\n"
+
+
+def test_guard_kills_what_has_the_mark_of_a_run():
+    env = {**os.environ, leftovers.MARK: "another run"}
+    with subprocess.Popen(["sleep", "100"], env=env) as process:
+        assert leftovers.end("another run") == 1
+        assert process.wait() == -signal.SIGKILL
