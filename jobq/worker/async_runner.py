@@ -180,8 +180,9 @@ class AsyncRunner(Runner):
         loop = self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._threads = JobThreads(
-            self._run_in_thread, self._on_thread_over, self._look, self._following
-        )
+            self._run_in_thread, self._on_thread_over, self._look, self._following,
+            context.signals.after_job_in_thread,
+        )  # fmt: skip
         loop.add_reader(context.signalled, self._on_signal)
         loop.add_reader(context.plan.alive_read, child.drain_signals)
         watch = loop.create_task(self._watch())
@@ -213,6 +214,8 @@ class AsyncRunner(Runner):
             self._give_back([(run.index, run.slot) for run in withdrawn])
         if self._nwaiting and child.leaving():
             self._give_back_waiting()
+        if self._nended:
+            child.context.signals.after_batch()
         self._pace.reports(self._nended, monotonic())
         self._nended = 0
         following = self._fenced(child.turn)
@@ -399,7 +402,11 @@ class AsyncRunner(Runner):
         try:
             # Only now: while a job holds the loop up, what waits behind it may be taken back.
             if child.slots.start(slot, kill_after_s(call.job)):
-                ending = await child.executor.arun(call, lambda: bool(run.why) or self._failing)
+                try:
+                    ending = await child.executor.arun(call, lambda: bool(run.why) or self._failing)
+                finally:
+                    if child.context.signals.touched:
+                        child.context.signals.after_job(call.job.name)
             else:
                 child.queues.give_back(index, (slot,))
         except (asyncio.CancelledError, JobAborted) as stopped:

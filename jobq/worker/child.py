@@ -164,7 +164,7 @@ class Child:
         )
         self.polling = Polling(self.settings, self.queues.client, self.queues.queues, plan.health)
         self.recycling = Recycling(self.settings)
-        self.timers = Timers(2 * self.settings.prefetch_s, self._look_around)
+        self.timers = Timers(2 * self.settings.prefetch_s, self._look_around, self.slots.note_look)
         self.executor = self._executor()
         self.executor.checkpoint = self.queues.checkpoint
         self.executor.attempt_logs = AttemptLogs(self.queues.store_log)
@@ -336,9 +336,9 @@ class Child:
         return self.executor.resolve(name, message)
 
     def _before_call(self) -> None:
-        """Before each call, end processes that a job forked, and undo what a job did to signals."""
+        """Before each call, end processes that a job forked, and keep the worker's own signals."""
         self.executor.home.only()
-        self.context.signals.restore()
+        self.context.signals.keep_own()
 
     # What ended.
 
@@ -526,11 +526,17 @@ class Child:
                 return asyncio.run(self.executor.arun(call, self._is_stopping))
             return self.executor.run(call, self._is_stopping)
         finally:
-            timers.job_over()
-            self._sync_slot = None
+            timers.in_job, self._sync_slot = False, None
+            if (signals := self.context.signals).touched:
+                signals.after_job(call.job.name)
+
+    def on_notice(self) -> None:
+        """Called in a signal handler: the supervisor has asked for something, a lock was lost, or the timer is late."""
+        self.timers.late()
+        self.on_control()
 
     def on_control(self) -> None:
-        """Called in a signal handler, after the supervisor has asked for something or a lock was lost."""
+        """Do what the supervisor asks of a job in the main thread."""
         if self._must_leave():
             self.draining = True
         if not self.timers.in_job or self._sync_slot is None:

@@ -14,6 +14,8 @@ from jobq.worker.pool import PoolMember
 from jobq.worker.shared_state import HeldMessage, SlotState, lease_and_margin, lease_deadline
 
 PER_CALL = 500
+#: A timer that is so late won't come.
+LATE_NS = 50_000_000
 
 #: Makes the calls of one queue; whether they succeeded.
 Ask = Callable[[int, Callable[[], object]], bool]
@@ -123,6 +125,7 @@ class Leases:
             logger.error("child %d is killed: a job ran past its hard timeout", member.pid)
             member.kill("hard timeout")
             return
+        self._look_for(member, now)
         if not member.slots.nrunning or now < member.slots.deadline() + self._margin_ns:
             member.late_since = 0
         elif not member.late_since:
@@ -131,3 +134,10 @@ class Leases:
         elif now - member.late_since > 2 * self._margin_ns:
             logger.error("child %d is killed: its leases ended and its job still runs", member.pid)
             member.kill("lease")
+
+    def _look_for(self, member: PoolMember, now: int) -> None:
+        """Make a child look after its job if its timer is late: the job has stopped it, or blocks its signal."""
+        at = member.slots.look_at
+        if member.looked_for < at < now - LATE_NS and member.slots.nrunning:
+            member.looked_for = at
+            member.notify()

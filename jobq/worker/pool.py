@@ -36,7 +36,7 @@ class PoolMember:
         self.pid = 0
         self.killed_for = ""
         self.hard_slots: set[int] = set()
-        self.late_since = 0
+        self.late_since = self.looked_for = 0
         self.due_at = 0.0
         self.done = False
         self._started_at = 0.0
@@ -47,7 +47,8 @@ class PoolMember:
         self.slots.reset(control)
         self.holdings.reset()
         self.stacks.clear()
-        self.killed_for, self.hard_slots, self.late_since = "", set(), 0
+        self.killed_for, self.hard_slots = "", set()
+        self.late_since = self.looked_for = 0
         self.done = False
         self._started_at = time.monotonic()
         parent = os.getpid()

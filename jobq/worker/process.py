@@ -38,6 +38,7 @@ class StackFile:
 
     def register(self) -> None:
         """In the child, write there on TTIN."""
+        faulthandler.unregister(signal.SIGTTIN)
         faulthandler.register(signal.SIGTTIN, file=self._file, all_threads=True, chain=False)
 
     def close(self) -> None:
@@ -62,7 +63,7 @@ class Listeners:
     """Whom a child's signal handlers call, once they exist."""
 
     def __init__(self) -> None:
-        self.on_control: Callable[[], None] = lambda: None
+        self.on_notice: Callable[[], None] = lambda: None
         #: Called in a process that a job forks.
         self.in_fork: Callable[[], None] = lambda: None
 
@@ -71,8 +72,7 @@ def child_main(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFil
     """Be a child until its exit. Called right after the fork, with all signals blocked."""
     code = exit_codes.FAILED
     try:
-        stacks.register()
-        code = _run(plan, slots, parent)
+        code = _run(plan, slots, parent, stacks)
     except BaseException:
         logger.exception("this child fails")
     finally:
@@ -82,12 +82,13 @@ def child_main(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFil
             os._exit(code)
 
 
-def _run(plan: PoolPlan, slots: SharedSlots, parent: int) -> int:
+def _run(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFile) -> int:
     os.close(plan.alive_write)
     die_with(parent)
     reseed()
     home, listeners = Home(), Listeners()
     signalled, signals = _handle_signals(slots, listeners, home)
+    signals.handle_outside(signal.SIGTTIN, stacks.register)
     try:
         plan.hooks.start()
         home.only()
@@ -98,8 +99,10 @@ def _run(plan: PoolPlan, slots: SharedSlots, parent: int) -> int:
         return exit_codes.CHILD_BOOT
     at_once = plan.settings.threads > 1 or any(job.is_async for job in plan.registry)
     runner: Runner = AsyncRunner(child) if at_once else SyncRunner(child)
-    listeners.on_control, listeners.in_fork = child.on_control, runner.in_fork
+    listeners.on_notice, listeners.in_fork = child.on_notice, runner.in_fork
     child.timers.install()
+    signals.remember()
+    signals.watch()
     slots.phase = Phase.WORKING
     try:
         child.run(runner)
@@ -148,7 +151,7 @@ def _handle_signals(slots: SharedSlots, listeners: Listeners, home: Home) -> tup
             return
         if number == signal.SIGTERM:
             slots.ask(Control.DRAIN)
-        listeners.on_control()
+        listeners.on_notice()
 
     signal.signal(signal.SIGALRM, _ignore)  # until the timers have it
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):

@@ -93,6 +93,7 @@ _CONTROL = 5
 _SUSPECT = 6  # what the child reads: slot + 1, ALL_HANDED, or 0
 _FETCH = 7  # a dequeue whose reply isn't read: from when the supervisor may take it (boot_ns); 0 for none, or _CLAIMED
 _FETCH_QUEUE = 8
+_LOOK_AT = 9  # for when the timer of the main thread is set (boot_ns)
 _HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never
 _UNTIL = _HARD + COUNT  # per slot: lease deadline, boot_ns
 _SINCE = _UNTIL + COUNT  # per slot: when its job started, boot_ns
@@ -258,6 +259,10 @@ class SharedSlots:
         finally:
             self._release()
 
+    def note_look(self, at: int) -> None:
+        """Note for when (boot_ns) the timer is set that watches a job in the main thread."""
+        self._words[_LOOK_AT] = at
+
     def ended(self, slot: int, plain: bool) -> None:
         """Mark a run as over. plain: done without a result, so the supervisor can report it as well."""
         self._states[slot] = _ENDED if plain else _REPORTING
@@ -313,6 +318,11 @@ class SharedSlots:
     def suspect(self) -> int:
         """What the child was reading: a slot + 1, ALL_HANDED, or 0 for nothing."""
         return self._words[_SUSPECT]
+
+    @property
+    def look_at(self) -> int:
+        """For when (boot_ns) the timer is set that watches a job in the main thread; 0 before the first."""
+        return self._words[_LOOK_AT]
 
     @property
     def is_busy(self) -> bool:

@@ -1,4 +1,4 @@
-"""Signal handling of a worker's processes: handlers that jobs can't take over, and the parent-death signal."""
+"""Signal handling of a worker's processes: each job finds it as the job before did; and the parent-death signal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -19,14 +20,19 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 Handler = Callable[[int, FrameType | None], object]
 
 
-def _fast_getsignal() -> Callable[[int], Any]:
-    """Return getsignal without the enum that signal.getsignal makes of each answer, at thirty times the cost."""
-    c_module: Any = sys.modules.get("_signal", signal)
-    return c_module.getsignal  # type: ignore[no-any-return]
+def _fast(name: str) -> Any:
+    """Return a function of `signal` without the enums that it makes of each answer, at thirty times the cost."""
+    return getattr(sys.modules.get("_signal", signal), name)
 
 
-#: Called after each job.
-getsignal = _fast_getsignal()
+# Called after each job.
+_getsignal, _sigmask = _fast("getsignal"), _fast("pthread_sigmask")
+#: All but those for realtime, which nothing here uses, and the two that can't be handled.
+_NUMBERS = tuple(
+    number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)
+)
+#: Timers beside that of `timers.py`.
+_OTHER_TIMERS = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 class Signals:
@@ -34,32 +40,113 @@ class Signals:
 
     def __init__(self, filled: int = -1) -> None:
         self._filled = filled
-        self._handlers: list[tuple[int, Handler]] = []
-        self._warned = False
+        self._own: list[tuple[int, Handler]] = []
+        # What handles a signal without Python's knowledge.
+        self._restored_by: dict[int, Callable[[], object]] = {}
+        self._warned = self._is_watched = False
+        #: Whether a job may have changed what handles signals, or which ones are blocked.
+        self.touched = True
+        self.remember()
         if filled >= 0:
             signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
 
     def handle(self, number: int, handler: Handler) -> None:
-        """Set a handler, now and in each `restore`."""
-        self._handlers = [one for one in self._handlers if one[0] != number] + [(number, handler)]
+        """Set a handler, which is kept also while a job runs."""
+        self._own = [own for own in self._own if own[0] != number] + [(number, handler)]
         signal.signal(number, handler)
 
-    def restore(self) -> None:
+    def handle_outside(self, number: int, register: Callable[[], object]) -> None:
+        """Have `register` set a handler that isn't Python's, now and after a job that replaced it."""
+        self._restored_by[number] = register
+        register()
+
+    def keep_own(self) -> None:
         """Set the handlers again that a job has replaced. Cheap while there are none."""
-        for number, handler in self._handlers:
-            if getsignal(number) is not handler:
-                self._take_back(number, handler)
+        for number, handler in self._own:
+            if _getsignal(number) is not handler:
+                self._set(number, handler)
+                self._warn("a job", f"how {_name(number)} is handled")
         if self._filled >= 0:
             signal.set_wakeup_fd(self._filled, warn_on_full_buffer=False)
 
-    def _take_back(self, number: int, handler: Any) -> None:
-        signal.signal(number, handler)
+    def remember(self) -> None:
+        """Take the present handlers and timers as those that each job finds."""
+        self._before = list(map(_getsignal, _NUMBERS))
+        self._timers = list(map(signal.getitimer, _OTHER_TIMERS))
+
+    def watch(self) -> None:
+        """Keep `touched` up to date in this process, since a look after each job costs a microsecond.
+
+        Python's own functions call those of a C module by their names there. Other changes are noticed after a batch.
+        """
+        c_module = sys.modules.get("_signal")
+        for name in ("signal", "pthread_sigmask"):
+            if hasattr(c_module, name):
+                setattr(c_module, name, self._noting(getattr(c_module, name)))
+        self.touched = False
+        signal.signal(signal.SIGCHLD, signal.getsignal(signal.SIGCHLD))
+        self._is_watched, self.touched = self.touched, not self.touched
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def noted(*given: Any) -> Any:
+            self.touched = True
+            return function(*given)
+
+        return noted
+
+    def after_job(self, job: str = "a job") -> None:
+        """In the main thread, undo what this job changed for the next job."""
+        if list(map(_getsignal, _NUMBERS)) != self._before:
+            self._undo(job)
+        # Now that handlers are the usual ones: what was blocked comes.
+        if _sigmask(signal.SIG_SETMASK, ()):
+            self._warn(job, "which signals are blocked")
+        self.touched = not self._is_watched
+
+    def after_job_in_thread(self, job: str) -> None:
+        """In its thread, do the same for what a job can change there."""
+        if _sigmask(signal.SIG_SETMASK, ()):
+            self._warn(job, "which signals are blocked")
+
+    def after_batch(self) -> None:
+        """In the main thread, undo also what can change unnoticed."""
+        self.after_job()
+        self.stop_timers()
+
+    def stop_timers(self, job: str = "a job") -> None:
+        """Set timers of CPU time as they were: their signals would end the process during a later job."""
+        for timer, before in zip(_OTHER_TIMERS, self._timers, strict=True):
+            left_s, every_s = signal.getitimer(timer)
+            if every_s != before[1] or bool(left_s) != bool(before[0]):
+                signal.setitimer(timer, *before)
+                self._warn(job, "timers")
+
+    def _undo(self, job: str) -> None:
+        self.stop_timers(job)
+        for number, handler in zip(_NUMBERS, self._before, strict=True):
+            if _getsignal(number) is handler:
+                continue
+            if handler == signal.SIG_DFL and number != signal.SIGCHLD:
+                # Drops a blocked one that waits, which would end the process once it isn't blocked.
+                signal.signal(number, signal.SIG_IGN)
+            self._set(number, handler)
+            self._warn(job, f"how {_name(number)} is handled")
+
+    def _set(self, number: int, handler: Any) -> None:
+        if handler is not None:  # that of a library in C, which Python can't set again
+            signal.signal(number, handler)
+        if number in self._restored_by:
+            self._restored_by[number]()
+
+    def _warn(self, job: str, what: str) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning(
-                "a job changed how %s is handled; jobq handles it again",
-                signal.Signals(number).name,
-            )
+            logger.warning("%s changed %s; jobq changes it back for the next job", job, what)
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name
 
 
 def die_with(parent: int) -> None:

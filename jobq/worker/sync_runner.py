@@ -76,6 +76,7 @@ class SyncRunner(Runner):
             waits = child.queues.ended(index, slot, ending) or nran == len(messages)
             if not (waits or child.report()):
                 break
+        child.context.signals.after_batch()
         child.slots.count_finished(nran)
         self._sizes[index].ran(max(1, nran), monotonic() - began)
         if nran < len(messages):

@@ -138,7 +138,7 @@ class JobThreads:
     One more watches times while jobs run, since the main thread may wait for a server that doesn't answer: it calls
     `look`, which returns the seconds until the next call, and raises timeouts. on_over: called in the main thread for
     each run that is over. following: called in a thread after each run; returns what it runs next, None for nothing.
-    That must be `noted` before.
+    That must be `noted` before. clean: called there with the job's name, to undo what it changed of its thread.
     """
 
     def __init__(
@@ -147,9 +147,10 @@ class JobThreads:
         on_over: Callable[[ThreadRun], object],
         look: Callable[[], float],
         following: Callable[[], ThreadRun | None],
+        clean: Callable[[str], object] = lambda job: None,
     ) -> None:
         self._run_call, self._on_over, self._look = run_call, on_over, look
-        self._following = following
+        self._following, self._clean = following, clean
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[ThreadRun] = SimpleQueue()
         self._ended: deque[ThreadRun] = deque()
@@ -204,6 +205,7 @@ class JobThreads:
                 run.run(self._run_call)
             except BaseException as error:  # raised as the run caught an error of its own
                 run.error = error
+            self._clean(run.call.job.name)
             # Before the loop knows that this one is over: it would start another in its place.
             following = self._following()
             self._ended.append(run)

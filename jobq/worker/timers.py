@@ -4,57 +4,57 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from time import monotonic
 from typing import Any
 
 from jobq.client.clock import boot_ns
 from jobq.errors import JobTimeout
 from jobq.jobs.job import Job
-from jobq.worker.signals import getsignal
+from jobq.worker.shared_state import NEVER
 
 #: A job that has only a soft timeout gets this long to stop after it.
 HARD_TIMEOUT_GRACE_S = 10.0
-#: As a plain number, since it is used after each job.
-_ALARM = int(signal.SIGALRM)
 
 
 class Timers:
     """While a job runs, call `look_around(now)` after `first_s`, then after as many seconds as it returned.
 
-    look_around may raise an exception for the job; then it is called again after `first_s`.
+    look_around may raise an exception for the job; then it is called again after `first_s`. set_for: called with the
+    time (boot_ns) for which the timer is set. Whoever sees that this time has passed without a call, because a job
+    stopped the timer or blocks the signal, has `late` called in the main thread.
     """
 
-    def __init__(self, first_s: float, look_around: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        first_s: float,
+        look_around: Callable[[int], float],
+        set_for: Callable[[int], object] = lambda _: None,
+    ) -> None:
         self.in_job = False
         self.armed = False
         self._first_s = first_s
-        self._look_around = look_around
+        self._look_around, self._set_for = look_around, set_for
         # A single object, so that a handler that a job has set can be distinguished.
         self._handler = self._alarm
-        self._due_at = 0.0
+        self._due_at = 0
         self._soft_at = 0
         self._limit_s = 0.0
 
     def install(self) -> None:
-        """Take over the signal, also from a job that handles or blocks it."""
+        """Take over the signal."""
         signal.signal(signal.SIGALRM, self._handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
 
     def arm(self) -> None:
         """Set the timer if it isn't set. Almost free while it is."""
         if not self.armed:
             self._set(self._first_s)
-        elif monotonic() > self._due_at:
-            # It is late or blocked, or a job has stopped the timer.
-            self.install()
+        elif boot_ns() > self._due_at:
+            # It is late, or a job has stopped the timer.
             self._set(self._first_s)
 
-    def job_over(self) -> None:
-        """After each job, raise nothing any more, and take the signal back."""
-        self.in_job = False
-        if getsignal(_ALARM) is not self._handler:
-            self.install()
-            self.armed = False
+    def late(self) -> None:
+        """In a job, do what the timer should have done by now."""
+        if self.in_job and boot_ns() > self._due_at:
+            self._alarm()
 
     def soft_timeout(self, seconds: float) -> Timers:
         """Return a context in which JobTimeout is raised after so many seconds."""
@@ -63,14 +63,13 @@ class Timers:
 
     def __enter__(self) -> None:
         self._soft_at = boot_ns() + round(self._limit_s * 1e9)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
         self._set(min(self._limit_s, self._first_s))
 
     def __exit__(self, *_: object) -> None:
         self._soft_at = 0
 
     def _alarm(self, *_: Any) -> None:
-        self.armed = False
+        self.armed, self._due_at = False, NEVER
         if not self.in_job:
             return
         now, following_s = boot_ns(), self._first_s
@@ -86,8 +85,10 @@ class Timers:
 
     def _set(self, seconds: float) -> None:
         self.armed = True
-        self._due_at = monotonic() + seconds
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
+        seconds = max(0.001, seconds)
+        self._due_at = boot_ns() + round(seconds * 1e9)
+        self._set_for(self._due_at)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def kill_after_s(job: Job[..., Any]) -> float | None:

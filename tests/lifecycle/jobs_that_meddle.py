@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import decimal
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -138,6 +139,12 @@ MEDDLING: dict[str, Any] = {
         signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGUSR2)
     ],
     "wakeup": lambda: signal.set_wakeup_fd(-1),
+    "children": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    "block-all": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()),
+    "profiler": lambda: [
+        signal.signal(signal.SIGPROF, _own),
+        signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01),
+    ],
 }
 
 
@@ -150,7 +157,7 @@ def meddles(ledger: str, name: str, how: str) -> None:
 
 @job(name="meddles_and_hangs", queue="low", retries=0, timeout=0.1, hard_timeout=0.5)
 def meddles_and_hangs(ledger: str, name: str, how: str) -> None:
-    """Is deaf to its timeout."""
+    """Is deaf to its timer."""
     note(ledger, name, "start")
     MEDDLING[how]()
     while True:
@@ -159,9 +166,11 @@ def meddles_and_hangs(ledger: str, name: str, how: str) -> None:
 
 @job(name="lasts", **HERE)
 def lasts(ledger: str, name: str) -> None:
-    """Longer than the alarm that the job before it left."""
+    """Longer than the alarm that the job before it left; it starts a program."""
     time.sleep(0.15)
-    note(ledger, name, "end")
+    ran = subprocess.run([sys.executable, "-S", "-c", "raise SystemExit(3)"], check=False)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    note(ledger, name, "end", code=ran.returncode, blocked=len(blocked))
 
 
 @job(name="limited", queue="low", retries=0, timeout=0.1)

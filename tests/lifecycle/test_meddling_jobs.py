@@ -103,6 +103,9 @@ def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, sen
         assert "timeout of 0.1 s" in dead.reason
         assert dead.ncrashes == 0
     assert len(ledger.lines("end")) == 3 * len(MEDDLING)
+    assert {(line["code"], line["blocked"]) for line in ledger.lines("end") if "code" in line} == {
+        (3, 0)
+    }
     worker.send(signal.SIGTSTP)  # heard while it sleeps
     until(lambda: "quiet" in worker.log)
     assert worker.stop() == 0
@@ -111,13 +114,16 @@ def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, sen
 
 
 @pytest.mark.main_thread
-def test_timeout_holds_for_a_job_that_is_deaf_to_it(queue, start, send, ledger):
-    deaf = [how for how in MEDDLING if how not in ("default", "others", "wakeup")]
+def test_timeout_holds_for_a_job_that_is_deaf_to_its_timer(queue, start, send, ledger):
+    deaf = ["ignore", "own", "stop", "block", "block-all"]
     for how in deaf:
         send("meddles_and_hangs", how, how)
     worker = start("--processes", "4", "--crash-limit", "1", module=MODULE)
     until(lambda: len(queue.admin.dead()) == len(deaf))
-    assert all("hard timeout" in one.reason for one in queue.admin.dead())
+    reasons = {one.mid: one.reason for one in queue.admin.dead()}
+    # Only a job that blocks all signals must be killed; the supervisor reminds the others of their soft timeout.
+    assert "hard timeout" in reasons.pop("block-all")
+    assert all("ran past its timeout of 0.1 s" in reason for reason in reasons.values())
     assert len(ledger.lines("start")) == len(deaf)
     assert worker.stop() == 0
 
@@ -140,3 +146,14 @@ def test_context_variables_end_with_the_job_that_set_them(
     until(lambda: len(ledger.lines("saw")) == len(names))
     assert {(one["tenant"], one["prec"]) for one in ledger.lines("saw")} == {("nobody", 11)}
     assert worker.stop() == 0
+
+
+@pytest.mark.loop
+def test_thread_lets_signals_through_when_the_job_before_blocked_them(queue, start, send, ledger):
+    start("--processes", "1", module=MODULE)
+    for name in ("a", "b"):
+        send("meddles", f"{name}-meddles", "block-all")
+        until(lambda name=name: ledger.lines("end", f"{name}-meddles"))
+        send("lasts", name)
+        until(lambda name=name: ledger.lines("end", name))
+    assert [ledger.lines("end", name)[0]["blocked"] for name in ("a", "b")] == [0, 0]

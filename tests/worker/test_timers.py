@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from jobq.client.clock import boot_ns
 from jobq.errors import JobAborted, JobTimeout
 from jobq.worker.timers import Timers
 
@@ -75,25 +76,43 @@ def test_what_look_around_raises_reaches_the_job(timers):
     assert timers.armed
 
 
-def test_alarm_is_taken_back_after_a_job_that_handled_it(timers):
+def test_timer_that_a_job_stopped_goes_on_when_its_time_has_passed(timers):
     timers.in_job = True
     timers.arm()
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    timers.job_over()
+    signal.alarm(0)
+    seen = len(timers.looks)
+    wait_for(lambda: timers.arm() or len(timers.looks) > seen)
+
+
+def test_soft_timeout_is_raised_when_a_job_stopped_the_timer(timers):
+    def stop_timer():
+        signal.alarm(0)
+        wait_for(timers.late)
+
     timers.in_job = True
+    with pytest.raises(JobTimeout, match=r"timeout of 0\.05 s"), timers.soft_timeout(0.05):
+        stop_timer()
+
+
+def test_late_does_nothing_before_its_time(timers):
+    timers.in_job = True
+    timers._first_s = 3600.0
+    timers.arm()
+    timers.late()
+    assert timers.looks == []
+
+
+def test_time_of_each_look_is_told(timers):
+    told = []
+    timers._set_for = told.append
+    timers.arm()
+    assert len(told) == 1
+    assert told[0] <= boot_ns() + 10_000_000
+
+
+def test_look_that_is_reminded_while_it_looks_is_not_made_twice(timers):
+    timers.in_job = True
+    timers._look_around = lambda now: timers.looks.append(now) or timers.late() or 60.0
     timers.arm()
     wait_for(lambda: timers.looks)
-
-
-def test_timer_that_a_job_stopped_or_blocked_goes_on_with_the_next_one(timers):
-    timers.in_job = True
-    for meddle in (
-        lambda: signal.alarm(0),
-        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,)),
-    ):
-        timers.arm()
-        meddle()
-        timers.job_over()
-        timers.in_job = True
-        seen = len(timers.looks)
-        wait_for(lambda seen=seen: timers.arm() or len(timers.looks) > seen)
+    assert len(timers.looks) == 1
