@@ -80,7 +80,7 @@ PRIVATE = {
     ("pipeline/gateway.py", "_ensure_initialized"): "pyspark starts its JVM by no public name",
 }
 #: Public in spite of their underscore: named tuples and os say so.
-_PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"}
+_PUBLIC = {"_current_frames", "_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"}
 #: Endings by which two names of a folder may not differ: `consumer.py` beside `consuming.py` tells a reader nothing.
 _ENDING = re.compile(r"(ations?|ings?|ions?|ers?|ors?|ed|es|s|e)$")
 

@@ -197,6 +197,18 @@ class AsyncRunner(Runner):
         self._wake_up(())
         child.take_ahead()
         watch.cancel()
+        self._warn_of_tasks(asyncio.all_tasks(loop) - {watch})
+
+    def _warn_of_tasks(self, left: set[asyncio.Task[Any]]) -> None:
+        names = sorted(
+            f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')})"
+            for task in left
+            if not isinstance(task, JobRun) and task is not asyncio.current_task()
+        )
+        if names:
+            logger.warning(
+                "a job left tasks running, which are cancelled: %s; await them in the job", ", ".join(names)
+            )  # fmt: skip
 
     async def _turn(self) -> None:
         child, alarm = self._child, self._gather_alarm

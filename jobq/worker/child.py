@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
+from types import FrameType
 from typing import NamedTuple, Protocol
 
 from jobq.client.clock import boot_ns
@@ -36,6 +39,7 @@ from jobq.worker.counters import Counters
 from jobq.worker.flow_drains import FlowDrains, LateFlows
 from jobq.worker.holdings import Keeper
 from jobq.worker.polling import Polling
+from jobq.worker.programs import end_programs
 from jobq.worker.queue_client import NotReportedError
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.recycle import Recycling
@@ -213,6 +217,7 @@ class Child:
     def run(self, runner: Runner) -> None:
         """Take and run messages until the supervisor asks it to leave."""
         self.runner = runner
+        self._threads_before = set(threading.enumerate())
         self.flows = FlowDrains(
             self.queues.hasty_client,
             [name for name, _ in self.settings.queues],
@@ -223,6 +228,7 @@ class Child:
             self._settle()
             self.flows.settle(SETTLE_FLOWS_S)
             self.return_wakes()
+            self._warn_of_threads()
         except (UnavailableError, ServerFullError) as error:
             if not self._must_leave():
                 raise
@@ -231,6 +237,21 @@ class Child:
             # A job ended the event loop. If it failed as well, it would run again, and end the next child as well.
             self.report_unsafe()
             raise
+
+    def _warn_of_threads(self) -> None:
+        """Name the threads for which a program would wait: this process ends without them."""
+        frames = sys._current_frames()
+        cut_off = [
+            thread
+            for thread in set(threading.enumerate()) - self._threads_before
+            if not thread.daemon and not _is_idle(frames.get(thread.ident or 0))
+        ]
+        if cut_off:
+            names = ", ".join(sorted(described(thread) for thread in cut_off))
+            logger.warning(
+                "a job left threads running, which end with child %d: %s; wait for them in the job (join), or make "
+                "them daemons if they may end at any point", os.getpid(), names,
+            )  # fmt: skip
 
     def turn(self) -> Next:
         """Report what ended, take as many messages as there is room for, and return what to do next."""
@@ -588,6 +609,7 @@ class Child:
             self.abort = "lost"
         elif now - self._aborted_at >= self.margin_ns:
             logger.error("a job didn't stop after its lease ended: this child ends")
+            end_programs(os.getpid(), self.slots.began_at())
             os._exit(exit_codes.FENCED)
 
     def next_look_s(self) -> float:
@@ -604,3 +626,15 @@ class Child:
         if os.getppid() != self.context.parent:
             self.flush_log()
             os._exit(exit_codes.FENCED)
+
+
+def _is_idle(frame: FrameType | None) -> bool:
+    """Whether a thread is one of a pool's that waits for work, or is over."""
+    return frame is None or frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
+
+
+def described(thread: threading.Thread) -> str:
+    """`poller (shop.polling.run)`: a thread's name and what it runs."""
+    target = getattr(thread, "_target", None) or type(thread)
+    module, name = getattr(target, "__module__", "?"), getattr(target, "__qualname__", target)
+    return f"{thread.name} ({module}.{name})"

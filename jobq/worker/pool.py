@@ -13,6 +13,7 @@ from jobq.worker.child import PoolPlan
 from jobq.worker.counters import Counters
 from jobq.worker.holdings import SharedHoldings
 from jobq.worker.process import StackFile, child_main
+from jobq.worker.programs import end_programs
 from jobq.worker.shared_state import Phase, SharedSlots
 
 BACKOFF_S = 0.1
@@ -91,8 +92,10 @@ class PoolMember:
         self._send(signal.SIGUSR2)
 
     def kill(self, why: str) -> None:
-        """End the child at once."""
+        """End the child at once, with the programs of the jobs that run in it."""
         self.killed_for = self.killed_for or why
+        if self.pid and (began_at := self.slots.began_at()):
+            end_programs(self.pid, began_at)
         self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:

@@ -21,7 +21,7 @@ from jobq.jobs.registry import Registry
 from jobq.queue.outage import switch_off_buffers
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes
-from jobq.worker.child import Hooks, PoolPlan
+from jobq.worker.child import Hooks, PoolPlan, described
 from jobq.worker.feeder import Source
 from jobq.worker.heartbeat import declared, warn_of_unserved
 from jobq.worker.queue_health import QueueHealth
@@ -97,7 +97,7 @@ def _loaded(load: Callable[[], object], registry: Registry) -> bool:
         return False
     threads = [thread for thread in threading.enumerate() if thread not in before]
     if threads:
-        names = ", ".join(f"{thread.name} ({_origin(thread)})" for thread in threads)
+        names = ", ".join(described(thread) for thread in threads)
         tell(
             f"after loading, a thread still runs: {names}; children are forked, and a fork copies no thread. "
             "Start it in the job, or at first use"
@@ -108,11 +108,6 @@ def _loaded(load: Callable[[], object], registry: Registry) -> bool:
         tell("no job is registered; name the modules that hold jobs with --import")
         return False
     return True
-
-
-def _origin(thread: threading.Thread) -> str:
-    target = getattr(thread, "_target", None) or type(thread)
-    return f"{getattr(target, '__module__', '?')}.{getattr(target, '__qualname__', target)}"
 
 
 @contextmanager

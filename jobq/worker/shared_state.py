@@ -344,6 +344,12 @@ class SharedSlots:
         started_at = self._words[_STARTED_AT]
         return max(0, boot_ns() - started_at) if started_at else 0
 
+    def began_at(self) -> int:
+        """When (boot_ns) the first of the jobs that run started; 0 if nothing runs."""
+        states = enumerate(bytes(self._states))
+        began = (self._words[_SINCE + slot] for slot, state in states if state == _RUNNING)
+        return min(began, default=0)
+
     def held(self, taken: bool = False) -> list[HeldMessage]:
         """Everything held. Call it after the child's exit, or use `snapshot`.
 

@@ -33,6 +33,7 @@ from jobq.worker.leases import Leases
 from jobq.worker.monitor import Monitor
 from jobq.worker.orders import Orders
 from jobq.worker.pool import PoolMember
+from jobq.worker.programs import reap_orphans
 from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
 from jobq.worker.queue_upkeep import QueueUpkeep
 from jobq.worker.recycle import MemoryKills
@@ -294,6 +295,7 @@ class Supervisor:
                 )
                 if self.keeping:
                     self.keeping.child_gone(member.holdings)
+        reap_orphans({*(member.pid for member in self.members), self.feeder.pid, self.monitor.pid})
 
     def _on_child_exit(self, member: PoolMember, child: ChildExit) -> None:
         child = child._replace(

@@ -1,0 +1,87 @@
+"""Programs that jobs start: they end with a job that is killed. Orphans that come to the supervisor are reaped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection
+from contextlib import suppress
+from typing import NamedTuple
+
+from jobq.worker import logger
+
+
+class Process(NamedTuple):
+    """A running process. started: in clock ticks since the boot."""
+
+    parent: int
+    started: int
+    name: str
+
+
+def reap_orphans(ours: Collection[int]) -> None:
+    """Reap processes that ended and that nobody waits for.
+
+    The first process of a container is the parent of each process whose own parent is gone. ours: ids of those that
+    the supervisor waits for elsewhere.
+    """
+    with suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in ours:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def end_programs(child: int, since: int) -> None:
+    """End the processes below a child that started at `since` (boot_ns) or later: those of the jobs that run.
+
+    Programs that earlier jobs left run on. Where there is no /proc nothing is ended.
+    """
+    if not os.path.exists(f"/proc/{child}/stat"):
+        return
+    if child != os.getpid():
+        _send(child, signal.SIGSTOP)  # it starts no others
+    earliest = since * os.sysconf("SC_CLK_TCK") // 10**9 - 1
+    ended: dict[int, Process] = {}
+    while below := _below({child, *ended}, _processes(), earliest, ended):
+        for pid in below:
+            _send(pid, signal.SIGSTOP)
+        ended |= below
+    for pid in ended:
+        _send(pid, signal.SIGKILL)
+    if ended:
+        names = ", ".join(f"{process.name} ({pid})" for pid, process in ended.items())
+        logger.warning("with child %d, programs of its jobs are ended: %s", child, names)
+
+
+def _below(
+    parents: Collection[int], running: dict[int, Process], earliest: int, known: Collection[int]
+) -> dict[int, Process]:
+    return {
+        pid: process
+        for pid, process in running.items()
+        if process.parent in parents and process.started >= earliest and pid not in known
+    }
+
+
+def _processes() -> dict[int, Process]:
+    """Return all processes by their ids."""
+    running = {}
+    for pid in os.listdir("/proc"):
+        if not pid.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                head, _, rest = file.read().rpartition(")")
+        except OSError:
+            continue
+        fields = rest.split()
+        if fields[0] != "Z":
+            name = ascii(head.partition("(")[2]).strip("'\"")
+            running[int(pid)] = Process(int(fields[1]), int(fields[19]), name)
+    return running
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

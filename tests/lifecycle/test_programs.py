@@ -1,0 +1,65 @@
+"""What jobs leave behind: programs end with a job that is killed, threads and tasks are named when they are cut off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from .conftest import alive, until
+
+MODULE = "tests.lifecycle.jobs_with_programs"
+
+
+def runs(pid):
+    try:
+        return alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_programs_of_a_job_end_with_it_at_its_hard_timeout_and_earlier_ones_run_on(
+    queue, start, send, ledger, threads
+):
+    worker = start("--processes", "1", "--threads", threads, "--crash-limit", "1", module=MODULE)
+    send("leaves_programs", "before")
+    [before] = until(lambda: ledger.lines("end"))
+    # Starts are known to a hundredth of a second.
+    until(lambda: psutil.Process(before["programs"][1]).create_time() < time.time() - 0.1)
+    send("waits_for_programs", "killed")
+    [killed] = until(lambda: ledger.lines("start"))
+    assert all(runs(pid) for pid in killed["programs"])
+    [dead] = until(queue.admin.dead)
+    assert "hard timeout" in dead.reason
+    until(lambda: not any(runs(pid) for pid in killed["programs"]), "a program goes on")
+    assert all(runs(pid) for pid in before["programs"])
+    assert "programs of its jobs are ended" in worker.log
+    assert worker.stop() == 0
+    for pid in before["programs"]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.one_server
+def test_thread_that_a_job_left_is_named_when_its_child_leaves(start, send, ledger):
+    worker = start("--processes", "1", module=MODULE, env={"LIFECYCLE_LOOP": "no"})
+    send("leaves_threads", "a")
+    until(lambda: ledger.lines("end"))
+    assert worker.stop() == 0
+    assert "uploader (threading.Event.wait)" in worker.log
+    assert "by-the-way" not in worker.log
+    assert "ThreadPoolExecutor" not in worker.log
+
+
+@pytest.mark.one_server
+@pytest.mark.loop
+def test_task_that_a_job_left_is_named_when_its_child_leaves(start, send, ledger):
+    worker = start("--processes", "1", module=MODULE)
+    send("leaves_tasks", "a")
+    until(lambda: ledger.lines("end"))
+    assert worker.stop() == 0
+    assert "mailer (sleep)" in worker.log
