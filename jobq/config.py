@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
-from jobq import extras
+from jobq import cgroup, extras
 from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError, masked
 from jobq.variables import warn
@@ -24,6 +24,8 @@ VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
 #: The servers that tests may connect to; jobq's pytest plugin sets it for the tests and what they start.
 TEST_SERVERS = "JOBQ_TEST_SERVERS"
+#: Characters of a worker's name.
+MAX_NAME = 100
 #: What may run async jobs.
 EVENT_LOOPS = ("auto", "asyncio", "uvloop")
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
@@ -102,11 +104,12 @@ def parse_durability(text: str) -> tuple[str, int]:
 
 
 def processors() -> int:
-    """Processors this process may use."""
+    """Processors this process may use, by its affinity and by quotas of its cgroup."""
     try:
-        return len(os.sched_getaffinity(0))
+        count = len(os.sched_getaffinity(0))
     except AttributeError:
-        return os.cpu_count() or 1
+        count = os.cpu_count() or 1
+    return max(1, min(count, cgroup.processors() or count))
 
 
 def _at_least(name: str, value: float | None, least: float) -> None:
@@ -235,7 +238,7 @@ class WorkerSettings:
     shutdown_timeout_s: how long TERM waits.
     unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
     unknown_wait_s: the longest wait between two tries. event_loop: what runs async jobs, one of EVENT_LOOPS; auto =
-    uvloop where it is installed.
+    uvloop where it is installed. allow_threads: start also if the modules with jobs leave a thread running.
     name: in events and logs, '' = host and process id.
     """
 
@@ -256,6 +259,7 @@ class WorkerSettings:
     unknown_for_s: float = 900.0
     unknown_wait_s: float = 60.0
     event_loop: str = "auto"
+    allow_threads: bool = False
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -279,7 +283,7 @@ class WorkerSettings:
         _at_least("shutdown_timeout_s", self.shutdown_timeout_s, 0)
         _at_least("unknown_for_s", self.unknown_for_s, 0)
         _at_least("unknown_wait_s", self.unknown_wait_s, 1)
-        if len(self.name) > 100 or not self.name.isprintable():
+        if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise ConfigError(
                 f"worker name {self.name!r:.120} can't be used; take at most 100 printable characters"
             )

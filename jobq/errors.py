@@ -55,8 +55,13 @@ from urllib.parse import unquote
 
 from jobq.durations import Duration, wait_of
 
-#: Up to the next space or quotation mark, without punctuation at the end of a sentence or bracket.
-_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
+#: Up to the next space or quotation mark, without punctuation at the end of a sentence or bracket. Of a scheme the last
+#: letters are enough: without a bound a long word would cost the square of its length.
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
+#: Characters of an error's text that are looked at.
+MAX_SHOWN = 1 << 16
+#: Words of this length aren't the end of a URL.
+LONG_WORD = 4096
 _QUERY_KEY = re.compile(r"[?&;]([^=&?;]*)=")
 _SECRET_KEY = re.compile(r"pass|secret|token", re.IGNORECASE)
 _HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^:,]*)(?::\d{1,5})?(?:,|$))*")
@@ -80,6 +85,21 @@ def masked(url: str) -> str:
         # Text after a colon that isn't a port: a password without a host.
         rest = rest.partition(":")[0] + ":***"
     return f"{scheme}://{rest}" if colon else rest
+
+
+def shortened(text: str, *, end: bool = False) -> str:
+    """The beginning of a text of megabytes, or its `end`, before it is masked and cut further.
+
+    A URL that the cut goes through is left out, since half of it might show its password.
+    """
+    if len(text) <= MAX_SHOWN:
+        return text
+    text = text[-MAX_SHOWN:] if end else text[:MAX_SHOWN]
+    words = text.split(None, 1) if end else text.rsplit(None, 1)
+    cut = words[0 if end else -1]
+    if len(cut) < LONG_WORD or "@" in cut or "=" in cut or "://" in cut:
+        text = "".join(words[1:] if end else words[:-1])
+    return f"… {text}" if end else f"{text} …"
 
 
 def masked_text(text: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 import jobq
 from jobq import errors
+from jobq.errors import MAX_SHOWN, masked_text, shortened
 
 #: Raised to end an attempt. The last two pass `except Exception` in a job.
 CONTROL_FLOW = {"Outcome", "Retry", "Dead", "Snooze", "Hold", "JobTimeout", "JobAborted"}
@@ -74,3 +75,22 @@ def test_root_has_no_error_but_the_base():
     raised = {name for name in jobq.__all__ if isinstance(getattr(jobq, name), type)}
     raised = {name for name in raised if issubclass(getattr(jobq, name), BaseException)}
     assert raised == CONTROL_FLOW | {"JobqError"}
+
+
+@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize("before", range(0, 40, 3))
+def test_shortened_text_shows_no_half_of_a_url(end, before):
+    url = "redis://anna:open-sesame@host/?password=open-sesame"
+    filler = "y " * (MAX_SHOWN // 2)
+    text = f"{url} {filler}"[: -before or None] if end else f"{filler[before:]} {url}"
+    cut = masked_text(shortened(f"{text} {filler}" if not end else f"{filler}{text}", end=end))
+    assert "sesame" not in cut
+    assert len(cut) <= MAX_SHOWN + 2
+
+
+def test_text_is_left_as_it_is_when_it_is_short():
+    assert shortened("redis://u:p@h") == "redis://u:p@h"
+
+
+def test_masking_costs_no_square_of_a_long_word():
+    assert masked_text("x" * 300_000 + "://u:secret@h") == "x" * 300_000 + "://***@h"

@@ -13,7 +13,7 @@ import jobq
 PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
 LAYERS = {
-    "durations": 0, "variables": 0, "errors": 0, "extras": 0, "config": 0, "events": 0, "trust": 0,
+    "durations": 0, "variables": 0, "errors": 0, "extras": 0, "cgroup": 0, "config": 0, "events": 0, "trust": 0,
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3, "flows": 4,
     "worker": 5, "topics": 5, "protocols": 5, "observe": 5, "schedules": 5, "limits": 5, "outbox": 5,
     "pipeline": 6, "chaos": 6, "metrics": 6,
@@ -22,7 +22,7 @@ LAYERS = {
 #: What protocols share, topics too.
 KIT = "jobq.protocols.kit"
 #: Layer 0 by itself: durations, variables and extras know nothing, errors take them, the others may raise errors.
-WORDS = ["durations", "variables", "errors", "extras", "trust", "events", "config"]
+WORDS = ["durations", "variables", "errors", "extras", "cgroup", "trust", "events", "config"]
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -31,7 +31,8 @@ def order(
 ) -> bool:
     """Have workers go quiet, resume, drain, restart or report stacks.
 
-    WORKER is a name that `jobq workers` lists. The command shows what the workers answer. quiet: take no new
+    WORKER is a name that `jobq workers` lists. If several workers were given one name, the order goes to all
+    of them. The command shows what the workers answer. quiet: take no new
     messages. resume: take them again. drain: finish what runs and leave, as after TERM. restart: replace the children
     one by one; new code needs a new worker. dump: report the stacks of the children's threads, at most 64 KiB. A
     worker reads its orders every 5 seconds. An order that it doesn't read within a minute is dropped. Exit code 1: a
@@ -59,13 +60,16 @@ def order(
 def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str, str]:
     """Send the order to each; to none if one of them would not read it."""
     client = session.client
-    known = presence.some_workers(client, names)
+    known = presence.workers_named(client, names)
     for name in names:
-        if name not in known:
+        if not any(other.partition(presence.TWIN)[0] == name or other == name for other in known):
             raise ConfigError(f"there is no worker {name!r:.120}; jobq workers lists them")
-        orders.check(client, known[name])
+    for entry in known.values():
+        orders.check(client, entry)
     by = session.who or orders.this_user()
-    return {name: orders.send(client, known[name], verb, by=by, child=child) for name in names}
+    return {
+        name: orders.send(client, entry, verb, by=by, child=child) for name, entry in known.items()
+    }
 
 
 def _record(answer: OrderAnswer | None) -> dict[str, Any]:

@@ -155,6 +155,7 @@ def setting(
     "What runs async jobs; auto: uvloop where it is installed.",
     default="auto",
 )
+@setting("allow-threads", "Start even if a module left a thread running.", default="refuse")
 @option("--no-cron", "Enqueue no ticks of schedules; run their jobs all the same.")
 @option(
     "--health ADDRESS",

@@ -30,7 +30,7 @@ from jobq.django.results import (
     stored_error,
     task_as_sent,
 )
-from jobq.errors import JobAborted, JobqError, masked_text
+from jobq.errors import JobAborted, JobqError, masked_text, shortened
 from jobq.jobs.codec import encode_plain
 from jobq.jobs.context import current
 from jobq.jobs.functions import check_finished
@@ -110,7 +110,7 @@ class Attempt:
         if outcome in ("snooze", "hold"):
             return
         path = f"{type(error).__module__}.{type(error).__qualname__}"
-        text = masked_text(_text_of(error))[-MOST_TRACEBACK:]
+        text = masked_text(shortened(_text_of(error), end=True))[-MOST_TRACEBACK:]
         text = text.encode("utf-8", "replace").decode()
         self._tried = structs.replace(
             self._tried, finished=_now_ms(), error=path, traceback=text

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from jobq.errors import masked_text
+from jobq.errors import masked_text, shortened
 
 #: Bytes of an attempt's log that are kept, the newest.
 MOST_BYTES = 65_536
@@ -97,7 +97,8 @@ class _Handler(logging.Handler):
         if log is None or os.getpid() != self._pid:
             return
         try:
-            log.add(masked_text(_FORMAT.format(record)).encode("utf-8", "replace") + b"\n")
+            text = masked_text(shortened(_FORMAT.format(record)))
+            log.add(text.encode("utf-8", "replace") + b"\n")
         except Exception:
             self.handleError(record)
 

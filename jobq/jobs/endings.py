@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from jobq.errors import Dead
+from jobq.errors import Dead, shortened
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.context import Call, Context, failure_log, job_logger
 from jobq.jobs.failure import MAX_TEXT, class_name, clean, fingerprint, one_column, summary
@@ -130,7 +130,7 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
 
 def _reason(error: BaseException, why: str) -> str:
     if isinstance(error, Dead) and error.__cause__ is None:
-        return clean(error.reason)[: MAX_TEXT // 4]
+        return clean(shortened(error.reason))[: MAX_TEXT // 4]
     return error_reason(error, why)
 
 

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import PurePath
 from types import CodeType, TracebackType
 
-from jobq.errors import masked_text
+from jobq.errors import masked_text, shortened
 
 MAX_TEXT = 4096
 FRAMES = 5
@@ -44,7 +44,7 @@ def summary(error: BaseException) -> str:
     except Exception:  # a broken __str__ must not cost the message its ending
         message = "(its message can't be shown)"
     text = f"{class_name(error)}: {message}" if message else class_name(error)
-    return clean(masked_text(text).replace("\n", " ⏎ "))[:500]
+    return clean(masked_text(shortened(text)).replace("\n", " ⏎ "))[:500]
 
 
 def reason(error: BaseException, why: str = "") -> str:
@@ -91,4 +91,4 @@ def _traceback(error: BaseException) -> str:
         lines = traceback.format_exception(type(error), error, start, limit=-20)
     except Exception:
         return ""
-    return clean(masked_text("".join(lines))).strip()
+    return clean(masked_text(shortened("".join(lines), end=True))).strip()

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from pythonjsonlogger.json import JsonFormatter as JsonFormat
 
-from jobq.errors import masked_text
+from jobq.errors import masked_text, shortened
 from jobq.jobs.context import LINES_SIZE, Call, Context, running
 from jobq.observe.escape import escaped
 
@@ -344,7 +344,7 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[
 
 def _shown(record: logging.LogRecord, text: str) -> str:
     """`text`, with passwords of URLs masked in what jobq logs. The application's records don't change."""
-    return masked_text(text) if _is_ours(record) else text
+    return masked_text(shortened(text)) if _is_ours(record) else text
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -29,6 +29,8 @@ MOST_RUNNING = 500
 #: Job names of a program that are kept, in bytes. Of a larger program the jobs are unknown to readers.
 MOST_NAMES_BYTES = 1 << 20
 PER_CALL = 500
+#: Between the name that was given to a worker and what distinguishes it from others of that name.
+TWIN = "#"
 #: Among what the calls of a job must not show: all arguments.
 EVERYTHING = "*"
 #: How often a process that enqueues messages with keys looks for workers that know none.
@@ -105,6 +107,15 @@ def digest_of(names: Iterable[str]) -> str:
 def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
     """Store a worker's heartbeat; `facts` is JSON data with `seen_at`, epoch ms."""
     client.command("HSET", keys.workers(client.namespace), name, json.dumps(facts))
+
+
+def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry | None:
+    """Store a first heartbeat under this name, unless a live worker has it: return that worker."""
+    key = keys.workers(client.namespace)
+    if client.command("HSETNX", key, name, json.dumps(facts)):
+        return None
+    other = _entry(name, decoded(client.command("HGET", key, name)))
+    return other if other.is_live(client.clock_ms()) else None
 
 
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
@@ -198,6 +209,23 @@ def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]
             if raw is not None
         )
     return found
+
+
+def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
+    """Name -> last heartbeat of these workers, and of live workers that were given one of these names as well."""
+    known, now_ms = {entry.name: entry for entry in workers(client)}, client.clock_ms()
+    chosen: dict[str, WorkerEntry] = {}
+    for name in names:
+        twins = {
+            other: entry
+            for other, entry in known.items()
+            if other.startswith(name + TWIN) and entry.is_live(now_ms)
+        }
+        # A twin that lives makes a worker of that name that is gone no error.
+        if name in known and (known[name].is_live(now_ms) or not twins):
+            chosen[name] = known[name]
+        chosen |= twins
+    return chosen
 
 
 def served(client: Client) -> dict[str, int]:

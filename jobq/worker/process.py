@@ -32,8 +32,12 @@ class StackFile:
     """
 
     def __init__(self) -> None:
-        with tempfile.TemporaryFile() as file:
-            self._file = os.dup(file.fileno())
+        # In memory where that is possible: the temporary folder may be read-only.
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("jobq-stacks")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
         self._closing = weakref.finalize(self, os.close, self._file)
 
     def register(self) -> None:

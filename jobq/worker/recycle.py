@@ -8,6 +8,7 @@ import resource
 import time
 from pathlib import Path
 
+from jobq.cgroup import own_folders
 from jobq.config import WorkerSettings
 
 LOOK_EVERY_S = 0.2
@@ -81,9 +82,4 @@ class MemoryKills:
 
 def _own_events() -> Path:
     """Return the file in which the kernel counts these, or one that isn't there."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    place = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    return Path("/sys/fs/cgroup", place.lstrip("/"), "memory.events")
+    return next(own_folders(), Path("/sys/fs/cgroup")) / "memory.events"

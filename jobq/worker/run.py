@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,17 +15,20 @@ from dataclasses import replace
 
 from jobq.client.connection import Client
 from jobq.client.functions import check_library
-from jobq.config import WorkerSettings
+from jobq.client.runtime import runtime
+from jobq.config import MAX_NAME, WorkerSettings
 from jobq.errors import ConfigError, JobqError
 from jobq.jobs.context import JobLines
 from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
+from jobq.queue import presence
 from jobq.queue.outage import switch_off_buffers
 from jobq.queue.queue import Queue
-from jobq.worker import exit_codes
+from jobq.worker import exit_codes, logger
 from jobq.worker.child import Hooks, PoolPlan, described
 from jobq.worker.feeder import Source
 from jobq.worker.heartbeat import declared, warn_of_unserved
+from jobq.worker.inherited import OpenConnections
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
@@ -54,7 +59,8 @@ def run_worker(
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
     # A job is done once its follow-ups are enqueued: they must not exist in a child's memory only.
     switch_off_buffers()
-    if not _loaded(load, registry):
+    connections = OpenConnections()
+    if not _loaded(load, registry, settings.allow_threads):
         return exit_codes.BOOT
     if not settings.queues:
         settings = replace(settings, queues=tuple((name, 1) for name in declared(registry)))
@@ -63,7 +69,10 @@ def run_worker(
     if client.settings.functions:
         check_library(client)
     _note_on_dead(client, registry, settings)
-    client.close()
+    settings = _with_own_name(settings, client)
+    for opened in list(runtime.clients):  # they connect again where they are used
+        opened.close()
+    connections.warn_of_new()
     alive_read, alive_write = os.pipe()
     health = QueueHealth(len(settings.queues))
     plan = PoolPlan(
@@ -77,6 +86,39 @@ def run_worker(
             os.close(alive_write)
 
 
+def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
+    """Return the settings with another name if a live worker has this one: each would hide the other."""
+    host, pid = socket.gethostname(), os.getpid()
+    facts = {
+        "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],
+        "lease_ms": round(settings.lease_s * 1000), "seen_at": round(time.time() * 1000),
+    }  # fmt: skip
+    try:
+        other = presence.claim_name(client, settings.name, facts)
+    except JobqError as error:
+        logger.debug("whether another worker has this name is unknown: %s", error)
+        return settings
+    if other is None or (other.host == host and other.pid != pid and not _runs(other.pid)):
+        return settings
+    own = f"{settings.name[: MAX_NAME - 5]}{presence.TWIN}{secrets.token_hex(2)}"
+    logger.warning(
+        "worker %s on %s (process %d) has the name of this one, or had it until a moment ago: this one is shown "
+        "as %s; orders for %s go to both. Give each worker a --name of its own",
+        other.name, other.host or "another host", other.pid, own, other.name,
+    )  # fmt: skip
+    return replace(settings, name=own)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) -> None:
     """Have deaths add messages before the first job runs. If the server is away, the supervisor does it later."""
     if any(job.on_dead is not None for job in registry):
@@ -85,7 +127,7 @@ def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) 
                 Queue(name, client).admin.call_on_dead()
 
 
-def _loaded(load: Callable[[], object], registry: Registry) -> bool:
+def _loaded(load: Callable[[], object], registry: Registry, allow_threads: bool) -> bool:
     before, home = set(threading.enumerate()), Home()
     try:
         load()
@@ -98,11 +140,13 @@ def _loaded(load: Callable[[], object], registry: Registry) -> bool:
     threads = [thread for thread in threading.enumerate() if thread not in before]
     if threads:
         names = ", ".join(described(thread) for thread in threads)
-        tell(
-            f"after loading, a thread still runs: {names}; children are forked, and a fork copies no thread. "
-            "Start it in the job, or at first use"
-        )
-        return False
+        what = f"after loading, a thread still runs: {names}; children are forked, and a fork copies no thread. "
+        if not allow_threads:
+            tell(
+                f"{what}Start it in the job, or at first use; --allow-threads accepts it, with its risks"
+            )
+            return False
+        logger.warning("%sA lock that it holds at a fork stays locked in that child", what)
     if not len(registry):
         # It would know none of its messages, and retry each one until it is dead.
         tell("no job is registered; name the modules that hold jobs with --import")

@@ -21,6 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from jobq.client.clock import boot_ns
+from jobq.errors import ConfigError
 from jobq.jobs.context import LINES_SIZE
 from jobq.queue.types import Lease, Message
 
@@ -119,7 +120,14 @@ class SharedSlots:
         self._in_thread = memory[_IN_THREAD : _IN_THREAD + COUNT]
         #: For a JobLines.
         self.lines = memory[_LINES:]
-        self._new_lock()
+        try:
+            self._new_lock()
+        except OSError as error:
+            raise ConfigError(
+                f"no lock can be made in shared memory ({error}): /dev/shm must be writable; in a container with a "
+                "read-only root mount a tmpfs there (docker run --tmpfs /dev/shm; Kubernetes: an emptyDir with medium: "
+                "Memory)"
+            ) from error
 
     def _new_lock(self) -> None:
         self._lock = get_context("fork").Lock()

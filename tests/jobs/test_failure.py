@@ -99,3 +99,10 @@ def test_chain_of_causes_is_told():
 )
 def test_clean_escapes_what_could_harm_a_terminal_or_a_record(text: str, shown: str):
     assert clean(text) == shown
+
+
+def test_reason_of_a_text_of_megabytes_is_made_of_its_beginning_and_end():
+    text = reason(caught(second, "x" * 3_000_000 + " redis://u:secret@h"))
+    assert text.startswith("ValueError: bad xxx")
+    assert "secret" not in text
+    assert len(text) <= MAX_TEXT

@@ -152,3 +152,20 @@ def test_what_jobs_hide_stays_and_what_cannot_be_read_hides_everything(client: C
     assert found == {"a": ("pin", "0"), "b": (), "c": ("*",), **everything}
     presence.put_redactions(client, {"a": ["other"]}, may_replace=True)
     assert presence.redactions(client, ["a"]) == {"a": ("other",)}
+
+
+def test_name_of_a_live_worker_is_not_claimed_and_that_of_a_dead_one_is(client: Client):
+    assert presence.claim_name(client, "web", facts(client, host="a", pid=1)) is None
+    other = presence.claim_name(client, "web", facts(client, host="b", pid=2))
+    assert other is not None and (other.host, other.pid) == ("a", 1)
+    presence.put_worker(client, "web", facts(client, presence.KEPT_MS))
+    assert presence.claim_name(client, "web", facts(client, host="b", pid=2)) is None
+
+
+def test_workers_of_one_name_are_found_by_it(client: Client):
+    for name, ago_ms in (("web", 0), ("web#1a2b", 0), ("web#dead", presence.KEPT_MS), ("web2", 0)):
+        presence.put_worker(client, name, facts(client, ago_ms))
+    assert list(presence.workers_named(client, ["web"])) == ["web", "web#1a2b"]
+    assert list(presence.workers_named(client, ["web#1a2b", "nobody"])) == ["web#1a2b"]
+    presence.put_worker(client, "web", facts(client, presence.KEPT_MS))
+    assert list(presence.workers_named(client, ["web"])) == ["web#1a2b"]

@@ -1,0 +1,50 @@
+"""The cgroup of this process, v1 or v2: where its files are, and how many processors it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+
+_ROOT = Path("/")
+
+
+def own_folders(controller: str = "", root: Path = _ROOT) -> Iterator[Path]:
+    """Yield the folder of this process's cgroup, and those above it, whose limits count as well.
+
+    controller: of v1; '' for v2, which has one tree for all. In a container a cgroup's path may be the host's, so the
+    top of the tree comes last in any case.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            top = root / "sys/fs/cgroup" / controllers
+            own = top / path.lstrip("/")
+            yield own
+            yield from (folder for folder in own.parents if folder.is_relative_to(top))
+
+
+def processors(root: Path = _ROOT) -> int | None:
+    """Return the processors that quotas of CPU time allow, rounded up; None without a quota."""
+    quotas = [*map(_quota_v2, own_folders("", root)), *map(_quota_v1, own_folders("cpu", root))]
+    return min((ceil(quota) for quota in quotas if quota), default=None)
+
+
+def _quota_v2(folder: Path) -> float:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return 0.0  # none, or "max"
+
+
+def _quota_v1(folder: Path) -> float:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return max(0, quota) / int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError, ZeroDivisionError):
+        return 0.0
