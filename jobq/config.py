@@ -24,6 +24,8 @@ VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
 #: The servers that tests may connect to; jobq's pytest plugin sets it for the tests and what they start.
 TEST_SERVERS = "JOBQ_TEST_SERVERS"
+#: A burst waits for retries that are due so soon.
+BURST_WAIT_S = 60.0
 #: Characters of a worker's name.
 MAX_NAME = 100
 #: What may run async jobs.
@@ -235,7 +237,8 @@ class WorkerSettings:
     in the order given. concurrency, threads: async and sync jobs at once in one child. lease_s: how long a lease
     lasts unless renewed. crash_limit: crashes that make a message dead. prefetch: most messages a child takes at
     once; it takes about prefetch_s worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
-    shutdown_timeout_s: how long TERM waits.
+    shutdown_timeout_s: how long TERM waits. burst: leave once the queues are empty, and no retry of what ran here
+    is due within BURST_WAIT_S; "ready": without a wait for retries.
     unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
     unknown_wait_s: the longest wait between two tries. event_loop: what runs async jobs, one of EVENT_LOOPS; auto =
     uvloop where it is installed. allow_threads: start also if the modules with jobs leave a thread running.
@@ -248,7 +251,7 @@ class WorkerSettings:
     concurrency: int = 10
     threads: int = 1
     lease_s: float = 15.0
-    burst: bool = False
+    burst: bool | Literal["ready"] = False
     crash_limit: int = 3
     prefetch: int = 64
     prefetch_s: float = 0.05

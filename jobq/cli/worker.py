@@ -59,6 +59,19 @@ _OPTIONS = (
 )
 
 
+class Burst(click.ParamType["bool | str"]):
+    """`retries`, `ready`, or in settings also true and false."""
+
+    name = "burst"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> bool | str:
+        """Return what WorkerSettings.burst takes."""
+        text = str(value).lower()
+        if text in ("retries", "ready"):
+            return text == "retries" or text
+        return bool(click.BOOL.convert(value, param, ctx))
+
+
 class FromRuby(NamedTuple):
     """What feeds a worker, and the middleware that goes with it."""
 
@@ -140,7 +153,14 @@ def setting(
 @setting(
     "lease", "How long a message stays locked unless its worker renews the lease.", DURATION, "15s"
 )
-@setting("burst", "Exit when the queues are empty.", default="keep running")
+@option(
+    "--burst WHEN",
+    "Exit when the queues are empty: retries, the value without one, waits for retries that are due within a minute.",
+    type=Burst(),
+    is_flag=False,
+    flag_value="retries",
+    show_default="keep running",
+)
 @setting("crash-limit", "Crashes after which a message is dead.", int)
 @setting("prefetch", "Most messages that a process fetches at once.", int)
 @setting("prefetch-time", "How much work a process fetches at once.", DURATION, "50ms")

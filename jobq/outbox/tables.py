@@ -291,7 +291,7 @@ class MysqlTable(OutboxTable):
     @staticmethod
     def _driver() -> Any:
         try:
-            import pymysql  # type: ignore[import-untyped]
+            import pymysql
         except ImportError as error:
             raise ConfigError(f"MySQL needs PyMySQL: {extras.install('mysql')}") from error
         return pymysql

@@ -276,7 +276,8 @@ class Child:
         return Next.SLEEP
 
     def _waits_for_others(self) -> bool:
-        return bool(self.flows.left) or self.polling.waits_for_server()
+        waits = bool(self.flows.left) or self.polling.waits_for_server()
+        return waits or (self.settings.burst != "ready" and self.queues.is_due_again)
 
     @property
     def is_busy(self) -> bool:

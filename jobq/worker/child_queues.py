@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
 from msgspec import structs
@@ -18,7 +18,7 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller
 from jobq.client.waiter import BlockingConnection
-from jobq.config import WorkerSettings
+from jobq.config import BURST_WAIT_S, WorkerSettings
 from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import seal_of
 from jobq.queue.members import MARK
@@ -40,6 +40,10 @@ from jobq.worker.shared_state import Control, SharedSlots, lease_deadline
 
 #: A message that ended: its slot, how, and when (monotonic_ns).
 Ended = tuple[int, Ending, int]
+#: Outcomes after which the message runs again.
+_AGAIN = frozenset(("retry", "snooze", "hold"))
+#: The server counts a backoff from the report of the ending.
+_REPORTED_WITHIN_S = 0.5
 
 
 class SentReport(NamedTuple):
@@ -67,6 +71,7 @@ class ChildQueues:
         self._before_call, self._counters = before_call, counters
         if counters is not None:
             health.on_failure = partial(counters.add, "server_errors")
+        self._again_at = 0.0
         self._reporting, self._log_refused = False, RefusedLog()
         clients = ChildClients(client, settings, self._may_give_up)
         names = [name for name, _ in settings.queues]
@@ -151,6 +156,8 @@ class ChildQueues:
         if self._counters is not None:
             self._counters.ended(index, slot, ending)
         plain = self.mark_ended(slot, ending)
+        if ending.outcome in _AGAIN and (after_s := ending.backoff or 0.0) <= BURST_WAIT_S:
+            self._again_at = max(self._again_at, monotonic() + after_s + _REPORTED_WITHIN_S)
         one = (slot, ending, monotonic_ns())
         outbox = self._outboxes.get(index)
         if outbox is None:
@@ -166,6 +173,11 @@ class ChildQueues:
             self._unsafe.add(slot)
         self._slots.ended(slot, plain)
         return plain
+
+    @property
+    def is_due_again(self) -> bool:
+        """Whether a message that ran here is to run again within BURST_WAIT_S of that run."""
+        return monotonic() < self._again_at
 
     @property
     def has_endings(self) -> bool:

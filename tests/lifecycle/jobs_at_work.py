@@ -233,6 +233,15 @@ def again(ledger: str, name: str, times: int) -> None:
     note(ledger, name, "end")
 
 
+@job(name="later", queue="low", retries=3)
+def later(ledger: str, name: str, after: float) -> None:
+    """Runs again after so many seconds, once."""
+    note(ledger, name, "start", attempt=current().attempt)
+    if current().attempt == 1:
+        raise Retry(after=after)
+    note(ledger, name, "end")
+
+
 @job(name="sockets", **HERE)
 def sockets(ledger: str, name: str) -> None:
     """The sockets that this child and its supervisor have open."""

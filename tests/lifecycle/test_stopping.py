@@ -208,3 +208,21 @@ def test_jobs_cancelled_before_their_first_step_are_given_back(queue, start, sen
     assert worker.wait() in (0, 12)
     assert queue.admin.counts().locked == 0
     assert all(queue.status(name).word == "queued" for name in "abc")
+
+
+@pytest.mark.parametrize("burst", ["--burst", "--burst=retries"])
+def test_burst_waits_for_retries_that_are_due_soon(queue, start, send, ledger, burst):
+    send("later", "soon", 1.2)
+    send("later", "late", 3600.0)
+    queue.enqueue(b"{}", mid="delayed", delay=30)
+    assert start(burst, "--processes", "2").wait() == 0
+    assert ledger.names("end") == {"soon"}
+    assert queue.status("late").word == queue.status("delayed").word == "queued-with-backoff"
+
+
+@pytest.mark.one_server
+def test_burst_of_ready_messages_waits_for_no_retry(queue, start, send, ledger):
+    send("later", "soon", 30.0)
+    assert start("--burst=ready", "--processes", "1").wait() == 0
+    assert ledger.names("end") == set()
+    assert queue.status("soon").word == "queued-with-backoff"
