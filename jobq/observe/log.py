@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import threading
@@ -25,6 +26,8 @@ from jobq.observe.escape import escaped
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
+#: Levels of nested values in a JSON line where they are cut.
+DEEPEST = 20
 #: What records inside a job carry.
 FIELDS = ("job", "mid", "attempt", "queue")
 #: A line waits at most so long while further lines come.
@@ -33,7 +36,11 @@ LONGEST_WAIT_S = 0.1
 _HEAD = 8
 _ROOM = LINES_SIZE - _HEAD
 logger = logging.getLogger("jobq.job")
+#: The logger of lines about records that can't be written.
+_FAILED = "jobq.log"
 _ROOT, _OWN = logging.getLogger(), logging.getLogger("jobq")
+#: Where captured warnings go.
+_WARNINGS = logging.getLogger("py.warnings")
 _CALL_HANDLERS, _MAKE_RECORD = logging.Logger.callHandlers, logging.Logger.makeRecord
 
 
@@ -46,6 +53,16 @@ class LogHandler(logging.StreamHandler[TextIO]):
         """Write one record."""
         self.before()
         super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Write a line about a record that can't be formatted, where `logging` prints a traceback of its own."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError) or record.name == _FAILED:
+            return  # nothing can be written, or not even that line
+        what = f"a record of {record.name} at {record.pathname}:{record.lineno} can't be logged"
+        message = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+        text = f"{what}: {type(error).__name__}: {error}; its message is {message[:500]!r}"
+        self.handle(logging.LogRecord(_FAILED, logging.ERROR, "", 0, text, None, None))
 
 
 class JobLog:
@@ -270,7 +287,7 @@ def spent(seconds: float) -> str:
 
 
 class JobFields(logging.Filter):
-    """Adds the fields of the job to each record made inside one, unless the record has them.
+    """Adds the fields of the job to each record made inside one. Other values under their names become `extra_…`.
 
     They are job, mid, attempt, queue, worker and, if a trace is known, trace_id and span_id. `jobq worker` adds it to
     its own handler and to all handlers of the application that exist once its modules are loaded.
@@ -280,12 +297,21 @@ class JobFields(logging.Filter):
         """Keep every record."""
         context = running.get(None)
         if context is not None:
-            fields = record.__dict__
             for name in FIELDS:
-                fields.setdefault(name, getattr(context, name))
+                _put(record, name, getattr(context, name))
             for name, value in _around(context):
-                fields.setdefault(name, value)
+                _put(record, name, value)
         return True
+
+
+def _put(record: logging.LogRecord, name: str, value: Any) -> None:
+    """Set a field of the job. What the application gave by its name stays as `extra_…`, what jobq gave stays."""
+    fields = record.__dict__
+    if name in fields and not _is_ours(record) and fields[name] != value:
+        fields[f"extra_{name}"] = fields[name]
+    elif name in fields:
+        return
+    fields[name] = value
 
 
 class TextFormatter(logging.Formatter):
@@ -306,12 +332,16 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(JsonFormat):
-    """One JSON object a line: at, level, logger, pid, message, the record's extra fields, traceback."""
+    """One JSON object a line: at, level, logger, pid, message, the record's extra fields, traceback.
+
+    An extra field whose name is one of these gets `extra_` before it.
+    """
 
     def __init__(self) -> None:
         super().__init__(
             ("levelname", "name", "process", "message"),
             json_default=str,
+            json_serializer=_dumped,
             rename_fields={
                 "levelname": "level", "name": "logger", "process": "pid", "exc_info": "traceback",
             },
@@ -322,16 +352,47 @@ class JsonFormatter(JsonFormat):
     ) -> None:
         """Fill in the fields of one line."""
         at = datetime.fromtimestamp(record.created, UTC)
-        log_data["at"] = at.isoformat(timespec="milliseconds")
+        own: dict[str, Any] = {
+            "at": at.isoformat(timespec="milliseconds"), "level": record.levelname.lower(),
+            "logger": record.name, "pid": record.process, "traceback": message_dict.get("exc_info"),
+        }  # fmt: skip
+        log_data["at"] = own["at"]
         super().add_fields(log_data, record, message_dict)
-        log_data["level"] = record.levelname.lower()
+        given = {**message_dict, **record.__dict__}
+        for name, value in own.items():
+            log_data[name] = value
+            if given.get(name) is not None:
+                log_data[f"extra_{name}"] = given[name]
+        if log_data["traceback"] is None:
+            del log_data["traceback"]
         for name in ("message", "traceback"):
             if name in log_data:
                 log_data[name] = _shown(record, log_data[name])
 
 
+def _dumped(line: dict[str, Any], **options: Any) -> str:
+    """As json.dumps, for values that JSON doesn't know too."""
+    try:
+        return json.dumps(line, allow_nan=False, **options)
+    except (ValueError, TypeError, RecursionError):
+        return json.dumps(_plain(line, 0), **options)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """The value with NaN and infinities, odd keys and what is nested too deep as text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict | list | tuple) and depth >= DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value]
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
 def _message(record: logging.LogRecord) -> str:
-    return _shown(record, record.getMessage())
+    return _shown(record, record.getMessage()).rstrip("\n")
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
@@ -382,12 +443,16 @@ class Logging:
         self.own.addHandler(self.handler)
         # A handler that the application adds to the root would print every line twice.
         self.own.propagate = False
+        # Until the modules have loaded the root logger has no handler.
+        logging.captureWarnings(True)
+        _WARNINGS.addHandler(self.handler)
 
     def settle(self) -> None:
         """After the application's modules have loaded: leave the log to their handlers, or else handle all loggers."""
         root = logging.getLogger()
         _keep_enabled()
         self.own.removeHandler(self.handler)
+        _WARNINGS.removeHandler(self.handler)
         self.own.propagate = True
         if not root.handlers and not self.own.handlers:
             root.addHandler(self.handler)

@@ -358,7 +358,7 @@ class Child:
         return self.executor.resolve(name, message)
 
     def _before_call(self) -> None:
-        """Before each call, end processes that a job forked, and keep the worker's own signals."""
+        """Before each call, end processes that a job forked, and set the worker's handlers again."""
         self.executor.home.only()
         self.context.signals.keep_own()
 

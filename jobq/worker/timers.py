@@ -19,8 +19,8 @@ class Timers:
     """While a job runs, call `look_around(now)` after `first_s`, then after as many seconds as it returned.
 
     look_around may raise an exception for the job; then it is called again after `first_s`. set_for: called with the
-    time (boot_ns) for which the timer is set. Whoever sees that this time has passed without a call, because a job
-    stopped the timer or blocks the signal, has `late` called in the main thread.
+    time (boot_ns) for which the timer is set. The supervisor sees when this time has passed without a call, because
+    a job stopped the timer or blocks the signal, and has `late` called in the main thread.
     """
 
     def __init__(

@@ -394,7 +394,7 @@ def test_plain_log_lines_name_their_job_when_they_are_text(
     (first,) = [line for line in lines if "fetched" in line]
     assert first.endswith("INFO    fetched  job=fetch mid=m-1 attempt=1 queue=low")
     (own,) = [line for line in lines if "slow" in line]
-    assert own.endswith("WARNING slow  job=its own mid=m-1 attempt=1 queue=low")
+    assert own.endswith("WARNING slow  job=fetch mid=m-1 attempt=1 queue=low")
     assert sum("mid=m-1" in line for line in lines) == 3
     assert any("by the job's logger  job=fetch" in line for line in lines)
 
@@ -407,7 +407,8 @@ def test_plain_log_lines_have_their_jobs_fields_when_they_are_json(
     ]
     inside = [one for one in records if one["logger"] in ("app.pages", "fetch")]
     assert [(one["mid"], one["queue"], one["attempt"]) for one in inside] == [("m-1", "low", 1)] * 3
-    assert [one["job"] for one in inside] == ["fetch", "its own", "fetch"]
+    assert [one["job"] for one in inside] == ["fetch"] * 3
+    assert [one.get("extra_job") for one in inside] == [None, "its own", None]
     assert all("mid" not in one for one in records if one["logger"] == "jobq.worker")
     assert {(one["trace_id"], bool(one["worker"])) for one in records if "mid" in one} == {
         (TRACE, True)
@@ -440,3 +441,92 @@ def test_handlers_of_the_application_get_the_fields_too(
     lines = logged(server, queue, tmp_path, configured)
     assert "all of it / m-1" in lines
     assert "slow / m-1" in lines
+
+
+OWN = {"at": "x", "level": "y", "logger": "z", "pid": 5, "traceback": "t"}
+
+
+def test_extra_fields_never_replace_those_of_a_json_line() -> None:
+    line = json.loads(log.JsonFormatter().format(record("hello", **OWN)))
+    assert (line["level"], line["logger"], line["message"]) == ("info", "app", "hello")
+    assert line["pid"] == os.getpid()
+    assert line["at"].startswith("20")
+    assert "traceback" not in line
+    assert {name: line[f"extra_{name}"] for name in OWN} == OWN
+    line = json.loads(log.JsonFormatter().format(record("failed", raised("bad"), **OWN)))
+    assert "ValueError: bad" in line["traceback"]
+    assert line["extra_traceback"] == "t"
+
+
+def test_fields_of_the_job_are_not_replaced_by_extra_fields_inside_it() -> None:
+    context = SimpleNamespace(
+        job="app.pay", mid="m", attempt=1, queue="low", worker="", trace_id="", span_id=""
+    )
+    made = record("hello", job="mine", queue="low", mid="other")
+    entered = log.running.set(context)  # type: ignore[arg-type]
+    try:
+        log.JobFields().filter(made)
+        log.JobFields().filter(made)  # of a second handler
+    finally:
+        log.running.reset(entered)
+    fields = made.__dict__
+    assert (fields["job"], fields["mid"], fields["queue"]) == ("app.pay", "m", "low")
+    assert "extra_queue" not in fields
+    assert (fields["extra_job"], fields["extra_mid"]) == ("mine", "other")
+
+
+def _circle() -> list[Any]:
+    circle: list[Any] = []
+    circle.append(circle)
+    return circle
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (float("nan"), "nan"),
+        ({"a": [float("-inf"), 1.5, None, True]}, {"a": ["-inf", 1.5, None, True]}),
+        ({(1, 2): "odd key"}, {"(1, 2)": "odd key"}),
+    ],
+    ids=["nan", "nested", "key"],
+)
+def test_json_line_is_json_whatever_its_values_are(value: Any, shown: Any) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"bare {word}")
+
+    line = log.JsonFormatter().format(record("hello", value=value))
+    assert json.loads(line, parse_constant=refuse)["value"] == shown
+
+
+def test_json_line_of_a_circle_is_cut() -> None:
+    assert (
+        "…" in json.loads(log.JsonFormatter().format(record("hello", value=_circle()))).__repr__()
+    )
+
+
+@pytest.mark.parametrize("form", log.FORMATS)
+def test_record_that_cannot_be_formatted_and_warnings_are_lines(form: str) -> None:
+    script = """if True:
+        import logging, sys, warnings
+        from jobq.observe.log import Logging
+        logs = Logging("info", sys.argv[1])
+        warnings.warn("early", stacklevel=1)
+        logs.settle()
+        warnings.warn("late", stacklevel=1)
+        class Broken:
+            def __repr__(self):
+                raise RuntimeError("no repr")
+        logging.getLogger("app").error("%d apples", "many")
+        logging.getLogger("app").error(Broken())
+        logging.getLogger("app").error("whole")
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", script, form], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    lines = [line for line in ran.stderr.splitlines() if not line.startswith("    ")]
+    if form == "json":
+        lines = [f"{line['level'].upper()} {line['message']}" for line in map(json.loads, lines)]
+    expected = ["UserWarning: early", "UserWarning: late", "TypeError", "RuntimeError", "whole"]
+    assert len(lines) == len(expected)
+    assert all(word in line for word, line in zip(expected, lines, strict=True))
+    assert "apples" in lines[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -39,7 +38,7 @@ def test_blocked_signals_are_let_through_after_a_job(signals, caplog):
     signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
     signals.remember()
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))
-    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)  # to this thread
     assert came == []
     signals.after_job("shop.pay")
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
@@ -51,7 +50,7 @@ def test_blocked_signal_of_a_profiler_ends_no_process_when_its_job_is_over(signa
     signal.signal(signal.SIGPROF, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPROF,))
     signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
-    os.kill(os.getpid(), signal.SIGPROF)
+    signal.raise_signal(signal.SIGPROF)
     signals.after_job("shop.pay")
     assert signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
