@@ -120,8 +120,6 @@ def test_exported_name_counts_as_the_module_that_it_comes_from():
 #: Who speaks redis-py beside the client: who was given a connection to diagnose it or to wait on it.
 REDIS_USERS = {
     "embedded/process.py", "embedded/watch.py", "queue/directory.py", "queue/doctor.py", "queue/durability.py",
-    "jobs/queues.py",
-
 }  # fmt: skip
 
 

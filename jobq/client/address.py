@@ -2,15 +2,19 @@
 
 ``redis://user:password@host:6379/0``, ``rediss://`` (TLS), ``unix:///path/redis.sock?db=0``,
 ``redis+sentinel://host1:26379,host2:26379/service/0``, ``redis+cluster://host1:7000,host2:7001``; the last
-two with ``rediss+`` for TLS. Options of redis-py's connections may follow after ``?``.
+two with ``rediss+`` for TLS. Options of redis-py's connections may follow after ``?``, and for Sentinels
+``sentinel_username`` and ``sentinel_password``.
 """
 
 from __future__ import annotations
 
+import inspect
+import socket
+from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
-from redis.connection import Connection, parse_url
+from redis.connection import AbstractConnection, Connection, parse_url
 
 from jobq.config import servers_of_tests
 from jobq.errors import ConfigError, masked
@@ -26,7 +30,31 @@ _KINDS = {
     "redis+cluster": ("cluster", "redis"),
     "rediss+cluster": ("cluster", "rediss"),
 }
+#: Options for the Sentinels -> redis-py's names.
+_OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+#: Options that redis-py knows and jobq has no use for -> what does the same here.
+_OTHERWISE = {
+    "health_check_interval": "jobq notices a dead connection at the next call, and repeats the call on another",
+    "retry": "JOBQ_PATIENCE says how long calls are repeated",
+    "retry_on_timeout": "JOBQ_PATIENCE says how long calls are repeated",
+    "retry_on_error": "JOBQ_PATIENCE says how long calls are repeated",
+    "max_connections": "a process has one connection for each concurrent call",
+    "timeout": "socket_timeout limits the wait for a reply, socket_connect_timeout that for a connection",
+}
+#: After this time without an answer, the system ends a TCP connection.
+SILENT_PEER_S = 30
+#: Options of a TCP connection: 10 s idle, then up to four probes 5 s apart; data may stay unconfirmed for as long.
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in {
+        "TCP_KEEPIDLE": SILENT_PEER_S - 20,
+        "TCP_KEEPINTVL": 5,
+        "TCP_KEEPCNT": 4,
+        "TCP_USER_TIMEOUT": SILENT_PEER_S * 1000,
+    }.items()
+    if hasattr(socket, name)
+}
 
 
 class Address(NamedTuple):
@@ -112,16 +140,41 @@ def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
     options = dict(parse_qsl(parts.query))
     if options.pop("cluster", "").lower() in ("true", "1", "yes"):
         kind = "cluster"
+    for name in _OF_SENTINELS if kind == "sentinel" else ():
+        options.pop(name, None)
     return kind, scheme, f"?{urlencode(options)}" if options else ""
 
 
+def sentinel_login(url: str) -> dict[str, str]:
+    """User and password for the Sentinels themselves, those that the URL gives."""
+    options = dict(parse_qsl(_split(url).query))
+    return {option: options[name] for name, option in _OF_SENTINELS.items() if options.get(name)}
+
+
 def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
-    """redis-py's connection class for a plain URL, and its keyword arguments."""
+    """redis-py's connection class for a plain URL, and its keyword arguments. Raises ConfigError."""
     try:
         options: dict[str, Any] = dict(parse_url(plain))
     except ValueError as error:
         raise ConfigError(f"url {masked(plain)!r} can't be read: {masked(str(error))}") from None
-    return options.pop("connection_class", Connection), options
+    make = options.pop("connection_class", Connection)
+    for name in options.keys() - _known(make):
+        remedy = _OTHERWISE.get(name, "see Connections in the guide for those that there are")
+        raise ConfigError(
+            f"url {masked(plain)!r} has the option {name}, which does nothing here; remove it: {remedy}"
+        )
+    if "socket_keepalive_options" in _known(make):
+        options = {
+            "socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE, **options,
+        }  # fmt: skip
+    return make, options
+
+
+@cache
+def _known(make: type[AbstractConnection]) -> frozenset[str]:
+    """The options of a class of connections that have an effect here."""
+    names = {name for part in make.__mro__[:-1] for name in inspect.signature(part).parameters}
+    return frozenset(names - _OTHERWISE.keys())
 
 
 def _host(url: str, text: str, port: int) -> Host:

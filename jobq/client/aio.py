@@ -11,6 +11,7 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ import hiredis
 from redis import exceptions as refused
 from redis.connection import Connection, DefaultParser
 
-from jobq.client.connection import LEAST_WAIT_S, Client
+from jobq.client.connection import IDLE_S, LEAST_WAIT_S, PING, Client
 from jobq.client.numbered_calls import (
     AGAIN,
     FAILED,
@@ -28,6 +29,7 @@ from jobq.client.numbered_calls import (
     reply_lost,
 )
 from jobq.client.scripts import packed, wire
+from jobq.client.waiter import ItemWait
 from jobq.errors import JobqError
 
 T = TypeVar("T")
@@ -53,15 +55,17 @@ class Reply:
 
     As a future, but without a turn of the event loop between the reply and the coroutine: `arrived` goes on with it.
     Tasks wait for any object that has `_asyncio_future_blocking`; see asyncio.isfuture. whole: a coroutine that is
-    cancelled gets its CancelledError once the reply is there, which it must not miss.
+    cancelled gets its CancelledError once the reply is there, which it must not miss. once: its command isn't repeated.
     """
 
     __slots__ = (
-        "_asyncio_future_blocking", "_context", "_error", "_loop", "_value", "_wake", "_whole", "is_done",
+        "_asyncio_future_blocking", "_context", "_error", "_loop", "_value", "_wake", "_whole", "is_done", "once",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, whole: bool = False) -> None:
-        self._loop, self._whole = loop, whole
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, whole: bool = False, once: bool = False
+    ) -> None:
+        self._loop, self._whole, self.once = loop, whole, once
         self._asyncio_future_blocking = self.is_done = False
         self._error: BaseException | None = None
         self._wake: Callable[[Reply], object] | None = None
@@ -167,8 +171,10 @@ class AsyncClient:
                 script = state.script
                 if (script and script.sha not in connection.scripts) or state.redirect:
                     self._prepare_for(connection, state)
+                if once and connection.is_idle:
+                    await connection.prove()
                 state.sending()
-                reply = connection.send(wire(state.command), state.left_s, whole)
+                reply = connection.send(wire(state.command), state.left_s, whole, once)
                 raw = await reply
             except FAILED as error:
                 if once and reply is not None and _is_lost(error):
@@ -219,7 +225,7 @@ class AsyncClient:
         """Connect in a thread: names are looked up and TLS is agreed on by blocking calls."""
         connection = self.client.topology.open(node)
         await asyncio.to_thread(connection.connect)
-        made = self._connections[node] = SharedConnection(connection)
+        made = self._connections[node] = SharedConnection(connection, self.client.try_s(connection))
         return made
 
     async def _prepare(
@@ -246,8 +252,11 @@ class AsyncClient:
 class SharedConnection:
     """A connection on which coroutines of one event loop send commands without waiting for each other's replies."""
 
-    def __init__(self, connection: Connection) -> None:
-        """`connection` is open, and nobody else uses it."""
+    def __init__(self, connection: Connection, try_s: float) -> None:
+        """`connection` is open, and nobody else uses it.
+
+        try_s: after this silence, calls that may be repeated are repeated on another connection.
+        """
         sock: Any = connection._sock
         if sock is None:
             raise refused.ConnectionError("the connection was closed")
@@ -256,7 +265,8 @@ class SharedConnection:
         #: None once it is closed.
         self._sock: Any = sock
         self._pending = getattr(sock, "pending", int)  # bytes that TLS has decrypted
-        self._timeout_s: float = connection.socket_timeout or math.inf
+        self._longest_s: float = connection.socket_timeout or math.inf
+        self._timeout_s = min(try_s, self._longest_s)
         self._reader = hiredis.Reader(
             protocolError=refused.InvalidResponse, replyError=DefaultParser.parse_error
         )
@@ -266,19 +276,53 @@ class SharedConnection:
         #: Commands that were not yet sent whole, and whether the loop will send them.
         self._unsent: list[bytes] = []
         self._scheduled = False
-        self._progress = 0.0
         self._watch: asyncio.TimerHandle | None = None
+        #: The call that shows whether the peer is there, while it is under way.
+        self._proof: asyncio.Future[None] | None = None
         self._retired = False
         self.is_open = True
         #: Hashes of the scripts that were called here.
         self.scripts: set[str] = set()
         self._loop = asyncio.get_running_loop()
+        #: When the server last answered while more was awaited, or else the last command was sent.
+        self._progress = self._loop.time()
         self._loop.add_reader(sock.fileno(), self._receive)
 
-    def send(self, command: bytes, within_s: float | None = None, whole: bool = False) -> Reply:
-        """Send a command; its reply. It travels with others while replies are awaited, at once otherwise."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether the peer may have gone without a word, since nothing was sent for a while."""
+        if self._proof is not None:
+            return True
+        return not self._waiting and self._loop.time() - self._progress > IDLE_S
+
+    async def prove(self) -> None:
+        """Return once the peer has answered. Raises an error of `LOST` if it doesn't."""
+        if self._proof is None:
+            self._proof = asyncio.ensure_future(self._ping())
+            self._proof.add_done_callback(_retrieve)
+        await asyncio.shield(self._proof)
+
+    async def _ping(self) -> None:
+        try:
+            await self.send(PING)
+        except refused.ResponseError:
+            pass  # an answer nevertheless
+        finally:
+            self._proof = None
+
+    def send(
+        self,
+        command: bytes,
+        within_s: float | None = None,
+        whole: bool = False,
+        once: bool = False,
+    ) -> Reply:
+        """Send a command; its reply. It travels with others while replies are awaited, at once otherwise.
+
+        once: it isn't repeated, so its reply may take as long as any.
+        """
         loop = self._loop
-        reply = Reply(loop, whole)
+        reply = Reply(loop, whole, once)
         alone = not self._waiting
         self._waiting.append(reply)
         self._unsent.append(command)
@@ -399,10 +443,24 @@ class SharedConnection:
         if not self._waiting:
             return
         left_s = self._progress + self._timeout_s - self._loop.time()
-        if left_s <= 0:
+        if left_s <= 0 and not self._waits_on():
             self._lose(refused.TimeoutError, f"no reply within {self._timeout_s:g} s")
-        else:
-            self._watch = self._loop.call_later(left_s, self._look)
+            return
+        if left_s <= 0:
+            left_s += self._longest_s - self._timeout_s
+            self._timeout_s = self._longest_s
+        self._watch = self._loop.call_later(left_s, self._look)
+
+    def _waits_on(self) -> bool:
+        """Whether replies are awaited longer, to calls that can't be repeated. The others are told, to be repeated."""
+        if self._timeout_s >= self._longest_s or not any(one and one.once for one in self._waiting):
+            return False
+        self.retire()
+        late = refused.TimeoutError(f"no reply within {self._timeout_s:g} s")
+        for reply in self._waiting:
+            if reply is not None and not reply.once:
+                reply.fail(late)
+        return True
 
     def _lose(self, kind: type[refused.RedisError], text: str) -> None:
         """Close it, and tell all who wait for replies whether their commands were sent."""
@@ -435,6 +493,30 @@ def async_client(client: Client) -> AsyncClient:
             client.of_loops.pop(other, None)
         found = client.of_loops[loop] = AsyncClient(client)
     return found
+
+
+async def afirst_item(client: Client, key: str, seconds: float) -> bytes | None:
+    """As waiter.first_item. No thread is in use while nothing comes."""
+    waiting, loop, came = ItemWait(client, key), asyncio.get_running_loop(), asyncio.Event()
+    beginning = asyncio.ensure_future(asyncio.to_thread(waiting.begin, seconds))
+    try:
+        file = await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        beginning.add_done_callback(_retrieve)
+        beginning.add_done_callback(lambda _: waiting.close())
+        raise
+    if file is None:
+        return None
+    loop.add_reader(file, came.set)
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(came.wait(), seconds)
+    except BaseException:
+        loop.remove_reader(file)
+        waiting.close()
+        raise
+    loop.remove_reader(file)
+    return await asyncio.to_thread(waiting.end, came.is_set())
 
 
 def close_async(client: Client) -> None:

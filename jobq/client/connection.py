@@ -12,6 +12,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
@@ -31,6 +32,7 @@ from jobq.client.numbered_calls import (
     CallState,
     Following,
     ScriptCall,
+    first_try_s,
     gave_up,
     reply_lost,
 )
@@ -47,12 +49,19 @@ Exchange = Callable[[Connection, Command, bool], Any]
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
+#: Bytes that are sent by one call, within the time of one.
+SENT_AT_ONCE = 65_536
 #: The time of a try at least, however little is left.
 LEAST_WAIT_S = 0.05
 #: A connection that answered so short a time ago isn't idle, and isn't polled.
 BUSY_S = 0.0001
+#: After so long, the peer of a connection may have gone without a word.
+IDLE_S = 1.0
 _ANSWERED_AT = "jobq_answered_at"
+#: The time that any reply may take; a first try waits less.
+_LONGEST_S = "jobq_longest_s"
 _ASKING = packed(("ASKING",))
+PING = packed(("PING",))
 #: Words of a call by hash or function before its keys: the verb, the name, the number of keys.
 WORDS_BEFORE_KEYS = 3
 #: Prepared beginnings of calls that a client keeps at most.
@@ -97,6 +106,7 @@ class Client:
         # Looked up here, so that a bad URL fails where it is given.
         self.url = settings.url or str(self.topology.locate(""))
         self.patience_s = settings.patience_s
+        self.socket_timeout_s = settings.socket_timeout_s
         self.is_cluster = isinstance(self.topology, Cluster)
         #: The first two words of a call of a script.
         self.verb = called if settings.functions else called_by_sha
@@ -179,7 +189,7 @@ class Client:
         `by` makes each exchange, so that more than one command can share a connection.
         """
         by = by or exchange
-        load = hurried = False
+        load = opened = False
         while True:
             node: Hashable | None = None
             connection: Connection | None = None
@@ -191,7 +201,7 @@ class Client:
                 try:
                     connection = idle.pop()
                 except IndexError:
-                    connection, hurried = self._open(node, state.left_s)
+                    connection, opened = self._open(node, state.left_s), True
                 if connection._sock is None:
                     connection.connect()
                 if load and state.script is not None:
@@ -200,12 +210,12 @@ class Client:
                 reply = by(connection, state.command, state.redirect is not None)
             except FAILED as error:
                 if connection is not None:
-                    self._take_back(node, connection, hurried, error)
+                    self._take_back(node, connection, opened, error)
                 load = self._prepare(state.failed(error), node, error)
-                hurried = False
+                opened = False
             else:
-                if hurried:
-                    _wait_at_most(connection, self.settings.socket_timeout_s)
+                if opened:
+                    self._settle(connection)
                 idle.append(connection)
                 return reply
 
@@ -215,7 +225,9 @@ class Client:
         try:
             connection = self._idle.setdefault(node, []).pop()
         except IndexError:
-            connection = self.topology.open(node)
+            connection = self._open(node, None)
+            connection.connect()
+            self._settle(connection)
         if connection._sock is None:
             connection.connect()
         return node, connection
@@ -224,18 +236,17 @@ class Client:
         """A borrowed connection without any reply to come."""
         self._idle.setdefault(node, []).append(connection)
 
-    def open_connection(self, key: str, *, blocking: bool = True) -> Connection:
-        """A separate connection to the node that serves `key`, for blocking commands.
+    def open_connection(self, key: str) -> Connection:
+        """A separate connection to the node that serves `key`, for blocking commands. The caller disconnects it.
 
-        blocking: its reads never time out. Without it they do as usual, for a caller that reads only once a reply
-        arrives. The caller disconnects it.
+        Reads on it time out as usual: wait until it is readable first.
         """
         deadline, pause = time.monotonic() + self.patience_s, 0.0
         while True:
             node: Hashable | None = None
             try:
                 node = self.topology.locate(key)
-                connection = self.topology.open(node, blocking=blocking)
+                connection = self.topology.open(node)
                 connection.connect()
                 return connection
             except PASSING as error:
@@ -296,23 +307,32 @@ class Client:
         self.of_loops = {}
         self.close()  # redis-py doesn't shut down a socket that another process opened
 
-    def _open(self, node: Hashable, left_s: float | None) -> tuple[Connection, bool]:
-        """A new connection, and whether it waits for less than the usual time: no longer than the call may take."""
+    def _open(self, node: Hashable, left_s: float | None) -> Connection:
+        """A new connection, which waits no longer than the call may take."""
         connection = self.topology.open(node)
-        hurried = left_s is not None and left_s < self.settings.socket_timeout_s
-        if hurried:
-            _wait_at_most(connection, max(LEAST_WAIT_S, left_s or 0.0))
-        return connection, hurried
+        usual_s = connection.socket_timeout or self.socket_timeout_s
+        setattr(connection, _LONGEST_S, usual_s)
+        if left_s is not None and left_s < usual_s:
+            _wait_at_most(connection, max(LEAST_WAIT_S, left_s))
+        return connection
+
+    def try_s(self, connection: Connection) -> float:
+        """How long a first try on a connection that was used before may take."""
+        return first_try_s(self.patience_s, longest_s(connection) or self.socket_timeout_s)
+
+    def _settle(self, connection: Connection) -> None:
+        """From its second call on, a connection that has died leaves time for a try on another one."""
+        _wait_at_most(connection, self.try_s(connection))
 
     def _take_back(
-        self, node: Hashable, connection: Connection, hurried: bool, error: Exception
+        self, node: Hashable, connection: Connection, opened: bool, error: Exception
     ) -> None:
         """Keep the connection of a failed try if the server answered on it, else close it."""
         if not isinstance(error, refused.ResponseError):
             connection.disconnect()
             return
-        if hurried:
-            _wait_at_most(connection, self.settings.socket_timeout_s)
+        if opened:
+            self._settle(connection)
         self._idle.setdefault(node, []).append(connection)
 
     def _prepare(self, following: Following, node: Hashable | None, error: Exception) -> bool:
@@ -338,7 +358,11 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
         if sock is None:
             raise refused.ConnectionError("the connection was closed")
         # redis-py's layers look at every argument once more.
-        sock.sendall(command if isinstance(command, bytes) else packed(command))
+        data = command if isinstance(command, bytes) else packed(command)
+        if len(data) > SENT_AT_ONCE:
+            send(connection, data)
+        else:
+            sock.sendall(data)
         parser: Any = connection._parser
         reader, buffer = parser._reader, parser._buffer
         # Most replies come in one piece. Nothing is read of a connection that was closed, which `receive` tells.
@@ -371,8 +395,8 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
         connection.disconnect()
         raise
     try:
-        reply = receive(connection)
-        setattr(connection, _ANSWERED_AT, time.monotonic())
+        reply = receive_patiently(connection)
+        answered(connection)
         return reply
     except (refused.ResponseError, refused.BusyLoadingError):
         raise
@@ -386,9 +410,16 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
 
 def send(connection: Connection, command: bytes) -> None:
     """Send one command. Raises an error of `LOST`."""
-    if connection._sock is None:
+    sock = connection._sock
+    if sock is None:
         raise refused.ConnectionError("the connection was closed")
-    connection._sock.sendall(command)
+    if len(command) <= SENT_AT_ONCE:
+        sock.sendall(command)
+        return
+    # The time limit of `sendall` is one for all that is sent: a slow line would never take much.
+    left = memoryview(command)
+    while left:
+        left = left[sock.send(left) :]
 
 
 def receive(connection: Connection) -> Any:
@@ -409,15 +440,57 @@ def receive(connection: Connection) -> Any:
     return reply
 
 
+def receive_patiently(connection: Connection) -> Any:
+    """`receive` for a call that isn't repeated after it was sent: it waits for as long as any reply may take."""
+    try:
+        return receive(connection)
+    except TimeoutError:
+        if connection.socket_timeout == longest_s(connection):
+            raise
+        with waiting_longer(connection):
+            return receive(connection)
+
+
 def ensure_open(connection: Connection) -> None:
-    """Fail here, before anything is sent, if the server closed the connection while it was idle."""
+    """Fail here, before anything is sent, if the connection was closed or has died while it was idle."""
     sock = connection._sock
-    if sock is None or time.monotonic() - getattr(connection, _ANSWERED_AT, 0.0) < BUSY_S:
+    idle_s = time.monotonic() - getattr(connection, _ANSWERED_AT, 0.0)
+    if sock is None or idle_s < BUSY_S:
         return
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if poll.poll(0):
         connection.can_read(0)
+    if idle_s > IDLE_S:
+        send(connection, PING)
+        try:
+            receive(connection)
+        except refused.ResponseError:
+            pass  # an answer nevertheless
+        answered(connection)
+
+
+def answered(connection: Connection) -> None:
+    """Note that the peer is there, for `ensure_open`."""
+    setattr(connection, _ANSWERED_AT, time.monotonic())
+
+
+@contextmanager
+def waiting_longer(connection: Connection) -> Iterator[None]:
+    """Let replies in this block take as long as any reply may, for commands that wait at the server."""
+    usual_s = connection.socket_timeout
+    if connection._sock is not None:
+        connection._sock.settimeout(longest_s(connection))
+    try:
+        yield
+    finally:
+        if connection._sock is not None:
+            connection._sock.settimeout(usual_s)
+
+
+def longest_s(connection: Connection) -> float | None:
+    """How long a reply may take, None without limit. A first try waits less."""
+    return getattr(connection, _LONGEST_S, connection.socket_timeout)
 
 
 def _wait_at_most(connection: Connection, seconds: float) -> None:

@@ -61,6 +61,8 @@ AGAIN = b"again"
 #: SCRIPT LOADs of one call: scripts may be flushed between two commands.
 LOADS = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+#: The least time of a first try on a connection that was used before.
+LEAST_TRY_S = 0.25
 
 #: Errors that pass: a lost connection, a server that loads, moves, fails over or is busy.
 PASSING = (
@@ -171,6 +173,7 @@ class Patience(Protocol):
 
     url: str
     patience_s: float
+    socket_timeout_s: float
     enough: Callable[[], bool]
 
 
@@ -299,16 +302,27 @@ class CallState:
 
     def _pause(self) -> float:
         """How long to sleep, from the second failure on; twice as long each time."""
-        left_s = self._deadline - time.monotonic()
-        pause_s = max(0.0, min(self._pause_s * random.uniform(0.5, 1.0), left_s))
+        passed_s = time.monotonic() - self._began
+        patience_s = self._client.patience_s
+        pause_s = max(0.0, min(self._pause_s * random.uniform(0.5, 1.0), patience_s - passed_s))
         self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, self._pause_s * 2))
-        # The first try has the whole time of a socket; the others end with the caller's patience.
-        self.left_s = left_s - pause_s
+        # All tries together take no longer than one that has the whole time of a socket.
+        self.left_s = max(patience_s, self._client.socket_timeout_s) - passed_s - pause_s
         return pause_s
 
 
 def _is_answer(error: Exception) -> bool:
     return isinstance(error, refused.ResponseError | refused.BusyLoadingError)
+
+
+def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
+    """How long a first try waits on a connection that was used before.
+
+    A load balancer or a firewall may have forgotten the connection without a word. So half of the patience is left
+    for a try on a new connection.
+    """
+    half_s = max(LEAST_TRY_S, patience_s / 2)
+    return min(half_s, socket_timeout_s) if half_s < patience_s else socket_timeout_s
 
 
 def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) -> Exception | None:

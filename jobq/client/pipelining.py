@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from redis import exceptions as refused
 from redis.connection import Connection
 
-from jobq.client.connection import Client, ensure_open, receive, send
+from jobq.client.connection import (
+    Client,
+    answered,
+    ensure_open,
+    receive,
+    receive_patiently,
+    send,
+)
 from jobq.client.numbered_calls import (
     AGAIN,
     FAILED,
@@ -121,7 +128,6 @@ def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> li
 
     def exchange_all(connection: Connection, *_: Any) -> list[Any]:
         try:
-            ensure_open(connection)
             send(connection, together)
             return [_reply(connection) for _ in asked]
         except BaseException:
@@ -248,6 +254,7 @@ class _Pipeline:
             try:
                 self._send(connection, left, asking)
                 passing = self._receive(connection, left, asking)
+                answered(connection)
             except LOST as error:
                 connection.disconnect()
                 self._give_up_on(left, error)
@@ -284,7 +291,7 @@ class _Pipeline:
             try:
                 if asking:
                     receive(connection)
-                self._take(number, receive(connection))
+                self._take(number, receive_patiently(connection))
             except refused.NoScriptError:
                 self._missing = True
             except (refused.ResponseError, refused.BusyLoadingError) as error:

@@ -14,11 +14,16 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from redis import __version__ as redis_version
-from redis import sentinel as redis_sentinel
 from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.crc import key_slot
-from redis.exceptions import ClusterDownError, ConnectionError, RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    ConnectionError,
+    NoPermissionError,
+    RedisError,
+)
 from redis.retry import Retry
 
 from jobq.client.address import (
@@ -27,11 +32,13 @@ from jobq.client.address import (
     connection_options,
     parse,
     refuse_outside_tests,
+    sentinel_login,
 )
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
 
 SILENT_S = 30.0
+_DENIED = (AuthenticationError, NoPermissionError)
 #: What connections tell the server about redis-py. Version 7 and later would look up its own version for each of them,
 #: from the files of the installed packages.
 _DRIVER: dict[str, Any] = {}
@@ -79,8 +86,8 @@ class Topology(Protocol):
         """The node that last served `key`, by what this process knows."""
         ...
 
-    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
-        """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
+    def open(self, node: Hashable) -> Connection:
+        """A connection to `node`, not yet connected."""
         ...
 
     def forget(self, silent: Hashable | None = None) -> None:
@@ -92,6 +99,7 @@ def topology(settings: ServerSettings) -> Topology:
     if settings.url is None:
         return Single(settings, lambda: _embedded(settings))
     address = parse(settings.url)
+    connection_options(address.plain)  # a wrong one fails here
     if address.kind == "sentinel":
         return Sentinel(settings, address)
     if address.kind == "cluster":
@@ -116,13 +124,11 @@ class _Opening:
             KnownNodes() if is_single else runtime.deployments.setdefault(str(url), KnownNodes())
         )
 
-    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
-        """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
+    def open(self, node: Hashable) -> Connection:
+        """A connection to `node`, not yet connected."""
         url = self._url(node)
         refuse_outside_tests(url)
         make, options = connection_options(url)
-        if blocking:
-            options["socket_timeout"] = None
         connection: Connection = make(**self._options(options, node), retry=Retry(NoBackoff(), 0))
         return connection
 
@@ -183,20 +189,46 @@ class Sentinel(_OneNode):
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)
         self._address = address
+        self._login = sentinel_login(settings.url or "")
+        #: Who answered last comes first.
+        self._sentinels = list(address.hosts)
 
     def _url(self, node: Hashable) -> str:
         return self._address.plain
 
     def _find(self) -> Host:
-        asked = redis_sentinel.Sentinel(
-            self._address.hosts, sentinel_kwargs={"socket_timeout": self.timeout_s, "protocol": 2}
+        failures: dict[Host, Exception] = {}
+        for host in self._sentinels:
+            try:
+                facts = self._asked(host)
+            except (RedisError, OSError) as error:
+                failures[host] = error
+                continue
+            flags = facts[b"flags"].split(b",")
+            if b"master" in flags and b"s_down" not in flags and b"o_down" not in flags:
+                self._sentinels = [host, *(other for other in self._sentinels if other != host)]
+                return facts[b"ip"].decode(), int(facts[b"port"])
+            failures[host] = ConnectionError(f"it says {facts[b'flags'].decode()}")
+        told = ", ".join(f"{host}:{port}: {error}" for (host, port), error in failures.items())
+        if all(isinstance(error, _DENIED) for error in failures.values()):
+            raise AuthenticationError(
+                f"NOAUTH of every Sentinel; their user and password are options of the URL, "
+                f"sentinel_username and sentinel_password: {told}"
+            )
+        raise ConnectionError(f"no Sentinel names the master of {self._address.service}: {told}")
+
+    def _asked(self, host: Host) -> dict[bytes, bytes]:
+        """The facts that the Sentinel at `host` has about the master."""
+        _, options = connection_options("redis://sentinel")
+        connection = Connection(
+            **self._options({**options, **self._login}, host), retry=Retry(NoBackoff(), 0)
         )
         try:
-            host, port = asked.discover_master(self._address.service)
+            connection.send_command("SENTINEL", "MASTER", self._address.service)
+            reply = connection.read_response()
         finally:
-            for sentinel in asked.sentinels:
-                sentinel.close()
-        return str(host), int(port)
+            connection.disconnect()
+        return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 class Cluster(_Opening):

@@ -25,17 +25,19 @@ from jobq.errors import JobqError, ScriptError, UnavailableError
 UNBLOCKED = "UNBLOCKED"
 #: Added to the server's timeout: a connection that died silently never answers.
 GRACE_S = 2.0
+#: The same for a caller who gave a time limit: servers look ten times a second whose wait is over.
+SHORT_GRACE_S = 0.5
 
 
 class BlockingConnection:
     """Sends blocking commands to the node that serves `key`; connects when the first one is sent.
 
-    Any error closes the connection; the next `send` opens another. read_timeout: reads time out as usual, for a
-    caller that reads only once `file` is readable. By default a read waits without limit.
+    Any error closes the connection; the next `send` opens another. Read a reply only once `file` is readable: a read
+    waits no longer than a usual one, so that a reply that breaks off halfway blocks nobody.
     """
 
-    def __init__(self, client: Client, key: str, *, read_timeout: bool = False) -> None:
-        self._client, self._key, self._read_timeout = client, key, read_timeout
+    def __init__(self, client: Client, key: str) -> None:
+        self._client, self._key = client, key
         self._connection: Connection | None = None
         self._name = ""
 
@@ -54,8 +56,7 @@ class BlockingConnection:
     def open(self) -> Connection:
         """Connect, unless it is open. Raises UnavailableError."""
         if self._connection is None:
-            blocking = not self._read_timeout
-            self._connection = self._client.open_connection(self._key, blocking=blocking)
+            self._connection = self._client.open_connection(self._key)
         return self._connection
 
     def send(self, *commands: Command) -> None:
@@ -98,6 +99,56 @@ class BlockingConnection:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
+
+
+class ItemWait:
+    """The wait for the first item of the list at `key`: `begin`, then `end` once the file is readable or time is up.
+
+    The list is moved onto itself: the item stays, its expiry too, and other waiters are served.
+    """
+
+    def __init__(self, client: Client, key: str) -> None:
+        self._key = key
+        self._connection = BlockingConnection(client, key)
+
+    def begin(self, seconds: float) -> int | None:
+        """Begin to wait; the file, None when the connection broke at once. Raises UnavailableError without a server."""
+        self._connection.open()
+        try:
+            self._connection.send(
+                ("BLMOVE", self._key, self._key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}")
+            )
+            return self._connection.file
+        except UnavailableError:
+            return None
+
+    def end(self, ready: bool) -> bytes | None:
+        """Return the item; None when there is none yet, or when the connection broke."""
+        try:
+            item: bytes | None = self._connection.reply() if ready else None
+        except UnavailableError:
+            return None
+        finally:
+            self._connection.close()
+        return item
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def first_item(client: Client, key: str, seconds: float) -> bytes | None:
+    """The first item of the list at `key`; None when none came in time, or the connection broke."""
+    waiting = ItemWait(client, key)
+    file = waiting.begin(seconds)
+    if file is None:
+        return None
+    polled = select.poll()
+    polled.register(file, select.POLLIN)
+    try:
+        return waiting.end(bool(polled.poll(1000 * seconds)))
+    finally:
+        waiting.close()
 
 
 class WakeWaiter:
@@ -157,8 +208,7 @@ class WakeWaiter:
         return [connection.file for connection in self._waiting.values()]
 
     def _open(self, number: int, key: str) -> None:
-        # A reply that breaks off halfway must not block the child without limit.
-        connection = BlockingConnection(self._client, key, read_timeout=True)
+        connection = BlockingConnection(self._client, key)
         self._waiting[number] = connection
         try:
             connection.send(("CLIENT", "ID"))

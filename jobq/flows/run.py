@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar, overload
 from weakref import WeakSet
 
@@ -108,7 +109,7 @@ class FlowRun:
         """Return once the flow is over, or raise ResultTimeoutError. It asks once a second at most."""
         pauses = LongerPauses(timeout)
         while (view := self.status()).state not in FLOW_OVER:
-            pauses.sleep(lambda: f"flow {self.flow_id} still {_waits(view)}")
+            time.sleep(pauses.next_s(lambda: f"flow {self.flow_id} still {_waits(view)}"))
         return view
 
     @overload
@@ -124,23 +125,28 @@ class FlowRun:
         step, or give the map results=True. JobFailedError if it failed, was skipped or cancelled, ResultTimeoutError
         when time is up.
         """
+        pauses = LongerPauses(timeout)
+        while not (over := self._result_if_over(step)):
+            time.sleep(pauses.next_s(lambda: self._no_result(step)))
+        return over[0]
+
+    def _result_if_over(self, step: FlowStep | str) -> tuple[Any] | None:
         if isinstance(step, FlowStep) and step.kind in ("step", "map") and not step.keeps_results:
             raise ResultNotStoredError(
                 f"step {step.name} of flow {self.flow_id} keeps no result; declare its job with result_ttl=…, or give "
                 "the map results=True"
             )
-        name = step.name if isinstance(step, FlowStep) else step
-        pauses = LongerPauses(timeout)
-        while True:
-            view = self.status()
-            found = view.by_name.get(name)
-            if found is None:
-                raise ConfigError(
-                    f"flow {self.flow_id} has no step {name!r:.80}; it has {_names(view)}"
-                )
-            if found.state in STEP_OVER or (view.state in FLOW_OVER):
-                return self._result(view, found)
-            pauses.sleep(lambda: f"no result of step {name} of flow {self.flow_id}")
+        view, name = self.status(), _name(step)
+        found = view.by_name.get(name)
+        if found is None:
+            raise ConfigError(
+                f"flow {self.flow_id} has no step {name!r:.80}; it has {_names(view)}"
+            )
+        over = found.state in STEP_OVER or view.state in FLOW_OVER
+        return (self._result(view, found),) if over else None
+
+    def _no_result(self, step: FlowStep | str) -> str:
+        return f"no result of step {_name(step)} of flow {self.flow_id}"
 
     def _result(self, view: FlowView, found: StepView) -> Any:
         results, name = StepResults(self._client, self.flow_id), found.name
@@ -179,8 +185,11 @@ class FlowRun:
         await asyncio.to_thread(self.retry, step)
 
     async def await_end(self, timeout: Duration | None = None) -> FlowView:
-        """`wait` in a thread. Cancelling doesn't end that thread's wait."""
-        return await asyncio.to_thread(self.wait, timeout)
+        """`wait` without blocking the event loop. Cancelling ends the wait."""
+        pauses = LongerPauses(timeout)
+        while (view := await self.astatus()).state not in FLOW_OVER:
+            await asyncio.sleep(pauses.next_s(lambda: f"flow {self.flow_id} still {_waits(view)}"))
+        return view
 
     @overload
     async def aresult(self, step: Step[R], timeout: Duration | None = None) -> R: ...
@@ -189,8 +198,11 @@ class FlowRun:
     @overload
     async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any: ...
     async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
-        """`result` in a thread. Cancelling doesn't end that thread's wait."""
-        return await asyncio.to_thread(self.result, step, timeout)
+        """`result` without blocking the event loop. Cancelling ends the wait."""
+        pauses = LongerPauses(timeout)
+        while not (over := await asyncio.to_thread(self._result_if_over, step)):
+            await asyncio.sleep(pauses.next_s(lambda: self._no_result(step)))
+        return over[0]
 
     def _running(self, what: str) -> FlowView:
         view = self.status()
@@ -229,15 +241,19 @@ class LongerPauses:
         self._until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         self._pause_s = FIRST_PAUSE_S
 
-    def sleep(self, what: Any) -> None:
-        """Sleep, or raise ResultTimeoutError with the text that `what()` returns."""
+    def next_s(self, what: Callable[[], str]) -> float:
+        """How long to sleep now. Raises ResultTimeoutError with the text of `what()` once time is up."""
         pause_s = self._pause_s
         if self._until is not None:
             pause_s = min(pause_s, self._until - time.monotonic())
             if pause_s <= 0:
                 raise ResultTimeoutError(f"{what()} within {self._timeout_s:g} s")
-        time.sleep(pause_s)
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 1.5)
+        return pause_s
+
+
+def _name(step: FlowStep | str) -> str:
+    return step.name if isinstance(step, FlowStep) else step
 
 
 def _names(view: FlowView) -> str:

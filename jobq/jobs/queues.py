@@ -6,11 +6,10 @@ and this module alone imports the real ones, when they are first used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, MutableMapping, Sequence
 from typing import Any, Protocol, cast
 
 from jobq.config import ServerSettings
-from jobq.errors import UnavailableError
 from jobq.queue.types import Enqueued, Status
 
 
@@ -23,8 +22,6 @@ class ClientLike(Protocol):
     def queues(self) -> MutableMapping[str, Any]: ...
     @property
     def command(self) -> Callable[..., Any]: ...
-    @property
-    def open_connection(self) -> Callable[..., Any]: ...
 
 
 class QueueLike(Protocol):
@@ -56,23 +53,17 @@ def queue_of(name: str, client: ClientLike | None) -> QueueLike:
 
 
 def wait_for_item(client: ClientLike, key: str, seconds: float) -> bytes | None:
-    """The first item of the list at `key`; None when none came in time, or the connection broke.
+    """The first item of the list at `key`; None when none came in time, or the connection broke."""
+    from jobq.client.waiter import first_item
 
-    The list is moved onto itself: the item stays, its expiry too, and other waiters are served.
-    """
-    import redis.exceptions
+    return first_item(cast("Any", client), key, seconds)
 
-    try:
-        connection = client.open_connection(key)
-    except redis.exceptions.ConnectionError as error:
-        raise UnavailableError(f"no connection to wait for a result on: {error}") from error
-    try:
-        connection.send_command("BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}")
-        return cast("bytes | None", connection.read_response())
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError):
-        return None
-    finally:
-        connection.disconnect()
+
+def await_item(client: ClientLike, key: str, seconds: float) -> Coroutine[Any, Any, bytes | None]:
+    """As wait_for_item."""
+    from jobq.client.aio import afirst_item
+
+    return afirst_item(cast("Any", client), key, seconds)
 
 
 def _first(name: str, client: Any) -> QueueLike:

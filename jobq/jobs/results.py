@@ -14,7 +14,7 @@ from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
 from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
-from jobq.jobs.queues import QueueLike, wait_for_item
+from jobq.jobs.queues import QueueLike, await_item, wait_for_item
 from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
 from jobq.queue.types import Action, Enqueued, Status
 
@@ -113,33 +113,57 @@ class Receipt(Generic[R]):
 
         Raises ResultNotStoredError when the job stores none or it has expired, JobFailedError when the message is dead,
         ResultTimeoutError when time is up, CodecError where calls are sealed and this result isn't. It blocks on a
-        separate connection and doesn't poll.
+        separate connection and doesn't poll. If that connection dies, it opens another within CHECK_EVERY_S.
         """
+        rounds = self._rounds(timeout)
+        content = self._stored()
+        while content is None:
+            content = wait_for_item(self._queue.client, self._result_key, next(rounds))
+        return self._decoded(content)
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """`result` without blocking the event loop. Cancelling ends the wait."""
+        import asyncio
+
+        rounds = self._rounds(timeout)
+        content = await asyncio.to_thread(self._stored)
+        while content is None:
+            seconds = await asyncio.to_thread(next, rounds)
+            content = await await_item(self._queue.client, self._result_key, seconds)
+        return self._decoded(content)
+
+    @property
+    def _result_key(self) -> str:
+        return self._queue.result_key(self.mid)
+
+    def _stored(self) -> bytes | None:
         if not self._stores_result:
             raise ResultNotStoredError(
                 f"{self.job} stores no results; declare it with @job(result_ttl=…)"
             )
-        key = self._queue.result_key(self.mid)
+        return cast("bytes | None", self._queue.client.command("LINDEX", self._result_key, 0))
+
+    def _rounds(self, timeout: Duration | None) -> Iterator[float]:
+        """How long to wait next, each time. Raises when no result will come, or time is up."""
         timeout_s = None if timeout is None else duration_s(timeout)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        content = self._queue.client.command("LINDEX", key, 0)
-        while content is None:
-            self._check_alive(key)
+        return self._rounds_until(
+            timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
+        )
+
+    def _rounds_until(self, timeout_s: float | None, deadline: float | None) -> Iterator[float]:
+        while True:
+            self._check_alive(self._result_key)
             left = CHECK_EVERY_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise ResultTimeoutError(
                     f"no result of {self.job} {self.mid} within {timeout_s:g} s"
                 )
-            content = wait_for_item(self._queue.client, key, min(left, CHECK_EVERY_S))
+            yield min(left, CHECK_EVERY_S)
+
+    def _decoded(self, content: bytes) -> R:
         seal = seal_of(self._queue.client)
         content = opened(seal and seal.of("result"), self.queue, self.mid, content)
         return cast("R", decode_result(content, self.job, self.mid))
-
-    async def aresult(self, timeout: Duration | None = None) -> R:
-        """`result` in a thread, so that the event loop goes on. Cancelling doesn't end that thread's wait."""
-        import asyncio
-
-        return await asyncio.to_thread(self.result, timeout)
 
     def _check_alive(self, key: str) -> None:
         status = self.status()

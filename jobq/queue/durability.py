@@ -19,7 +19,15 @@ from typing import Any
 from redis import exceptions as refused
 from redis.connection import Connection
 
-from jobq.client.connection import Client, Exchange, exchange
+from jobq.client.connection import (
+    Client,
+    Exchange,
+    answered,
+    ensure_open,
+    exchange,
+    longest_s,
+    waiting_longer,
+)
 from jobq.client.names import checked_name
 from jobq.client.numbered_calls import PASSING, CallState
 from jobq.client.runtime import runtime
@@ -170,7 +178,7 @@ def _waited(
 ) -> tuple[list[Any], str]:
     """The replies of what is written, and why that isn't durable; '' when it is."""
     word, replicas = parse_durability(level)
-    within_s = min(within_s, 0.8 * (connection.socket_timeout or math.inf))
+    within_s = min(within_s, 0.8 * (longest_s(connection) or math.inf))
     within_ms = max(1, round(within_s * 1000))
     verb, needed = ("WAIT", (replicas,)) if word == "replicas" else ("WAITAOF", (1, 0))
     try:
@@ -195,12 +203,15 @@ def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[A
     """Send several commands in one round trip; raise the first error once all replies are read."""
     replies: list[Any] = []
     try:
+        ensure_open(connection)
         connection.send_packed_command([wire(one) for one in commands])
-        for _ in commands:
-            try:
-                replies.append(connection.read_response())
-            except refused.ResponseError as error:
-                replies.append(error)
+        with waiting_longer(connection):
+            for _ in commands:
+                try:
+                    replies.append(connection.read_response())
+                except refused.ResponseError as error:
+                    replies.append(error)
+        answered(connection)
     except BaseException:
         connection.disconnect()
         raise
@@ -271,7 +282,7 @@ def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
 def _probed(connection: Connection, namespace: str) -> bool:
     """Whether each confirmation but the first waited for another fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
-    within_ms = min(PROBE_MS, round(800 * (connection.socket_timeout or math.inf)))
+    within_ms = min(PROBE_MS, round(800 * (longest_s(connection) or math.inf)))
     for number in range(PROBES):
         started = time.monotonic()
         try:

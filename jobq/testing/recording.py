@@ -36,11 +36,6 @@ class RecordingClient:
         """Refuse: there is no server."""
         return refused
 
-    @property
-    def open_connection(self) -> Callable[..., Any]:
-        """Refuse: there is no server."""
-        return refused
-
 
 class RecordingQueue:
     """Stands for a queue: it accepts every message."""

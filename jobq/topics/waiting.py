@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 from jobq.client.connection import Client
-from jobq.client.waiter import GRACE_S, BlockingConnection
+from jobq.client.waiter import SHORT_GRACE_S, BlockingConnection
 from jobq.errors import ScriptError, UnavailableError
 from jobq.protocols.kit.steps import Ask, Nap, Steps
 
@@ -41,7 +41,7 @@ class LogWaiter:
                     ("XREAD", "COUNT", 1, "BLOCK", max(1, round(seconds * 1000)), "STREAMS", self._key,
                      f"{after}-{_ANY_TIME}")
                 )  # fmt: skip
-                if (yield Nap(seconds + GRACE_S, (self._connection.file,))):
+                if (yield Nap(seconds + SHORT_GRACE_S, (self._connection.file,))):
                     yield Ask(self._connection.reply, exclusive=True)
                     whole = True
             except (ScriptError, UnavailableError):

@@ -99,7 +99,7 @@ class ChildQueues:
         self._outboxes: dict[int, list[Ended]] = {}
         self._sent: SentReport | None = None
         # Opened by the first report whose reply is read later.
-        self._line = BlockingConnection(clients.patient, self.queues[0].wake_key, read_timeout=True)
+        self._line = BlockingConnection(clients.patient, self.queues[0].wake_key)
         # Clients whose report must be repeated.
         self._unreported: list[QueueClient] = []
         #: Number of slots of messages whose report must be repeated: they don't run.

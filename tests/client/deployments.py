@@ -96,7 +96,9 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 class Node:
     """A server on a TCP port."""
 
-    def __init__(self, program: str, folder: Path, *options: str, sentinel: bool = False) -> None:
+    def __init__(
+        self, program: str, folder: Path, *options: str, sentinel: bool = False, password: str = ""
+    ) -> None:
         self.port = free_port()
         self.folder = folder / str(self.port)
         self.folder.mkdir()
@@ -107,9 +109,18 @@ class Node:
             command += [str(config), "--sentinel"]
             options = ()
         command += ["--port", str(self.port), "--bind", HOST, "--dir", str(self.folder), *options]
+        if password and not sentinel:
+            command += ["--requirepass", password]
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        self.redis = redis_py.Redis(HOST, self.port, protocol=2, retry=None, decode_responses=True)
+        self.redis = redis_py.Redis(
+            HOST,
+            self.port,
+            protocol=2,
+            retry=None,
+            decode_responses=True,
+            password=password or None,
+        )
         wait_for(self._answers, f"no answer: {(self.folder / 'log').read_text()}")
 
     def _answers(self) -> bool:

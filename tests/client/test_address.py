@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from jobq.client.address import parse
+from jobq.client.address import SILENT_PEER_S, connection_options, parse, sentinel_login
+from jobq.client.connection import connect
 from jobq.errors import ConfigError
 
 
@@ -28,6 +31,45 @@ from jobq.errors import ConfigError
 )  # fmt: skip
 def test_url_is_read(url, kind, plain, hosts, service):
     assert tuple(parse(url)) == (kind, plain, hosts, service)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (
+            "redis://:secret@h?health_check_interval=30",
+            "health_check_interval.*notices a dead connection",
+        ),
+        ("redis+cluster://h?max_connections=5", "max_connections.*concurrent call"),
+        ("redis+sentinel://h/main?retry_on_timeout=yes", "retry_on_timeout.*JOBQ_PATIENCE"),
+        ("redis://h?sokcet_timeout=3", "sokcet_timeout, which does nothing"),
+        ("unix:///tmp/s?socket_keepalive=yes", "socket_keepalive, which does nothing"),
+    ],
+)
+def test_option_without_an_effect_is_refused_with_its_reason(url, says):
+    with pytest.raises(ConfigError, match=says) as refused:
+        connect(url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("option", "on"), [("", 1), ("?socket_keepalive=no", 0)])
+def test_tcp_connection_is_probed_unless_the_url_says_otherwise(option, on):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"redis://127.0.0.1:{listening.getsockname()[1]}"
+        make, options = connection_options(url + option)
+        sock = make(**options)._connect()
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == on
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            silent_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert silent_ms == on * SILENT_PEER_S * 1000
+        sock.close()
+
+
+def test_login_of_sentinels_is_apart_from_that_of_the_master():
+    url = "redis+sentinel://u:p@a/main?sentinel_username=w&sentinel_password=s%40&db=2"
+    assert sentinel_login(url) == {"username": "w", "password": "s@"}
+    assert parse(url).plain == "redis://u:p@a:26379?db=2"
+    assert "s%40" not in repr(connect(url))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from jobq.client.connection import connect, default_client, set_default_client
 from jobq.client.numbered_calls import Caller
 from jobq.client.runtime import runtime
 from jobq.client.scripts import load
+from jobq.client.waiter import first_item
 from jobq.config import ServerSettings, settings_from_env
 from jobq.errors import ConfigError, ScriptError, ServerFullError, UnavailableError
 from jobq.queue.queue import Queue, enqueue_values
@@ -181,16 +182,18 @@ def test_forked_child_opens_connections_of_its_own(client, redis):
     assert queue.admin.counts().messages == 3
 
 
-def test_blocking_connection_waits_longer_than_the_socket_timeout(make, redis):
+def test_wait_for_an_item_lasts_longer_than_the_socket_timeout(make, redis):
     client = make(socket_timeout_s=0.05, patience_s=60)
-    connection = client.open_connection("wake")
-    connection.send_command("BLPOP", "wake", "10")
-    thread = threading.Timer(0.3, redis.lpush, ("wake", "1"))
+    thread = threading.Timer(0.3, redis.lpush, ("results", "1"))
     thread.start()
-    assert connection.read_response() == [b"wake", b"1"]
+    assert first_item(client, "results", 60) == b"1"
+    thread.join()
+
+
+def test_closed_connection_has_no_file(client):
+    connection = client.open_connection("wake")
     assert client.fileno(connection) > 0
     connection.disconnect()
-    thread.join()
     with pytest.raises(UnavailableError, match="closed"):
         client.fileno(connection)
 

@@ -11,13 +11,13 @@ from redis.crc import key_slot
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import NotDurableError, UnavailableError
+from jobq.errors import ConfigError, NotDurableError, UnavailableError
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
 from ..conftest import binary
-from .deployments import HOST, Spread, TlsFront, Watched, role, wait_for
+from .deployments import HOST, Node, Spread, TlsFront, Watched, role, wait_for
 
 
 def made(url, **settings):
@@ -124,6 +124,35 @@ def test_all_clients_of_a_process_leave_a_replaced_master_with_the_first_of_them
     assert watched.master.redis.get("k") is None
     for client in (first, second):
         client.close()
+
+
+@pytest.fixture
+def locked(server, tmp_path):
+    """A master and a Sentinel, each with a password of its own."""
+    program = binary(server.kind)
+    master = Node(program, tmp_path, "--save", "", password="inner")
+    sentinel = Node(
+        program, tmp_path, f"sentinel monitor main {HOST} {master.port} 1",
+        "sentinel auth-pass main inner", "requirepass outer", sentinel=True, password="outer",
+    )  # fmt: skip
+    yield f"redis+sentinel://:inner@{HOST}:{sentinel.port}/main"
+    sentinel.kill()
+    master.kill()
+
+
+def test_sentinel_with_a_password_is_asked_with_it(locked):
+    client = made(f"{locked}?sentinel_password=outer")
+    assert client.command("PING") == b"PONG"
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"), [("", "NOAUTH"), ("?sentinel_password=wrong", "NOAUTH")]
+)
+def test_sentinel_that_refuses_the_login_is_named(locked, given, says):
+    with pytest.raises(ConfigError, match=f"{says}.*sentinel_password") as refused:
+        made(f"{locked}{given}").command("PING")
+    assert "inner" not in str(refused.value) and "wrong" not in str(refused.value)
 
 
 @pytest.fixture(scope="module")

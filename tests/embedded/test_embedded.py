@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import stat
@@ -18,6 +19,7 @@ import pytest
 from redis import Redis
 
 from jobq.client.connection import connect
+from jobq.client.waiter import BlockingConnection
 from jobq.config import ServerSettings
 from jobq.embedded import server as embedded
 from jobq.embedded.files import data_folder, files_of
@@ -164,13 +166,14 @@ def test_server_ends_by_itself_when_nobody_is_connected(settings):
 def test_server_stays_as_long_as_somebody_is_connected(settings):
     soon = replace(settings, embedded_idle_s=3)
     client = connect(settings=soon)
-    waiting = client.open_connection("wake")
-    pid = embedded.status(soon).pid
+    waiting = BlockingConnection(client, "wake")
     # Longer than the limit, as the server counts: a blocking wait of its own ends after 5 s.
-    waiting.send_command("BLPOP", "wake", "5")
-    assert waiting.read_response() is None
+    waiting.send(("BLPOP", "wake", "5"))
+    pid = embedded.status(soon).pid
+    select.select([waiting.file], [], [])
+    assert waiting.reply() is None
     assert not gone(pid)
-    waiting.disconnect()
+    waiting.close()
     client.close()
     until(lambda: gone(pid))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from jobq.client.waiter import GRACE_S, BlockingConnection
+from jobq.client.waiter import SHORT_GRACE_S, BlockingConnection
 from jobq.errors import UnavailableError
 from jobq.protocols.kit.steps import Ask, Nap, Steps
 from jobq.protocols.reliable.calls import ReliableCalls
@@ -17,6 +17,8 @@ from jobq.protocols.reliable.replies import Popped, Recovered
 
 #: How often a client that waits has the scripts replace lost tickets.
 TICK_S = 2.0
+#: How long a client stands in line before it gets in line again, since its connection may have died without a word.
+LINE_S = 20.0
 #: Between polls for what may be recovered while nothing is pending.
 SHORTEST_S, UNKNOWN_S = 0.01, 0.05
 #: pop(names, words): one call of the script, which gives back what a cancelled coroutine got.
@@ -33,6 +35,8 @@ class BlockingPop:
         self._calls, self._pop = calls, pop
         self._names, self._recover_ms = names, recover_ms
         self._until = _deadline(block)
+        #: When the server must have ended the wait in line.
+        self._answer_by = self._until
         self._tickets = calls.tickets(names)
         self._line = BlockingConnection(calls.client, self._tickets[0])
 
@@ -53,11 +57,12 @@ class BlockingPop:
 
     def _stand(self) -> bool:
         """Get in line. Raises UnavailableError."""
-        left = self._until - time.monotonic()
-        timeout = "0" if left == float("inf") else f"{max(left, 0.001):.3f}"
         self._line.open()
+        now = time.monotonic()
+        seconds = min(LINE_S, max(self._until - now, 0.001))
+        self._answer_by = now + seconds + SHORT_GRACE_S
         try:
-            self._line.send(("BLPOP", *self._tickets, timeout))
+            self._line.send(("BLPOP", *self._tickets, f"{seconds:.3f}"))
         except UnavailableError:
             return False  # it broke at once
         return True
@@ -76,11 +81,12 @@ class BlockingPop:
                 yield Nap(SHORTEST_S)
             else:
                 if got is None:
-                    return None
+                    return None if time.monotonic() >= self._until else []
                 popped = yield from self._pop([got[0]], "TICKET", got[1])
                 return popped
-        elif time.monotonic() > self._until + GRACE_S:
-            return None
+        elif time.monotonic() > self._answer_by:
+            self._line.close()
+            return None if time.monotonic() >= self._until else []
         if self._recover_ms is not None or not self._line.is_open:
             popped = yield from self._pop(self._names)
             return popped
@@ -93,7 +99,7 @@ class BlockingPop:
         if self._recover_ms is not None:
             due = yield from self._calls.ask_steps("rest", self._names, "RECOVER", self._recover_ms)
             pause = min(pause, due / 1000) if due >= 0 else pause
-        pause = min(pause, max(0.0, self._until + GRACE_S + SHORTEST_S - time.monotonic()))
+        pause = min(pause, max(0.0, self._answer_by + SHORTEST_S - time.monotonic()))
         if not self._line.is_open:
             yield Nap(min(pause, UNKNOWN_S))
             return False
