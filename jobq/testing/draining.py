@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -241,15 +242,28 @@ def run_call(executor: Executor, call: Call) -> Ending:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(executor.arun(call))
-    return in_thread(lambda: asyncio.run(executor.arun(call)))
+        return _run_async(executor, call)
+    return in_thread(lambda: _run_async(executor, call))
 
 
 async def arun_call(executor: Executor, call: Call) -> Ending:
     """Run a call to its outcome; a sync job in a thread."""
     if call.job.is_async:
         return await executor.arun(call)
+    asgiref = sys.modules.get("asgiref.sync")
+    if asgiref is not None:
+        ending: Ending = await asgiref.sync_to_async(executor.run)(call)
+        return ending
     return await asyncio.to_thread(executor.run, call)
+
+
+def _run_async(executor: Executor, call: Call) -> Ending:
+    """Run it on a new event loop; Django's calls in it run in this thread, whose transaction a TestCase uses."""
+    asgiref = sys.modules.get("asgiref.sync")
+    if asgiref is None:
+        return asyncio.run(executor.arun(call))
+    ending: Ending = asgiref.async_to_sync(executor.arun)(call)
+    return ending
 
 
 def in_thread(function: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from jobq.django import task_options
@@ -101,6 +102,15 @@ def fails_twice(path):
 @task(queue_name="mails")
 def order_name(pk):
     return Order.objects.get(pk=pk).name
+
+
+@task
+async def rename_order(pk, name):
+    """Read and write by both kinds of async calls."""
+    order = await Order.objects.aget(pk=pk)
+    order.name = name
+    await sync_to_async(order.save)()
+    return await Order.objects.acount()
 
 
 @task

@@ -8,9 +8,10 @@ import tempfile
 from datetime import datetime, timedelta
 from unittest import mock
 
+from asgiref.sync import sync_to_async
 from django.core.management import call_command
 from django.db import transaction
-from django.test import SimpleTestCase, TransactionTestCase, override_settings
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 from django.utils.safestring import mark_safe
 
@@ -415,6 +416,36 @@ class KitTests(SimpleTestCase):
             other = task(tests_function)
         with self.assertRaisesMessage(ConfigError, "orders.tests.tests_function"):
             job_of(other)
+
+
+class OrmTests(TestCase):
+    """The order exists only in the test's transaction, which belongs to the connection of the test's thread."""
+
+    def setUp(self):
+        self.kit = kit_for(self, strict=True)
+        self.order = Order.objects.create(name="before")
+
+    def check(self, result, value, name):
+        result.refresh()
+        self.assertEqual((str(result.status), result.errors), ("SUCCESSFUL", []))
+        self.assertEqual(result.return_value, value)
+        self.order.refresh_from_db()
+        self.assertEqual(self.order.name, name)
+
+    def test_async_task_sees_the_transaction_of_the_test(self):
+        with self.captureOnCommitCallbacks(execute=True):
+            result = tasks.rename_order.enqueue(self.order.pk, "after")
+        self.assertEqual(self.kit.drain().done, 1)
+        self.check(result, 1, "after")
+
+    async def test_tasks_see_the_transaction_of_an_async_test(self):
+        results = [
+            await tasks.rename_order.aenqueue(self.order.pk, "after"),
+            await tasks.add_order.aenqueue("second"),
+        ]
+        self.assertEqual((await self.kit.adrain()).done, 2)
+        await sync_to_async(self.check)(results[0], 1, "after")
+        self.assertEqual(await Order.objects.acount(), 2)
 
 
 def tests_function():
