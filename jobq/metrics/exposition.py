@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from jobq import extras
 from jobq.metrics.names import Family, Metric
-from jobq.metrics.serving import Answer, Page, PageRequest
+from jobq.metrics.serving import Answer, Page, PageRequest, logger
 from jobq.worker.counters import Histogram
 
+#: Where prometheus_client keeps the metrics of an application's processes.
+APPLICATION = "PROMETHEUS_MULTIPROC_DIR"
 
-def metrics_page(collect: Callable[[], Iterable[Family]]) -> Page:
-    """Return the page /metrics. collect: called for each scrape."""
+
+def metrics_page(collect: Callable[[], Iterable[Family]], application: str = "") -> Page:
+    """Return the page /metrics. collect: called for each scrape. application: the folder of the application's own."""
 
     def page(request: PageRequest) -> Answer:
         try:
@@ -24,10 +29,39 @@ def metrics_page(collect: Callable[[], Iterable[Family]]) -> Page:
             return Answer(f"metrics need prometheus_client: {remedy}\n".encode(), 501)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(collect))
+        if application:
+            registry.register(_Application(Path(application)))
         encode, kind = choose_encoder(request.accept)
         return Answer(encode(registry), kind=kind)
 
     return page
+
+
+class _Application:
+    """The metrics that jobs count with prometheus_client, in its files of all children."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Any]:
+        """Yield what all children counted, without the live gauges of those that are gone."""
+        from prometheus_client import CollectorRegistry, multiprocess
+
+        untyped: Any = multiprocess
+        try:
+            for pid in {
+                path.stem.rpartition("_")[2] for path in self._folder.glob("gauge_live*.db")
+            }:
+                if not os.path.exists(f"/proc/{pid}") and os.path.exists("/proc"):
+                    untyped.mark_process_dead(int(pid), str(self._folder))
+            collector = untyped.MultiProcessCollector(CollectorRegistry(), str(self._folder))
+            yield from list(collector.collect())
+        except Exception as error:
+            logger.warning("the application's metrics in %s can't be read: %s", self._folder, error)
+
+    def describe(self) -> list[Any]:
+        """Return nothing, as `_Collector`."""
+        return []
 
 
 class _Collector:

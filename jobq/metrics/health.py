@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 
 from jobq.jobs.crashes import MonitorListener
-from jobq.metrics.exposition import metrics_page
+from jobq.metrics.exposition import APPLICATION, metrics_page
 from jobq.metrics.of_worker import worker_families
 from jobq.metrics.serving import Answer, Endpoint, Page, PageRequest, PageServer, listen, logger
 from jobq.worker.monitor import PoolView
@@ -82,6 +83,8 @@ class WorkerPages(MonitorListener):
         pages = {
             "/healthz": probe(lambda: why_dead(pool)),
             "/readyz": probe(lambda: why_not_ready(pool)),
-            "/metrics": metrics_page(lambda: worker_families(pool, self._by_job)),
+            "/metrics": metrics_page(
+                lambda: worker_families(pool, self._by_job), os.environ.get(APPLICATION, "")
+            ),
         }
         PageServer(self._listening, pages).serve_in_thread()

@@ -132,3 +132,47 @@ def test_address_in_use_ends_the_worker_before_it_takes_anything(served, start, 
     assert second.wait() == 2
     assert "can't listen at unix:" in second.log and " started" not in second.log
     assert worker.stop() == 0
+
+
+COUNTING = """
+import prometheus_client as prometheus
+from tests.lifecycle import jobs_at_work
+from jobq import job
+
+MAILS = prometheus.Counter("shop_mails", "Mails sent.")
+OPEN = prometheus.Gauge("shop_open", "Open connections.", multiprocess_mode="livesum")
+
+@job(name="counts", queue="low")
+def counts(ledger, name):
+    MAILS.inc()
+    OPEN.set(1)
+    jobs_at_work.note(ledger, name, "end")
+"""
+
+
+@pytest.mark.one_server
+def test_metrics_of_the_application_are_served_with_the_workers(served, send, ledger, tmp_path):
+    (tmp_path / "counting_jobs.py").write_text(COUNTING)
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    env = {"PYTHONPATH": str(tmp_path), "PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    worker, ask = served("--processes", "1", module="counting_jobs", env=env)
+
+    def values():
+        lines = ask("/metrics")[1].splitlines()
+        return [line for line in lines if line.startswith("shop_")]
+
+    send("counts", "a")
+    until(lambda: ledger.lines("end", "a"))
+    assert set(values()) == {"shop_mails_total 1.0", "shop_open 1.0"}
+    [child] = worker.children()[-1:]
+    worker.send(signal.SIGHUP)
+    until(lambda: not psutil.pid_exists(child))
+    send("counts", "b")
+    until(lambda: ledger.lines("end", "b"))
+    # A counter goes on, the gauge of the child that is gone doesn't count.
+    assert set(values()) == {"shop_mails_total 2.0", "shop_open 1.0"}
+    folder.joinpath("counter_1.db").write_bytes(b"broken")
+    assert "jobq_slots" in ask("/metrics")[1]
+    assert "can't be read" in worker.log
+    assert worker.stop() == 0

@@ -55,7 +55,7 @@ def test_labels_of_panels_are_those_of_their_metrics():
     dashboard = json.loads((CONTRIB / "grafana" / "jobq.json").read_text())
     panels = [one for one in dashboard["panels"] if one["type"] != "row"]
     rows = [one["title"] for one in dashboard["panels"] if one["type"] == "row"]
-    assert rows == ["Overview", "Queue", "Job", "Workers", "Server"]
+    assert rows == ["Overview", "Queue", "Job", "Workers", "Server", "Outbox and flows"]
     known = {label for one in (*WORKER.values(), *EXPORTER.values()) for label in one.labels}
     for panel in panels:
         for target in panel["targets"]:
