@@ -24,6 +24,7 @@ from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, server_program_from_env
 from jobq.queue.queue import Queue
 from tests import parts, tools, warm
+from tests.costs import WATCHED
 
 pytest_configure = tools.pytest_configure
 pytest_make_collect_report = tools.pytest_make_collect_report
@@ -58,6 +59,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("jobq")
 
 START_S = 100
+HERE = Path(__file__).parent
+#: Folders whose tests are `one_server`: they show replies that tests of lower layers check on each server.
+SAME_ON_EACH = ("bench", "cli", "docs", "examples", "observe", "web")
 
 
 class Server(NamedTuple):
@@ -121,7 +125,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def kinds_for(metafunc: pytest.Metafunc) -> list[str]:
     """Return the servers of a test: one if what it checks is the same on each."""
     there, marker = kinds(metafunc.config), metafunc.definition.get_closest_marker
-    return there[:1] if any(map(marker, ("one_server", "loop", "main_thread"))) else there
+    same = metafunc.definition.path.parts[len(HERE.parts)] in SAME_ON_EACH
+    return there[:1] if same or any(map(marker, ("one_server", "loop", "main_thread"))) else there
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -193,6 +198,7 @@ def serving(kind: str, servers: dict[str, Server], short_folder: Path) -> Server
         folder.mkdir()
         socket = f"{folder}/s"
         process = start(program, folder, "--port", "0", "--unixsocket", socket)
+        WATCHED.add(process.pid)
         servers[kind] = Server(kind, f"unix://{socket}", socket, process)
         answering(process, folder, unix_socket_path=socket)
     return servers[kind]

@@ -1,7 +1,7 @@
 """Record the CPU of each test. `python -m tests.costs [PREFIX…]` lists the folders and the most expensive tests.
 
-The CPU of a test includes the processes that it started and waited for. Fixtures of a wider scope than a function are
-not included, nor are servers and JVMs that outlive the test; `make test` prints the CPU of the whole run.
+The CPU of a test includes its child processes that ended, and its use of the shared servers and of Spark's JVM.
+Fixtures of a wider scope than a function are not included. `make test` prints the CPU of the whole run.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.warm import warm
@@ -27,10 +29,23 @@ LIMIT_S = 5.0
 EXPENSIVE: dict[str, str] = {}
 
 
+#: Living processes whose CPU counts, such as the servers and the JVM that tests share.
+WATCHED: set[int] = set()
+
+
 def spent() -> float:
-    """Return the CPU seconds of this process and of its ended children."""
+    """Return the CPU seconds of this process, its ended children and the watched processes."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return warm.spent + sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    ended = warm.spent + sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return ended + sum(map(_of, WATCHED))
+
+
+def _of(pid: int) -> float:
+    """Return the CPU seconds of a process; 0 if it has ended, because it then counts as a child."""
+    with suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        return times.user + times.system
+    return 0.0
 
 
 class Costs:

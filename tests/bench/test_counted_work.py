@@ -18,7 +18,6 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import PER_CALL, Ending
 
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = 5_000

@@ -123,7 +123,6 @@ def filled(client, kill_message):
     queue.admin.schedule("add", "nightly", '{"job":"a.b","cron":"0 3 * * *"}')
 
 
-@pytest.mark.one_server
 @pytest.mark.parametrize(
     ("words", "verb", "queue", "what", "count"), LINES, ids=lambda value: str(value)[:40]
 )
@@ -137,7 +136,6 @@ def test_command_is_in_the_log_before_and_after(
     assert last == (verb, queue, what, count, "done")
 
 
-@pytest.mark.one_server
 def test_command_that_only_shows_or_is_not_confirmed_leaves_no_entry(cli, filled, entries):
     for line in ("dead keep", "events level", "events maxlen", "key set low", "topic retention t", "check fsck",
                  "topic compaction t", "ruby claims --sidekiq x", "status m", "queue forget low"):  # fmt: skip
@@ -146,7 +144,6 @@ def test_command_that_only_shows_or_is_not_confirmed_leaves_no_entry(cli, filled
     assert entries() == []
 
 
-@pytest.mark.one_server
 def test_log_says_who_and_how_it_failed(cli, filled, redis):
     assert cli("pause", "low", "--by", "anna").code == 0
     assert cli("pause", "low", env={"JOBQ_BY": "bert"}).code == 0
@@ -161,7 +158,6 @@ def test_log_says_who_and_how_it_failed(cli, filled, redis):
     assert "'often'" in found[0]["note"] and "WRONGTYPE" in found[1]["note"]
 
 
-@pytest.mark.one_server
 def test_listing_asks_for_a_person_a_verb_a_queue_and_a_time(cli, filled, redis):
     assert "no entries" in cli("audit-log").err
     cli("pause", "low", "high", "--by", "anna")
@@ -181,7 +177,6 @@ def test_listing_asks_for_a_person_a_verb_a_queue_and_a_time(cli, filled, redis)
     assert "\x1b" not in text and "damaged" in text and "low,high" in text
 
 
-@pytest.mark.one_server
 def test_log_that_cannot_be_written_stops_no_command(cli, filled, redis):
     redis.set("jobq:audit", "x")
     ended = cli("pause", "low")

@@ -98,7 +98,6 @@ def test_doctor_never_shows_a_password(cli: Any, client: Any, user: Any) -> None
     assert "canary" not in ended.out + ended.err
 
 
-@pytest.mark.one_server
 def test_doctor_names_queues_that_refused_buffered_messages(cli: Any, client: Any) -> None:
     Queue("low", client).count_refused(2)
     Queue("low", client).count_refused(3)

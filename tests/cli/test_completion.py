@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.one_server
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_a_script_that_asks_jobq(cli: Any, shell: str) -> None:
     script = cli("completion", shell).out
@@ -22,7 +21,6 @@ def test_each_shell_gets_a_script_that_asks_jobq(cli: Any, shell: str) -> None:
     assert cli("completion", "tcsh").code == 2
 
 
-@pytest.mark.one_server
 def test_bash_reads_its_script(cli: Any) -> None:
     script = cli("completion", "bash").out
     told = subprocess.run(
@@ -31,7 +29,6 @@ def test_bash_reads_its_script(cli: Any) -> None:
     assert "_jobq_completion jobq" in told.stdout, told
 
 
-@pytest.mark.one_server
 def test_what_the_script_asks_is_answered() -> None:
     asked = {"_JOBQ_COMPLETE": "bash_complete", "COMP_WORDS": "jobq compl", "COMP_CWORD": "1"}
     told = subprocess.run(
@@ -40,7 +37,6 @@ def test_what_the_script_asks_is_answered() -> None:
     assert told.stdout == "plain,completion\n", told
 
 
-@pytest.mark.one_server
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
@@ -63,7 +59,6 @@ def test_ids_of_flows_are_completed(client: Any, server: Any, words: str, answer
     assert (told.stdout.strip(), told.stderr) == (answer.strip(), "")
 
 
-@pytest.mark.one_server
 def test_without_a_server_no_flow_is_completed_and_none_is_started(tmp_path: Any) -> None:
     asked = {
         "_JOBQ_COMPLETE": "bash_complete", "COMP_WORDS": "jobq flow show im", "COMP_CWORD": "3",

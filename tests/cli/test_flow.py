@@ -16,7 +16,6 @@ from jobq.queue.directory import register_queues
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
-pytestmark = pytest.mark.one_server
 CALL = encode("app.step", enqueued_at=1)
 
 

@@ -6,8 +6,6 @@ import pytest
 
 from jobq import Limit, Slots
 
-pytestmark = pytest.mark.one_server
-
 
 def test_list_says_what_is_used_held_and_set(cli, client):
     assert "no limit was ever used here" in cli("limit", "list").err

@@ -13,7 +13,6 @@ from tests.docs import pages
 from tests.docs.pages import ROOT, Shell
 
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 
 GUIDE = (ROOT / "docs" / "migrating.md").read_text()
 

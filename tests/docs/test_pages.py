@@ -146,7 +146,6 @@ def waiting(client: Any) -> dict[str, int]:
     return owed
 
 
-@pytest.mark.one_server
 @pytest.mark.parametrize("page", PAGES)
 def test_page_runs_as_typed_and_its_workers_serve_what_it_enqueues(page, walk, client):
     if (needed := NEEDS.get(page)) and (why := tools.missing(needed)):

@@ -6,15 +6,12 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-import pytest
-
 from jobq.client.connection import Client
 from jobq.jobs.codec import encode
 from jobq.queue.queue import Queue
 
 from .pages import ROOT, Shell, blocks
 
-pytestmark = pytest.mark.one_server
 THREADS, CALLS = 5, 40
 GUIDE = (ROOT / "docs/guides/threads.md").read_text()
 #: Notes each connection that any engine opens.

@@ -10,7 +10,6 @@ import pytest
 from jobq.queue.queue import Queue
 
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 
 
 class Mailbox(socketserver.ThreadingTCPServer):

@@ -8,7 +8,6 @@ import pytest
 from tests.client.deployments import free_port
 
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import httpx
-import pytest
 
 from tests.client.deployments import free_port
 
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 APP = ("-m", "flask", "--app", "examples.flask_app.app")
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 
 
 def test_hello_prints_what_the_worker_returned(run):

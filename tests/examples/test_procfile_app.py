@@ -11,7 +11,6 @@ import pytest
 from jobq.cli import main
 
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 #: What is checked here is the same on each server.
-pytestmark = pytest.mark.one_server
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "stdlib_census"
 

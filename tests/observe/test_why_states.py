@@ -14,7 +14,6 @@ from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
 
-pytestmark = pytest.mark.one_server
 MIDS = [f"m{n}" for n in range(6)]
 STATES = 300
 #: Of a message that the next dequeue hands out: nothing holds it up, or that dequeue makes it ready first.

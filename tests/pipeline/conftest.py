@@ -18,6 +18,7 @@ from jobq.pipeline.sessions import FAST
 from jobq.queue.queue import Queue
 from tests import tools
 from tests.conftest import Server, connected, emptied, serving
+from tests.costs import WATCHED
 from tests.pipeline.archive import java_options
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.local.dir": str(folder / "local"),
         },
     )  # fmt: skip
+    WATCHED.add(made.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     yield made
     made.stop()
     gateway.end_jvm()

@@ -33,6 +33,7 @@ def parts(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_demo_ends_with_checked_figures_and_leaves_nothing_but_the_page(

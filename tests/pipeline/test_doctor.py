@@ -33,6 +33,7 @@ def hidden(tmp_path: Path) -> dict[str, str]:
     return {**kept, "PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_doctor_needs_nothing_but_python(valkey_client, tmp_path):
     env = hidden(tmp_path)

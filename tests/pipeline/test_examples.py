@@ -38,6 +38,7 @@ runpy.run_path(sys.argv[1])
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_notebook_enqueues_once_however_often_it_runs(valkey_client, tmp_path):
     done = subprocess.run(
@@ -73,6 +74,7 @@ delta.keep(events.option("maxRowsPerTrigger", 40).load(), *sys.argv[1:])
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_stream_into_a_delta_table_has_each_event_once_when_killed_between_two_commits(
     spark,
@@ -99,6 +101,7 @@ def test_stream_into_a_delta_table_has_each_event_once_when_killed_between_two_c
     assert len(rows) == len(found) == 145
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_submitted_program_runs_on_a_cluster_of_two_workers(
     valkey_client, valkey_queue, monkeypatch

@@ -60,6 +60,7 @@ def shell(
     made.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", sorted(path.name for path in FOLDER.glob("*.md")))
 def test_guide_runs_as_typed(page: str, shell: Shell) -> None:
     type_page(shell, (FOLDER / page).read_text(), lambda text: text.startswith(tuple(NOT_RUN)))

@@ -22,6 +22,7 @@ README = ROOT / "examples" / "spark" / "pipelines" / "README.md"
 ELSEWHERE = ("pip install", "export JOBQ_URL")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_template_adds_only_new_events_when_it_is_run_again(home, valkey_client):

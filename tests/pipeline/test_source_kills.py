@@ -108,6 +108,7 @@ def killed_at_random(process: subprocess.Popen[str], folder: Path) -> None:
     process.stdout.close()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_each_event_is_read_once_and_each_row_a_job_when_the_queries_are_killed(

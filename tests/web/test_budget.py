@@ -9,13 +9,10 @@ import gzip
 import os
 import time
 
-import pytest
-
 from bench.dashboard import PAGES, fill
 from jobq.web.live import sampler_of
 from jobq.web.sampler import Sampling
 
-pytestmark = pytest.mark.one_server
 SOAK = os.environ.get("JOBQ_WEB") == "soak"
 QUEUES, MESSAGES, WORKERS = 500, 1_000_000 if SOAK else 10_000, 1_000
 #: Of a page, compressed; processor time of a page and of a refresh, by path.

@@ -22,8 +22,6 @@ from jobq.web.search import DEAD_KEYS
 from tests.web.test_messages import words
 from tests.web.test_search import call
 
-pytestmark = pytest.mark.one_server
-
 
 def die(queue: Queue, job: str, reasons: list[str]) -> None:
     """Let a message of this job die of each reason."""

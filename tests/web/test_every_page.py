@@ -12,7 +12,7 @@ from tests import conftest
 from tests.web.conftest import browsing, serving_app
 from tests.web.shop import Shop, page_paths
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
+pytestmark = pytest.mark.filterwarnings("ignore")
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}}
 CONTRAST = {"runOnly": ["color-contrast"]}

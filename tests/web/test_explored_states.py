@@ -24,7 +24,7 @@ from tests.model.scopes import SCOPES
 from tests.model.world import Record, Scope, World
 
 SOAK = os.environ.get("JOBQ_WEB") == "soak"
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(43_200 if SOAK else 600)]
+pytestmark = pytest.mark.timeout(43_200 if SOAK else 600)
 #: Transitions of a scope.
 MOST = 1_000_000 if SOAK else 500
 #: Together they reach every word.

@@ -12,7 +12,6 @@ from jobq.topics import keys
 from jobq.topics.topic import Topic
 from jobq.web import UserRole
 
-pytestmark = pytest.mark.one_server
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
 SECRET = b'{"user": {"password": "hunter2", "name": "anna"}}'
 PAGES = {

@@ -17,7 +17,6 @@ from jobq.web.assets import assets
 from jobq.web.names import encoded, untilded
 from tests.web.vendored import FOLDERS, listed
 
-pytestmark = pytest.mark.one_server
 WEB = Path(__file__).parents[2] / "jobq" / "web"
 
 

@@ -31,7 +31,6 @@ from tests import tools
 #: 2026-11-21 00:00 UTC, epoch ms.
 DAY = 1_795_219_200_000
 HOUR = 3_600_000
-pytestmark = pytest.mark.one_server
 HOSTILE = "x' OR '1'='1"
 
 

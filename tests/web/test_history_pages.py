@@ -21,7 +21,6 @@ from jobq.web.pages.history import AskedRange, _known_since, _news
 from jobq.web.sources import sources_of
 from tests.web.test_history import record, write
 
-pytestmark = pytest.mark.one_server
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 MINUTE = 60_000
 TOKEN = {"authorization": "Bearer x"}

@@ -17,7 +17,6 @@ from jobq.web.names import encoded
 from jobq.web.routes import DeclaredRoute, load_pages
 from tests.hostile import HOSTILE
 
-pytestmark = pytest.mark.one_server
 TEXTS = (
     "<script>pwn()</script>", "<img src=x onerror=pwn()>", '"><svg onload=pwn()>', "'><iframe src=javascript:pwn()>",
     "</title><x-pwn>", "</textarea><x-pwn>", "</script><x-pwn>", "--><x-pwn>", "<!--",

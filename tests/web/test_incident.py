@@ -26,7 +26,7 @@ from tests.lifecycle.conftest import DEADLINE_S
 from tests.web.conftest import browsing, serving_app
 from tests.web.shop import Shop
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
+pytestmark = pytest.mark.filterwarnings("ignore")
 MOST_CLICKS = 9
 JOB, FAILED, OLD = "shop.mail.send_receipt", 12, 3
 SEES = "ProviderAwayError"

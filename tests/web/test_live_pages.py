@@ -21,7 +21,6 @@ from jobq.web.sampler import Sampling
 from tests.lifecycle.conftest import DEADLINE_S
 from tests.web.test_sampler import run, worker
 
-pytestmark = pytest.mark.one_server
 AWAY = "The server doesn't answer. These figures"
 
 

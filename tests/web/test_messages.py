@@ -21,8 +21,6 @@ from jobq.queue.types import Ending
 from jobq.web import UserRole
 from tests.web.test_search import call, filled, settings
 
-pytestmark = pytest.mark.one_server
-
 
 @pytest.fixture
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

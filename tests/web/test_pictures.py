@@ -19,7 +19,7 @@ from tests.web.blocks import block_font
 from tests.web.conftest import browsing, serving_app
 from tests.web.shop import CRON, Shop, page_paths
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
+pytestmark = pytest.mark.filterwarnings("ignore")
 PICTURES = Path(__file__).parent / "pictures"
 ROUTES = (
     "overview", "queues", "queue", "queue_messages", "message", "dead", "workers", "worker", "topic", "limits",

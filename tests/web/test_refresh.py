@@ -10,7 +10,7 @@ from jobq.queue.queue import Queue
 from tests.web.conftest import browsing
 from tests.web.test_sampler import run
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_server]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_page_refreshes_itself_goes_grey_without_server_and_comes_back(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
 from jobq.web import Identity, UserRole, create_app
 from tests.web.conftest import TestClient
-
-pytestmark = pytest.mark.one_server
 
 
 def test_findings_and_levels_are_shown(visit, client, redis):

@@ -35,6 +35,8 @@ SECRET = "secret-of-the-bucket"
 PROGRAM = Path(__file__).with_name("bucket_program.py")
 SECRETS_PROGRAM = PROGRAM.with_name("bucket_secrets_program.py")
 ROOT = Path(__file__).parents[3]
+# A server for S3 is not part of `make test-spark`.
+pytestmark = pytest.mark.long
 #: One report in the short form.
 SOAK = os.environ.get("JOBQ_PIPELINE") == "soak"
 

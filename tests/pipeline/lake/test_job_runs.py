@@ -176,6 +176,7 @@ def equal(spark, lake, history: History) -> None:
     assert not rollup.stale(lake, JOB_RUNS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12 if SOAK else 1))
 def test_refreshes_after_any_history_equal_a_computation_from_all_events(
     spark, lake, seed, monkeypatch

@@ -135,6 +135,7 @@ def upkeep_beside(path: str, rounds: int, log: Path) -> Iterator[None]:
     assert set(failed) == {None}, log.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(7200 if SOAK else 1800)
 @pytest.mark.parametrize(("kills", "rounds"), LONG if SOAK else SHORT)
@@ -176,6 +177,7 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
     assert all(finding.level == "ok" for finding in inspection.check(lake))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(7200 if SOAK else 1800)
 @pytest.mark.parametrize(

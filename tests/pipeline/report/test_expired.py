@@ -227,6 +227,7 @@ def alike(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
+@pytest.mark.long
 def test_reports_equal_their_references_when_the_lake_has_all_events(spark, lake):
     wrong = []
     with report_views(spark, cached(spark, lake), BERLIN) as (seen, show):
@@ -242,6 +243,7 @@ def test_reports_equal_their_references_when_the_lake_has_all_events(spark, lake
     assert wrong == []
 
 
+@pytest.mark.long
 def test_reports_equal_their_references_when_rollups_answer_for_what_has_expired(spark, expired):
     recent = [row for row in HISTORY if row["finished_at"] >= BORDER]
     wrong = []

@@ -147,6 +147,7 @@ def test_batch_of_a_stream_that_is_repeated_adds_nothing(spark, valkey, valkey_q
     assert valkey_queue.admin.counts().ready == 120
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_each_row_runs_once_while_tasks_are_killed_and_workers_drain(
     valkey, valkey_client, tmp_path

@@ -21,7 +21,6 @@ from jobq.web.access.gate import MOST_BODY, MOST_QUERY_KEYS, MOST_URL
 from jobq.web.access.settings import AccessSettings
 from tests.web.access.gated import gated
 
-pytestmark = pytest.mark.one_server
 SAME = {"sec-fetch-site": "same-origin"}
 
 

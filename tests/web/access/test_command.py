@@ -65,7 +65,6 @@ def test_users_and_tokens_are_added_listed_and_removed(line, monkeypatch):
     assert line("web", "user", "list", env={"JOBQ_WEB_USERS": "users.json"}).code == 0
 
 
-@pytest.mark.one_server
 def test_the_link_works_once_and_its_get_only_shows_a_button(server, redis, tmp_path):
     with subprocess.Popen(
         [sys.executable, "-m", "jobq", "web", "--bind", "127.0.0.1:0", "--json", "--always"],

@@ -6,12 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from jobq.web import UserRole
 from jobq.web.access.headers import CSP
 
-pytestmark = pytest.mark.one_server
 WEB = Path(__file__).parents[3] / "jobq" / "web"
 #: What sends requests, by the first part of a module's name.
 CLIENTS = {

@@ -14,7 +14,7 @@ from jobq.web.access import users
 from jobq.web.access.guard import AWAY_S
 from jobq.web.access.settings import AccessSettings
 
-pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick_hashes")]
+pytestmark = pytest.mark.usefixtures("quick_hashes")
 PASSWORD = "correct horse battery"
 SAME = {"sec-fetch-site": "same-origin"}
 LOCAL = "http://127.0.0.1:8700"

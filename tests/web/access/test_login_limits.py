@@ -6,8 +6,6 @@ import pytest
 
 from jobq.web.access.login_limits import PER_ADDRESS, PER_NAME, WINDOW_MS, LoginLimits, block_of
 
-pytestmark = pytest.mark.one_server
-
 
 @pytest.fixture
 def limits(client):

@@ -21,7 +21,6 @@ from jobq.web import Identity, UserRole, create_app
 from jobq.web.wsgi import wsgi_app
 from tests import tools
 
-pytestmark = pytest.mark.one_server
 HERE = Path(__file__).parent
 SAME = {"Sec-Fetch-Site": "same-origin"}
 ANNA = Identity("anna", UserRole.ADMIN, arguments=True)

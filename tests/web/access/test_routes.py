@@ -20,7 +20,6 @@ from jobq.web.routes import DeclaredRoute, load_pages
 from tests import conftest
 from tests.web.shop import SAMPLES, Shop
 
-pytestmark = pytest.mark.one_server
 ROUTES = sorted(load_pages().declared.values(), key=lambda one: (one.path, one.method))
 ROLES = [UserRole.READ, UserRole.OPERATE, UserRole.ADMIN]
 SAME = {"sec-fetch-site": "same-origin"}

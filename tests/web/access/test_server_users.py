@@ -22,7 +22,6 @@ from jobq.web.routes import load_pages
 from tests.web.access.test_routes import path_of
 from tests.web.shop import Shop
 
-pytestmark = pytest.mark.one_server
 SAME = {"sec-fetch-site": "same-origin"}
 #: Pages of protocols whose keys are not jobq's: the user `operator` may not read them.
 FOREIGN = ("/rsmq", "/reliable", "/ruby", "/api/v1/rsmq", "/api/v1/reliable", "/api/v1/ruby")

@@ -7,7 +7,6 @@ import pytest
 from jobq.errors import ServerFullError
 from jobq.web.access.sessions import ID_LENGTH, IDLE_S, LONGEST_S, Sessions
 
-pytestmark = pytest.mark.one_server
 HOUR = 3600.0
 
 

@@ -33,7 +33,6 @@ from tests.web.shop import Shop
 Draft202012Validator = tools.library("jsonschema").Draft202012Validator
 validate = tools.library("openapi_spec_validator").validate
 yaml = tools.library("yaml")
-pytestmark = pytest.mark.one_server
 HOSTILE = "<script>alert(1)</script>\"'\u202e\x1b[31m"
 TOKEN = {"Authorization": "Bearer x"}
 Get = Callable[..., Any]

@@ -16,7 +16,6 @@ from jobq.web.api.resource import ROOT
 from tests.lifecycle.conftest import until
 from tests.web.api.test_api import TOKEN, Draft202012Validator, is_problem, strict
 
-pytestmark = pytest.mark.one_server
 PATH = f"{ROOT}/operations"
 
 

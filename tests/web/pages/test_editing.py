@@ -20,7 +20,6 @@ from jobq.web.pages.editing import merged
 from tests.web.test_messages import announce, words
 from tests.web.test_search import settings
 
-pytestmark = pytest.mark.one_server
 PATH = "/queues/low/messages/m1"
 
 

@@ -21,7 +21,6 @@ from tests.hostile import HOSTILE
 from tests.web.shop import Shop, flow_step
 from tests.web.test_messages import words
 
-pytestmark = pytest.mark.one_server
 IMPORT = "/flows/import:2026-11-23"
 
 

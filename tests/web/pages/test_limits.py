@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from jobq.limits.directory import limit_facts
 from jobq.limits.limit import Limit
 from jobq.limits.slots import Slots
@@ -14,8 +12,6 @@ from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
 from jobq.web import UserRole
 from tests.hostile import HOSTILE
-
-pytestmark = pytest.mark.one_server
 
 
 def names(page: str) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
 from jobq.schedules.definition import checked_schedule, decoded, encoded
@@ -14,7 +12,6 @@ from jobq.web import UserRole
 from jobq.web.names import encoded as part
 from tests.hostile import HOSTILE
 
-pytestmark = pytest.mark.one_server
 DAY = 86_400_000
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from jobq.queue import orders, presence
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.orders import ChildStack, OrderAnswer
@@ -15,7 +13,6 @@ from jobq.web import UserRole
 from jobq.web.names import encoded
 from tests.hostile import HOSTILE
 
-pytestmark = pytest.mark.one_server
 W = encoded("web-7:4711")
 
 
