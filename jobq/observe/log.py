@@ -23,6 +23,7 @@ from pythonjsonlogger.json import JsonFormatter as JsonFormat
 from jobq.errors import masked_text, shortened
 from jobq.jobs.context import LINES_SIZE, Call, Context, running
 from jobq.observe.escape import escaped
+from jobq.observe.unblocked import Unblocked, told, unblocked
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -41,6 +42,7 @@ _FAILED = "jobq.log"
 _ROOT, _OWN = logging.getLogger(), logging.getLogger("jobq")
 #: Where captured warnings go.
 _WARNINGS = logging.getLogger("py.warnings")
+_STANDARD = (sys.stdout, sys.stderr)
 _CALL_HANDLERS, _MAKE_RECORD = logging.Logger.callHandlers, logging.Logger.makeRecord
 
 
@@ -48,6 +50,15 @@ class LogHandler(logging.StreamHandler[TextIO]):
     """Writes to stderr. `before()` is called before each record."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(unblocked(stream))
+        if isinstance(self.stream, Unblocked):
+            self.stream.note = self._dropped
+
+    def _dropped(self, nlines: int) -> str:
+        record = logging.LogRecord(_FAILED, logging.WARNING, "", 0, told(nlines), None, None)
+        return f"{self.format(record)}\n"
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
@@ -461,3 +472,5 @@ class Logging:
         for one in (root, *others):
             for handler in one.handlers if isinstance(one, logging.Logger) else ():
                 handler.addFilter(self.fields)
+                if type(handler) is logging.StreamHandler and handler.stream in _STANDARD:
+                    handler.setStream(unblocked(handler.stream))

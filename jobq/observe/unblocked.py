@@ -1,0 +1,138 @@
+"""Streams of a log that never wait for their reader for long: lines that nobody takes are dropped and counted.
+
+A pipe whose reader stands still, a terminal that is stopped by Ctrl-S and a socket of a hung journal block every
+process that writes to them. A supervisor that blocks renews no lease and hears no signal.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import socket
+import stat
+from collections.abc import Callable
+from functools import partial
+from typing import TextIO, cast
+from weakref import finalize
+
+#: How long a write waits for room, once after each that found some: a reader that is merely slow loses nothing.
+PATIENCE_S = 0.5
+
+
+class Unblocked(io.TextIOBase):
+    """Writes to the file of `stream`, through `send`, which raises BlockingIOError when there is no room.
+
+    note: makes the line that tells how many lines were dropped, once there is room again.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        file: int,
+        send: Callable[[bytes], int],
+        close: Callable[[], object] = bool,
+    ) -> None:
+        self._stream, self._send = stream, send
+        finalize(self, close)
+        self._room = select.poll()
+        self._room.register(file, select.POLLOUT)
+        #: The end of a text whose beginning was written, to keep lines whole.
+        self._rest = b""
+        self.ndropped = 0
+        self.note: Callable[[int], str] = _note
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the stream."""
+        return self._stream.encoding or "utf-8"
+
+    def fileno(self) -> int:
+        """That of the stream."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Write the text, or drop it. Raises OSError when the reader is gone."""
+        if self._rest:
+            self._rest = self._rest[self._sent(self._rest) :]
+        data = text.encode(self.encoding, "backslashreplace")
+        nsent = 0 if self._rest else self._sent(data)
+        if data and not nsent:
+            self.ndropped += max(1, text.count("\n"))
+        elif nsent < len(data):
+            self._rest = data[nsent:]
+        elif self.ndropped:
+            line, self.ndropped = self.note(self.ndropped).encode(), 0
+            self._rest = line[self._sent(line) :]
+        return len(text)
+
+    def _sent(self, data: bytes) -> int:
+        """Send what there is room for; how many bytes."""
+        nsent = 0
+        # Once lines were dropped, nobody waits until there is room again.
+        wait_ms = 0 if self.ndropped else 1000 * PATIENCE_S
+        while nsent < len(data):
+            try:
+                nsent += self._send(data[nsent:])
+            except BlockingIOError:
+                if not self._room.poll(wait_ms):
+                    break
+        return nsent
+
+
+def unblocked(stream: TextIO) -> TextIO:
+    """A stream to the same file that never waits for long; `stream` itself where nobody reads, such as a file's."""
+    try:
+        file = stream.fileno()
+        mode = os.fstat(file).st_mode
+    except (OSError, ValueError, AttributeError):
+        return stream
+    if stat.S_ISSOCK(mode):
+        sock = socket.socket(fileno=os.dup(file))
+        made = Unblocked(
+            stream, file, lambda data: sock.send(data, socket.MSG_DONTWAIT), sock.close
+        )
+    elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        made = _of_pipe(stream, file)
+    else:
+        return stream
+    return cast("TextIO", made)
+
+
+def _of_pipe(stream: TextIO, file: int) -> Unblocked:
+    try:
+        # A description of its own: other programs share the old one, and expect that it blocks.
+        own = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return Unblocked(stream, file, _sending_when_there_is_room(file))
+    return Unblocked(stream, file, partial(os.write, own), partial(os.close, own))
+
+
+def _sending_when_there_is_room(file: int) -> Callable[[bytes], int]:
+    """For a pipe that can't be opened again: room is room for so many bytes, unless another process is faster."""
+    room = select.poll()
+    room.register(file, select.POLLOUT)
+
+    def send(data: bytes) -> int:
+        if not room.poll(0):
+            raise BlockingIOError
+        return os.write(file, data[: select.PIPE_BUF])
+
+    return send
+
+
+def _note(nlines: int) -> str:
+    return f"{told(nlines)}\n"
+
+
+def told(nlines: int) -> str:
+    """What is said of dropped lines."""
+    return f"{nlines:,} lines of the log were dropped, because nobody read it"
