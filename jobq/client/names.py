@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from jobq.errors import ConfigError
 
 LONGEST = 128
+_WEIGHTED = re.compile(r":\d+\Z")
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -16,6 +19,17 @@ def checked_name(kind: str, name: str) -> str:
     ):
         raise ConfigError(
             f"{kind} {name!r} can't be used; take 1-{LONGEST} printable characters without braces or white space"
+        )
+    return name
+
+
+def checked_queue(name: str) -> str:
+    """Return the name of a queue for messages; raise ConfigError also for names that `--queues` reads otherwise."""
+    checked_name("queue", name)
+    if name.startswith("-") or "," in name or _WEIGHTED.search(name):
+        raise ConfigError(
+            f"queue {name!r} can't be used: on the command line '-' begins an option, ',' separates queues "
+            "and ':3' is a weight; take another name"
         )
     return name
 

@@ -88,6 +88,11 @@ def folder() -> Path:
     for place in (package / "lua", package.parent / "lua"):
         if place.is_dir():
             return place
+    if not package.is_dir():
+        raise ScriptError(
+            f"jobq is imported from an archive, {package.parent}, but reads its scripts as files; unpack it, or use "
+            "a tool that unpacks when the program starts, such as shiv or pex"
+        )
     raise ScriptError(f"no lua/ folder in or beside {package}; install jobq again")
 
 

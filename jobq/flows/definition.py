@@ -26,7 +26,7 @@ from typing import (
 
 import msgspec
 
-from jobq.client.names import checked_name
+from jobq.client.names import checked_queue
 from jobq.config import duration_s
 from jobq.durations import Duration, listed
 from jobq.errors import ConfigError
@@ -552,7 +552,7 @@ class Definition(StepList):
             raise ConfigError(f"keep={keep!r} is out of range; take 1 second to 366 days")
         self.client = client
         self.is_started = False
-        self._queue = None if queue is None else checked_name("queue", queue)
+        self._queue = None if queue is None else checked_queue(queue)
 
     @property
     def home(self) -> str:

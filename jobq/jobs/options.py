@@ -8,7 +8,7 @@ from inspect import Parameter, Signature
 from typing import Any, Literal, TypedDict, get_args
 from uuid import UUID
 
-from jobq.client.names import checked_name
+from jobq.client.names import checked_queue
 from jobq.config import duration_s, parse_durability
 from jobq.durations import Duration
 from jobq.errors import ConfigError
@@ -119,7 +119,7 @@ def _as_given(name: str, value: Any) -> Any:
 def _queue(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"queue={value!r} is not a name; give a str")
-    return checked_name("queue", value)
+    return checked_queue(value)
 
 
 def _mid(name: str, value: Any) -> str | None:

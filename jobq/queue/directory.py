@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from redis.exceptions import ResponseError
 
 from jobq.client.connection import Client, exchange
-from jobq.client.names import checked_name, is_name
+from jobq.client.names import checked_queue, is_name
 from jobq.client.numbered_calls import PASSING
 from jobq.client.runtime import runtime
 from jobq.queue import keys
@@ -35,7 +35,7 @@ def register_queue(client: Client, name: str) -> float:
     known = (os.getpid(), client.url, client.namespace, name)
     now = time.monotonic()
     if now >= runtime.listed.get(known, 0.0):
-        client.command("SADD", keys.queue_names(client.namespace), checked_name("queue", name))
+        client.command("SADD", keys.queue_names(client.namespace), checked_queue(name))
         runtime.listed[known] = now + LIST_EVERY_S
     return runtime.listed[known]
 
