@@ -23,6 +23,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
         "embedded",
         "sentry",
         "crypto",
+        "lake",
         "spark",
         "otel",
         "metrics",

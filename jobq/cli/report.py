@@ -14,7 +14,7 @@ import click
 
 from jobq.cli import output
 from jobq.cli.arguments import names_of
-from jobq.cli.lake import lake_option, opened, source_option, storage_option
+from jobq.cli.lake import engine_option, lake_option, opened, source_option, storage_option
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
@@ -22,12 +22,12 @@ from jobq.config import settings_from_env
 from jobq.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from jobq.pipeline.lake.lake import Lake
+    from jobq.pipeline.report.engines import SqlEngine
     from jobq.pipeline.report.query import ReportQuery
     from jobq.pipeline.report.registry import Report
-    from jobq.pipeline.report.run import EventSource, EventsSeen, ReportResult
+    from jobq.pipeline.report.run import EventsSeen, ReportResult
+    from jobq.pipeline.report.sources import EventSource
 
 PAGE = "jobq-report.html"
 
@@ -84,6 +84,7 @@ PAGE = "jobq-report.html"
     type=click.IntRange(0),
     default=1000,
 )
+@engine_option
 @memory_option
 @master_option
 def report(
@@ -179,32 +180,40 @@ def _answers(
     asked: ReportQuery,
     given: dict[str, Any],
 ) -> tuple[list[ReportResult], EventsSeen]:
-    from jobq.pipeline.report.run import answers, check_range, from_lake, from_server
-    from jobq.pipeline.sessions import session as spark_session
+    from jobq.pipeline.report.run import answers, check_range
 
     expired = check_range(lake, asked) if lake else ""
     if expired:
         session.note(expired)
+    engine, read = _engine(session, lake, asked, given)
+    with output.progress(len(reports), "reports", quiet=session.as_json) as bar:
+        results, seen = answers(engine, read, reports, asked, lambda _: bar.update(1))
+    return _beside_earlier(session, lake, (engine, read), results, asked), seen
 
+
+def _engine(
+    session: Session, lake: Lake | None, asked: ReportQuery, given: dict[str, Any]
+) -> tuple[SqlEngine, EventSource]:
+    """Return what computes the reports, and their events."""
+    from jobq.pipeline.report.engines import LocalEngine, SparkEngine
+    from jobq.pipeline.report.sources import engine_for, from_lake, from_server
+    from jobq.pipeline.sessions import session as spark_session
+
+    settings = session.settings
+    # Options are seen in Spark's plans: an address of the environment isn't repeated there.
+    server = (settings.url if settings.url != settings_from_env().url else None, settings.namespace)
+    chosen = engine_for(given["engine"], lake, server, asked)
+    if chosen == "local":
+        return LocalEngine(), from_lake(None, lake) if lake else from_server(None, *server)
     with output.waiting("starting Spark", quiet=session.as_json):
         spark = spark_session("jobq report", master=given["master"], memory=given["memory"])
-    if lake:
-        read = from_lake(spark, lake)
-    else:
-        settings = session.settings
-        # Options are seen in Spark's plans: an address of the environment isn't repeated there.
-        url = settings.url if settings.url != settings_from_env().url else None
-        read = from_server(spark, url, settings.namespace)
-    with output.progress(len(reports), "reports", quiet=session.as_json) as bar:
-        results, seen = answers(spark, read, reports, asked, lambda _: bar.update(1))
-    return _beside_earlier(session, lake, spark, read, results, asked), seen
+    return SparkEngine(spark), from_lake(spark, lake) if lake else from_server(spark, *server)
 
 
 def _beside_earlier(
     session: Session,
     lake: Lake | None,
-    spark: SparkSession,
-    read: EventSource,
+    made_by: tuple[SqlEngine, EventSource],
     results: list[ReportResult],
     asked: ReportQuery,
 ) -> list[ReportResult]:
@@ -217,7 +226,7 @@ def _beside_earlier(
         return results
     try:
         expired = check_range(lake, asked.earlier) if lake else ""
-        found, _ = answers(spark, read, reports, asked.earlier)
+        found, _ = answers(*made_by, reports, asked.earlier)
     except PipelineError:  # it has no events
         return results
     if expired:

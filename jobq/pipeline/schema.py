@@ -155,7 +155,12 @@ def stored(columns: Columns) -> Columns:
 
 def ddl(columns: Columns) -> str:
     """Return `name TYPE, …` as Spark parses it; names are quoted."""
-    return ", ".join(f"`{column.name}` {_DDL[column.type]}" for column in columns)
+    return ", ".join(f"`{name}` {type_}" for name, type_ in columns_ddl(columns))
+
+
+def columns_ddl(columns: Columns) -> list[tuple[str, str]]:
+    """Return names and SQL types."""
+    return [(column.name, _DDL[column.type]) for column in columns]
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:

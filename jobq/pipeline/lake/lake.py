@@ -186,7 +186,7 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
     if not path:
         raise ConfigError("no lake was named; give --lake PATH or set JOBQ_LAKE")
     if importable() is not None:
-        raise PipelineError(f"the lake needs {importable()}; {extras.install('spark')}")
+        raise PipelineError(f"the lake needs {importable()}; {extras.install('lake')}")
     if path.startswith("file://"):
         path = unquote(path.removeprefix("file://"))
     if "://" in path:

@@ -33,7 +33,7 @@ from jobq.pipeline.lake.files import (
 )
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore, lake_errors
-from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable, from_lake
+from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable, from_lake, stored_for
 from jobq.pipeline.options import EngineName, Moment, parsed_moment
 from jobq.pipeline.schema import DERIVED, EVENT_COLUMNS, Columns, ddl, struct
 
@@ -143,6 +143,35 @@ def stored_rows(
     """Yield the stored rows of each file of a table, from the day `since` to `until`, without Spark."""
     files = live_files(lake.table(table.name), since, until)
     return rows_of_files(lake.below(table.name), files, columns, table)
+
+
+def event_rows(lake: Lake, columns: Sequence[str], span: TimeSpan) -> pa.Table:
+    """Return some columns of the view of events as an Arrow table, without Spark."""
+    files = live_files(lake.table(EVENTS.name), span.first_day, span.last_day)
+    _check_all_there(lake, EVENTS, files)
+    rows = _dataset_rows(lake, EVENTS, files, stored_for(columns), _in_span(EVENTS, span))
+    return from_lake(rows, columns)
+
+
+def _dataset_rows(
+    lake: Lake, table: LakeTable, files: Sequence[LiveFile], columns: Sequence[str], chosen: Any
+) -> pa.Table:
+    store, schema, paths = lake.below(table.name), table.schema(), [one.path for one in files]
+    if not paths:
+        return schema.empty_table().select(list(columns))
+    with lake_errors(store):
+        rows = ds.dataset(paths, schema, format="parquet", filesystem=store.files())
+        return rows.to_table(list(columns), filter=chosen)
+
+
+def _in_span(table: LakeTable, span: TimeSpan) -> Any:
+    at, type_ = pc.field(table.day_of), table.schema().field(table.day_of).type
+    chosen = pc.is_valid(at)
+    if span.since is not None:
+        chosen &= at >= pa.scalar(span.since, type_)
+    if span.until is not None:
+        chosen &= at < pa.scalar(span.until, type_)
+    return chosen
 
 
 def view(table: LakeTable) -> Columns:
@@ -284,16 +313,10 @@ class ArchivedRows:
         return done
 
     def _day(self, day: list[LiveFile], columns: tuple[str, ...] | None = None) -> pa.Table:
-        store, schema = self.lake.below(self.table), TABLES[self.table].schema()
-        paths, at = [one.path for one in day], schema.field(self.at).type
-        chosen = pc.field(self.column) == self.name
-        if self.span.since is not None:
-            chosen &= pc.field(self.at) >= pa.scalar(self.span.since, at)
-        if self.span.until is not None:
-            chosen &= pc.field(self.at) < pa.scalar(self.span.until, at)
-        with lake_errors(store):
-            rows = ds.dataset(paths, schema, format="parquet", filesystem=store.files())
-            return _times_as_us(rows.to_table(list(columns or schema.names), filter=chosen))
+        table = TABLES[self.table]
+        chosen = _in_span(table, self.span) & (pc.field(self.column) == self.name)
+        names = columns or table.schema().names
+        return _times_as_us(_dataset_rows(self.lake, table, day, names, chosen))
 
     def _frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as f

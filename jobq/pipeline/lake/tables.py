@@ -6,7 +6,7 @@ distances from `finished_at`, which takes half the bytes. Reading restores them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jobq.client.names import checked_name
@@ -223,27 +223,57 @@ def to_lake(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=EVENTS.schema())
 
 
-def from_lake(table: pa.Table) -> pa.Table:
-    """Convert stored rows to the columns of the view `events`, and `dt` if they have it."""
+#: Column of the view -> the stored columns that it is computed from.
+_MADE_OF = {
+    "flow": ("mid",), "step": ("mid",),
+    "enqueued_at": ("finished_at", "total_ms"), "started_at": ("finished_at", "run_us"),
+    "wait_ms": ("total_ms", "run_us"), "entry_at": ("finished_at", "entry_ms"),
+}  # fmt: skip
+
+
+def stored_for(names: Iterable[str]) -> list[str]:
+    """Return the stored columns that these columns of the view `events` are computed from."""
+    needed = {stored for name in names for stored in _MADE_OF.get(name, (name,))}
+    return [column.name for column in LAKE_EVENTS if column.name in needed]
+
+
+def from_lake(table: pa.Table, names: Iterable[str] = ()) -> pa.Table:
+    """Convert stored rows to the columns of the view `events`, and `dt` if they have it.
+
+    names: to these columns alone.
+    """
+    import pyarrow as pa
+
+    wanted = set(names)
+    columns = tuple(c for c in EVENT_COLUMNS if not wanted or c.name in wanted)
+    made = _computed(table, {c.name for c in columns})
+    arrays = [made[c.name] if c.name in made else table[c.name] for c in columns]
+    whole = pa.Table.from_arrays(arrays, schema=arrow_schema(columns))
+    return whole.append_column("dt", table["dt"]) if "dt" in table.column_names else whole
+
+
+def _computed(table: pa.Table, names: Set[str]) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    micros = table["finished_at"].cast(pa.int64())
     stamp = pa.timestamp("us", tz="UTC")
-    enqueued = pc.subtract(micros, pc.multiply(table["total_ms"], 1000))
-    waited = pc.subtract(table["total_ms"], pc.divide(table["run_us"], 1000))
-    flow, step = members(table["mid"])
-    made = {
-        "flow": flow,
-        "step": step,
-        "enqueued_at": enqueued.cast(stamp),
-        "started_at": pc.subtract(micros, table["run_us"]).cast(stamp),
-        "wait_ms": pc.max_element_wise(waited, 0, skip_nulls=False),
-        "entry_at": pc.add(micros, pc.multiply(table["entry_ms"], 1000)).cast(stamp),
-    }
-    columns = [made[c.name] if c.name in made else table[c.name] for c in EVENT_COLUMNS]
-    whole = pa.Table.from_arrays(columns, schema=arrow_schema(EVENT_COLUMNS))
-    return whole.append_column("dt", table["dt"]) if "dt" in table.column_names else whole
+
+    def earlier(distance: Any) -> Any:
+        return pc.subtract(table["finished_at"].cast(pa.int64()), distance).cast(stamp)
+
+    found: dict[str, Any] = {}
+    if names & {"flow", "step"}:
+        found["flow"], found["step"] = members(table["mid"])
+    if "enqueued_at" in names:
+        found["enqueued_at"] = earlier(pc.multiply(table["total_ms"], 1000))
+    if "started_at" in names:
+        found["started_at"] = earlier(table["run_us"])
+    if "wait_ms" in names:
+        waited = pc.subtract(table["total_ms"], pc.divide(table["run_us"], 1000))
+        found["wait_ms"] = pc.max_element_wise(waited, 0, skip_nulls=False)
+    if "entry_at" in names:
+        found["entry_at"] = earlier(pc.multiply(table["entry_ms"], -1000))
+    return found
 
 
 def _ms(times: Any) -> Any:

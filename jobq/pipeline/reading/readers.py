@@ -66,14 +66,6 @@ def _batches(view: str) -> Callable[[ReadRequest, Any, Client], Iterator[pa.Reco
     return known[view]
 
 
-def _logs(request: ReadRequest, client: Client) -> list[Any]:
-
-    stretches, gone = ranges.planned(client, request)
-    for name, lost in gone.items():
-        streams.report_loss(request, name, lost)
-    return ranges.divided(client, stretches, request.partitions)
-
-
 def _shelves(request: ReadRequest, client: Client) -> list[Any]:
 
     names = ranges.chosen(client, request)
@@ -91,7 +83,8 @@ def _counts(request: ReadRequest, client: Client) -> list[Any]:
 
 
 _PLANS: dict[str, Callable[[ReadRequest, Client], list[Any]]] = {
-    "events": _logs, "topic": _logs, "messages": _shelves, "dead": _shelves, "queues": _counts,
+    "events": streams.planned_parts, "topic": streams.planned_parts, "messages": _shelves, "dead": _shelves,
+    "queues": _counts,
 }  # fmt: skip
 
 Offset = dict[str, dict[str, Any]]

@@ -12,6 +12,7 @@ from jobq.client.connection import Client
 from jobq.errors import BadRecordError, DataLossError, OutOfRangeError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, columns, decode
+from jobq.pipeline.reading import ranges
 from jobq.pipeline.reading.ranges import UNKNOWN, ReadRange
 from jobq.pipeline.reading.request import CORRUPT, ReadRequest
 from jobq.pipeline.schema import TOPIC_COLUMNS, arrow_schema, events_schema
@@ -23,6 +24,14 @@ from jobq.topics.ranges import pages
 PAGE = 1_000
 BATCH = 10_000
 _log = logging.getLogger("jobq.pipeline")
+
+
+def planned_parts(request: ReadRequest, client: Client) -> list[tuple[ReadRange, ...]]:
+    """Plan what there is of events or topics now, in partitions."""
+    stretches, gone = ranges.planned(client, request)
+    for name, lost in gone.items():
+        report_loss(request, name, lost)
+    return ranges.divided(client, stretches, request.partitions)
 
 
 def event_batches(request: ReadRequest, one: ReadRange, client: Client) -> Iterator[pa.RecordBatch]:

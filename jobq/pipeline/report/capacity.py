@@ -13,12 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapreplace
 from itertools import compress, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from jobq.durations import lasting
 from jobq.pipeline.report.query import ReportQuery, pools
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 HOUR_US = 3_600_000_000
 
@@ -121,12 +119,12 @@ def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int)
     return Waits(mean, p95, p99, within, tuple(shares))
 
 
-def load(trace: Trace) -> Load:
-    """Return rate and run time of the counted arrivals of an hour, and their squared coefficients of variation."""
+def load(trace: Trace, observed_us: int = HOUR_US) -> Load:
+    """Return rate and run time of the arrivals counted in that time, and their squared coefficients of variation."""
     arrived = list(compress(trace.arrived, trace.counted))
     runs = list(compress(trace.run, trace.counted))
     gaps = [b - a for a, b in pairwise(arrived)]
-    rate, mean = len(runs) / HOUR_US, sum(runs) / len(runs)
+    rate, mean = len(runs) / observed_us, sum(runs) / len(runs)
     return Load(rate, mean, rate * mean, _scv(gaps), _scv(runs))
 
 
@@ -158,27 +156,45 @@ FINE = 6
 ROOM = 0.8
 
 
-def sized(
-    spark: SparkSession, query: ReportQuery, rows: Sequence[Row]
-) -> tuple[list[Row], list[str]]:
+#: Simulate each pool of the list on a trace, in this process or on executors: `SqlEngine.each`.
+Each = Callable[[Callable[[Trace, "Pool"], Waits], Trace, Sequence["Pool"]], list[Waits]]
+
+
+def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
     """Return a row per simulated pool, and notes."""
     names, trace = tracked(rows)
     if not any(trace.counted):
         return [], [
             "The busiest hour was cut off by the limit on its arrivals; raise --trace-rows."
         ]
-    found = load(trace)
+    observed_us = _observed(query, rows, trace)
+    found = load(trace, observed_us)
     weights = weighed(query, names, trace)
 
     def judged(tries: Iterable[Try]) -> dict[Try, Waits]:
-        return swept(spark, trace, weights, list(tries), round(query.target_s * 1e6))
+        target_us = round(query.target_s * 1e6)
+        tried = [Pool(*key, tuple(weights[key[0]]), target_us) for key in tries]
+        return {
+            (pool.name, pool.workers): waits
+            for pool, waits in zip(tried, each(_simulated, trace, tried))
+        }
 
     results = searched(query, weights, max(1, math.ceil(found.offered)), judged)
     told = [
         _row(query, names, found, key, one)
         for key, one in sorted(results.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
-    return told, _notes(query, trace, found, told, len(rows))
+    return told, _notes(query, trace, found, told, len(rows), observed_us)
+
+
+def _observed(query: ReportQuery, rows: Sequence[Row], trace: Trace) -> int:
+    """Return the length of the part of the busiest hour that the counted arrivals are of."""
+    observed: int = rows[0]["observed_us"]
+    if len(rows) >= query.trace_rows:
+        # The limit cut off what arrived later.
+        counted = list(compress(trace.arrived, trace.counted))
+        observed = min(observed, counted[-1] - counted[0])
+    return max(1, observed)
 
 
 def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
@@ -229,22 +245,17 @@ def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> ran
     return range(fails + 1, holds, math.ceil((holds - fails) / FINE))
 
 
-def swept(
-    spark: SparkSession, trace: Trace, weights: Mapping[str, Sequence[int]], tries: list[Try], target_us: int
-) -> dict[Try, Waits]:  # fmt: skip
-    """Simulate each try on an executor; the trace is sent once."""
-    context = spark.sparkContext
-    shared = context.broadcast(trace)
-    jobs = [(name, count, tuple(weights[name])) for name, count in tries]
-    try:
-        done = (
-            context.parallelize(jobs, max(1, min(len(jobs), context.defaultParallelism)))
-            .map(lambda job: ((job[0], job[1]), simulate(shared.value, job[1], job[2], target_us)))
-            .collect()
-        )
-    finally:
-        shared.unpersist()
-    return dict(done)
+class Pool(NamedTuple):
+    """A pool to simulate. name: of its weights."""
+
+    name: str
+    workers: int
+    weights: tuple[int, ...]
+    target_us: int
+
+
+def _simulated(trace: Trace, pool: Pool) -> Waits:
+    return simulate(trace, pool.workers, pool.weights, pool.target_us)
 
 
 def _holds(query: ReportQuery, one: Waits) -> bool:
@@ -267,14 +278,17 @@ def _row(query: ReportQuery, names: Sequence[str], found: Load, tried: Try, one:
 
 
 def _notes(
-    query: ReportQuery, trace: Trace, found: Load, told: Sequence[Row], rows: int
+    query: ReportQuery, trace: Trace, found: Load, told: Sequence[Row], rows: int, observed_us: int
 ) -> list[str]:
+    part = (
+        f" in the {lasting(observed_us / 1e6)} that were observed" if observed_us < HOUR_US else ""
+    )
     room, busy = max(1, math.ceil(found.offered / ROOM)), max(1, math.ceil(found.offered))
     fits = (n for n in range(busy, busy + 1000) if formula_wait(found, n) <= query.target_s * 1e6)
     notes = [
-        f"Busiest hour: {sum(trace.counted):,} attempts. By Little's law {found.offered:.2f} workers are busy on "
-        f"average, and {room:,} would be busy for less than {100 * ROOM:.0f} % of it. By the formula a mean wait of "
-        f"{query.target_s:g} s takes {next(fits, 'more than a thousand')}."
+        f"Busiest hour: {sum(trace.counted):,} attempts{part}. By Little's law {found.offered:.2f} workers are busy on "
+        f"average, and {room:,} would be busy for less than {100 * ROOM:.0f} % of the time. By the formula a "
+        f"mean wait of {query.target_s:g} s takes {next(fits, 'more than a thousand')}."
     ]
     for weights in dict.fromkeys(row["weights"] for row in told):
         rows_of = [row for row in told if row["weights"] == weights and row["meets"] == "yes"]

@@ -13,10 +13,11 @@ from typing import Any
 
 from jobq.durations import listed
 from jobq.errors import ConfigError
+from jobq.pipeline.report.engines import Row
 from jobq.pipeline.report.formats import NOTHING, shown
 from jobq.pipeline.report.query import ReportQuery, iso, moment
 from jobq.pipeline.report.registry import Report, ReportColumn
-from jobq.pipeline.report.run import EarlierRows, ReportResult, Row
+from jobq.pipeline.report.run import EarlierRows, ReportResult
 
 #: Report -> the columns that say which rows belong together. The others compare ranges themselves, or simulate.
 KEYS: Mapping[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobq.pipeline.lake.tables import JOB_RUNS, ROLLUP, sourced
 from jobq.pipeline.report.query import HOUR_S, ReportQuery, iso, zone_of
 from jobq.pipeline.report.registry import Report
-from jobq.pipeline.schema import DERIVED, struct
+from jobq.pipeline.schema import DERIVED, columns_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,14 +66,16 @@ class SeenHours(NamedTuple):
     last: datetime
 
 
-def no_hours(spark: SparkSession) -> DataFrame:
-    """Return the view HOURS without rows."""
-    # The optimizer knows that there are none, unlike those of an empty list.
+def no_hours(exact: bool) -> str:
+    """Return the statement of the view HOURS without rows. exact: its sketches are lists of values."""
     columns = (
-        f"CAST(NULL AS {one.dataType.simpleString()}) AS {one.name}"
-        for one in struct(ROLLUP.columns)
+        f"sequence(0L, 0L) AS {name}"
+        if exact and name.endswith("_sketch")
+        else f"CAST(NULL AS {type_}) AS {name}"
+        for name, type_ in columns_ddl(ROLLUP.columns)
     )
-    return spark.range(1).selectExpr(*columns).where("false")
+    # The optimizer knows that there are none, unlike those of an empty list.
+    return f"SELECT {', '.join(columns)} WHERE false"
 
 
 def whole_hours(query: ReportQuery, before: datetime) -> ReportQuery | None:

@@ -67,7 +67,7 @@ class Report:
     @cached_property
     def sql(self) -> str:
         """The SQL statement. `{stretches}` in it stands for what time lines have in common."""
-        return _statement(self.name).replace("{stretches}", _statement("stretches").strip())
+        return statement(self.name).replace("{stretches}", statement("stretches").strip())
 
     def column(self, name: str) -> ReportColumn:
         """Return the column of that name."""
@@ -79,7 +79,8 @@ class Report:
         return self.raw or tuple(column.name for column in self.columns)
 
 
-def _statement(name: str) -> str:
+def statement(name: str) -> str:
+    """Return the text of `sql/<name>.sql`."""
     return (files("jobq.pipeline") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
@@ -215,7 +216,7 @@ CAPACITY = Report(
     parameters=("trace_rows",),
     chart=Chart("bars", ("workers", "weights"), "p95_us",
                 "Wait that 95 % don't exceed, by workers and weights", ordered=True),
-    raw=("queue", "arrived_us", "run_us", "counted"),
+    raw=("queue", "arrived_us", "run_us", "counted", "observed_us"),
     lacks="single arrivals and runs",
 )  # fmt: skip
 REGRESSIONS = Report(

@@ -1,8 +1,8 @@
 """Run reports: their SQL statements over the view `events`, then the Python part of two of them.
 
-The view has the events of the range, from a lake or from the server's streams. From Parquet files each statement reads
-its few columns again, which is cheaper than to keep all columns in a heap of 1 GB. Events that come through Python are
-cached.
+The view has the events of the range, from a lake or from the server's streams. A small range is computed in this
+process, a large one by Spark (`engines`). There, each statement reads its few columns of Parquet files again, which is
+cheaper than to keep all columns in a heap of 1 GB. Events that come through Python are cached.
 """
 
 from __future__ import annotations
@@ -11,56 +11,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-from jobq.errors import ConfigError, LakeError, PipelineError
-from jobq.pipeline import register
-from jobq.pipeline.lake.commit import IngestState, state_of
+from jobq.errors import ConfigError, PipelineError
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.reading import read, time_span
+from jobq.pipeline.lake.reading import time_span
 from jobq.pipeline.lake.rollup import FIRST_RUN
-from jobq.pipeline.lake.tables import EVENTS, ROLLUP
+from jobq.pipeline.lake.tables import EVENTS, ROLLUP, sourced
 from jobq.pipeline.options import unknown
 from jobq.pipeline.report import registry
 from jobq.pipeline.report.capacity import sized
-from jobq.pipeline.report.expired import (
-    HOURS,
-    ExpiredPart,
-    RollupSource,
-    SeenHours,
-    no_hours,
-    of_queues,
-)
+from jobq.pipeline.report.engines import EXACT_ROWS, Row, SparkEngine, SqlEngine, as_spark
+from jobq.pipeline.report.expired import HOURS, ExpiredPart, SeenHours, no_hours
 from jobq.pipeline.report.interval import LEAST, MedianSample, difference
 from jobq.pipeline.report.query import ReportQuery, iso
-from jobq.pipeline.report.registry import Report
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
-
-#: The columns that reports read.
-READ_COLUMNS = (
-    "queue", "kind", "mid", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us",
-    "cpu_us", "rss_kib", "error", "fingerprint", "key", "flow", "step",
-)  # fmt: skip
-
-
-class EventSource(NamedTuple):
-    """between: returns the events from one time to another, None: without end. dear: cache them.
-
-    rollups: those of a lake whose older events have expired.
-    """
-
-    between: Callable[[datetime | None, datetime | None], DataFrame]
-    dear: bool = False
-    rollups: RollupSource | None = None
-
+from jobq.pipeline.report.registry import Report, statement
+from jobq.pipeline.report.sources import EventSource, ingest_state
 
 #: Groups with sketches in memory before Spark sorts all rows instead. Spark's default is 128.
 MOST_SKETCHES = "10000"
 _SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
+#: Views: as they were read, those of the range and its queues, and those with the first wait.
+_READ, _CHOSEN, _PLAIN = "events_read", "events_chosen", "events_plain"
 
 
 class EventsSeen(NamedTuple):
@@ -77,55 +51,70 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 
 
 @contextmanager
-def events_view(spark: SparkSession, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
-    """Register the temporary view `events` for the length of the context: the events of the query's range and queues.
+def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
+    """Make the view `events` for the length of the context: the events of the query's range and queues.
 
-    Beside READ_COLUMNS it has `first_wait_ms`: how long a message waited for its first run, or for its first one since
-    it was revived. It is null for every other event, and for a run after a snooze, which costs no attempt. `arrived_at`
-    is that revival, else the enqueue. The view `rollup_hours` is there, without rows.
+    Beside the columns of `sources.READ_COLUMNS` it has `first_wait_ms`: how long a message waited for its first run, or
+    for its first one since it was revived. It is null for every other event, and for a run after a snooze, which costs
+    no attempt. `arrived_at` is that revival, else the enqueue. The view `rollup_hours` is there, without rows.
     """
-    with report_views(spark, read, query) as (seen, _):
+    with report_views(engine, read, query) as (seen, _):
         yield seen
 
 
 @contextmanager
 def report_views(
-    spark: SparkSession, read: EventSource, query: ReportQuery
+    engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> Iterator[tuple[EventsSeen, Show]]:
-    """Register both views as `events_view` does; the function changes them to those of a report."""
+    """Make both views as `events_view` does; the function changes them to those of a report."""
     part = None
     if read.rollups and query.since < read.rollups.before:
-        part = ExpiredPart(spark, read.rollups, query)
-    chosen = _chosen(read.between(query.since, query.until), query)
-    seen, kinds = _looked_over(chosen)
-    seen = _with_hours(seen, part.seen()) if part else seen
-    _check_queues(read, query, seen, part)
-    if not seen.events:
-        raise PipelineError(_nothing(read, query))
-    events = _with_first_wait(chosen, kinds)
-    if read.dear:
-        events = events.cache()
-    events.createOrReplaceTempView("events")
-    no_hours(spark).createOrReplaceTempView(HOURS)
-    before = spark.conf.get(_SKETCHES)
-    spark.conf.set(_SKETCHES, MOST_SKETCHES)
-
-    def show(report: Report) -> tuple[ReportQuery, list[str]]:
-        if part is None:
-            return query, []
-        asked, some, hours, notes = part.shown(report, events)
-        some.createOrReplaceTempView("events")
-        (no_hours(spark) if hours is None else hours).createOrReplaceTempView(HOURS)
-        return asked, notes
-
+        part = ExpiredPart(as_spark(engine).spark, read.rollups, query)
     try:
-        yield seen, show
+        seen, kinds = _looked_over(engine, read, query)
+        seen = _with_hours(seen, part.seen()) if part else seen
+        _check_queues(engine, read, query, seen, part)
+        if not seen.events:
+            raise PipelineError(_nothing(engine, read, query))
+        engine.exact = seen.events <= EXACT_ROWS
+        engine.make(_PLAIN, _with_first_wait(kinds), keep=read.dear)
+        engine.make("events", "SELECT * FROM events_plain")
+        engine.make(HOURS, no_hours(engine.exact))
+        with _many_sketches(engine):
+            yield seen, partial(_show, engine, query, part, engine.exact)
     finally:
-        spark.conf.set(_SKETCHES, before or "128")
-        for name in ("events", HOURS):
-            spark.catalog.dropTempView(name)
-        if read.dear:
-            events.unpersist()
+        engine.drop(HOURS, "events", _PLAIN, _CHOSEN, _READ)
+
+
+def _show(
+    engine: SqlEngine, query: ReportQuery, part: ExpiredPart | None, exact: bool, report: Report
+) -> tuple[ReportQuery, list[str]]:
+    if part is None:
+        return query, []
+    spark = as_spark(engine).spark
+    asked, some, hours, notes = part.shown(report, spark.table(_PLAIN))
+    engine.open("events", some)
+    # The hours have sketches of their values, to be merged with others.
+    engine.exact = exact and hours is None
+    if hours is None:
+        engine.make(HOURS, no_hours(engine.exact))
+    else:
+        engine.open(HOURS, hours)
+    return asked, notes
+
+
+@contextmanager
+def _many_sketches(engine: SqlEngine) -> Iterator[None]:
+    if not isinstance(engine, SparkEngine):
+        yield
+        return
+    conf = engine.spark.conf
+    before = conf.get(_SKETCHES)
+    conf.set(_SKETCHES, MOST_SKETCHES)
+    try:
+        yield
+    finally:
+        conf.set(_SKETCHES, before or "128")
 
 
 def _with_hours(seen: EventsSeen, hours: Sequence[SeenHours]) -> EventsSeen:
@@ -141,29 +130,30 @@ def _with_hours(seen: EventsSeen, hours: Sequence[SeenHours]) -> EventsSeen:
     )
 
 
-def _chosen(source: DataFrame, query: ReportQuery) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    at = f.col("finished_at")
-    return of_queues(source.where((at >= f.lit(query.since)) & (at < f.lit(query.until))), query)
-
-
 #: Kinds of events that change what the first run of a message waits for.
 _SNOOZED, _REVIVED = "snoozed", "revived"
 
 
-def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, set[str]]:
-    """Return what the range has, and which of those kinds."""
-    from pyspark.sql import functions as f
-
-    rows = (
-        chosen.groupBy("queue")
-        .agg(
-            f.count("*").alias("events"), f.min("finished_at").alias("first"),
-            f.max("finished_at").alias("last"),
-            *(f.count_if(f.col("kind") == kind).alias(kind) for kind in (_SNOOZED, _REVIVED)),
-        ).toArrow().to_pylist()
-    )  # fmt: skip
+def _looked_over(
+    engine: SqlEngine, read: EventSource, query: ReportQuery
+) -> tuple[EventsSeen, set[str]]:
+    """Make the view of what was chosen. Return what the range has, and which of those kinds."""
+    engine.open(_READ, read.between(query.since, query.until))
+    args: dict[str, Any] = {"since": query.since, "until": query.until}
+    chosen = "SELECT * FROM events_read WHERE finished_at >= :since AND finished_at < :until"
+    if query.source:
+        chosen += " AND startswith(queue, :source)"
+        args["source"] = sourced(query.source, "")
+    if query.queues:
+        names = {f"queue{number}": name for number, name in enumerate(query.queues)}
+        chosen += f" AND queue IN ({', '.join(f':{name}' for name in names)})"
+        args |= names
+    engine.make(_CHOSEN, chosen, args)
+    rows = engine.rows(
+        "SELECT queue, count(*) AS events, min(finished_at) AS first, max(finished_at) AS last, "
+        "count_if(kind = 'snoozed') AS snoozed, count_if(kind = 'revived') AS revived "
+        "FROM events_chosen GROUP BY queue"
+    )
     nothing = datetime.fromtimestamp(0, UTC)
     seen = EventsSeen(
         sum(row["events"] for row in rows),
@@ -174,56 +164,51 @@ def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, set[str]]:
     return seen, {kind for kind in (_SNOOZED, _REVIVED) if any(row[kind] for row in rows)}
 
 
-def _with_first_wait(chosen: DataFrame, kinds: Set[str]) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    events, never = chosen.select(*READ_COLUMNS, "wait_ms"), "timestamp_seconds(0)"
-    first = f.expr(f"CASE WHEN {FIRST_RUN} THEN wait_ms END")
-    arrived = f.col("enqueued_at")
+def _with_first_wait(kinds: Set[str]) -> str:
+    """Return the statement of the view `events`. Most ranges have neither kind, and need no join."""
+    rows, life, revived_at, is_first = (
+        "events_chosen",
+        "queue, mid",
+        "timestamp_seconds(0)",
+        FIRST_RUN,
+    )
     if _REVIVED in kinds:
-        revived = events.where(f"kind = '{_REVIVED}'").groupBy("queue", "mid")
-        times = revived.agg(f.collect_list("finished_at").alias("revivals"))
-        # A later message with the same mid is enqueued after them.
-        since = "coalesce(enqueued_at, finished_at) AND coalesce(started_at, finished_at)"
-        last = f"array_max(filter(revivals, at -> at BETWEEN {since}))"
-        events = events.join(times, ["queue", "mid"], "left").withColumn(
-            "revived_at", f.expr(f"coalesce({last}, {never})")
-        )
-        arrived = f.expr("CASE WHEN revived_at >= enqueued_at THEN revived_at ELSE enqueued_at END")
-        wait = (
-            "CASE WHEN revived_at >= enqueued_at THEN "
-            "coalesce(timestampdiff(MILLISECOND, revived_at, started_at), wait_ms) ELSE wait_ms END"
-        )
-        first = f.expr(f"CASE WHEN {FIRST_RUN} THEN {wait} END")
+        rows, revived_at = f"({statement('events_revived')})", "revived_at"
+        life += ", revived_at"
     if _SNOOZED in kinds:
-        life = ["queue", "mid", *(["revived_at"] if _REVIVED in kinds else [])]
-        again = events.where(f"kind = '{_SNOOZED}'").groupBy(*life)
-        events = events.join(again.agg(f.min("finished_at").alias("snoozed_at")), life, "left")
-        first = f.when(f.expr("snoozed_at IS NULL OR started_at < snoozed_at"), first)
-    return events.select(*READ_COLUMNS, first.alias("first_wait_ms"), arrived.alias("arrived_at"))
+        text = statement("events_snoozed").replace("{life}", life).replace("{rows}", rows)
+        rows, is_first = (
+            f"({text})",
+            f"{FIRST_RUN} AND (snoozed_at IS NULL OR started_at < snoozed_at)",
+        )
+    parts = {"{rows}": rows, "{revived_at}": revived_at, "{is_first}": is_first}
+    text = statement("events")
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    return text
 
 
 def _check_queues(
-    read: EventSource, query: ReportQuery, seen: EventsSeen, part: ExpiredPart | None
+    engine: SqlEngine,
+    read: EventSource,
+    query: ReportQuery,
+    seen: EventsSeen,
+    part: ExpiredPart | None,
 ) -> None:
     missing = [name for name in query.queues if name not in seen.queues]
     if missing:
-        found = read.between(None, None).select("queue").distinct().toArrow().to_pylist()
+        engine.open(_READ, read.between(None, None))
+        found = engine.rows("SELECT DISTINCT queue FROM events_read")
         known = sorted({row["queue"] for row in found} | (part.queues() if part else set()))
         for name in missing:
             if name not in known:
                 raise ConfigError(unknown("queue", name, known))
 
 
-def _nothing(read: EventSource, query: ReportQuery) -> str:
-    from pyspark.sql import functions as f
-
-    at = f.col("finished_at")
-    (row,) = (
-        read.between(None, None)
-        .agg(f.min(at).alias("first"), f.max(at).alias("last"))
-        .toArrow()
-        .to_pylist()
+def _nothing(engine: SqlEngine, read: EventSource, query: ReportQuery) -> str:
+    engine.open(_READ, read.between(None, None))
+    (row,) = engine.rows(
+        "SELECT min(finished_at) AS first, max(finished_at) AS last FROM events_read"
     )
     of = f" of {', '.join(query.queues)}" if query.queues else ""
     none = f"no events{of} between {iso(query.since)} and {iso(query.until)}"
@@ -238,7 +223,7 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
     PipelineError if the files of the lake show that the range has neither events nor hours of rollup_hourly.
     """
     delta, span = lake.table(EVENTS.name), time_span(query.since, query.until)
-    days, before = sorted({one.dt for one in live_files(delta)}), _state(delta).before
+    days, before = sorted({one.dt for one in live_files(delta)}), ingest_state(delta).before
     gone, counted = "", False
     if before > span.first_day:
         files = live_files(lake.table(ROLLUP.name), span.first_day, span.last_day)
@@ -258,16 +243,6 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
     raise PipelineError(
         f"{none}; there are some of the days {days[0]} to {days[-1]}: widen --since and --until"
     )
-
-
-def _state(delta: DeltaTable | None) -> IngestState:
-    try:
-        return state_of(delta, EVENTS.app)
-    except LakeError:
-        return IngestState()
-
-
-Row = dict[str, Any]
 
 
 class EarlierRows(NamedTuple):
@@ -291,21 +266,20 @@ class ReportResult:
     earlier: EarlierRows | None = None
 
 
-def frame(spark: SparkSession, report: Report, query: ReportQuery) -> DataFrame:
-    """Return the statement's DataFrame, not yet computed."""
+def answer(engine: SqlEngine, report: Report, query: ReportQuery, limit: int = 0) -> list[Row]:
+    """Return the rows of the report's statement; the first ones up to a limit, 0: all."""
     args = {name: query.values[name] for name in report.parameters}
-    return spark.sql(report.sql, args)
+    return engine.rows(f"{report.sql}\nLIMIT {limit}" if limit else report.sql, args)
 
 
-def run(spark: SparkSession, report: Report, query: ReportQuery) -> ReportResult:
+def run(engine: SqlEngine, report: Report, query: ReportQuery) -> ReportResult:
     """Compute the report."""
-    answer = frame(spark, report, query)
     # A time line or the input of the Python part must be complete.
     whole = bool(report.raw) or report.chart.kind == "lines"
     limit = 0 if whole else query.limit
-    rows = (answer.limit(limit + 1) if limit else answer).toArrow().to_pylist()
+    rows = answer(engine, report, query, limit + 1 if limit else 0)
     if rows and report.name in _GOES_ON:
-        return _GOES_ON[report.name](spark, report, query, rows)
+        return _GOES_ON[report.name](engine, report, query, rows)
     more = bool(limit) and len(rows) > limit
     return ReportResult(report, rows[:limit] if more else rows, more=more)
 
@@ -349,21 +323,20 @@ def _judged(row: Row, query: ReportQuery) -> Row:
 
 
 def _capacity(
-    spark: SparkSession, report: Report, query: ReportQuery, rows: list[Row]
+    engine: SqlEngine, report: Report, query: ReportQuery, rows: list[Row]
 ) -> ReportResult:
-
-    found, notes = sized(spark, query, rows)
+    found, notes = sized(engine.each, query, rows)
     return ReportResult(report, found, notes)
 
 
-_GOES_ON: Mapping[str, Callable[[SparkSession, Report, ReportQuery, list[Row]], ReportResult]] = {
+_GOES_ON: Mapping[str, Callable[[SqlEngine, Report, ReportQuery, list[Row]], ReportResult]] = {
     registry.CAPACITY.name: _capacity,
     registry.REGRESSIONS.name: lambda _, report, query, rows: judge(report, query, rows),
 }
 
 
 def answers(
-    spark: SparkSession,
+    engine: SqlEngine,
     read: EventSource,
     reports: Sequence[Report],
     query: ReportQuery,
@@ -371,42 +344,10 @@ def answers(
 ) -> tuple[list[ReportResult], EventsSeen]:
     """Run each report; return the answers and what the range has. Call `began` before each report."""
     results = []
-    with report_views(spark, read, query) as (seen, show):
+    with report_views(engine, read, query) as (seen, show):
         for report in reports:
             began(report)
             asked, notes = show(report)
-            result = run(spark, report, asked)
+            result = run(engine, report, asked)
             results.append(replace(result, notes=[*notes, *result.notes]))
     return results, seen
-
-
-def from_lake(spark: SparkSession, lake: Lake) -> EventSource:
-    """Return the events of a lake, and its rollups if events have expired."""
-    rollups, state = None, _state(lake.table(EVENTS.name))
-    if state.before:
-        before = datetime.fromisoformat(state.before).replace(tzinfo=UTC)
-        rollups = RollupSource(
-            before, state.expired, lambda name, since, until: read(spark, lake, name, since, until)
-        )
-    return EventSource(
-        lambda since, until: read(spark, lake, "events", since, until),
-        dear=not lake.store.is_local, rollups=rollups,
-    )  # fmt: skip
-
-
-def from_server(spark: SparkSession, url: str | None, namespace: str) -> EventSource:
-    """Return the events that the server's streams still have: about the last 100,000 of each queue."""
-
-    register(spark)
-
-    def read(since: datetime | None, until: datetime | None) -> DataFrame:
-        reader = spark.read.format("jobq").option("view", "events").option("namespace", namespace)
-        # Streams are trimmed while a report reads them.
-        reader = reader.option("failOnDataLoss", "false")
-        # One bad record must not hide the others; executors log how many they skip.
-        reader = reader.option("mode", "DROPMALFORMED")
-        # The option compares the time of the entry, which is after that of the event.
-        reader = reader.option("since", since.isoformat()) if since else reader
-        return (reader.option("url", url) if url else reader).load()
-
-    return EventSource(read, dear=True)

@@ -5,19 +5,22 @@
 WITH parts AS (
   SELECT job, timestamp_seconds(unix_seconds(finished_at)
            - pmod(unix_seconds(from_utc_timestamp(finished_at, :zone)), 3600)) AS hour, count(*) AS attempts,
-         kll_sketch_agg_bigint(run_us, 800) AS sketch
+         sketch(run_us, 800) AS ran
   FROM events
   WHERE run_us IS NOT NULL AND job IS NOT NULL
   GROUP BY job, hour
   UNION ALL
   SELECT job, hour, runs, run_us_sketch FROM rollup_hours WHERE runs > 0 AND job IS NOT NULL
 ),
-hours AS (
+joined AS (
   SELECT job, hour, sum(attempts) AS attempts,
-         kll_sketch_get_quantile_bigint(kll_merge_agg_bigint(sketch, 2000), 0.95D) AS p95_us
+         merged(ran) AS ran
   FROM parts
   GROUP BY job, hour
   HAVING sum(attempts) >= :min_runs
+),
+hours AS (
+  SELECT job, hour, attempts, quantile(ran, 0.95) AS p95_us FROM joined
 ),
 medians AS (
   SELECT job, percentile(p95_us, 0.5D) AS median_us

@@ -27,7 +27,7 @@ edges AS (
 ),
 changes AS (
   SELECT untold.queue, untold.arrived_at AS at, 1 AS enqueued, 0 AS started
-  FROM untold LEFT ANTI JOIN edges ON edges.queue = untold.queue AND edges.mid = untold.mid
+  FROM untold ANTI JOIN edges ON edges.queue = untold.queue AND edges.mid = untold.mid
     AND NOT untold.is_revived
     AND edges.finished_at BETWEEN untold.arrived_at - INTERVAL 1 HOUR AND untold.started_at + INTERVAL 1 SECOND
   UNION ALL

@@ -9,8 +9,8 @@ SELECT queue, job, error, count(*) AS messages,
        count(*) / sum(count(*)) OVER () AS share,
        avg(attempt) AS attempts,
        min(finished_at) AS first_seen, max(finished_at) AS last_seen,
-       array_join(transform(array_sort(collect_list(CASE WHEN place <= 3 THEN struct(place, mid) END)), e -> e.mid), ', ')
-         AS examples,
+       concat_ws(', ', max(CASE WHEN place = 1 THEN mid END), max(CASE WHEN place = 2 THEN mid END),
+                 max(CASE WHEN place = 3 THEN mid END)) AS examples,
        fingerprint
 FROM deaths
 GROUP BY queue, job, fingerprint, error

@@ -6,8 +6,8 @@ WITH seen AS (
   WHERE kind IN ('retry', 'dead', 'crashed', 'recovered')
   GROUP BY fingerprint, error, job
 )
-SELECT min(first_seen) AS first_seen, max(last_seen) AS last_seen, max_by(error, attempts) AS error,
-       sum(attempts) AS attempts, sum(dead) AS dead, array_join(sort_array(collect_set(job)), ', ') AS jobs,
+SELECT min(first_seen) AS first_seen, max(last_seen) AS last_seen, max_by(error, struct(attempts, error)) AS error,
+       sum(attempts) AS attempts, sum(dead) AS dead, array_join(array_sort(collect_set(job)), ', ') AS jobs,
        fingerprint
 FROM seen
 GROUP BY fingerprint, CASE WHEN fingerprint IS NULL THEN error END

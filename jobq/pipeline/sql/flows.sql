@@ -1,6 +1,6 @@
 -- How long flows and their steps take, by the flow's name, and which steps decide it. A row without a step is the whole flow.
 WITH ends AS (
-  SELECT substring_index(flow, ':', 1) AS name, flow, step, mid, kind, enqueued_at, started_at, finished_at
+  SELECT split_part(flow, ':', 1) AS name, flow, step, mid, kind, enqueued_at, started_at, finished_at
   FROM events
   WHERE flow IS NOT NULL AND kind IN ('done', 'dead', 'cancelled', 'expired')
 ),
@@ -20,16 +20,14 @@ steps AS (
 ),
 -- A step that begins right after another one ended waited for it: the chain leads backwards from the step that ended last.
 -- The end of a step is by another clock than the enqueue of the next one.
-chained AS (
+ended AS (
   SELECT name, flow, min(ready_ms) AS began_ms, max(ended_ms) AS over_ms, sum(members) AS members, sum(failed) AS failed,
-         aggregate(
-           reverse(array_sort(collect_list(struct(ended_ms, ready_ms, step)))),
-           struct(CAST(9007199254740991 AS BIGINT) AS at, CAST(array() AS ARRAY<STRING>) AS path),
-           (found, one) -> CASE WHEN one.ended_ms <= found.at + 5
-             THEN struct(least(one.ready_ms, found.at) AS at, array_append(found.path, one.step) AS path) ELSE found END,
-           found -> reverse(found.path)) AS path
+         array_sort(collect_list(named_struct('ended_ms', ended_ms, 'ready_ms', ready_ms, 'step', step))) AS ends
   FROM steps
   GROUP BY name, flow
+),
+chained AS (
+  SELECT *, critical_path(ends) AS path FROM ended
 ),
 timed AS (
   SELECT steps.name, steps.flow, steps.step, steps.members, steps.failed, greatest(0L, ended_ms - ready_ms) AS took_ms,
@@ -39,12 +37,16 @@ timed AS (
   SELECT name, flow, NULL, members, failed, greatest(0L, over_ms - began_ms), false, array_join(path, ' > ')
   FROM chained
 ),
+-- The most common path is the first of those in the order of their names.
+counted AS (
+  SELECT *, count(*) OVER (PARTITION BY name, step, path) AS times FROM timed
+),
 summed AS (
   SELECT name, step, count(*) AS flows, sum(members) AS members, sum(failed) AS failed,
          percentile(took_ms, 0.5D) AS p50_ms, percentile(took_ms, 0.95D) AS p95_ms, max(took_ms) AS max_ms,
          sum(took_ms) AS total_ms, count_if(decides) AS decides, sum(CASE WHEN decides THEN took_ms ELSE 0 END) AS path_ms,
-         mode(path, true) AS path
-  FROM timed
+         min_by(path, struct(-times, path)) AS path
+  FROM counted
   GROUP BY name, step
 ),
 weighed AS (

@@ -29,7 +29,7 @@ placed AS (
   SELECT job, is_after, run_us, place, n_before, n_after, n,
          greatest(1, CAST(floor((n + 1) / 2D - z * sqrt(n) / 2) AS BIGINT)) AS c
   FROM (
-    SELECT /*+ BROADCAST(sizes) */ *, IF(is_after, n_after, n_before) AS n
+    SELECT /*+ BROADCAST(sizes) */ *, CASE WHEN is_after THEN n_after ELSE n_before END AS n
     FROM ranked JOIN sizes USING (job) CROSS JOIN deviate
   )
 )

@@ -5,8 +5,8 @@ stretches AS (
          (unix_micros(least(timestamp_seconds(ends), :until))
           - unix_micros(greatest(timestamp_seconds(begins), :since))) / 1e6D AS length_s
   FROM (
-    SELECT CAST(bucket AS BIGINT) AS bucket, CAST(edges[bucket] AS BIGINT) AS begins,
-           CAST(edges[bucket + 1] AS BIGINT) AS ends
+    SELECT CAST(bucket AS BIGINT) AS bucket, CAST(element_at(edges, bucket + 1) AS BIGINT) AS begins,
+           CAST(element_at(edges, bucket + 2) AS BIGINT) AS ends
     FROM (SELECT edges, explode(sequence(0, size(edges) - 2)) AS bucket FROM (SELECT :edges AS edges))
   )
 ),

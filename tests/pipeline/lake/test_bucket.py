@@ -21,9 +21,11 @@ from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.ingest import Ingest, one_round
 from jobq.pipeline.lake.store import remove_files
 from jobq.pipeline.lake.upkeep import mark
-from jobq.pipeline.report import run
+from jobq.pipeline.report.engines import LocalEngine, SparkEngine
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import REPORTS
+from jobq.pipeline.report.run import answers
+from jobq.pipeline.report.sources import from_lake
 from jobq.topics import Topic
 from tests import tools
 from tests.pipeline.lake.conftest import DAY
@@ -123,12 +125,13 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
     assert dict(upkeep.marks(lake)) == {"v2": DEPLOYED}
     asked = ReportQuery(since=DEPLOYED - timedelta(hours=1), until=DEPLOYED + timedelta(hours=1))
     told = [one for one in REPORTS if one.name == "run"]
-    [result], seen = run.answers(spark, run.from_lake(spark, lake), told, asked)
+    [result], seen = answers(SparkEngine(spark), from_lake(spark, lake), told, asked)
+    assert answers(LocalEngine(), from_lake(None, lake), told, asked) == ([result], seen)
     assert (seen.events, len(result.rows)) == (20, 1)
     [file] = live_files(lake.table("events"))
     remove_files(lake.below("events"), [file.path])
     with pytest.raises(LakeError, match="can't be found, such as s3://history/jobq/events/dt="):
-        run.from_lake(spark, lake).between(asked.since, asked.until)
+        from_lake(spark, lake).between(asked.since, asked.until)
     options = [f"--storage-option={name}={value}" for name, value in storage.items()]
     words = ["lake", "replay", "--lake", lake.store.uri, *options, "--url", valkey.url]
     assert main([*words, "--topic", "orders", "--since", "1h", "--to-topic", "again"]) == 0

@@ -290,7 +290,7 @@ def backlog(rows: Rows, query: ReportQuery) -> Answer:
 
 
 def trace(rows: Rows, query: ReportQuery) -> list[tuple[Any, ...]]:
-    """What capacity simulates: queue, arrival, run and whether it counts."""
+    """What capacity simulates: queue, arrival, run, whether it counts, and how long of the hour was observed, µs."""
     made = []
     for one in _ran(rows):
         at = one["started_at"] if one["first"] is None else min(one["arrived"], one["started_at"])  # fmt: skip
@@ -303,8 +303,16 @@ def trace(rows: Rows, query: ReportQuery) -> list[tuple[Any, ...]]:
     most = max(hours.values())
     busiest = min(hour for hour, us in hours.items() if us == most)
     first, last = busiest - pd.Timedelta(minutes=10), busiest + pd.Timedelta(hours=1)
+    over = max(pd.Timestamp(one["finished_at"]) for one in _ran(rows) if one["started_at"])
+    observed = min(over, last) - max(min(made)[0], busiest)
     return [
-        (queue, round(at.timestamp() * 1e6), us, at >= busiest)
+        (
+            queue,
+            round(at.timestamp() * 1e6),
+            us,
+            at >= busiest,
+            observed // pd.Timedelta(microseconds=1),
+        )
         for at, queue, us in sorted(made)
         if first <= at < last
     ]

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jobq.pipeline.report.engines import SparkEngine, SqlEngine
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
-from jobq.pipeline.report.run import EventSource, events_view, frame
+from jobq.pipeline.report.run import answer, events_view
+from jobq.pipeline.report.sources import EventSource
 from jobq.pipeline.schema import EVENT_COLUMNS, events_schema, struct
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ASKED = ReportQuery(since=NOON, until=NOON + timedelta(hours=1))
@@ -48,29 +50,37 @@ def recovered(**given: Any) -> tuple[Any, ...]:
     return event("recovered", **{"run": None, "job": None, "error": "lock expired", **given})
 
 
-def source(spark: SparkSession, events: Iterable[tuple[Any, ...]]) -> DataFrame:
-    """Them as what the lake gives."""
-    # An Arrow table needs no Python worker to be read.
+def arrow(events: Iterable[tuple[Any, ...]]) -> pa.Table:
+    """Them as an Arrow table."""
     columns = list(zip(*events, strict=True)) or [()] * len(EVENT_COLUMNS)
     schema = events_schema()
     arrays = [pa.array(values, field.type) for field, values in zip(schema, columns, strict=True)]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema), struct(EVENT_COLUMNS))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def source(engine: SqlEngine, events: Iterable[tuple[Any, ...]]) -> DataFrame | pa.Table:
+    """Them as what the lake gives the engine."""
+    # Spark reads an Arrow table without a Python worker.
+    made = arrow(events)
+    if isinstance(engine, SparkEngine):
+        return engine.spark.createDataFrame(made, struct(EVENT_COLUMNS))
+    return made
 
 
 @contextmanager
 def viewed(
-    spark: SparkSession, events: Sequence[tuple[Any, ...]], asked: ReportQuery = ASKED
+    engine: SqlEngine, events: Sequence[tuple[Any, ...]], asked: ReportQuery = ASKED
 ) -> Iterator[None]:
     """The view `events` over them."""
-    made = source(spark, events)
-    with events_view(spark, EventSource(lambda since, until: made), asked):
+    made = source(engine, events)
+    with events_view(engine, EventSource(lambda since, until: made), asked):
         yield
 
 
 def answered(
-    spark: SparkSession, name: str, events: Sequence[tuple[Any, ...]], asked: ReportQuery = ASKED
+    engine: SqlEngine, name: str, events: Sequence[tuple[Any, ...]], asked: ReportQuery = ASKED
 ) -> list[dict[str, Any]]:
     """The rows of a report's statement."""
     (report,) = named(name)
-    with viewed(spark, events, asked):
-        return frame(spark, report, asked).toArrow().to_pylist()  # type: ignore[no-any-return]
+    with viewed(engine, events, asked):
+        return answer(engine, report, asked)

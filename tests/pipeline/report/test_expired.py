@@ -1,7 +1,8 @@
 """Every report equals its reference in pandas on one lake, before its older events expire and after.
 
 Two time zones, a day with 25 hours, ten queues, 200 jobs and hostile names, messages that retry, snooze, crash and die.
-`make test` compares reports that rollups answer after, and the others before; JOBQ_LAKE=soak compares all both times.
+This process computes what hasn't expired, and Spark must answer the same. `make test` compares reports that rollups
+answer after their events have expired; JOBQ_LAKE=soak compares all.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from jobq.pipeline.lake.commit import IngestState, commit_batch, commit_files, s
 from jobq.pipeline.lake.files import write_rows
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, to_lake
+from jobq.pipeline.report.engines import LocalEngine, SparkEngine, SqlEngine
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import REPORTS, Report, named
-from jobq.pipeline.report.run import EventSource, check_range, frame, from_lake, report_views
+from jobq.pipeline.report.run import answer, answers, check_range, report_views
+from jobq.pipeline.report.sources import EventSource, engine_for, from_lake
 from jobq.pipeline.schema import EVENT_COLUMNS, events_schema
 from tests import tools
 from tests.pipeline.report.reference import REFERENCES, Answer, Rows, in_range, trace
@@ -191,9 +194,9 @@ def refused(before: str) -> None:
     raise PipelineError("never counted")
 
 
-def found(spark: Any, report: Report, query: ReportQuery) -> Any:
+def found(engine: SqlEngine, report: Report, query: ReportQuery) -> Any:
     """The rows of the statement by key; those of capacity in order."""
-    rows = frame(spark, report, query).toArrow().to_pylist()
+    rows = answer(engine, report, query)
     if report.name == "capacity":
         return [tuple(row.values()) for row in rows]
     names = REFERENCES[report.name][1]
@@ -227,34 +230,65 @@ def alike(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-@pytest.mark.long
-def test_reports_equal_their_references_when_the_lake_has_all_events(spark, lake):
-    wrong = []
-    with report_views(spark, cached(spark, lake), BERLIN) as (seen, show):
-        for report in REPORTS if SOAK else [one for one in REPORTS if not one.rollup]:
+def test_reports_equal_their_references_when_the_lake_has_all_events(lake):
+    wrong, engine = [], LocalEngine()
+    with report_views(engine, from_lake(None, lake), BERLIN) as (seen, show):
+        for report in REPORTS:
             assert show(report) == (BERLIN, [])
-            answer = found(spark, report, BERLIN)
-            assert answer, report.name
-            wrong += differences(report, answer, HISTORY, BERLIN)
+            figures = found(engine, report, BERLIN)
+            assert figures, report.name
+            wrong += differences(report, figures, HISTORY, BERLIN)
         assert seen.queues == tuple(sorted(QUEUES))
         for name in ("throughput", "heatmap", "anomalies"):
             [report] = named(name)
-            wrong += differences(report, found(spark, report, KOLKATA), HISTORY, KOLKATA)
+            wrong += differences(report, found(engine, report, KOLKATA), HISTORY, KOLKATA)
+    assert wrong == []
+
+
+def test_spark_and_this_process_answer_the_same(spark, lake):
+    engines = (LocalEngine(), from_lake(None, lake)), (SparkEngine(spark), cached(spark, lake))
+    several = replace(BERLIN, queues=("low", "q1", "q5", "q'; DROP TABLE x--"))
+    for query, reports in ((BERLIN, REPORTS), (several, named("wait"))):
+        here, there = (answers(engine, read, reports, query) for engine, read in engines)
+        assert here[1] == there[1]
+        for one, other in zip(here[0], there[0], strict=True):
+            name = one.report.name
+            assert one.notes == other.notes and one.more == other.more, name
+            rows = [[tuple(row.items()) for row in result.rows] for result in (one, other)]
+            assert len(rows[0]) == len(rows[1]) > 0, name
+            assert [pair for pair in zip(*rows, strict=True) if not alike(*pair)] == [], name
+            kinds = [
+                {(k, type(v)) for row in result.rows for k, v in row.items()}
+                for result in (one, other)
+            ]
+            assert kinds[0] == kinds[1], name
+
+
+@pytest.mark.long
+def test_quantiles_come_from_sketches_when_the_range_has_too_many_events(spark, lake, monkeypatch):
+    monkeypatch.setattr("jobq.pipeline.report.run.EXACT_ROWS", len(HISTORY) // 2)
+    wrong, engine = [], SparkEngine(spark)
+    with report_views(engine, cached(spark, lake), BERLIN):
+        assert not engine.exact
+        for report in map(named, ("wait", "run", "keys", "anomalies")):
+            wrong += differences(report[0], found(engine, report[0], BERLIN), HISTORY, BERLIN)
+    # So few values of a group are all in its sketch.
     assert wrong == []
 
 
 @pytest.mark.long
 def test_reports_equal_their_references_when_rollups_answer_for_what_has_expired(spark, expired):
+    engine = SparkEngine(spark)
     recent = [row for row in HISTORY if row["finished_at"] >= BORDER]
     wrong = []
     cut = replace(BERLIN, since=BEGIN - timedelta(minutes=40))
     assert "rollup_hourly and job_runs answer for them" in check_range(expired, cut)
-    with report_views(spark, cached(spark, expired), cut) as (seen, show):
+    with report_views(engine, cached(spark, expired), cut) as (seen, show):
         for report in (
             REPORTS if SOAK else [one for one in REPORTS if one.rollup or one.name == "dead"]
         ):
             query, [note] = show(report)
-            answer = found(spark, report, query)
+            figures = found(engine, report, query)
             if report.rollup == "hours":
                 assert "begin at 2026-10-19T11:00:00Z, not at 2026-10-19T10:20:00Z" in note
                 assert query.since == BEGIN
@@ -263,41 +297,60 @@ def test_reports_equal_their_references_when_rollups_answer_for_what_has_expired
             else:
                 assert "comes from job_runs" in note
             if report.name == "backlog":
-                answer = {key: row for key, row in answer.items() if key[1] not in TOLD}
+                figures = {key: row for key, row in figures.items() if key[1] not in TOLD}
                 untold = [row for row in HISTORY if row["queue"] not in TOLD]
-                wrong += differences(report, answer, untold, query)
+                wrong += differences(report, figures, untold, query)
             else:
-                wrong += differences(report, answer, HISTORY if report.rollup else recent, query)
+                wrong += differences(report, figures, HISTORY if report.rollup else recent, query)
         assert (seen.first, seen.queues) == (BEGIN, tuple(sorted(QUEUES)))
-    with report_views(spark, from_lake(spark, expired), KOLKATA) as (_, show):
+    with report_views(engine, from_lake(spark, expired), KOLKATA) as (_, show):
         [heatmap] = named("heatmap")
         query, [note] = show(heatmap)
         assert "hours of UTC, which aren't those of Asia/Kolkata" in note
-        wrong += differences(heatmap, found(spark, heatmap, query), recent, KOLKATA)
+        wrong += differences(heatmap, found(engine, heatmap, query), recent, KOLKATA)
     assert wrong == []
 
 
+def test_expired_events_are_left_to_spark(tmp_path):
+    lake = Lake.create(str(tmp_path / "lake"))
+    ingested(lake, HISTORY)
+    upkeep.expire(lake, 0, now=BORDER + timedelta(hours=9), first=lambda _: None)
+    with pytest.raises(PipelineError, match="choose --engine spark, or a later --since"):
+        with report_views(LocalEngine(), from_lake(None, lake), BERLIN):
+            pass
+    recent = replace(BERLIN, since=BORDER)
+    with report_views(LocalEngine(), from_lake(None, lake), recent) as (seen, _):
+        assert seen.events == sum(BORDER <= row["finished_at"] < BERLIN.until for row in HISTORY)
+    nowhere = (None, "")
+    assert engine_for("auto", lake, nowhere, recent) == "local"
+    before = BERLIN.since, BORDER
+    for asked in (BERLIN, replace(recent, compared=before)):
+        assert engine_for("auto", lake, nowhere, asked) == "spark"
+
+
 def test_range_that_has_expired_is_answered_without_the_hours_that_it_cuts(spark, expired):
+    engine = SparkEngine(spark)
     asked = replace(BERLIN, since=BEGIN + timedelta(minutes=1), until=BORDER - timedelta(minutes=1))
-    with report_views(spark, from_lake(spark, expired), asked) as (_, show):
+    with report_views(engine, from_lake(spark, expired), asked) as (_, show):
         for name in ("run", "slo"):
             [report] = named(name)
             query, [note] = show(report)
-            assert differences(report, found(spark, report, query), HISTORY, query) == []
+            assert differences(report, found(engine, report, query), HISTORY, query) == []
             if name == "run":
                 assert "end at 2026-10-25T23:00:00Z, not at 2026-10-25T23:59:00Z" in note
         [errors] = named("errors")
         query, [note] = show(errors)
         assert "the range has no figures" in note
-        assert found(spark, errors, query) == {}
+        assert found(engine, errors, query) == {}
     with pytest.raises(PipelineError, match="no events"):
-        with report_views(spark, from_lake(spark, expired), replace(asked, source="eu")):
+        with report_views(engine, from_lake(spark, expired), replace(asked, source="eu")):
             pass
 
 
 def test_reports_say_what_is_missing_when_an_earlier_jobq_computed_the_rows_that_are_left(
     spark, tmp_path
 ):
+    engine = SparkEngine(spark)
     lake, old, late = Lake.create(str(tmp_path / "lake")), History(), History()
     for number in range(9):
         old.message(f"m{number}", BEGIN + timedelta(hours=number), "q3", "app.old")
@@ -310,14 +363,14 @@ def test_reports_say_what_is_missing_when_an_earlier_jobq_computed_the_rows_that
     ingested(lake, [row for row in late.rows if row["finished_at"] < BERLIN.until])
     rollup.refresh(lake, spark)
     history = [row for row in (*gone, *late.rows) if row["finished_at"] < BERLIN.until]
-    with report_views(spark, from_lake(spark, lake), BERLIN) as (_, show):
+    with report_views(engine, from_lake(spark, lake), BERLIN) as (_, show):
         [run], [retries], [wait] = map(named, ("run", "retries", "wait"))
         query, notes = show(run)
-        assert differences(run, found(spark, run, query), history, query) == [] and len(notes) == 1
+        assert differences(run, found(engine, run, query), history, query) == [] and len(notes) == 1
         assert "An earlier jobq computed some of these hours" in show(retries)[1][1]
         query, notes = show(wait)
         assert "9 messages of that time are missing: an earlier jobq" in notes[1]
-        assert {key[1] for key in found(spark, wait, query)} == {"app.late"}
+        assert {key[1] for key in found(engine, wait, query)} == {"app.late"}
 
 
 def _left_by_an_earlier_jobq(lake: Lake) -> None:
@@ -334,17 +387,17 @@ def _left_by_an_earlier_jobq(lake: Lake) -> None:
         commit_files(lake, table.name, delta, [], IngestState(batch=batch, facts={"days": {}}))
 
 
-def test_reports_equal_their_references_on_one_event_and_refuse_an_empty_table(spark):
+def test_reports_equal_their_references_on_one_event_and_refuse_an_empty_table(engine):
     one = event(key="k", cpu_us=5, rss_kib=7)
     row = dict(zip((column.name for column in EVENT_COLUMNS), one, strict=True))
-    made = source(spark, [one])
-    with report_views(spark, EventSource(lambda since, until: made), ASKED) as (_, show):
+    made = source(engine, [one])
+    with report_views(engine, EventSource(lambda since, until: made), ASKED) as (_, show):
         for report in REPORTS:
             query, notes = show(report)
             hourly = replace(query, least_bucket_s=3600)
-            assert differences(report, found(spark, report, hourly), [row], hourly) == []
+            assert differences(report, found(engine, report, hourly), [row], hourly) == []
             assert notes == []
-    empty = EventSource(lambda since, until: made.where("false"))
+    empty = EventSource(lambda since, until: source(engine, []))
     with pytest.raises(PipelineError, match="nothing was recorded yet"):
-        with report_views(spark, empty, ASKED):
+        with report_views(engine, empty, ASKED):
             pass

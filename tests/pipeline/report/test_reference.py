@@ -79,13 +79,13 @@ def week_of(local: Any) -> Any:
     [("Europe/Berlin", 4, hour_of), ("Asia/Kolkata", 400, week_of)]
     + ([("Asia/Kolkata", 4, hour_of), ("Europe/Berlin", 400, week_of)] if SOAK else []),
 )  # fmt: skip
-def test_time_lines_and_hours_equal_those_of_pandas(spark, zone, days, beginning):
+def test_time_lines_and_hours_equal_those_of_pandas(engine, zone, days, beginning):
     until = SINCE + timedelta(days=days) - timedelta(minutes=7)
     asked = ReportQuery(since=SINCE, until=until, zone=zone)
     events = history(days, 3_000)
     frame = framed(events)
     frame = frame[frame["finished_at"] < until]
-    rows = answered(spark, "throughput", events, asked)
+    rows = answered(engine, "throughput", events, asked)
     found = {
         (row["at"], row["queue"]): (row["done"], row["failed"], row["dead"])
         for row in rows
@@ -99,11 +99,11 @@ def test_time_lines_and_hours_equal_those_of_pandas(spark, zone, days, beginning
     )
     for row in rows:
         assert row["done_per_s"] == pytest.approx(row["done"] / lengths[row["at"]].total_seconds())
-    assert heat_found(spark, events, asked) == pytest.approx(heat_of(frame, asked))
+    assert heat_found(engine, events, asked) == pytest.approx(heat_of(frame, asked))
 
 
-def heat_found(spark: Any, events: Any, asked: ReportQuery) -> dict[Any, float]:
-    rows = answered(spark, "heatmap", events, asked)
+def heat_found(engine: Any, events: Any, asked: ReportQuery) -> dict[Any, float]:
+    rows = answered(engine, "heatmap", events, asked)
     return {(row["weekday"], row["hour"]): row["per_hour"] for row in rows}
 
 

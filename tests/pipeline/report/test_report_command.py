@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from jobq.cli import main
+from jobq.errors import PipelineError
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import to_lake
 from jobq.pipeline.report.registry import NAMES
@@ -73,9 +74,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def report(
-    spark: Any, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Ended]:
+def report(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
     """report("wait", "--format", "json"): one command line on that lake and hour."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JOBQ_LAKE", lake)
@@ -95,6 +94,39 @@ def test_table_shows_figures_for_people(report):
     heading, line = ended.out.splitlines()
     assert heading.split()[:3] == ["queue", "job", "attempts"]
     assert line.split()[:4] == ["low", "app.send", "120", "5"] and "16 m" in line
+
+
+def test_small_lake_is_answered_without_a_jvm_unless_spark_is_asked_for(
+    report, lake, tmp_path, monkeypatch
+):
+    tried = []
+
+    def refused(*_: Any, **__: Any) -> None:
+        tried.append("spark")
+        raise PipelineError("no JVM today")
+
+    monkeypatch.setattr("jobq.pipeline.sessions.session", refused)
+    for args in ((), ("--engine", "local"), ("--compare", "previous")):
+        assert report("all", "--html", *args).code == 0
+    assert not tried
+    assert "no JVM today" in report("run", "--engine", "spark").err
+    monkeypatch.setattr("jobq.pipeline.report.sources.SPARK_ROWS", 122)
+    assert "no JVM today" in report("run").err
+    assert report("run", "--engine", "local").code == 0
+    monkeypatch.setattr("jobq.pipeline.report.sources.SPARK_ROWS", 123)
+    assert report("run").code == 0
+    monkeypatch.setattr("jobq.pipeline.report.sources.find_spec", lambda name: None)
+    assert "no JVM today" in report("run").err
+    assert len(tried) == 3
+
+
+def test_spark_writes_the_same_page(report, kept_spark, tmp_path):
+    """The command's own way to Spark: session, source and views."""
+    tables = [
+        report("cost", "--queues", "low", "--engine", engine) for engine in ("local", "spark")
+    ]
+    assert [one.code for one in tables] == [0, 0], tables[1].err
+    assert tables[0].out == tables[1].out
 
 
 def test_source_keeps_a_report_to_the_queues_of_one_server(report, tmp_path):

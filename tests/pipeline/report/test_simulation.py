@@ -133,6 +133,11 @@ def test_busy_workers_are_littles_law():
     assert found.rate * 3.6e9 == pytest.approx(2) and found.run == 1_800_000_000
 
 
+def test_busy_workers_are_those_of_the_time_that_was_observed():
+    made = trace(*((0, n * 100_000, 400_000) for n in range(460)))
+    assert load(made, 46_000_000).offered == pytest.approx(4.0)
+
+
 @pytest.mark.parametrize(("workers", "rate"), [(1, 0.5), (3, 2.4)])
 def test_simulation_agrees_with_erlang_c_when_nothing_has_memory(workers, rate):
     made = random_trace(60_000, rate, seed=3)
