@@ -20,7 +20,7 @@ from tests.costs import Costs
 from tests.parts import Parts
 
 #: Packages that `make test` does without.
-INSTALLED_LATER = ("duckdb", "moto", "pandas", "playwright", "polars", "pyspark")
+INSTALLED_LATER = ("moto", "pandas", "playwright", "polars", "pyspark")
 FAKETIME = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 from jobq.pipeline.report.query import ReportQuery
 from tests import tools
+from tests.pipeline.report.first_waits import Rows, grouped
 from tests.pipeline.report.samples import deviate, side
 
 pd = tools.library("pandas")
 ENDED = ("done", "retry", "dead", "crashed", "recovered")
-FIRST = ("done", "retry", "dead", "crashed", "snoozed")
-Rows = list[dict[str, Any]]
 #: Key of a row -> its other figures.
 Answer = dict[tuple[Any, ...], tuple[Any, ...]]
 
@@ -29,43 +28,6 @@ def quantile(values: Iterable[float], share: float) -> Any:
 def between(values: Sequence[float], share: float) -> float:
     """The same, on the line between two neighbours."""
     return float(pd.Series(values).quantile(share))
-
-
-def in_range(rows: Rows, query: ReportQuery) -> Rows:
-    """The rows of the range, each with its first wait, and when its message arrived: `since` its newest revival."""
-    rows = [one for one in rows if query.since <= one["finished_at"] < query.until]
-    times = {
-        kind: _by([one for one in rows if one["kind"] == kind], "queue", "mid")
-        for kind in ("snoozed", "revived")
-    }
-    made = []
-    for one in rows:
-        mid = one["queue"], one["mid"]
-        snoozed, revived = (
-            [row["finished_at"] for row in times[kind].get(mid, ())] for kind in times
-        )
-        ran, since = one["started_at"], _since(one, revived)
-        is_first = one["kind"] in FIRST and one["attempt"] == 1
-        late = any((since is None or at >= since) and (ran is None or ran >= at) for at in snoozed)
-        wait = one["wait_ms"] if since is None else (ran - since) // timedelta(milliseconds=1)
-        first = wait if is_first and not late else None
-        made.append({**one, "first": first, "since": since, "arrived": since or one["enqueued_at"]})
-    return made
-
-
-def _since(run: dict[str, Any], revived: Sequence[datetime]) -> datetime | None:
-    """The newest revival of the run's message before it."""
-    begun, ran = run["enqueued_at"], run["started_at"]
-    if begun is None or ran is None:
-        return None
-    return max((at for at in revived if begun <= at <= ran), default=None)
-
-
-def _by(rows: Rows, *names: str) -> dict[tuple[Any, ...], Rows]:
-    found: dict[tuple[Any, ...], Rows] = defaultdict(list)
-    for one in rows:
-        found[tuple(one[name] for name in names)].append(one)
-    return found
 
 
 def _ran(rows: Rows) -> Rows:
@@ -83,7 +45,7 @@ def wait(rows: Rows, query: ReportQuery) -> Answer:
         key: (
             len(some), *(quantile([one["first"] for one in some], q) for q in (0.5, 0.95, 0.99, 1)),
         )
-        for key, some in _by(first, "queue", "job").items()
+        for key, some in grouped(first, "queue", "job").items()
     }  # fmt: skip
 
 
@@ -94,7 +56,7 @@ def run(rows: Rows, query: ReportQuery) -> Answer:
             len(some), *(quantile([one["run_us"] for one in some], q) for q in (0.5, 0.95, 0.99, 1)),
             _total(some, "run_us"),
         )
-        for key, some in _by(_ran(rows), "queue", "job").items()
+        for key, some in grouped(_ran(rows), "queue", "job").items()
     }  # fmt: skip
 
 
@@ -152,7 +114,7 @@ def errors(rows: Rows, query: ReportQuery) -> Answer:
     found = {}
     for one in failed:
         one["cause"] = one["fingerprint"] or ("", one["error"])
-    for (cause,), some in _by(failed, "cause").items():
+    for (cause,), some in grouped(failed, "cause").items():
         times = [one["finished_at"] for one in some]
         jobs = sorted({one["job"] for one in some} - {None}, key=lambda name: name.encode())
         kinds = [one["kind"] for one in some]
@@ -165,7 +127,7 @@ def errors(rows: Rows, query: ReportQuery) -> Answer:
 def retries(rows: Rows, query: ReportQuery) -> Answer:
     """By queue and job."""
     found = {}
-    for key, some in _by([one for one in rows if one["kind"] in ENDED], "queue", "job").items():
+    for key, some in grouped([one for one in rows if one["kind"] in ENDED], "queue", "job").items():
         kinds = Counter(one["kind"] for one in some)
         finished = kinds["done"] + kinds["dead"]
         run_us = _total(some, "run_us")
@@ -186,7 +148,7 @@ def schedules(rows: Rows, query: ReportQuery) -> Answer:
             starts[one["queue"], one["mid"]].append(one["started_at"])
     found = {}
     ticks = [one for one in rows if one["kind"] == "tick"]
-    for key, some in _by(ticks, "queue", "job").items():
+    for key, some in grouped(ticks, "queue", "job").items():
         late, words = [], [one["error"] for one in some]
         for one in some:
             soonest = one["finished_at"] - timedelta(milliseconds=5)
@@ -206,14 +168,14 @@ def flows(rows: Rows, query: ReportQuery) -> Answer:
     """Steps of one message each, one after the other: by flow and step."""
     ends = [one for one in rows if one["flow"] and one["kind"] in ("done", "dead", "cancelled", "expired")]  # fmt: skip
     steps: dict[Any, dict[str, tuple[int, bool]]] = defaultdict(dict)
-    for (flow, step), some in _by(ends, "flow", "step").items():
+    for (flow, step), some in grouped(ends, "flow", "step").items():
         ready = min(one["enqueued_at"] or one["finished_at"] for one in some)
         took = (max(one["finished_at"] for one in some) - ready) // timedelta(milliseconds=1)
         steps[flow][step] = (took, all(one["kind"] in ("dead", "expired") for one in some))
     spans = {
         (flow,): (max(one["finished_at"] for one in some) - min(one["enqueued_at"] for one in some))
         // timedelta(milliseconds=1)
-        for (flow,), some in _by(ends, "flow").items()
+        for (flow,), some in grouped(ends, "flow").items()
     }
     found: Answer = {}
     for name in {flow.partition(":")[0] for flow in steps}:
@@ -239,7 +201,9 @@ def slo(rows: Rows, query: ReportQuery) -> Answer:
     """By queue."""
     found: Answer = {}
     may = 1 - query.objective
-    for (queue,), some in _by([one for one in rows if one["first"] is not None], "queue").items():
+    for (queue,), some in grouped(
+        [one for one in rows if one["first"] is not None], "queue"
+    ).items():
         target = query.target_s * 1000
         first = [(one["started_at"].timestamp() // 60, one["first"] > target) for one in some]
         minutes = sorted({minute for minute, _ in first})
@@ -365,7 +329,7 @@ def dead(rows: Rows, query: ReportQuery) -> Answer:
     """By queue, job, error and fingerprint."""
     deaths = [one for one in rows if one["kind"] == "dead"]
     found = {}
-    for key, some in _by(deaths, "queue", "job", "error", "fingerprint").items():
+    for key, some in grouped(deaths, "queue", "job", "error", "fingerprint").items():
         newest = sorted(some, key=lambda one: (-one["finished_at"].timestamp(), one["mid"]))
         times = [one["finished_at"] for one in some]
         tries = [one["attempt"] for one in some if one["attempt"] is not None]
@@ -385,7 +349,7 @@ def _costs(some: Rows, among: Rows) -> tuple[Any, ...]:
 def cost(rows: Rows, query: ReportQuery) -> Answer:
     """By job."""
     ran, found = _ran(rows), {}
-    for key, some in _by(ran, "job").items():
+    for key, some in grouped(ran, "job").items():
         cpu, cpu_share, us, share = _costs(some, ran)
         peak = max((one["rss_kib"] for one in some if one["rss_kib"] is not None), default=None)
         each, per_run = cpu / len(some), cpu / us if us else None
@@ -396,8 +360,8 @@ def cost(rows: Rows, query: ReportQuery) -> Answer:
 def keys(rows: Rows, query: ReportQuery) -> Answer:
     """By queue and key, of queues with keys."""
     found = {}
-    for (queue,), ran in _by(_ran(rows), "queue").items():
-        for (key,), some in _by(ran, "key").items():
+    for (queue,), ran in grouped(_ran(rows), "queue").items():
+        for (key,), some in grouped(ran, "key").items():
             if any(one["key"] for one in ran):
                 first = [one["first"] for one in some if one["first"] is not None]
                 found[queue, key] = (

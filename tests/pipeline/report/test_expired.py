@@ -32,7 +32,8 @@ from jobq.pipeline.report.run import answer, answers, check_range, report_views
 from jobq.pipeline.report.sources import EventSource, engine_for, from_lake
 from jobq.pipeline.schema import EVENT_COLUMNS, events_schema
 from tests import tools
-from tests.pipeline.report.reference import REFERENCES, Answer, Rows, in_range, trace
+from tests.pipeline.report.first_waits import Rows, in_range
+from tests.pipeline.report.reference import REFERENCES, Answer, trace
 from tests.pipeline.report.rows import ASKED, event, source
 
 tools.library("pyspark")

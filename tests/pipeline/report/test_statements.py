@@ -18,7 +18,7 @@ from jobq.pipeline.report.run import answer, events_view, run
 from jobq.pipeline.report.sources import EventSource
 from jobq.pipeline.schema import EVENT_COLUMNS
 from tests import tools
-from tests.pipeline.report.reference import in_range
+from tests.pipeline.report.first_waits import in_range
 from tests.pipeline.report.rows import (
     ASKED,
     NOON,
