@@ -17,7 +17,7 @@ PAGE = Path(__file__).with_name("reference") / "cli.md"
 OPENING = """# Command line
 
 The command is `jobq`, or `python -m jobq`. The value of an option comes from its flag, else from its variables in the order given here, else from its key in
-`[tool.jobq]` or `[tool.jobq.<command>]` of the nearest pyproject.toml, else it is the default. Durations: `500ms`, `30s`, `5m`, `1h`, `2d`.
+`[tool.jobq]` or `[tool.jobq.<command>]` of the nearest pyproject.toml, else it is the default. Durations: `500ms`, `30s`, `5 min`, `1h30m`, `2d`, `1w`, `PT15M`.
 
 ```toml
 [tool.jobq]

@@ -14,11 +14,23 @@ Duration = float | timedelta | str
 DAY_MS = 86_400_000
 #: Names in one sentence.
 MOST_NAMES = 3
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
+_NUMBER = r"(\d+(?:\.\d+)?)"
+#: Units as words: `5 min`, `2 hours`. From the longest to the shortest, each at most once: `1h30m`.
+_WORDS = {
+    "w": "w|weeks?", "d": "d|days?", "h": "h|hrs?|hours?", "m": "m|mins?|minutes?", "s": "s|secs?|seconds?", "ms": "ms",
+}  # fmt: skip
+_WRITTEN = re.compile(
+    "".join(rf"(?:\s*{_NUMBER}\s*(?:{words})(?![a-z]))?" for words in _WORDS.values()) + r"\s*"
+)
+_PLAIN = re.compile(rf"\s*{_NUMBER}\s*")
+#: ISO 8601, without years and months, whose lengths differ.
+_ISO = re.compile(
+    rf"\s*P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?\s*"
+)
 #: The three shapes of an HTTP date all hold a time of day; nothing else that is accepted does.
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
-_EXAMPLES = "30, 1.5, '500ms', '30s', '5m', '1h', '2d' or a timedelta"
+_EXAMPLES = "30, 1.5, '500ms', '30s', '5m', '1h30m', '2d', '1w', 'PT15M' or a timedelta"
 
 _RATE = re.compile(r"\s*(\d{1,10})\s*/\s*(\d{1,4})?\s*([smhd])\s*")
 #: A rate's most, and its longest span: counters and moments of scripts stay whole numbers of a double.
@@ -52,14 +64,11 @@ def rate_of(value: object) -> Rate:
 
 
 def seconds_of(value: object) -> float:
-    """`seconds_of("5m") == 300`; units ms, s, m, h, d, none for seconds. Never NaN."""
+    """`seconds_of("1h30m") == 5400`; units ms, s, m, h, d, w, none for seconds; also ISO 8601. Never NaN."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
-        found = _WRITTEN.fullmatch(value)
-        if not found:
-            raise _refused(value, _EXAMPLES)
-        return float(found[1]) * _UNITS[found[2] or "s"]
+        return _read(value)
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         raise _refused(value, _EXAMPLES)
     try:
@@ -69,6 +78,16 @@ def seconds_of(value: object) -> float:
     if math.isnan(seconds):
         raise _refused(value, _EXAMPLES)
     return seconds
+
+
+def _read(text: str) -> float:
+    if plain := _PLAIN.fullmatch(text):
+        return float(plain[1])
+    found = _WRITTEN.fullmatch(text) or _ISO.fullmatch(text)
+    parts = found.groups() if found else ()
+    if not any(parts):
+        raise _refused(text, _EXAMPLES)
+    return sum(float(part) * _UNITS[unit] for part, unit in zip(parts, _WORDS) if part)
 
 
 def counted(number: int, noun: str) -> str:

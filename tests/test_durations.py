@@ -23,7 +23,9 @@ def clock() -> float:
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("10m", 600), ("1.5h", 5400), (" 500 ms ", 0.5), ("2d", 172_800), ("90", 90), (90, 90), (1.5, 1.5),
+    [("10m", 600), ("1.5h", 5400), (" 500 ms ", 0.5), ("2d", 172_800), ("90", 90), ("1h30m", 5400), ("1w", 604_800),
+     ("5 min", 300), ("2 hours 1 minute", 7260), ("1 week 2 days", 777_600), ("1 h 1.5 s 20 ms", 3601.52),
+     ("PT15M", 900), ("P1DT2H", 93_600), ("P2W", 1_209_600), ("PT1.5S", 1.5), (90, 90), (1.5, 1.5),
      (timedelta(minutes=10), 600), (Decimal("1.5"), 1.5), (-3, -3), (math.inf, math.inf)],
 )  # fmt: skip
 def test_every_form_of_a_duration_is_seconds(value: Any, seconds: float):
@@ -32,7 +34,9 @@ def test_every_form_of_a_duration_is_seconds(value: Any, seconds: float):
 
 @pytest.mark.parametrize(
     "value",
-    ["", "soon", "10 weeks", "-5s", "1e3", math.nan, Decimal("nan"), True, False, None, b"10", [10], 1j,
+    ["", "soon", "10 months", "1m1h", "1h1h", "1h 30", "5 M", "1hm", "5 minutest", "h", "P", "PT", "P1Y", "P1M",
+     "PT15", "pt15m",
+     "-5s", "1e3", math.nan, Decimal("nan"), True, False, None, b"10", [10], 1j,
      10**400, "12:00:00", "Sun, 36 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 99999 08:49:37 GMT",
      "Sun, 06 Nov 1994 08:49:37 +9999"],
 )  # fmt: skip

@@ -26,6 +26,7 @@ from jobq.queue.members import MOST_ENTRIES
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Violation
+from jobq.schedules.listing import is_undeclared, jobs_by_queue, rows_of
 from jobq.topics.calls import forget_topic, strange_topic_names
 
 #: A time of the command line, by the clock of a queue's server.
@@ -61,6 +62,7 @@ def doctor(session: Session, strict: bool) -> bool:
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
         found += _of_queues(session)
         found += session.from_each(None, flow_findings)
+        found += _of_schedules(session)
     for finding in found:
         show(session, finding)
     return sound(found, strict)
@@ -85,6 +87,18 @@ def _of_queues(session: Session) -> Iterator[Finding]:
                 yield Finding(
                     "refused", "warn", value, "the log of the program that enqueued names them"
                 )
+
+
+def _of_schedules(session: Session) -> Iterator[Finding]:
+    """Yield a warning for each schedule that no running worker has in its code any more."""
+    with session.tolerating("workers", "list of"):
+        known = jobs_by_queue(session.client)
+        for row in session.from_each(None, lambda one: rows_of(one.name, one.admin.schedules())):
+            if is_undeclared(row, known.get(row.queue, ())):
+                where = f"{row.name} --queues {row.queue} --force"
+                value = f"queue {row.queue}: no running worker declares schedule {row.name}, so it has no ticks"
+                remedy = f"jobq cron remove {where}, or deploy the code that declares it"
+                yield Finding("schedules", "warn", value, remedy)
 
 
 def flow_findings(queue: Queue) -> Iterator[Finding]:

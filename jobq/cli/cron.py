@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial, reduce
 from itertools import islice
 from typing import Any
 
@@ -33,7 +33,7 @@ from jobq.schedules import listing
 from jobq.schedules.declared import schedules_of
 from jobq.schedules.definition import Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
-from jobq.schedules.listing import ScheduleRow, rows_of
+from jobq.schedules.listing import ScheduleRow, is_undeclared, jobs_by_queue, rows_of
 
 LISTED = Listing(
     ("queue", "name", "job", "rule", "tz", "next", "last", "state", "from"),
@@ -73,13 +73,24 @@ def cron() -> None:
 @command("list", "", "--queues reports --json", group=cron)
 @queues_option
 def list_schedules(session: Session, queues: str | None) -> None:
-    """List schedules, with their next and last ticks."""
-    session.say_all(session.from_each(queues, _rows), LISTED)
+    """List schedules, with their next and last ticks.
+
+    `undeclared`: no running worker of the queue has it in its code any more, so it has no ticks.
+    """
+    known: dict[str, list[frozenset[str] | None]] = {}
+    with session.tolerating("workers", "list of"):
+        known = jobs_by_queue(session.client)
+    session.say_all(session.from_each(queues, partial(_rows, known)), LISTED)
 
 
-def _rows(queue: Queue) -> Iterator[dict[str, Any]]:
+def _rows(
+    known: Mapping[str, Sequence[frozenset[str] | None]], queue: Queue
+) -> Iterator[dict[str, Any]]:
     for row in rows_of(queue.name, queue.admin.schedules()):
-        yield _record(row)
+        if is_undeclared(row, known.get(queue.name, ())):
+            yield _record(row) | {"state": "undeclared", "next": ""}
+        else:
+            yield _record(row)
 
 
 def _record(row: ScheduleRow) -> dict[str, Any]:

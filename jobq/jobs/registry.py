@@ -197,6 +197,12 @@ def _check_function(function: Any) -> None:
         or not hasattr(function, "__qualname__")
     ):
         raise ConfigError(f"@job on {function!r}: put it on a function")
+    place, _, name = function.__qualname__.rpartition("<locals>.")[2].rpartition(".")
+    if place and next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
+        raise ConfigError(
+            f"@job on the method {place}.{name}: a message carries no object to call it on; put @job on a function, "
+            "or below @staticmethod, and pass what it needs as arguments"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(
             f"@job on the generator {function!r}: jobq wouldn't consume it; return a list"

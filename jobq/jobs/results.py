@@ -7,7 +7,7 @@ back of an error: no class is looked up because a result names it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast, overload
 
 from jobq.config import duration_s
@@ -57,6 +57,15 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
         expired = stored.get("type") == "expired"
         raise JobFailedError(f"{job} {mid} {'' if expired else 'is dead: '}{stored['error']}")
     raise CodecError(f"what is stored as the result of {job} {mid} is not a result")
+
+
+class ResultWaits:
+    """What happens while a program waits for results. on_wait: called with the receipt after each blocking wait."""
+
+    on_wait: Callable[[Receipt[Any]], object] = staticmethod(lambda receipt: None)
+
+
+result_waits = ResultWaits()
 
 
 class Receipt(Generic[R]):
@@ -151,8 +160,12 @@ class Receipt(Generic[R]):
         )
 
     def _rounds_until(self, timeout_s: float | None, deadline: float | None) -> Iterator[float]:
+        waited = False
         while True:
             self._check_alive(self._result_key)
+            if waited:
+                result_waits.on_wait(self)
+            waited = True
             left = CHECK_EVERY_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise ResultTimeoutError(

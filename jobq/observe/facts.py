@@ -109,9 +109,10 @@ class Collector:
             dead=dead[0] if dead else None,
             line=second.get("line"),
             server=_server(queue, first),
-            member=member,
+            # A flow that can't be read isn't gone.
+            member=member if "flow" in first else None,
             first=_ready_of(firsts, second),
-            flow=None if status.word == "nil" or not (facts := first.get("flow")) else FlowView(facts),
+            flow=FlowView(facts) if (facts := first.get("flow")) else None,
         )  # fmt: skip
 
     def _asked_first(self, mid: str, member: Member | None) -> dict[str, Asked]:

@@ -171,6 +171,8 @@ def _of_flow(facts: MessageFacts, member: Member) -> Iterator[Reason]:
         yield Reason("flow", text, f"jobq flow retry {member.flow} {member.step}")
     elif flow.state in FLOW_OVER:
         yield Reason("flow", f"it is {of}, which is {flow.state}", show)
+    elif facts.status.word not in (*_WAITING, *_RUNNING):
+        yield Reason("flow", f"it was {of}, which is not over: {flow.progress}", show)
     else:
         yield Reason("flow", f"it is {of}, which waits for it: {flow.progress}", show)
 
@@ -376,6 +378,13 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
     if slots:
         text += f"; {busy:,} of {slots:,} slots are busy"
     yield Reason("busy", text + _arrival(facts), "add processes or workers if it is too slow")
+    if busy == slots > 0 and facts.starts_per_s == 0:
+        text = (
+            "no run ended in the last minute: if the running jobs wait for the results of waiting jobs such as this "
+            "one, none of them ends"
+        )
+        remedy = "use a flow (jobq.Flow), or start other workers for the jobs whose results are waited for"
+        yield Reason("pool_full", text, remedy)
 
 
 def _arrival(facts: MessageFacts) -> str:

@@ -6,7 +6,8 @@ leaves out ticks where clocks change by another step than a whole hour (Lord How
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import product
@@ -25,6 +26,15 @@ NAMES = {
 }  # fmt: skip
 #: Days after which an expression that has matched none is taken for one that never does.
 MOST_DAYS = 50 * 366
+_EXAMPLE = "write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
+_WEEKDAY = "day of the week"
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_MONTHS = ("", "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+#: Name, names of values, lowest and highest value of each field.
+_FIELDS: tuple[tuple[str, Sequence[str], int, int], ...] = (
+    ("minute", (), 0, 59), ("hour", (), 0, 23), ("day of the month", (), 1, 31), ("month", _MONTHS, 1, 12),
+    (_WEEKDAY, _DAYS, 0, 6),
+)  # fmt: skip
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = datetime(9990, 1, 1, tzinfo=UTC)
@@ -111,6 +121,13 @@ class Cron:
                     last = tick
                     yield tick
 
+    def long_steps(self) -> Iterator[tuple[str, str, int]]:
+        """Fields whose step is longer than they are, so that they match one value alone: field, name, step."""
+        for field, (name, _, least, most) in zip(self._spec.parts[1:], _FIELDS, strict=True):
+            step = re.fullmatch(r"[^,]+/(\d+)", field)
+            if step and int(step[1]) > most - least + 1:
+                yield field, name, int(step[1])
+
     def gaps_on(self, day: date) -> list[datetime]:
         """The times of a day that it names and that the clocks leave out."""
         if not self._matches(day):
@@ -190,8 +207,42 @@ def parsed(expression: str) -> CronSim:
     except (CronSimError, AssertionError, ValueError) as error:
         raise ConfigError(
             f"{expression!r:.100} can't be read as a cron expression: {error or 'a field is wrong'}; "
-            "write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
+            f"{_hint(text) or _EXAMPLE}"
         ) from error
+
+
+def _hint(text: str) -> str:
+    """What to write instead of a field that other programs read; '' if nothing is known of it."""
+    for field, (name, names, least, most) in zip(text.split(), _FIELDS, strict=True):
+        if "?" in field:
+            return f"write * instead of ? as {name}"
+        if name == _WEEKDAY and (last := re.fullmatch(r"L(\d|\w{3})", field, re.IGNORECASE)):
+            day = last[1] if last[1].isdigit() else names.index(last[1].upper())
+            return f"write {day}L for the last one of the month"
+        if re.fullmatch(r"L-\d+|\d+W", field, re.IGNORECASE):
+            return "there are no days before the last and no nearest working days; compare the date in the job"
+        for first, last in re.findall(r"(\w+)-(\w+)", field):
+            begin, end = (_number(part, names) for part in (first, last))
+            if least <= end < begin <= most:
+                parts = (first, _shown(most, names, first)), (_shown(least, names, last), last)
+                return (
+                    f"write {','.join(_range(*part) for part in parts)} instead of {first}-{last}"
+                )
+    return ""
+
+
+def _number(text: str, names: Sequence[str]) -> int:
+    if text.isdecimal():
+        return int(text)
+    return names.index(text.upper()) if text.upper() in names else -1
+
+
+def _shown(number: int, names: Sequence[str], beside: str) -> str:
+    return str(number) if beside.isdecimal() else names[number].capitalize()
+
+
+def _range(first: str, last: str) -> str:
+    return first if first.upper() == last.upper() else f"{first}-{last}"
 
 
 def _local(moment_ms: int, zone: ZoneInfo) -> datetime:

@@ -25,6 +25,11 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
         if not schedule.tz and not times.is_open:
             yield "its times are in UTC, since it has no tz=…"
         yield from _gaps(times, now_ms)
+        for field, name, step in times.long_steps():
+            remedy = f"; write every='{step}{name[0]}'" if name in ("minute", "hour") else ""
+            yield (
+                f"{field!r} as {name} matches one value only, because steps begin again after the last {name}{remedy}"
+            )
     shortest_ms = min((after - before for before, after in pairwise(coming)), default=0)
     if shortest_ms and schedule.overlap == "allow" and timeout_s and shortest_ms < timeout_s * 1000:
         yield (

@@ -10,6 +10,7 @@ from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, JobqError, KeyFullError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import stand_in
+from jobq.queue import presence
 from jobq.queue.keys import key
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules, Ticked, TickState
@@ -79,6 +80,30 @@ def _with_times(
         schedule=one, problem="", late_ms=late_ms,
         next_ms=None if coming is None else coming + shift_ms,
     )  # fmt: skip
+
+
+#: A tick that is due for longer has no worker that enqueues it.
+OVERDUE_MS = 60_000
+
+
+def jobs_by_queue(client: Client) -> dict[str, list[frozenset[str] | None]]:
+    """Return, by queue, the names of the jobs that each live worker of the queue knows; None where that is unknown."""
+    now_ms = client.clock_ms()
+    live = [worker for worker in presence.workers(client) if worker.is_live(now_ms)]
+    names = presence.job_names(client, {worker.jobs for worker in live if worker.jobs})
+    found: dict[str, list[frozenset[str] | None]] = {}
+    for worker in live:
+        for queue in worker.queues:
+            found.setdefault(queue, []).append(names.get(worker.jobs))
+    return found
+
+
+def is_undeclared(row: ScheduleRow, known: Sequence[frozenset[str] | None]) -> bool:
+    """Whether no worker of its queue declares a schedule that came from code. known: what the queue's workers know."""
+    if not known or row.schedule is None or row.origin != "code" or row.paused:
+        return False
+    job = row.schedule.job
+    return row.late_ms > OVERDUE_MS or all(jobs is not None and job not in jobs for jobs in known)
 
 
 def names_of(found: Schedules) -> list[str]:

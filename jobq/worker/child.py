@@ -30,6 +30,7 @@ from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
+from jobq.jobs.results import result_waits
 from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
 from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
@@ -37,6 +38,7 @@ from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.counters import Counters
 from jobq.worker.flow_drains import FlowDrains, LateFlows
+from jobq.worker.full_pool import FullPool
 from jobq.worker.holdings import Keeper
 from jobq.worker.polling import Polling
 from jobq.worker.programs import end_programs
@@ -177,6 +179,7 @@ class Child:
         self.executor.fill_inputs, self.executor.flow_of = members.fill_inputs, members.flow_of
         self.executor.built_in = BUILT_IN
         self.executor.counted = plan.counters is not None
+        result_waits.on_wait = FullPool(plan.client).on_wait
         self.log = plan.log
         if self.log is not None:
             self.executor.log = self.log

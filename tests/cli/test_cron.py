@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from jobq.client.connection import Client
 from jobq.jobs.codec import decode
 from jobq.jobs.ticks import tick_of
+from jobq.queue import presence
 from jobq.queue.queue import Queue
 
 MODULE = """
@@ -123,3 +125,41 @@ def test_what_others_wrote_is_shown_and_stops_nothing(cli: Any, queue: Queue, re
 
     rows = {row["name"]: row["state"] for row in cli("cron", "list", "--json").records}
     assert rows == {"good": "", "bad": "unreadable", "alone": "no definition"}
+
+
+def test_schedule_that_no_worker_declares_any_more_is_marked(
+    cli: Any, queue: Queue, client: Client
+) -> None:
+    now = client.clock_ms()
+    definition = '{"name":"%s","job":"%s","cron":"@hourly"}'
+    queue.list_in_directory()
+    for name, job, since in (
+        ("here", "x.here", 0), ("gone", "x.gone", 0), ("late", "x.here", 7_200_000), ("paused", "x.gone", 0),
+    ):  # fmt: skip
+        queue.admin.schedule("declare", name, definition % (name, job), now=now - since)
+    queue.admin.schedule("pause", "paused")
+    queue.admin.schedule("add", "added", definition % ("added", "x.gone"))
+
+    def states() -> dict[str, str]:
+        return {row["name"]: row["state"] for row in cli("cron", "list", "--json").records}
+
+    assert set(states().values()) == {"", "paused"}  # no worker, so nothing is known
+    presence.put_jobs(client, ["x.here"])
+    facts = {
+        "queues": ["low"], "slots": 1, "lease_ms": 15_000, "started_at": now, "seen_at": now,
+        "jobs": presence.digest_of(["x.here"]),
+    }  # fmt: skip
+    presence.put_worker(client, "w", facts)
+
+    assert states() == {
+        "added": "", "gone": "undeclared", "here": "", "late": "undeclared", "paused": "paused",
+    }  # fmt: skip
+    found = [one for one in cli("check", "doctor", "--json").records if one["check"] == "schedules"]
+    assert ["gone" in found[0]["value"], "late" in found[1]["value"], len(found)] == [True, True, 2]
+    assert found[0]["remedy"].startswith("jobq cron remove gone --queues low --force")
+    for one in found:
+        words = one["remedy"].partition(",")[0].split()[1:]
+        assert cli(*words).code == 0
+    assert set(states()) == {"added", "here", "paused"}
+    presence.put_worker(client, "w", facts | {"jobs": "unknown"})
+    assert states()["here"] == ""

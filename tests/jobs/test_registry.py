@@ -211,6 +211,23 @@ def test_module_runs_as_main_and_by_name_with_the_jobs_of_a_decorator(tmp_path: 
     assert shown.stdout.strip() == "script.send"
 
 
+def test_method_is_refused_with_the_remedy(registry: Registry):
+    with pytest.raises(ConfigError, match=r"method Mailer\.send: .*@staticmethod"):
+
+        class Mailer:
+            @job(registry=registry)
+            def send(self, to: str) -> None: ...
+
+    class Others:
+        @staticmethod
+        @job(registry=registry)
+        def send(to: str) -> str:
+            return to
+
+    assert Others().send("a") == "a"
+    assert len(registry) == 1
+
+
 def test_limits_of_one_name_are_refused_when_they_differ(registry: Registry):
     job(name="a", registry=registry, limits=[Limit("stripe", "100/m")])(lambda: 1)
     job(name="b", registry=registry, limits=[Limit("stripe", "100/m")])(lambda: 2)

@@ -11,6 +11,7 @@ import pytest
 from jobq.client.connection import Client
 from jobq.errors import ScriptError
 from jobq.events import Event
+from jobq.flows.flow import Flow
 from jobq.flows.identity import Member
 from jobq.flows.state import Edge, FlowFacts, FlowView, StepFacts
 from jobq.jobs.context import Call
@@ -67,6 +68,7 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts(workers=(IDLE, BUSY), knows={"idle": False}), ["unknown_job_partly"], "1 of 2 workers"),
         (facts(job="", knows={"idle": False}), ["soon"], ""),
         (facts(workers=(BUSY,)), ["busy"], "it comes next; 2 of 2 slots are busy"),
+        (facts(workers=(BUSY,), starts_per_s=0.0), ["busy", "pool_full"], "2 of 2 slots are busy"),
         (facts(ahead=412, workers=(BUSY,), starts_per_s=824.0), ["busy"],
          "412 messages of the queue come before it; 2 of 2 slots are busy; 824.0 starts/s: about 0.2 s to 1 s"),
         (facts(workers=(STRICT, STRICT._replace(name="x", running=2)), first={"high": 8_000}), ["starved"],
@@ -158,6 +160,38 @@ def test_queue_behind_another_one_of_strict_workers_is_starved(queue: Queue, cli
     assert code == "starved" and sentence.endswith("come first: 3 in high")
     high.admin.pause()
     assert [code for code, _ in told()] == ["soon"]
+
+
+def test_collected_member_of_a_running_flow_is_not_called_deleted(queue: Queue, client: Client):
+    @job(name="step", queue="low", registry=Registry())
+    def step() -> None: ...
+
+    flow = Flow("import", id="1", client=client)
+    flow.step(step, name="second", after=flow.step(step, name="first"))
+    flow.start()
+    [message] = queue.dequeue(1).messages
+    queue.finish([Ending(mid=message.mid, token=message.token)])
+    queue.admin.collect(100, now=client.clock_ms() + 7_200_000)
+    assert queue.status(message.mid).word == "nil"
+
+    reasons = why(Collector(queue).collect(message.mid))
+
+    assert not {"flow_gone", "gone"} & {reason.code for reason in reasons}
+    assert "import:1" in "".join(reason.sentence for reason in reasons)
+    client.command("DEL", f"{queue.prefix}events")
+    assert [reason.code for reason in why(Collector(queue).collect(message.mid))] == [
+        "flow_running"
+    ]
+
+
+def test_flow_that_cannot_be_read_is_not_called_deleted(queue: Queue, redis: Any, client: Client):
+    redis.set("jobq:flow:{import:1}:meta", "of another type")
+    collector = Collector(queue)
+
+    reasons = why(collector.collect("~import:1.first.0"))
+
+    assert "flow" in collector.unread
+    assert [reason.code for reason in reasons] == ["gone"]
 
 
 def test_full_server_is_a_reason_beside_others(queue: Queue, redis: Any):
@@ -301,6 +335,8 @@ def member(step: str, number: int = 0, word: str = "nil", **more: Any) -> Messag
         (member("rows", 1), ["flow_running"], "it has ended or is not enqueued yet"),
         (member("bad"), ["flow_failed"], "step bad of flow import:1 is failed"),
         (member("none"), ["flow_step_unknown"], "flow import:1 has no step none"),
+        (member("rows", history=(Event("done", "m", NOW - 5_000, worker="w"),)), ["done", "flow"],
+         "it was member 0 of step rows of flow import:1, which is not over: 2 of 5 steps"),
         (replace(member("rows"), flow=None), ["flow_gone"], "or it is over and was deleted"),
         (member("rows", history=(Event("done", "m", NOW - 5_000, worker="w"),)), ["done", "flow"], "5 s ago by w"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from datetime import UTC, date, datetime
 from itertools import islice, pairwise, takewhile
 from zoneinfo import ZoneInfo
@@ -11,7 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobq.errors import ConfigError
+from jobq.schedules.definition import Schedule
 from jobq.schedules.expressions import NAMES, Cron, Every
+from jobq.schedules.lint import findings
 from tests.schedules.reference import DAY, EXPRESSIONS, YEARS, Reference, looked_at, zones
 
 WHOLE = os.environ.get("JOBQ_SCHEDULES") == "whole"
@@ -121,6 +124,17 @@ def test_expression_that_names_a_day_in_many_years_is_found():
         ("H * * * *", "UTC", "can't be read"),
         ("@reboot", "UTC", "take one of @yearly"),
         ("1," * 400, "UTC", "too long"),
+        ("0 0 ? * 1", "UTC", "write * instead of ? as day of the month"),
+        ("0 0 1 * ?", "UTC", "write * instead of ? as day of the week"),
+        ("0 0 * * Fri-Sun", "UTC", "write Fri-Sat,Sun instead of Fri-Sun"),
+        ("0 0 * * 5-0", "UTC", "write 5-6,0 instead of 5-0"),
+        ("0 0 * * SAT-mon", "UTC", "write SAT,Sun-mon instead of SAT-mon"),
+        ("0 0 * Nov-Mar *", "UTC", "write Nov-Dec,Jan-Mar instead of Nov-Mar"),
+        ("0 22-6 * * *", "UTC", "write 22-23,0-6 instead of 22-6"),
+        ("0 0 * * L5", "UTC", "write 5L for the last"),
+        ("0 0 * * LFri", "UTC", "write 5L for the last"),
+        ("0 0 15W * *", "UTC", "no nearest working days"),
+        ("0 0 L-3 * *", "UTC", "no days before the last"),
         ("\x00 * * * *", "UTC", "can't be read"),
         ("* * * * *", "Europe/Bonn", "take a name such as 'Europe/Berlin'"),
         ("* * * * *", "../../etc/passwd", "can't be used"),
@@ -128,7 +142,7 @@ def test_expression_that_names_a_day_in_many_years_is_found():
     ],
 )
 def test_bad_expression_or_zone_is_refused_in_words(text: str, zone: str, words: str):
-    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+    with pytest.raises(ConfigError, match=re.escape(words)):
         Cron(text, zone)
 
 
@@ -136,3 +150,34 @@ def test_bad_expression_or_zone_is_refused_in_words(text: str, zone: str, words:
 def test_bad_interval_is_refused(every):
     with pytest.raises(ConfigError, match="every="):
         Every(every)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["0 0 * * Fri-Sat,Sun", "0 0 * * 5-6,0", "0 0 * * SAT,Sun-mon", "0 0 * Nov-Dec,Jan-Mar *",
+     "0 22-23,0-6 * * *", "0 0 * * 5L"],
+)  # fmt: skip
+def test_expression_that_a_hint_names_is_good(written: str):
+    assert next(Cron(written).after(0))
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("*/90 * * * *", "'*/90' as minute matches one value only.*write every='90m'"),
+        ("0 */36 * * *", "'*/36' as hour matches one value only.*write every='36h'"),
+        (
+            "0 0 */40 * *",
+            "'*/40' as day of the month matches one value only.*after the last day of the month$",
+        ),
+        ("5/70 * * * *", "'5/70' as minute"),
+    ],
+)
+def test_step_that_is_longer_than_its_field_is_a_finding(expression: str, words: str):
+    [found] = findings(Schedule(name="s", job="j", cron=expression, tz="UTC"), 0)
+    assert re.search(words, found)
+
+
+@pytest.mark.parametrize("expression", ["*/60 * * * *", "*/7 */24 */31 */12 */7", "1,*/90 * * * *"])
+def test_step_that_its_field_has_room_for_is_none(expression: str):
+    assert list(findings(Schedule(name="s", job="j", cron=expression, tz="UTC"), 0)) == []

@@ -1,0 +1,44 @@
+"""A warning of jobs that wait for results of jobs that find no free slot, since the waiting jobs take all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.jobs.context import running
+from jobq.jobs.results import Receipt
+from jobq.queue import presence
+from jobq.worker import logger
+
+
+class FullPool:
+    """Warns once in this process."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._warned = client, False
+
+    def on_wait(self, receipt: Receipt[Any]) -> None:
+        """Warn if a job waits for a message that is still queued, and all slots of its queue's workers are taken."""
+        context = running.get(None)
+        if context is None or self._warned:
+            return
+        try:
+            if not receipt.status().word.startswith("queued"):
+                return
+            now_ms = self._client.clock_ms()
+            serving = [
+                worker for worker in presence.workers(self._client)
+                if worker.is_live(now_ms) and worker.serves(receipt.queue)
+            ]  # fmt: skip
+        except JobqError:  # perhaps this user may not read the list
+            return
+        if serving and all(worker.running >= worker.slots for worker in serving):
+            self._warned = True
+            logger.warning(
+                "%s %s waits for the result of %s %s, which waits for a slot: all %d slots of the workers of queue %s "
+                "are taken. If the jobs in them wait like this, none of them ends: use a flow (jobq.Flow), or serve "
+                "the jobs that are waited for by other workers",
+                context.job, context.mid, receipt.job, receipt.mid,
+                sum(worker.slots for worker in serving), receipt.queue,
+            )  # fmt: skip
