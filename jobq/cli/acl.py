@@ -105,7 +105,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) 
     if role == "operator":
         words += rights_to_steer(namespace)
     if role in _WITH_LIMITS:
-        words += within_limits(namespace, mending=role == "operator")
+        words += within_limits(namespace, repairing=role == "operator")
     if role == "dashboard":
         words += _seeing(namespace, names)
     return words

@@ -145,7 +145,10 @@ def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
         return reply if isinstance(one, Read) else _read(one, reply)
     command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
     missing = isinstance(reply, refused.NoScriptError)
-    return (None if missing else refusal(reply, command, script)) or _read_alone(client, one)
+    final = None if missing else refusal(reply, command, script)
+    if final is not None:
+        final.__cause__ = reply
+    return final or _read_alone(client, one)
 
 
 def _read_alone(client: Client, one: Read | ScriptCall[Any]) -> Any:

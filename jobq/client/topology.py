@@ -240,7 +240,7 @@ class Cluster(_Opening):
 
     def locate(self, key: str) -> Hashable:
         known = self.nodes_known
-        # Another thread may forget them meanwhile.
+        # Another thread may forget them during this call.
         slots = known.slots
         if not slots:
             slots = known.slots = known.last = self._ask()

@@ -147,7 +147,7 @@ def _newest(queue: Queue, since_ms: int) -> Iterator[Any]:
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
     """The stored results of members; those that are gone were taken to the flow before.
 
-    A key of another type is damage, and no result. Any other error says nothing of the result.
+    A key of another type is damage, and no result. After any other error, the result is unknown.
     """
     if not mids:
         return {}

@@ -14,6 +14,7 @@ from jobq.flows.announcing import mark_at
 from jobq.flows.definition import After, FlowStep, MapStep, StepList, checked_graph
 from jobq.flows.identity import member_of
 from jobq.flows.references import ResultOf
+from jobq.flows.rights import refresh
 from jobq.flows.run import drain_soon
 from jobq.flows.starting import add_members, put_items, stored_step
 from jobq.flows.state import FlowFacts, When
@@ -122,6 +123,7 @@ class RunningFlow(StepList):
 
     def _stored(self, records: Sequence[StoredStep]) -> None:
         queues = {one.queue for one in records if one.queue} - self._queues
+        refresh(self._client, {one.queue for one in records if one.queue})
         marks = [mark_at(self._client, one, self.flow_id) for one in sorted(queues)]
         added = self._store.add_steps(records, marks)
         if added == "added":

@@ -260,7 +260,7 @@ class Drainer:
 
     def _said(self, queue: str, record: OutboxRecord, entry_id: str) -> Iterator[FlowChange]:
         if record.kind == "look":
-            # It asks for nothing that isn't due, so whoever writes it needs no key.
+            # It asks for nothing that isn't due, so its writer needs no key.
             yield FlowChange("look", "", 0, None, entry_id)
             return
         text = record.detail.decode("utf-8", "replace")

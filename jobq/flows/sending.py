@@ -16,13 +16,21 @@ from typing import Any, NamedTuple
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import new_id
+from jobq.client.numbered_calls import is_denied, new_id
 from jobq.client.pipelining import run_each
-from jobq.errors import CodecError, ConfigError, JobqError, KeyFullError, NotDurableError
+from jobq.errors import (
+    CodecError,
+    ConfigError,
+    JobqError,
+    KeyFullError,
+    NotDurableError,
+    ScriptError,
+)
 from jobq.flows.accepting import LIVE, apply_all, enqueue_members
 from jobq.flows.announcing import Word, announce, mark_at, queue_at
 from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.identity import member_mid
+from jobq.flows.rights import check_step
 from jobq.flows.state import FLOW_OVER, FlowFacts, StepFacts
 from jobq.flows.store import MOST_SECONDS, FlowStore
 from jobq.flows.types import (
@@ -107,7 +115,12 @@ class StepSender:
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
         """Apply what the queues of these items have to say; what is still to be sent."""
         for queue in sorted({one.queue for one in doubtful if one.queue}):
-            apply_all(self.store, queue, self._sending.unapplied(queue, self.flow))
+            try:
+                apply_all(self.store, queue, self._sending.unapplied(queue, self.flow))
+            except ScriptError as error:
+                # Nothing is sent there either, by this user.
+                if not is_denied(error):
+                    raise
         return self.store.apply("q", [])
 
     def _send(self, item: TodoItem) -> bool:
@@ -119,6 +132,15 @@ class StepSender:
             return False
         except UnconfirmableError:
             raise
+        except ScriptError as error:
+            if not is_denied(error):
+                raise
+            # A worker of other queues alone, which may be the only one that is asked: its other flows go on.
+            _log.info(
+                "step %s of flow %s waits for a worker that may write to queue %s: %s",
+                item.step, self.flow, item.queue, error,
+            )  # fmt: skip
+            return False
         except (CodecError, ConfigError) as error:
             _log.error("step %s of flow %s can't be sent: %s", item.step, self.flow, error)
             self._failed(item, str(error))
@@ -151,6 +173,7 @@ class StepSender:
 
     def _enqueue(self, item: TodoItem) -> bool:
         options = _options(item.options)
+        check_step(self._client, self.flow, item)
         queue, mid = queue_at(self._client, item.queue), member_mid(self.flow, item.step)
         if not knows_flows(queue):
             return False
@@ -169,6 +192,7 @@ class StepSender:
     def _expand(self, item: TodoItem) -> bool:
         """Enqueue the members of a map that waited."""
         options, queue = _options(item.options), queue_at(self._client, item.queue)
+        check_step(self._client, self.flow, item)
         if not knows_flows(queue):
             return False
         chunks = self._chunks_of(item)
@@ -195,7 +219,7 @@ class StepSender:
             def stored(chunk: int) -> list[Content]:
                 first = chunk * PER_CHUNK
                 mids = [member_mid(self.flow, step, first + i) for i in range(PER_CHUNK)]
-                found = self.store.items(step, chunk)
+                found = self.store.items(step, queue, chunk)
                 return [
                     (mid, message_of(client, queue, mid, call))
                     for mid, call in zip(mids, found, strict=False)

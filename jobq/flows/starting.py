@@ -27,6 +27,7 @@ from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
 from jobq.flows.listing import put_on_list
 from jobq.flows.references import FlowInput, ResultOf, header_of
+from jobq.flows.rights import refresh
 from jobq.flows.run import FlowRun, drain_soon
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
@@ -49,6 +50,7 @@ def started(flow: Definition) -> FlowRun:
     client = client_of(flow.client)
     confirmation = SharedConfirmation(client)
     planned = Planned(client, flow, confirmation=confirmation)
+    refresh(client, planned.queues)
     for queue in planned.queues:
         queue_at(client, queue).know_flows()
     run = FlowRun(flow.name, flow.id, client=client)
@@ -280,7 +282,7 @@ def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
         size += sum(map(len, contents))
         if size > MOST_ITEMS_BYTES:
             _too_long(step)
-        if store.put_items(step.name, chunk, contents) == "full":
+        if store.put_items(step.name, step.queue, chunk, contents) == "full":
             _too_long(step)
 
 

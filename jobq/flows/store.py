@@ -11,7 +11,7 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall, moment
 from jobq.client.scripts import Argument, load
 from jobq.errors import ConfigError
-from jobq.flows import keys
+from jobq.flows import keys, rights
 from jobq.flows.identity import checked_flow, checked_step
 from jobq.flows.state import FLOW_STATES, Edge, FlowFacts, Kind, StepFacts, When
 from jobq.flows.types import (
@@ -72,6 +72,7 @@ class FlowStore:
 
     def create(self, record: StoredFlow, *, now: int | None = None) -> str:
         """Store a flow; 'created', 'same', 'conflict' (another definition) or 'over'. It waits for its begin."""
+        record = record._replace(steps=tuple(rights.proven(self.client, self.flow, record.steps)))
         return self._ask(self.create_call(record, now=now))
 
     def create_call(self, record: StoredFlow, *, now: int | None = None) -> ScriptCall[str]:
@@ -94,6 +95,7 @@ class FlowStore:
         marks: as of StoredFlow, for queues that the flow has not used so far. What becomes ready by that is sent by the
         next drainer that applies something to the flow.
         """
+        steps = rights.proven(self.client, self.flow, steps)
         return self._ask(self.add_steps_call(steps, marks, now=now))
 
     def add_steps_call(
@@ -107,18 +109,20 @@ class FlowStore:
         args = (self._now(now), _marks(marks), *_rows(steps))
         return self._call("add", args, lambda reply: _text(reply[0]))
 
-    def put_items(self, step: str, chunk: int, contents: Sequence[bytes]) -> str:
-        """Store the calls of one chunk of a map that waits for other steps, before it can be ready.
+    def put_items(self, step: str, queue: str, chunk: int, contents: Sequence[bytes]) -> str:
+        """Store the calls of one chunk of a map that waits for other steps, before it can be ready. queue: the map's.
 
         'ok', 'full' (8 MiB a flow) or 'closed'.
         """
-        args = (checked_step(step), chunk, packed_items(contents))
+        proof = rights.proof_of_items(self.client, self.flow, step, queue, chunk, contents)
+        args = (checked_step(step), chunk, packed_items((proof, *contents)))
         return self._ask(self._call("put", args, lambda reply: _text(reply[0])))
 
-    def items(self, step: str, chunk: int) -> list[bytes]:
-        """Return the stored calls of one chunk; [] behind the last one."""
+    def items(self, step: str, queue: str, chunk: int) -> Sequence[bytes]:
+        """Return the stored calls of one chunk; [] behind the last one. ConfigError if they must not run in `queue`."""
         [found] = self._read("items", [f"{step}:{chunk}"])
-        return unpacked_items(found or b"")
+        stored = [] if found is None else unpacked_items(found)
+        return rights.check_items(self.client, self.flow, step, queue, chunk, stored)
 
     def reserve(self, step: str, chunk: int, count: int, *, now: int | None = None) -> Reserved:
         """Give numbers to the members of the next chunk, and note that all chunks before it are enqueued."""

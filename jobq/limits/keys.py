@@ -19,7 +19,7 @@ from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.client.scripts import Script, load
 
-#: What checking the structure of limits reads, and what mending it sends.
+#: What checking the structure of limits reads, and what repairing it sends.
 _CHECKS, _MENDS = ("hgetall", "lrange", "type", "zrange"), ("rename",)
 
 
@@ -43,13 +43,13 @@ def rights(namespace: str = "jobq") -> list[str]:
     ]
 
 
-def within(namespace: str = "jobq", *, mending: bool = False) -> list[str]:
-    """Return the words that allow the same to a user who does other things. mending: and to repair damaged limits."""
+def within(namespace: str = "jobq", *, repairing: bool = False) -> list[str]:
+    """Return the words that allow the same to a user who does other things. repairing: and to repair damaged limits."""
     needed = set[str]().union(*map(commands, _scripts()))
-    if mending:
+    if repairing:
         needed |= {*_CHECKS, *_MENDS}
     words = selector(f"~{_pattern(namespace)}", [*CALLS, *sorted(needed)])
-    return [*words, *_names(namespace, "hdel" if mending else "")]
+    return [*words, *_names(namespace, "hdel" if repairing else "")]
 
 
 def reading(namespace: str = "jobq") -> list[str]:

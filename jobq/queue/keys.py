@@ -157,6 +157,11 @@ def flows(namespace: str) -> str:
     return f"{namespace}:flow:{{"
 
 
+def flow_secret(namespace: str, queue: str) -> str:
+    """String: who can read it may have steps of flows run in this queue; outside the keys of those who only read it."""
+    return f"{namespace}:flow-secret:{{{queue}}}"
+
+
 def flow_names(namespace: str) -> str:
     """Sorted set of the flows that were started; see jobq/flows/keys.py."""
     return f"{namespace}:flows"

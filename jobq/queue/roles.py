@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jobq.client.acl import CALLS, CONNECTION, READING, allowed_for, commands, literal, selector
@@ -19,8 +19,9 @@ class Role(NamedTuple):
     and to the three hashes about workers. orders, answers: and to the orders of workers and what these answered.
     spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. audit:
     and to the audit log. operations: and to operations of the dashboard. logins: and to the sessions and failed logins
-    of the dashboard. flows: scripts of lua/flow that it calls. flow_names: what it sends to the list of flows. verbs:
-    and without a key. reads: it writes nothing but logins.
+    of the dashboard. flows: scripts of lua/flow that it calls. flow_names: what it sends to the list of flows. secrets:
+    and to the secrets by which it proves that it may write to a queue. verbs: and without a key. reads: it writes
+    nothing but logins.
     """
 
     scripts: tuple[str, ...]
@@ -36,6 +37,7 @@ class Role(NamedTuple):
     logins: tuple[str, ...] = ()
     flows: tuple[str, ...] = ()
     flow_names: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
@@ -59,6 +61,7 @@ _DISK = ("+config|get", "+info")
 ROLES = {
     "producer": Role(
         _PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",), flows=_STARTING_FLOWS, flow_names=("zadd",),
+        secrets=("get", "set"),
     ),
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "flow_drop",
@@ -66,7 +69,7 @@ ROLES = {
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
-        flows=(*_STARTING_FLOWS, *_DRAINING, "page"), flow_names=(*_FLOW_NAMES, "zadd", "zrem"),
+        flows=(*_STARTING_FLOWS, *_DRAINING, "page"), flow_names=(*_FLOW_NAMES, "zadd", "zrem"), secrets=("get", "set"),
         verbs=("function|list", "client|unblock"),
     ),
     "dashboard": Role(
@@ -85,6 +88,7 @@ ROLES = {
         operations=(*_READING_OPERATIONS, "hset", "hmget", "hdel", "pexpire", "set", "get", "del", "zadd",
                     "zremrangebyrank"),
         flows=(*_LOOKING_AT_FLOWS, *_DRAINING, "remove"), flow_names=(*_FLOW_NAMES, "zrem"),
+        secrets=("get",),
     ),
     "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
@@ -128,7 +132,8 @@ def rights(
         *selector(mark + literal(keys.audit_log(namespace)), asked.audit),
         *selector(" ".join(mark + one for one in _operations(namespace)), asked.operations),
         *selector(" ".join(f"~{one}" for one in _logins(namespace)), asked.logins),
-        *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
+        *selector(" ".join(mark + one for one in _beside(keys.spent, namespace, queues)), asked.spent),
+        *selector(" ".join(mark + one for one in _beside(keys.flow_secret, namespace, queues)), asked.secrets),
         *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
         *(_DISK if disk and role in DURABLE_ROLES else ()),
     ]  # fmt: skip
@@ -159,10 +164,11 @@ def _logins(namespace: str) -> list[str]:
     return [f"{literal(session)}*", f"{literal(failures.rstrip(':'))}:*"]
 
 
-def _spent(namespace: str, queues: Sequence[str]) -> list[str]:
+def _beside(key: Callable[[str, str], str], namespace: str, queues: Sequence[str]) -> list[str]:
+    """Patterns of a key of each queue, outside of the keys that all its users may write."""
     if queues:
-        return [literal(keys.spent(namespace, queue)) for queue in queues]
-    return [literal(keys.spent(namespace, "")).removesuffix("}") + "*"]
+        return [literal(key(namespace, queue)) for queue in queues]
+    return [literal(key(namespace, "")).removesuffix("}") + "*"]
 
 
 def _records(namespace: str, queues: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from jobq.client.connection import Client
 from jobq.flows.announcing import announce
 from jobq.flows.draining import Drainer
+from jobq.flows.rights import refresh
 from jobq.flows.state import Edge, FlowFacts, When
 from jobq.flows.store import FlowStore
 from jobq.flows.types import StoredFlow, StoredStep
@@ -48,6 +49,7 @@ class Flowing:
     def start(self, flow: str, *steps: StoredStep, **more: Any) -> FlowStore:
         """Store and announce a flow."""
         store = FlowStore(self.client, flow)
+        refresh(self.client, {one.queue for one in steps if one.queue})
         assert store.create(StoredFlow(steps, "hash", "low", 60_000, **more)) == "created"
         if not more.get("parent"):
             self.say("begin", flow)

@@ -149,7 +149,7 @@ class History:
         for name, one in self.steps.items():
             if one.source == "items" and self.sizes[name]:
                 calls = [call_of(mid) for mid in self.mids(name)]
-                self.store.put_items(name, 0, calls)
+                self.store.put_items(name, one.queue, 0, calls)
         self.is_stored = True
         announce(self.client, "low", "begin", F)
         for name, one in self.steps.items():

@@ -60,7 +60,8 @@ def test_a_map_that_waited_is_expanded_from_stored_calls_or_from_a_result(flowin
     for chunk in range(2):
         first, count = chunk * 250, 250 - 240 * chunk
         assert (
-            store.put_items("rows", chunk, [call_of(f"{first + i}") for i in range(count)]) == "ok"
+            store.put_items("rows", "high", chunk, [call_of(f"{first + i}") for i in range(count)])
+            == "ok"
         )
     result = encode_result(list(range(300)), "a")
     ran = flowing.work({f"~{F}.a.0": result})
@@ -620,7 +621,7 @@ def test_member_runs_once_when_a_drainer_waits_between_two_calls_and_another_goe
         low = flowing.queues["low"]
         rows = step("rows", "a", kind="map", source=source, options=options)
         store = flowing.start(flow, step("a"), rows, step("b", "rows"))
-        store.put_items("rows", 0, [call_of(str(number)) for number in range(3)])
+        store.put_items("rows", "low", 0, [call_of(str(number)) for number in range(3)])
         flowing.drain()
         if is_reserved:
             # By a drainer that died then.

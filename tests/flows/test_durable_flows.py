@@ -55,7 +55,7 @@ def test_entries_are_deleted_at_disk_once_waitaof_confirms_what_their_flow_took_
 ):
     flowing, now = Flowing(client), [0]
     store = flowing.start(F, step("rows", kind="map", source="items"), step("b", "rows"))
-    store.put_items("rows", 0, [call_of("0"), call_of("1"), call_of("2")])
+    store.put_items("rows", "low", 0, [call_of("0"), call_of("1"), call_of("2")])
     flowing.drain()
     low = flowing.queues["low"]
     for one in low.dequeue(2).messages:

@@ -32,7 +32,9 @@ def flowing(client: Any) -> Flowing:
 def begin(flowing: Flowing, *steps: Any, items: int = 0) -> FlowStore:
     store = flowing.start(F, *steps)
     if items:
-        assert store.put_items("rows", 0, [call_of(str(n)) for n in range(items)]) == "ok"
+        assert (
+            store.put_items("rows", ROWS.queue, 0, [call_of(str(n)) for n in range(items)]) == "ok"
+        )
     return store
 
 

@@ -29,7 +29,7 @@ def good(client: Any) -> dict[str, Call]:
         step("some", "b", kind="map", source="items"), step("c", "a", when="failed"), step("d", "rows"),
     )  # fmt: skip
     store.create(StoredFlow(steps, "hash", "low", 60_000, parent="big:1.part"))
-    store.put_items("some", 0, [b"one", b"two"])
+    store.put_items("some", "low", 0, [b"one", b"two"])
     store.apply("qlow", [FlowChange("begin")])
     store.reserve("rows", 0, 250)
     changes = [FlowChange("done", "rows", one, b"r") for one in range(200)]

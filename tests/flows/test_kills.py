@@ -156,7 +156,7 @@ class World:
             )
             for one in steps:
                 if one.source == "items":
-                    store.put_items(one.name, 0, [call_of(f"{n}") for n in range(3)])
+                    store.put_items(one.name, one.queue, 0, [call_of(f"{n}") for n in range(3)])
         announce(self.client, "low", "begin", F)
 
     def say(self, word: Any, detail: str) -> None:

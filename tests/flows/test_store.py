@@ -110,7 +110,7 @@ def test_a_flow_that_is_gone_stays_gone(diamond: Told, redis: Any):
     assert diamond.store.reserve("a", 0, 1).outcome == "closed"
     assert diamond.store.seal("a", 0) == "closed"
     assert diamond.store.retried("a", [0]) == 0
-    assert diamond.store.put_items("a", 0, [b"x"]) == "closed"
+    assert diamond.store.put_items("a", "low", 0, [b"x"]) == "closed"
     assert diamond.store.add_steps([step("x")]) == "closed"
     assert diamond.store.facts() is None
     assert redis.keys() == []
@@ -460,14 +460,14 @@ def test_results_are_kept_with_the_end_and_a_flow_of_too_many_fails(client: Any)
 
 def test_stored_members_are_given_back_until_they_were_sent(client: Any, redis: Any):
     flow = Told(client, step("a"), step("rows", "a", kind="map", source="items"))
-    assert flow.store.put_items("rows", 0, [b"one", b"", b"three"]) == "ok"
-    assert flow.store.put_items("rows", 0, [b"other"]) == "ok"
-    assert flow.store.put_items("rows", 1, [b"x" * 8_388_608]) == "full"
+    assert flow.store.put_items("rows", "low", 0, [b"one", b"", b"three"]) == "ok"
+    assert flow.store.put_items("rows", "low", 0, [b"other"]) == "ok"
+    assert flow.store.put_items("rows", "low", 1, [b"x" * 8_388_608]) == "full"
     flow.begin()
     flow.send()
     flow.tell("done", "a")
-    assert flow.store.items("rows", 0) == [b"one", b"", b"three"]
-    assert flow.store.items("rows", 1) == []
+    assert flow.store.items("rows", "low", 0) == [b"one", b"", b"three"]
+    assert flow.store.items("rows", "low", 1) == []
     flow.store.reserve("rows", 0, 3)
     flow.store.seal("rows", 1)
     assert flow.send() == ["map rows"]

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from jobq.client.connection import Client
+from jobq import Flow, job
+from jobq.client.connection import Client, connect
 from jobq.errors import ConfigError, ScriptError
+from jobq.flows import rights
 from jobq.flows.draining import Drainer
 from jobq.flows.run import FlowRun
 from jobq.flows.store import FlowStore
-from jobq.flows.types import StoredStep
+from jobq.flows.types import StoredFlow, StoredStep
+from jobq.jobs.registry import Registry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.flows.flowing import Flowing, call_of, names, step
@@ -21,6 +24,11 @@ from tests.security.logins import logins
 
 pytestmark = pytest.mark.one_server
 F = "import:7"
+
+
+@job(registry=Registry())
+def nothing() -> None:
+    """Do nothing."""
 
 
 @pytest.fixture
@@ -102,7 +110,7 @@ def test_worker_takes_flows_to_their_end_with_its_rights_at_each_durability(
     part = StoredStep("part", "flow", "", step("", "gate").after, "part:1")
     rows = step("rows", "a", kind="map", source="items")
     store = flowing.start(F, step("a", queue="high"), rows, gate, part, step("b", "part"))
-    assert store.put_items("rows", 0, [call_of("0"), call_of("1")]) == "ok"
+    assert store.put_items("rows", "low", 0, [call_of("0"), call_of("1")]) == "ok"
     dead = {f"~{F}.rows.1": "dead", "~part:1.x.0": "dead"}
     assert names(flowing.work(dead)) == ["a", "rows", "rows.1"]
     flowing.say("retry", F)
@@ -137,3 +145,137 @@ def test_worker_without_the_rights_for_disk_keeps_the_entries_and_names_them(
     assert flowing.left() == [("low", 1)]
     flowing.client.command("DEL", "jobq:{low}:flow-claim")
     assert names(flowing.work()) == ["b", "c"]
+
+
+# A tenant of one queue, and the queues of others.
+
+ROLES = ("producer", "worker")
+
+
+def forged(tenant: Client, kind: str) -> FlowStore:
+    """What a tenant of queue shop stores by itself: a flow whose second step is in queue bank.
+
+    It copies proofs from where it may read them, and makes its own with the secret of its own queue.
+    """
+    flow = f"forged:{kind}"
+    bank = {
+        "step": step("b", "a", queue="bank"),
+        "map": step("b", "a", kind="map", source="=a", queue="bank"),
+        "items": step("b", "a", kind="map", source="items", queue="bank"),
+        "timer": step("b", "a", kind="timer", queue="bank"),
+    }[kind]
+    own = rights.proven(tenant, flow, [step("a", queue="shop"), bank._replace(queue="shop")])
+    store = FlowStore(tenant, flow)
+    steps = (own[0], own[1]._replace(queue="bank"))
+    record = StoredFlow(steps, "hash", "shop", 60_000)
+    assert tenant.ask(store.create_call(record)) == "created"
+    if kind == "items":
+        assert store.put_items("b", "shop", 0, [call_of("x")]) == "ok"
+    Queue("shop", tenant).announce("begin", flow)
+    return store
+
+
+@pytest.mark.parametrize("kind", ["step", "map", "items", "timer"])
+@pytest.mark.parametrize("role", ROLES)
+def test_tenant_of_one_queue_runs_nothing_in_another_by_a_flow(
+    role: str, kind: str, client: Client, login: Any
+):
+    tenant: Client = login(role, "--queues", "shop")
+    with pytest.raises(ScriptError, match="permission"):
+        Queue("bank", tenant).enqueue(call_of("x"))
+    forged(tenant, kind)
+    wide = Flowing(client, "shop", "bank")
+    assert names(wide.work({f"~forged:{kind}.a.0": b'{"ok":[1,2]}'})) == ["a"]
+    facts = wide.facts(f"forged:{kind}")
+    assert facts.state == "failed"
+    [why] = FlowStore(client, f"forged:{kind}").failures().values()
+    assert why.startswith("step b must not run in queue bank")
+    assert Queue("bank", client).admin.counts().ready == 0
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("field", ["call", "options", "kind", "items", "copied"])
+def test_tenant_of_one_queue_changes_no_step_of_a_flow_of_others(
+    field: str, role: str, client: Client, login: Any
+):
+    """The keys of flows belong to no queue, so it may write to them."""
+    tenant, store = login(role, "--queues", "shop"), FlowStore(client, F)
+    wide = Flowing(client, "low", "bank")
+    pays = step("pays", "a", queue="bank", options=b'{"delay":0}')
+    rows = step("rows", "a", queue="bank", kind="map", source="items")
+    wide.start(F, step("a"), pays, rows)
+    store.put_items("rows", "bank", 0, [call_of("0"), call_of("1")])
+    steps = f"{store.prefix}steps"
+    row = client.command("HGET", steps, "pays")
+    if field == "call":
+        tenant.command("HSET", f"{store.prefix}calls", "pays", call_of("steals"))
+    elif field == "options":
+        tenant.command("HSET", steps, "pays", row.replace(b'"delay":0', b'"delay":9'))
+    elif field == "kind":
+        tenant.command("HSET", steps, "pays", row.replace(b"step", b"timer"))
+    elif field == "copied":
+        tenant.command("HSET", steps, "pays", row.replace(b"pays", b"a"), "other", row)
+        tenant.command(
+            "HSET",
+            f"{store.prefix}calls",
+            "pays",
+            client.command("HGET", f"{store.prefix}calls", "a"),
+        )
+    else:
+        items = client.command("HGET", f"{store.prefix}items", "rows:0")
+        tenant.command("HSET", f"{store.prefix}items", "rows:0", items.replace(b"job.1", b"job.9"))
+    ran = names(wide.work())
+    if field == "items":
+        assert ran == ["a", "pays"]
+    else:
+        assert sorted(ran) == ["a", "rows", "rows.1"]
+    assert wide.facts(F).state == "failed"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_start_across_queues_needs_rights_at_each_and_says_which_lacks_them(
+    role: str, client: Client, login: Any
+):
+    tenant: Client = login(role, "--queues", "shop")
+    flow = Flow("import", "9", client=tenant, queue="shop")
+    flow.step(nothing.options(queue="bank"), after=flow.step(nothing.options(queue="shop")))
+    with pytest.raises(ScriptError, match="may not write to queue bank"):
+        flow.start()
+    assert FlowStore(client, "import:9").facts() is None
+    both: Client = login(role, "--queues", "shop,bank")
+    flow = Flow("import", "9", client=both, queue="shop")
+    flow.step(nothing.options(queue="bank"), after=flow.step(nothing.options(queue="shop")))
+    flow.start()
+    wide = Flowing(client, "shop", "bank")
+    assert names(wide.work()) == ["nothing", "nothing-2"]
+    assert wide.facts("import:9").state == "done"
+
+
+def test_steps_for_queues_that_a_worker_may_not_write_to_wait_and_hold_up_no_other_flow(
+    client: Client, login: Any
+):
+    Flowing(client).start("wide:1", step("a"), step("b", "a", queue="bank"))
+    Flowing(client).start("low:1", step("a"), step("b", "a"))
+    tenant: Client = login("worker", "--queues", "low")
+    confined = Flowing(tenant, "low")
+    confined.drainer.drain("low", 99)
+    for _ in range(2):
+        queue = confined.queues["low"]
+        queue.finish([Ending(mid=one.mid, token=one.token) for one in queue.dequeue(9).messages])
+        confined.drainer.drain("low", 99)
+    assert confined.facts("low:1").state == "done"
+    assert confined.facts("wide:1").state == "running"
+    wide = Flowing(client, "low", "bank")
+    wide.drainer.look("wide:1")
+    assert names(wide.work()) == ["b"]
+
+
+def test_secret_that_the_server_lost_is_made_again_and_proves_new_flows(client: Client):
+    Flowing(client).start("old:1", step("a"))
+    client.command("DEL", "jobq:flow-secret:{low}")
+    other = connect(settings=client.settings)
+    Flowing(other).start("new:1", step("a"))
+    flowing = Flowing(client)
+    assert flowing.work() == ["~new:1.a.0"]
+    assert flowing.facts("old:1").state == "failed"
+    other.close()

@@ -1,0 +1,140 @@
+"""Proof that the author of a flow might write to the queues of its steps.
+
+A drainer with wide rights sends the steps of flows, whose keys belong to no queue: all users of flows may write
+them. So each stored step, and each chunk of stored items, carries a proof, made with a secret of the queue where it
+will run. The server gives that secret only to users who may write to the queue. The drainer makes the proof again
+before it sends, and a step without it has failed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
+
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import is_denied
+from jobq.client.pipelining import Read, read_together
+from jobq.errors import ConfigError, JobqError, ScriptError
+from jobq.flows.types import StoredStep, TodoItem
+from jobq.queue import keys
+
+#: Secrets by queue, of each client. One that the server has lost is read again where a proof doesn't fit.
+_known: WeakKeyDictionary[Client, dict[str, bytes]] = WeakKeyDictionary()
+_PROVEN = re.compile(rb'(\{.*),?"proof":"([0-9a-f]{64})"\}', re.DOTALL)
+_NO_OPTIONS = b"{}"
+
+
+def refresh(client: Client, queues: Iterable[str]) -> None:
+    """Read the secrets of these queues, and make those that are missing. ScriptError if the user may not."""
+    _read(client, list(dict.fromkeys(queues)), may_make=True)
+
+
+def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[StoredStep]:
+    """The steps with their proofs in their options."""
+    known = _secrets(client, {one.queue for one in steps if one.queue})
+    return [
+        _with_proof(one, known[one.queue], flow) if one.queue in known else one for one in steps
+    ]
+
+
+def proof_of_items(
+    client: Client, flow: str, step: str, queue: str, chunk: int, contents: Sequence[bytes]
+) -> bytes:
+    """The proof of stored items, which precedes them."""
+    secret = _secrets(client, [queue])[queue]
+    return _made(secret, "items", flow, step, str(chunk), *contents)
+
+
+def check_step(client: Client, flow: str, item: TodoItem) -> None:
+    """Raise ConfigError unless the author of this step might write to its queue."""
+    match = _PROVEN.fullmatch(item.options)
+    start, given = (match[1].removesuffix(b","), match[2]) if match else (b"", b"")
+    parts = _parts(flow, item.step, item.kind, item.queue, item.source, start + b"}", item.call)
+    _check(client, item.queue, given, parts, f"step {item.step}")
+
+
+def check_items(
+    client: Client, flow: str, step: str, queue: str, chunk: int, stored: Sequence[bytes]
+) -> Sequence[bytes]:
+    """The items of a stored chunk, without their proof. ConfigError if that is wrong."""
+    if not stored:
+        return stored
+    given, *contents = stored
+    parts: list[str | bytes] = ["items", flow, step, str(chunk), *contents]
+    _check(client, queue, given, parts, f"items of map {step}")
+    return contents
+
+
+def _check(
+    client: Client, queue: str, given: bytes, parts: Sequence[str | bytes], what: str
+) -> None:
+    for _ in range(2):
+        secret = _known.get(client, {}).get(queue)
+        if secret and hmac.compare_digest(_made(secret, *parts), given):
+            return
+        _read(client, [queue], may_make=False)
+    raise ConfigError(
+        f"{what} must not run in queue {queue}: nothing proves that its author may write to that queue"
+    )
+
+
+def _with_proof(step: StoredStep, secret: bytes, flow: str) -> StoredStep:
+    options = step.options
+    if not (options.startswith(b"{") and options.endswith(b"}")):
+        return step
+    proof = _made(
+        secret, *_parts(flow, step.name, step.kind, step.queue, step.source, options, step.call)
+    )
+    comma = b"" if options == _NO_OPTIONS else b","
+    return step._replace(options=b'%b%b"proof":"%b"}' % (options[:-1], comma, proof))
+
+
+def _parts(
+    flow: str, name: str, kind: str, queue: str, source: str, options: bytes, call: bytes
+) -> tuple[str | bytes, ...]:
+    return "step", flow, name, kind, queue, source, options, call
+
+
+def _made(secret: bytes, *parts: str | bytes) -> bytes:
+    raw = [one.encode() if isinstance(one, str) else one for one in parts]
+    text = b"".join(len(one).to_bytes(8, "big") + one for one in raw)
+    return hmac.digest(secret, text, "sha256").hex().encode()
+
+
+def _secrets(client: Client, queues: Iterable[str]) -> dict[str, bytes]:
+    known = _known.setdefault(client, {})
+    if missing := [one for one in queues if one not in known]:
+        _read(client, missing, may_make=True)
+    return known
+
+
+def _read(client: Client, queues: Sequence[str], *, may_make: bool) -> None:
+    known = _known.setdefault(client, {})
+    where = [keys.flow_secret(client.namespace, one) for one in queues]
+    for queue, key, found in zip(
+        queues,
+        where,
+        read_together(client, [Read(one, ("GET", one)) for one in where]),
+        strict=True,
+    ):
+        secret = found
+        try:
+            if isinstance(found, JobqError):
+                raise found
+            if secret is None and may_make:
+                client.command("SET", key, secrets.token_bytes(32), "NX")
+                secret = client.command("GET", key)
+        except ScriptError as error:
+            if not is_denied(error):
+                raise
+            raise ScriptError(
+                f"this user may not write to queue {queue}, so no step of its flows may run there; "
+                f"see jobq acl --queues: {error}"
+            ) from error
+        if isinstance(secret, bytes):
+            known[queue] = secret
+        else:
+            known.pop(queue, None)
