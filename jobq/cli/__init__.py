@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -16,9 +17,20 @@ __all__ = ["main"]
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code (see jobq.cli.exits)."""
     words = sys.argv[1:] if args is None else args
+    if os.getpid() == 1:
+        _end_at_term()
     if "worker" in words[:1] and threading.current_thread() is threading.main_thread():
         # Until a worker handles it, TTIN would stop the process as if it read from a terminal it may not read.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
     from jobq.cli.app import run
 
     return run(args)
+
+
+def _end_at_term() -> None:
+    """End by TERM and HUP until a command handles them. The kernel keeps signals without a handler from process 1.
+
+    Process 1 is the first of a container, so a TERM during slow imports would be lost.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: os._exit(128 + number))

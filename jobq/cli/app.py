@@ -173,6 +173,9 @@ def _ended(args: Sequence[str] | None) -> int:
         return exits.INTERRUPTED
     except BrokenPipeError:
         return exits.PIPE_CLOSED
+    except UnicodeEncodeError as error:
+        _complain(f"jobq: {error.object!r} isn't UTF-8 text")
+        return exits.USAGE
     except Exception:
         _complain(traceback.format_exc())
         return exits.FAILED
@@ -184,9 +187,21 @@ def _invoked(args: Sequence[str] | None) -> object:
         # Its module says how bash splits words.
         app.get_command(click.Context(app), "completion")
         return app.main(args, prog_name="jobq", standalone_mode=False)
-    words = sys.argv[1:] if args is None else list(args)
+    words = [_as_utf8(word) for word in sys.argv[1:]] if args is None else list(args)
     with app.make_context("jobq", words) as ctx:
         return app.invoke(ctx)
+
+
+def _as_utf8(word: str) -> str:
+    """A word that the locale can't decode, such as C: names are UTF-8. Paths of files stay as they are."""
+    if word.isascii() or os.path.lexists(word):
+        return word
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        with suppress(UnicodeDecodeError):
+            return os.fsencode(word).decode()
+    return word
 
 
 def _complain(text: str) -> None:

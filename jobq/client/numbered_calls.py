@@ -76,6 +76,11 @@ LOST = (refused.ConnectionError, refused.TimeoutError, OSError)
 _LASTING = (refused.AuthenticationError, refused.AuthorizationError)
 #: Codes of a server that refuses writes for now: its disk is full, or it misses its replicas.
 _FULL_FOR_NOW = frozenset(("MISCONF", "NOREPLICAS"))
+#: Commands that a user without rights to scripts lacks.
+_OF_SCRIPTS = re.compile(r"'(script|eval|evalsha)(\|load)?'")
+WITHOUT_SCRIPTS = (
+    "where SCRIPT and EVALSHA are forbidden, run jobq functions load and set JOBQ_FUNCTIONS=1"
+)
 #: What a server adds to a script's own error.
 _PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 
@@ -255,7 +260,10 @@ class CallState:
             self._loads += 1
             if self._loads % (LOADS + 1):
                 return Following(load=True)
-            error = refused.ConnectionError("the server's scripts are flushed again and again")
+            error = refused.ConnectionError(
+                "the server's scripts are flushed again and again, or this user may not load them: "
+                + WITHOUT_SCRIPTS
+            )
         full_for_now = is_full_for_now(error)
         # Full after a try whose reply was lost says nothing about that try: ask until it is known.
         if not full_for_now and not (self._unknown and isinstance(error, refused.OutOfMemoryError)):
@@ -368,6 +376,8 @@ def refusal(error: Exception, command: Command, script: Script | None) -> Except
     named = f"script {script.name}" if script else " ".join(map(str, words))
     text = _PLACE_IN_SCRIPT.sub("", str(error))
     remedy = "; run jobq functions load" * is_missing_function(error)
+    if is_denied(error) and _OF_SCRIPTS.search(str(error)):
+        remedy = f"; {WITHOUT_SCRIPTS}"
     return ScriptError(f"the server refused {named}: {text}{remedy}")
 
 

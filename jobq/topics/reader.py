@@ -61,6 +61,8 @@ class Reader(BlockingFacade):
         self._lease_ms = checked_lease(lease) if commit != "read" else 0
         self._caller, self._pid = Caller(), os.getpid()
         self._held: TopicBatch | None = None
+        #: Whether the last poll gave no message.
+        self._came_empty = False
         #: With commit='read': settled, and not returned by a poll yet.
         self._unseen: list[TopicMessage] = []
         #: In a `for`: the message being worked on, and the one done before it.
@@ -101,6 +103,7 @@ class Reader(BlockingFacade):
     def commit(self, done: TopicBatch | TopicMessage | None = None) -> Steps[int]:
         """Settle a batch, by default the one polled last; return the index up to which the group is done.
 
+        After an empty poll there is nothing to settle, and the index is returned all the same.
         With a message of the batch polled last: up to that one, and the rest stays held. Raises LeaseLostError when
         another reader has them now, or the group was moved: they come again, or another reader handled them.
         """
@@ -110,6 +113,8 @@ class Reader(BlockingFacade):
             through = done.index
         elif done is not None:
             batch = done
+        if (batch is None and self._came_empty) or (batch is not None and not batch.messages):
+            return int((yield from TopicGroup.lag.steps(self.group)).settled)
         if batch is None or not batch.token:
             raise ConfigError("nothing is held; commit what a poll of commit='manual' gave, once")
         if through is not None and not batch.first <= through <= batch.last:
@@ -290,6 +295,7 @@ class Reader(BlockingFacade):
             raise self._out(wait_ms, first, last)
         held = token if entries and self._lease_ms else ""
         messages = list(map(decoded, entries))
+        self._came_empty = not messages
         batch = TopicBatch(messages, first, last, held, deliveries, lease_at, skipped)
         if held:
             self._held = batch

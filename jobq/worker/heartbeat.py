@@ -51,6 +51,24 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
         )
 
 
+def warn_of_eviction(client: Client) -> None:
+    """Log a warning if the server deletes keys once its memory is full."""
+    try:
+        text = client.command("INFO", "memory").decode()
+    except JobqError as error:
+        logger.debug("whether the server evicts keys is unknown: %s", error)
+        return
+    facts = dict(line.partition(":")[::2] for line in text.split())
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        now = "" if facts.get("maxmemory") != "0" else " once maxmemory is set"
+        logger.warning(
+            "the server deletes keys when its memory is full (maxmemory-policy %s), so jobs or results can be lost%s: "
+            "CONFIG SET maxmemory-policy noeviction",
+            policy, now,
+        )  # fmt: skip
+
+
 def named(names: Sequence[str]) -> str:
     """Return names for a log line; of many, the first ones and a count."""
     return listed(names, MOST_NAMES)

@@ -27,7 +27,7 @@ from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.child import Hooks, PoolPlan, described
 from jobq.worker.feeder import Source
-from jobq.worker.heartbeat import declared, warn_of_unserved
+from jobq.worker.heartbeat import declared, warn_of_eviction, warn_of_unserved
 from jobq.worker.inherited import OpenConnections
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
@@ -66,6 +66,7 @@ def run_worker(
         settings = replace(settings, queues=tuple((name, 1) for name in declared(registry)))
     client.command("PING")
     warn_of_unserved(client, registry, settings)
+    warn_of_eviction(client)
     if client.settings.functions:
         check_library(client)
     _note_on_dead(client, registry, settings)
@@ -160,8 +161,9 @@ def _signals() -> Iterator[int]:
     woken, filled = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(filled, False)
-    before = {number: signal.signal(number, lambda *_: None) for number in HANDLED}
+    # First: a signal between the two would otherwise be lost.
     wakeup = signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda *_: None) for number in HANDLED}
     try:
         yield woken
     finally:

@@ -298,3 +298,15 @@ def test_write_refused_after_a_lost_reply_is_unknown(missing, make):
     missing.config_set("min-replicas-to-write", 1)
     with pytest.raises(UnavailableError, match="unknown"):
         queue.enqueue(b"v", mid="m")
+
+
+@pytest.mark.parametrize("forbidden", ["-script", "-evalsha"])
+def test_user_who_may_not_call_scripts_is_told_of_functions(make, server, redis, forbidden):
+    redis.execute_command("ACL", "SETUSER", "shy", "on", ">p", "~*", "&*", "+@all", forbidden)
+    redis.script_flush()
+    try:
+        client = make(url=server.url.replace("unix://", "unix://shy:p@"))
+        with pytest.raises(ScriptError, match="JOBQ_FUNCTIONS=1"):
+            Queue("low", client).enqueue(b"v")
+    finally:
+        redis.execute_command("ACL", "DELUSER", "shy")

@@ -148,6 +148,20 @@ def test_reading_commit_settles_at_once(ten, at, contents):
         reader.commit()
 
 
+def test_commit_after_an_empty_poll_settles_nothing_and_is_no_error(topic):
+    reader = topic.reader("g")
+    topic.append(b"v")
+    reader.poll()
+    assert reader.commit() == 1
+    empty = reader.poll()
+    assert empty.messages == []
+    assert reader.commit() == 1
+    assert reader.commit(empty) == 1
+    topic.append(b"w")
+    reader.poll()
+    assert reader.commit() == 2
+
+
 def test_repeated_poll_is_given_the_same_messages_and_no_others(ten, at, facts):
     reader = ten.reader("g", commit="auto")
     for _ in range(2):
