@@ -45,7 +45,7 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_finished(value: Any, job: str) -> None:
-    """Raise Dead if a job returned work that begins only when somebody awaits it or iterates over it."""
+    """Raise Dead if a job returned work that begins only when a caller awaits it or iterates over it."""
     if type(value) in PLAIN:
         return
     if isinstance(value, Awaitable):

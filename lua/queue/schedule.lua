@@ -31,8 +31,8 @@ if #definition > 65536 then refuse('definition', '64 KiB at most') end
 read_clock(now)
 --@include _schedules
 local MOST = 1000
--- While a release is rolled out, old and new workers declare their times by turns, just after each tick. A tick is
--- asked for so long after its time, whoever declared last.
+-- While a release is rolled out, old and new workers replace each other's times just after each tick. For this long
+-- after its time a tick still counts as one of the new times.
 local DECLARED_MS = 2000
 local known, found = schedule_state(name), redis.call('HGET', schedules, name)
 probe('LLEN', tick_log)
