@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from jobq.client.connection import Client
+from jobq.durations import counted
 from jobq.errors import JobqError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import WHERE, Engine
@@ -21,7 +22,7 @@ from jobq.pipeline.lake import erase
 from jobq.pipeline.lake.commit import state_of, states
 from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.store import LakeStore, lake_errors
 from jobq.pipeline.lake.tables import (
     AUDIT,
     DEAD,
@@ -159,11 +160,35 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
             yield LakeFinding(
                 "ok", name, f"{len(files):,} files with {rows:,} rows, read {where}{engine.rule}"
             )
+        yield from _unknown_files(store, delta, name)
         if name in KEYS:
             unread = {path for path, _ in wrong}
             yield from _unique(engine, store, table, [f for f in files if f.path not in unread])
             yield from _commits(delta, table, rows)
     yield from _erasures(lake, engine)
+
+
+#: So many unknown files are named.
+_NAMED = 5
+
+
+def _unknown_files(store: LakeStore, delta: DeltaTable, name: str) -> Iterator[LakeFinding]:
+    with lake_errors(store):
+        unneeded, replaced = (
+            set(
+                delta.vacuum(
+                    retention_hours=0, dry_run=True, full=full, enforce_retention_duration=False
+                )
+            )
+            for full in (True, False)
+        )
+    paths = sorted(unneeded - replaced)
+    if paths:
+        named = ", ".join(paths[:_NAMED]) + (" and others" if len(paths) > _NAMED else "")
+        yield LakeFinding(
+            "note", name, f"{counted(len(paths), 'file')} in no commit: {named}. A write that is running or was "
+            "interrupted leaves such files, and 'jobq lake vacuum' deletes them; or the commit that names them is lost",
+        )  # fmt: skip
 
 
 def _erasures(lake: Lake, engine: Engine) -> Iterator[LakeFinding]:

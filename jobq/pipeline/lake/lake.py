@@ -70,14 +70,19 @@ class Lake:
     def table(self, name: str) -> DeltaTable | None:
         """Return the table as it is now; None before its first write."""
         from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from deltalake.exceptions import DeltaError, TableNotFoundError
 
         store = self.below(name)
         with lake_errors(store):
             try:
-                return DeltaTable(store.uri, storage_options=dict(store.options) or None)
+                found = DeltaTable(store.uri, storage_options=dict(store.options) or None)
             except TableNotFoundError:
                 return None
+            except DeltaError:
+                check_newest_commit(store)
+                raise
+            check_newest_commit(store, found.version())
+            return found
 
     def made(self, name: str) -> DeltaTable:
         """Return the table; create it if needed, and add columns that an earlier jobq didn't know."""
@@ -198,6 +203,36 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
             "give a folder without"
         )
     return LakeStore(folder, dict(options or {}))
+
+
+def check_newest_commit(store: LakeStore, version: int | None = None) -> None:
+    """Raise LakeError if the newest file of a table's log is damaged; deltalake takes an empty one for a commit.
+
+    version: of the newest commit; None if the log can't be read.
+    """
+    from pyarrow.fs import FileSelector
+
+    files = store.files()
+    if version is None:
+        infos = files.get_file_info(FileSelector("_delta_log", allow_not_found=True))
+        path = max((one.path for one in infos if one.path.endswith(".json")), default="")
+    else:
+        path = f"_delta_log/{version:020d}.json"
+    try:
+        with files.open_input_stream(path) as stream:
+            content = bytes(stream.read())
+    except FileNotFoundError:
+        return  # a checkpoint has replaced it
+    try:
+        is_whole = bool(content) and all(map(json.loads, content.splitlines()))
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise LakeError(
+            f"the newest commit of the lake's table at {store.uri} is damaged: {path} "
+            f"{'is cut off or overwritten' if content else 'is empty'}. Restore that file from a backup; without one, "
+            "delete it, run 'jobq lake check', and 'jobq lake ingest' reads again what the streams still have"
+        )
 
 
 def importable() -> str | None:

@@ -600,9 +600,10 @@ def _kept_rows(
 
 
 class RollupTimer:
-    """Refresh the rollups during an ingest, at most every `every_s` seconds (0: never), if there are new events.
+    """Refresh the rollups during an ingest, at most every `every_s` seconds (0: never), if there are enough new events.
 
-    A refresh that fails is reported and tried again later. Events don't depend on it.
+    Few events are no reason to start Spark: nothing needs the rollups before events expire, and `expire` and `compact`
+    refresh them, too. A refresh that fails is reported and tried again later. Events don't depend on it.
     """
 
     def __init__(self, lake: Lake, every_s: float, told: Callable[[str], None]) -> None:
@@ -615,7 +616,7 @@ class RollupTimer:
             return
 
         self._next = refreshed_at(self._lake) + self._every_s
-        if time.time() < self._next or not stale(self._lake):
+        if time.time() < self._next or engine.chosen(sum(stale(self._lake).values())) == "local":
             return
         self._next = time.time() + self._every_s
         try:

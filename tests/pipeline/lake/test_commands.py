@@ -200,6 +200,19 @@ def test_damage_of_one_queue_or_topic_costs_a_line_and_the_others_are_ingested(
     assert (code == 0, '"queue": "good"' in out) == (damage != "events", True)
 
 
+def test_small_lake_is_ingested_without_a_jvm(lake, ingest, write):
+    def session() -> None:
+        raise AssertionError("Spark was started")
+
+    write("low", 5)
+    ingest.events()
+    for engine in (Engine("auto", session=session, spark_rows=6), Engine("local", session=session)):
+        RollupTimer(lake, 1e-6, pytest.fail).refresh(engine, lambda: False)
+    told: list[str] = []
+    RollupTimer(lake, 1e-6, told.append).refresh(Engine("spark", session=session), lambda: False)
+    assert told[0].endswith("Spark was started")
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "error", [RuntimeError("no room\n\tat java"), ConnectionRefusedError("gone")]
@@ -215,7 +228,7 @@ def test_rollup_that_fails_is_told_and_tried_again_by_a_staying_ingest(lake, ing
     write("low", 5)
     told: list[str] = []
     due = RollupTimer(lake, 1e-6, told.append)
-    ingest.engine = Engine("local", session=session)
+    ingest.engine = Engine("auto", session=session, spark_rows=5)
     ending = StopRequest()
     found_rounds = rounds(
         ingest, 0.001, lambda batch: None, ending, lambda found: due.refresh(ingest.engine, ending)

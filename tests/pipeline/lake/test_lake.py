@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import ConfigError, LakeError
+from jobq.pipeline.engine import Engine
+from jobq.pipeline.lake import inspection, upkeep
 from jobq.pipeline.lake.lake import LOCK_FILE, Lake, locked
 from jobq.pipeline.lake.tables import ROLLUP, TABLES
+from tests.pipeline.lake.conftest import rows
 
 ROOT = Path(__file__).parents[3]
 
@@ -136,3 +139,42 @@ def test_full_disk_is_told_from_other_errors_of_arrow_and_deltalake(tmp_path):
     command = [sys.executable, "-c", FULL, str(tmp_path)]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert told.split() == ["True", "False"] * 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [("cut", "is cut off or overwritten"), ("zeros", "is cut off or overwritten"), ("empty", "is empty")],
+)  # fmt: skip
+def test_damaged_newest_commit_is_told_with_its_file_and_the_remedy(
+    lake, ingest, write, damage, said
+):
+    write("low", 3)
+    ingest.events()
+    newest = max(Path(lake.below("events").uri, "_delta_log").glob("*.json"))
+    whole = newest.read_bytes()
+    cut = {"cut": whole[: len(whole) // 2], "zeros": bytes(len(whole)), "empty": b""}[damage]
+    newest.write_bytes(cut)
+    for refused in (lambda: list(inspection.check(lake)), ingest.events):
+        with pytest.raises(LakeError) as raised:
+            refused()
+        words = str(raised.value)
+        assert (
+            words.startswith("the newest commit of the lake's table at ") and newest.name in words
+        )
+        assert said in words and "Restore that file from a backup" in words
+    # Without a backup: the streams still have the batch.
+    newest.unlink()
+    assert ingest.events().rows == 3
+    texts = [one.text for one in inspection.check(lake) if one.level == "note"]
+    assert (
+        "1 file in no commit: dt=" in texts[0] and "the commit that names them is lost" in texts[0]
+    )
+    assert sum(row["queue"] == "low" for row in rows(lake)) == 3
+
+
+def test_check_names_no_file_that_a_compaction_replaced(lake, ingest, write):
+    for first in (1, 4):
+        write("low", 3, first)
+        ingest.events()
+    assert upkeep.compact(lake, engine=Engine("local"))
+    assert {one.level for one in inspection.check(lake)} == {"ok"}
