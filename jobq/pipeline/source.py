@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jobq.errors import ConfigError
 from jobq.pipeline.options import unknown
-from jobq.pipeline.reading.request import CORRUPT, columns_of, requested, view_of
+from jobq.pipeline.reading.request import CORRUPT, check_options, columns_of, requested, view_of
 from jobq.pipeline.schema import VIEWS, Columns, struct
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def register(spark: SparkSession) -> None:
 def schema_of(options: Mapping[str, str]) -> StructType:
     """Return the schema that the options name. ConfigError for bad options."""
 
-    return struct(columns_of(options))
+    columns = columns_of(options)
+    check_options(options)
+    return struct(columns)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobq.client.connection import Client
 from jobq.config import ServerSettings
@@ -127,11 +127,33 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
     return SparkOptions(given, here[view])
 
 
+def check_options(given: Mapping[str, str]) -> None:
+    """Raise ConfigError for options that neither a read nor a stream of the view takes, and for their values.
+
+    Spark asks for the schema before it says which of both it is.
+    """
+    view = view_of(given)
+    streams, reads = (
+        {name.lower() for names in one.values() for name in names} for one in (STREAM, READ)
+    )
+    is_stream = any(name.lower() in streams - reads for name in given)
+    _values(given, view, stream=is_stream and view in STREAM)
+
+
 def requested(
     given: Mapping[str, str], columns: Columns | None = None, stream: bool = False
 ) -> ReadRequest:
     """Make the request from options. columns: those of the user's own schema, if there is one."""
     view = view_of(given, stream)
+    options, values = _values(given, view, stream)
+    return ReadRequest(
+        view=view, settings=_settings(options), columns=columns or columns_of(given), **values
+    )
+
+
+def _values(
+    given: Mapping[str, str], view: str, stream: bool
+) -> tuple[SparkOptions, dict[str, Any]]:
     options = _options(given, view, stream)
     since, until = options.moment("since"), options.moment("until")
     if since is not None and "startingOffsets" in options:
@@ -139,21 +161,20 @@ def requested(
     if until is not None and "endingOffsets" in options:
         raise ConfigError("options until and endingOffsets both say where to end; give one")
     names = options.names("topics" if view == "topic" else "queues")
-    return ReadRequest(
-        view=view,
-        settings=_settings(options),
-        columns=columns or columns_of(given),
-        names=() if names == ("*",) else names,
-        since_ms=None if since is None else round(since.timestamp() * 1000),
-        until_ms=None if until is None else round(until.timestamp() * 1000),
-        starting=options.text("startingOffsets", "earliest").strip(),
-        ending=options.text("endingOffsets", "latest").strip(),
-        partitions=options.number("partitions", 0),
-        strict=options.flag("failOnDataLoss", True),
-        mode=options.choice("mode", MODES, "FAILFAST"),
-        max_rows=options.number("maxRowsPerTrigger", 0, 1 if "maxRowsPerTrigger" in options else 0),
-        trims=options.flag("trimOnCommit", False),
-    )
+    return options, {
+        "names": () if names == ("*",) else names,
+        "since_ms": None if since is None else round(since.timestamp() * 1000),
+        "until_ms": None if until is None else round(until.timestamp() * 1000),
+        "starting": options.text("startingOffsets", "earliest").strip(),
+        "ending": options.text("endingOffsets", "latest").strip(),
+        "partitions": options.number("partitions", 0),
+        "strict": options.flag("failOnDataLoss", True),
+        "mode": options.choice("mode", MODES, "FAILFAST"),
+        "max_rows": options.number(
+            "maxRowsPerTrigger", 0, 1 if "maxRowsPerTrigger" in options else 0
+        ),
+        "trims": options.flag("trimOnCommit", False),
+    }
 
 
 def _settings(options: SparkOptions) -> ServerSettings:

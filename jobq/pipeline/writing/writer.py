@@ -17,13 +17,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from jobq.client.connection import connect
-from jobq.errors import BadRecordError, ConfigError, PipelineError
+from jobq.client.connection import Client, connect
+from jobq.errors import BadRecordError, ConfigError, JobqError, PipelineError
 from jobq.pipeline.engine import gc_off
+from jobq.pipeline.options import unknown
 from jobq.pipeline.writing.delivery import Delivery
 from jobq.pipeline.writing.rows import Rows
 from jobq.pipeline.writing.settings import WriteSettings, write_settings
 from jobq.queue.directory import register_queue
+from jobq.queue.presence import job_names, workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,9 +131,30 @@ def _connected(settings: WriteSettings) -> WriteSettings:
             client.command("TIME")
         else:
             register_queue(client, settings.queue)
+        _warn_of_unknown_job(client, settings)
         return replace(settings, server=replace(settings.server, url=client.url))
     finally:
         client.close()
+
+
+def _warn_of_unknown_job(client: Client, settings: WriteSettings) -> None:
+    """Log a warning if workers serve the queue and none of them knows the job. Workers may still start."""
+    try:
+        now_ms = client.clock_ms()
+        live = [
+            one for one in workers(client)
+            if one.is_live(now_ms) and (settings.queue_column or settings.queue in one.queues)
+        ]  # fmt: skip
+        known = job_names(client, {one.jobs for one in live})
+    except JobqError:
+        return  # a producer's rights may end at its queue
+    names = [known.get(one.jobs) for one in live]
+    if names and all(found is not None and settings.job not in found for found in names):
+        near = unknown("job", settings.job, {name for found in names if found for name in found})
+        _log.warning(
+            "no worker of queue %s knows the job %s, so its messages wait: %s; start one with the module that holds it",
+            (settings.queue_column and "*") or settings.queue, settings.job, near,
+        )  # fmt: skip
 
 
 def write_partition(

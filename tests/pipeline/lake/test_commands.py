@@ -228,10 +228,10 @@ def test_rollup_that_fails_is_told_and_tried_again_by_a_staying_ingest(lake, ing
     write("low", 5)
     told: list[str] = []
     due = RollupTimer(lake, 1e-6, told.append)
-    ingest.engine = Engine("auto", session=session, spark_rows=5)
+    spark = Engine("spark", session=session)
     ending = StopRequest()
     found_rounds = rounds(
-        ingest, 0.001, lambda batch: None, ending, lambda found: due.refresh(ingest.engine, ending)
+        ingest, 0.001, lambda batch: None, ending, lambda found: due.refresh(spark, ending)
     )
     for number in (1, 2, 3):
         next(found_rounds)

@@ -68,6 +68,25 @@ def test_stream_refuses_what_it_can_not_use(source, options, message):
         one.streamReader(one.schema())
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many' is out of range"),
+        ({"maxRowsPerTrigger": "0"}, "take a number from 1"),
+        ({"trimOnCommit": "perhaps"}, "take true or false"),
+        ({"since": "soon"}, "option since='soon' is not a time"),
+        ({"failOnDataLoss": "maybe"}, "take true or false"),
+        ({"since": "2026-11-21", "startingOffsets": "latest"}, "give one"),
+        ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),
+        ({"view": "queues", "since": "2026-11-21"}, "isn't for view 'queues' but for"),
+    ],
+)
+def test_schema_refuses_what_neither_a_read_nor_a_stream_can_use(source, options, message):
+    """Spark asks for it in load(); a stream's reader is made in start()."""
+    with pytest.raises(ConfigError, match=message):
+        source(**options).schema()
+
+
 @pytest.mark.parametrize("text", ['{"low": 5}', "{", '{"hihg": "1-0"}', "soon", '{"low": "x-y"}'])
 def test_offsets_that_can_not_be_read_are_refused(load, events, text):
     events("low", 1)

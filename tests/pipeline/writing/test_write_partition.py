@@ -12,6 +12,7 @@ from jobq.errors import BadRecordError, ConfigError, PipelineError, ServerFullEr
 from jobq.jobs.codec import decode
 from jobq.jobs.signing import seal_of
 from jobq.pipeline.writing import writer
+from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.client.deployments import Spread
@@ -28,6 +29,37 @@ def names(queue):
     while taken := queue.dequeue(500).messages:
         found += [decode(message.content).kwargs["name"] for message in taken]
     return found
+
+
+@pytest.mark.parametrize(
+    ("served", "known", "warns"),
+    [
+        (("low",), ("app.sent", "app.other"), True), (("low",), ("app.send",), False),
+        (("high",), ("app.other",), False), ((), (), False), (("low",), None, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("option", ["queue", "queueColumn"])
+def test_driver_warns_of_a_job_that_no_worker_of_the_queue_knows(
+    client, server, caplog, served, known, warns, option
+):
+    if served:
+        now = time.time_ns() // 1_000_000
+        facts = {
+            "queues": list(served),
+            "lease_ms": 15_000,
+            "seen_at": now,
+            "jobs": presence.digest_of(known or ()),
+        }
+        presence.put_worker(client, "w", facts)
+        if known is not None:
+            presence.put_jobs(client, known)
+    Write(server.url, SCHEMA, job="app.send", **{option: "low" if option == "queue" else "name"})
+    said = [one.getMessage() for one in caplog.records if "knows the job" in one.getMessage()]
+    # A queue of each row may be any that a worker serves.
+    expected = warns or (option == "queueColumn" and known == ("app.other",))
+    assert len(said) == expected
+    if warns:
+        assert "no worker of queue" in said[0] and "did you mean 'app.sent'" in said[0]
 
 
 def test_each_row_is_a_message_and_the_queue_is_listed(client, server, redis):
