@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractContextManager
-from contextvars import Token, copy_context
+from contextvars import copy_context
 from functools import partial
 from os import getpid
 from time import perf_counter_ns, thread_time_ns
@@ -229,7 +229,10 @@ class Executor:
 
         told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure.
         """
-        return copy_context().run(self._run, call, told_to_stop)
+        context = copy_context()
+        if self._copies_decimal:
+            context.run(self._own_decimal)
+        return context.run(self._run, call, told_to_stop)
 
     def _run(
         self,
@@ -254,7 +257,7 @@ class Executor:
         context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
         job, log = call.job, self.log
         layers = self._outer.layers + self._inner.layers
-        entered = self._enter(context)
+        entered = running.set(context)
         cpu, started = thread_time_ns(), perf_counter_ns()
         try:
             if log is not None:
@@ -310,7 +313,8 @@ class Executor:
         context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
         layers = self._outer.layers + self._inner.layers
         meter, log = Meter(), self.log
-        entered = self._enter(context)
+        self._own_decimal()
+        entered = running.set(context)
         started = perf_counter_ns()
         try:
             if log is not None:
@@ -341,10 +345,10 @@ class Executor:
         ending = self._done(call, result, started, meter.ns)
         return self._sealed(call, ending) if call.sealed else ending
 
-    def _enter(self, context: Context) -> Token[Context]:
+    def _own_decimal(self) -> None:
+        """Give this context a decimal context of its own, where jobs would share one."""
         if self._copies_decimal:
             decimal.setcontext(decimal.getcontext().copy())
-        return running.set(context)
 
     def _filled(self, call: Call) -> Call | Ending:
         """The call with results of steps among its arguments, or its ending if these can't be had."""
@@ -389,7 +393,8 @@ class Executor:
             raise
         if getpid() != self.home.pid:
             leave()
-        check_finished(value, call.job.name)
+        if value is not None:
+            check_finished(value, call.job.name)
         return value
 
     async def _alimited(self, call: Call, meter: Meter) -> Any:
