@@ -73,8 +73,8 @@ class Server(NamedTuple):
     process: subprocess.Popen[bytes]
 
 
-def binary(kind: str) -> str | None:
-    """The server's program, None where it isn't installed."""
+def binary(kind: str = "") -> str | None:
+    """The program of this kind of server, by default of the first that is installed; None where there is none."""
     return tools.server(kind)
 
 

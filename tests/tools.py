@@ -39,9 +39,9 @@ def program(name: str) -> Callable[[], str | None]:
 
 
 def server_of(kind: str) -> Program | None:
-    """The server program of this kind that jobq itself would start; None where there is none."""
+    """The first server program of this kind, or of any, that jobq itself would start; None where there is none."""
     try:
-        return next((found for found in usable() if found.kind.lower() == kind), None)
+        return next((found for found in usable() if kind in ("", found.kind.lower())), None)
     except EmbeddedError:
         return None
 

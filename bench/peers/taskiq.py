@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,7 @@ def _job(name: str, function: Callable[..., Any]) -> Any:
     def in_thread(arguments: list[Any]) -> None:
         function(*arguments)
 
-    made: Any = in_thread if BESIDE and not asyncio.iscoroutinefunction(function) else run
+    made: Any = in_thread if BESIDE and not inspect.iscoroutinefunction(function) else run
     made.__name__ = name
     return broker.task(task_name=name)(made)
 

@@ -23,7 +23,7 @@ def found(ended: Any, check: str) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
-    program = binary("valkey")
+    program = binary()
     assert program
     deployment = Spread(program, tmp_path_factory.mktemp("cluster"))
     yield deployment
@@ -95,7 +95,7 @@ def test_doctor_warns_when_one_lost_shard_stops_the_others(doctor: Any, spread: 
 
 
 def test_doctor_fails_and_judges_the_others_when_a_node_is_away(line: Any, tmp_path: Path) -> None:
-    program = binary("valkey")
+    program = binary()
     assert program
     deployment = Spread(program, tmp_path)
     try:
@@ -112,7 +112,7 @@ def test_doctor_fails_and_judges_the_others_when_a_node_is_away(line: Any, tmp_p
 
 
 def test_doctor_judges_the_replica_that_sentinels_may_promote(line: Any, tmp_path: Path) -> None:
-    program = binary("valkey")
+    program = binary()
     assert program
     watched = Watched(program, tmp_path)
     try:

@@ -256,7 +256,7 @@ def test_length_of_a_stream_that_is_no_number_is_told_and_set_again(
 
 @pytest.fixture
 def spread(tmp_path: Path) -> Iterator[Spread]:
-    program = binary("valkey")
+    program = binary()
     assert program
     deployment = Spread(program, tmp_path)
     for node in deployment.nodes:

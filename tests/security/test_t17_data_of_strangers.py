@@ -184,7 +184,7 @@ def test_noted_socket_is_not_spoken_to_when_others_could_listen_there(
     data.mkdir(mode=0o700)
     public = runtime / "public"
     public.mkdir(mode=0o700)
-    program = binary("valkey")
+    program = binary()
     assert program
     process = start(program, data, "--port", "0", "--unixsocket", f"{public}/s")
     try:

@@ -29,7 +29,7 @@ NAMES = ("low", "high", "mail")
 
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory):
-    program = binary("valkey")
+    program = binary()
     assert program is not None
     deployment = Spread(program, tmp_path_factory.mktemp("cluster"))
     yield deployment
@@ -121,7 +121,7 @@ def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
 
 def test_two_servers_and_a_cluster_share_a_lake(client, valkey_client, tmp_path):
     # The last one: its events stay in the streams.
-    program = binary("valkey")
+    program = binary()
     assert program is not None
     node = Node(program, tmp_path)
     lake = Lake.create(str(tmp_path / "lake"))

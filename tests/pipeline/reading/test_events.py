@@ -221,7 +221,7 @@ def test_queue_is_read_when_only_its_name_was_forgotten(load, events, valkey_red
 
 def test_read_ends_with_a_clear_error_when_the_server_goes_away(short_folder, monkeypatch):
     monkeypatch.setenv("JOBQ_PATIENCE", "0.1")
-    program = binary("valkey")
+    program = binary()
     assert program is not None
     folder = short_folder / "leaving"
     folder.mkdir()

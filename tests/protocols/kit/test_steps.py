@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import time
@@ -58,7 +59,7 @@ def test_facades_have_the_same_methods_under_the_same_documentation():
     asyncio.run(life())
     assert Counter().add_twice(2) == 4
     assert AsyncCounter.add_twice.__doc__ == Counter.add_twice.__doc__ == "Add a number twice."
-    assert asyncio.iscoroutinefunction(AsyncCounter.add)
+    assert inspect.iscoroutinefunction(AsyncCounter.add)
 
 
 def test_sleep_ends_when_a_file_is_readable_and_names_it():

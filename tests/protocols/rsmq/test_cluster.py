@@ -18,7 +18,7 @@ from tests.conftest import binary
 def spread(short_folder):
     folder = short_folder / "rsmq-cluster"
     folder.mkdir()
-    cluster = Spread(binary("valkey"), folder)
+    cluster = Spread(binary(), folder)
     yield cluster
     cluster.close()
 
