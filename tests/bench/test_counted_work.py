@@ -17,8 +17,6 @@ from jobq.client.connection import Client
 from jobq.queue.queue import Queue
 from jobq.queue.types import PER_CALL, Ending
 
-#: What is checked here is the same on each server.
-
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = 5_000
 #: 64 to a batch is 0.0156; the rest is how a batch grows from one, and the supervisor.

@@ -12,8 +12,6 @@ import pytest
 from tests.docs import pages
 from tests.docs.pages import ROOT, Shell
 
-#: What is checked here is the same on each server.
-
 GUIDE = (ROOT / "docs" / "migrating.md").read_text()
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from jobq.queue.queue import Queue
 
-#: What is checked here is the same on each server.
-
 
 class Mailbox(socketserver.ThreadingTCPServer):
     """As much SMTP as smtplib speaks. Each address may be refused a number of times, or for good."""

@@ -7,8 +7,6 @@ import pytest
 
 from tests.client.deployments import free_port
 
-#: What is checked here is the same on each server.
-
 
 @pytest.fixture
 def http():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-#: What is checked here is the same on each server.
-
 
 def test_hello_prints_what_the_worker_returned(run):
     asking = run("examples/hello/hello.py")

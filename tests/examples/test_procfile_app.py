@@ -10,8 +10,6 @@ import pytest
 
 from jobq.cli import main
 
-#: What is checked here is the same on each server.
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -15,8 +15,6 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-#: What is checked here is the same on each server.
-
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "stdlib_census"
 
 
