@@ -83,3 +83,11 @@ def test_guard_kills_what_has_the_mark_of_a_run():
     with subprocess.Popen(["sleep", "100"], env=env) as process:
         assert leftovers.end("another run") == 1
         assert process.wait() == -signal.SIGKILL
+
+
+def test_warm_process_is_started_again_when_it_was_killed():
+    command = [sys.executable, "-c", "import os; print(os.getppid())"]
+    for _ in range(2):
+        first = int(subprocess.check_output(command))
+        os.kill(first, signal.SIGKILL)
+    assert int(subprocess.check_output(command)) not in (first, os.getpid())

@@ -60,21 +60,30 @@ class Warm:
 
     def start(self, request: dict[str, Any], files: list[int]) -> tuple[int, int]:
         """Fork a process with these standard files; return its id and the pipe that reports its end."""
-        if self._socket is None:
-            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                self._process = _Popen(
-                    [sys.executable, "-m", "tests.warm", str(theirs.fileno())], cwd=ROOT,
-                    env={**os.environ, "PYTHONPATH": QUICK_START}, pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
-        reading, writing = os.pipe()
-        try:
-            message = json.dumps(request).encode("utf-8", "surrogateescape")
-            socket.send_fds(self._socket, [message], [writing, *files])
-        finally:
+        message = json.dumps(request).encode("utf-8", "surrogateescape")
+        while True:
+            requests = self._socket or self._begin()
+            reading, writing = os.pipe()
+            with suppress(BrokenPipeError):
+                socket.send_fds(requests, [message], [writing, *files])
             os.close(writing)
-        return int(_line(reading)), reading
+            if pid := _line(reading):
+                return int(pid), reading
+            # Somebody has killed the warm process.
+            os.close(reading)
+            requests.close()
+            self._process.wait()
+            self._socket = None
+
+    def _begin(self) -> socket.socket:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = _Popen(
+                [sys.executable, "-m", "tests.warm", str(theirs.fileno())], cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": QUICK_START}, pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        return self._socket
 
 
 warm = Warm()
@@ -153,24 +162,17 @@ def program(args: Any) -> list[str] | None:
     """Return the arguments for the warm process; None if the command needs a real process."""
     if isinstance(args, (str, bytes, os.PathLike)):
         return None
-    first, *words = [os.fsdecode(one) for one in args]
+    first, *words = map(os.fsdecode, args)
     if first == str(Path(sys.executable).parent / "jobq"):
         return [first, *words]
-    if first != sys.executable:
-        return None
-    safe = words[:1] == ["-P"]
-    rest = words[1:] if safe else words
-    if (
-        rest[:1] == ["-m"]
-        and rest[1:2]
-        and rest[1].partition(".")[0] in ("jobq", "tests", "examples")
-    ):
-        return words
-    return (
-        words
-        if (not safe and rest[1:] and rest[0] == "-c") or (rest[:1] and rest[0].endswith(".py"))
-        else None
-    )
+    match words if first == sys.executable else []:
+        case ["-P", "-m", module, *_] | ["-m", module, *_]:
+            return words if module.partition(".")[0] in ("jobq", "tests", "examples") else None
+        case ["-c", _, *_]:
+            return words
+        case [script, *_] if script.endswith(".py"):
+            return words
+    return None
 
 
 def alike(env: Mapping[Any, Any]) -> bool:
