@@ -30,6 +30,7 @@ pytest_configure = tools.pytest_configure
 pytest_make_collect_report = tools.pytest_make_collect_report
 pytest_collection_modifyitems = tools.pytest_collection_modifyitems
 pytest_runtest_setup = tools.pytest_runtest_setup
+pytest_unconfigure = tools.pytest_unconfigure
 
 # Whoever starts tests, what Python compiles is kept: they start it about two thousand times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -26,7 +26,9 @@ TOP = 40
 #: A test that costs more is marked `long`.
 LIMIT_S = 5.0
 #: Tests over the limit that `make test` runs, because no other test checks this promise of the README. At most ten.
-EXPENSIVE: dict[str, str] = {}
+EXPENSIVE = {
+    "tests/web/test_hostile.py::test_hostile_text_stays_text_on_every_page": "hostile text on every page",
+}
 
 
 #: Living processes whose CPU counts, such as the servers and the JVM that tests share.

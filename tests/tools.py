@@ -113,6 +113,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(tool): not run where gcc or libfaketime isn't there")
 
 
+def pytest_unconfigure() -> None:
+    warm.warm.close()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for reason in unmet(item):

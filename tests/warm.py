@@ -85,6 +85,13 @@ class Warm:
             )  # fmt: skip
         return self._socket
 
+    def close(self) -> None:
+        """End the warm process."""
+        if self._socket is not None:
+            self._socket.close()
+            self._process.wait()
+            self._socket = None
+
 
 warm = Warm()
 _Popen = subprocess.Popen

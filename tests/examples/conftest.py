@@ -24,7 +24,8 @@ def until() -> Callable[..., Any]:
         deadline = time.monotonic() + DEADLINE_S
         while not (found := holds()):
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            # Each look costs a request or a command.
+            time.sleep(0.05)
         return found
 
     return wait

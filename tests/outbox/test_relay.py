@@ -16,6 +16,7 @@ from jobq.outbox.relay import Relay, RelayOptions
 from jobq.outbox.tables import DatabaseAwayError, table_of
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
+from tests import tools
 from tests.lifecycle.conftest import until
 
 pytestmark = pytest.mark.one_server
@@ -249,6 +250,7 @@ def test_old_rows_of_the_inbox_are_deleted(database):
 
 
 def test_database_that_is_away_is_reported_without_its_password(tmp_path):
+    tools.library("psycopg")
     for dsn in ("postgresql://u:secret@127.0.0.1:1/x", "mysql://u:secret@127.0.0.1:1/x"):
         with pytest.raises(DatabaseAwayError, match="can't be used") as caught:
             table_of(dsn).batch(0, 1)

@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests import tools
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 #: Programs and modules that another package than that of their name brings.
@@ -117,6 +119,8 @@ def imported() -> dict[str, Path]:
 
 
 def test_make_test_all_installs_every_package_that_a_test_imports():
+    # The packages themselves say what they need.
+    tools.library("playwright")
     needed = required("all")
     needed |= {re.match(r"[\w-]+", one)[0] for one in PROJECT["project"]["dependencies"]}
     there, homes = brought(needed), metadata.packages_distributions()

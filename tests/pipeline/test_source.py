@@ -101,6 +101,7 @@ def test_stream_goes_on_where_it_stopped(spark, valkey_client, events, tmp_path)
     assert (rows.count(), rows.distinct().count()) == (110, 110)
 
 
+@pytest.mark.real_process
 def test_source_is_looked_up_without_jobq_being_loaded():
     """What breaks one such module breaks the look-up of all."""
     ask = (
