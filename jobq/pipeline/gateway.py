@@ -6,12 +6,14 @@ Its stdout goes to stderr: a command's stdout is for programs.
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Any
 
-from jobq.errors import PipelineError
+from jobq.errors import JobqError, PipelineError
 
 #: Lines that the JVM writes at every start of Spark, or at the first sketch, whatever the log settings.
 NOISE = (
@@ -110,3 +112,18 @@ def end_jvm(timeout_s: float = _END_S) -> None:
     process: Any = made.proc
     process.stdin.close()
     process.wait(timeout_s)
+
+
+@contextmanager
+def told_without_traceback() -> Iterator[None]:
+    """In a Python process of Spark: let it report an error of jobq as one sentence, without a traceback before it.
+
+    The process ends with the error, so no other code's traceback is hidden. As a decorator it works too.
+    """
+    try:
+        yield
+    except JobqError:
+        main = getattr(sys.modules["__main__"], "__spec__", None)
+        if main is not None and main.name.startswith("pyspark."):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jobq.errors import ConfigError
+from jobq.pipeline.gateway import told_without_traceback
 from jobq.pipeline.options import unknown
 from jobq.pipeline.reading.request import CORRUPT, check_options, columns_of, requested, view_of
 from jobq.pipeline.schema import VIEWS, Columns, struct
@@ -26,6 +27,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(JobqDataSource)
 
 
+@told_without_traceback()
 def schema_of(options: Mapping[str, str]) -> StructType:
     """Return the schema that the options name. ConfigError for bad options."""
 
@@ -34,6 +36,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     return struct(columns)
 
 
+@told_without_traceback()
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Make the batch reader."""
     from jobq.pipeline.reading.readers import JobqReader
@@ -41,6 +44,7 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     return JobqReader(requested(options, _columns(options, schema, stream=False)))
 
 
+@told_without_traceback()
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """Make the streaming reader."""
     from jobq.pipeline.reading.readers import JobqStreamReader

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from jobq.client.connection import Client
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import gc_off
+from jobq.pipeline.gateway import told_without_traceback
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail
 from jobq.pipeline.reading import live, ranges, streams
 from jobq.pipeline.reading.ranges import ReadRange
@@ -36,6 +37,7 @@ class JobqReader(DataSourceReader):
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
 
+    @told_without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
         """Plan what there is now. Every action on the DataFrame reads this and nothing newer."""
         with self.request.connected() as client:
@@ -53,7 +55,7 @@ def read(request: ReadRequest, partition: InputPartition) -> Iterator[pa.RecordB
     if partition.value is None:
         return
     make = _batches(request.view)
-    with gc_off(), request.connected() as client:
+    with told_without_traceback(), gc_off(), request.connected() as client:
         for one in partition.value:
             yield from make(request, one, client)
 

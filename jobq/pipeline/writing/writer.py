@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from jobq.client.connection import Client, connect
 from jobq.errors import BadRecordError, ConfigError, JobqError, PipelineError
 from jobq.pipeline.engine import gc_off
+from jobq.pipeline.gateway import told_without_traceback
 from jobq.pipeline.options import unknown
 from jobq.pipeline.writing.delivery import Delivery
 from jobq.pipeline.writing.rows import Rows
@@ -103,6 +104,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
         _log_failed()
 
 
+@told_without_traceback()
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JobqWriter:
     """Make the writer of `df.write`. ConfigError for what can't be written, before any task runs."""
     if overwrite:
@@ -112,6 +114,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     return JobqWriter(_connected(write_settings(options, schema)), schema)
 
 
+@told_without_traceback()
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> JobqStreamWriter:
@@ -157,6 +160,7 @@ def _warn_of_unknown_job(client: Client, settings: WriteSettings) -> None:
         )  # fmt: skip
 
 
+@told_without_traceback()
 def write_partition(
     settings: WriteSettings,
     schema: StructType,

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from jobq.jobs.codec import decode
 from jobq.pipeline import with_ids
@@ -54,6 +55,21 @@ def test_with_ids_gives_the_same_ids_however_rows_are_partitioned(spark):
     assert once == {row.id for row in with_ids(frame.repartition(3)).collect()}
     assert len(once) == 60
     assert not once & {row.id for row in with_ids(frame, load_id="other").collect()}
+
+
+def test_error_of_the_data_source_is_one_sentence(spark, valkey):
+    frame = spark.range(2)
+    asked = {"url": valkey.url, "job": "app.send", "quue": "x"}
+    for wrong in (
+        lambda: spark.read.format("jobq").options(url=valkey.url, quue="x").load(),
+        lambda: frame.write.format("jobq").mode("append").options(**asked).save(),
+        lambda: spark.read.format("jobq").options(url=valkey.url, queues="nowhere").load().count(),
+        lambda: save(frame.selectExpr("'' AS id"), valkey.url, idColumn="id"),
+    ):
+        with pytest.raises(PySparkException) as raised:
+            wrong()
+        text = str(raised.value).partition("JVM stacktrace")[0]
+        assert "jobq.errors." in text and "Traceback" not in text, text
 
 
 #: Rows that differ in one place, and there only to the full precision of the type.
