@@ -146,7 +146,8 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
 def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -> None:
     """List jobs that workers of jobq have taken off a Ruby queue and not yet enqueued.
 
-    A claim lasts moments, or until the next worker takes over from one that died. Give claims back only if no
+    A claim lasts moments, or until the next worker takes over from one that died, or while the lines of its jobs'
+    keys are full. Give claims back only if no
     worker of jobq will serve the queue again: a job whose worker died after enqueueing it would run twice.
     """
     found = Claims(session.client, place)

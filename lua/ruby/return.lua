@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 --[[
-return: give the jobs of a claim back to their list, the oldest first in line again.
+return: give the jobs of a claim back to their list, the oldest first in line again. Those that are marked as enqueued
+don't go back.
 
 KEYS
   source:list claims:zset taken:list
@@ -23,6 +24,7 @@ one_of('side', side, 'LEFT', 'RIGHT')
 probe('LLEN', source, taken)
 probe('ZCARD', claims)
 
+redis.call('LREM', taken, 0, claim)
 local returned = 0
 while redis.call('LMOVE', taken, source, 'RIGHT', side) do returned = returned + 1 end
 redis.call('ZREM', claims, claim)

@@ -3,36 +3,65 @@
 A claim moves jobs from the list into a separate list, in one step and in one slot. Their messages are enqueued
 as one numbered call whose caller is the claim's id, so repeating it changes nothing. Then the
 claim is settled. A claim that isn't settled within its lease is taken over and delivered again.
+
+If the queue refuses that call, because the line of a key is full, each job is enqueued by a call of its own. Those that
+are in the queue are marked in the claim, and the others wait there for room.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller, Values
+from jobq.client.pipelining import commands
+from jobq.errors import ConfigError, KeyFullError
 from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
 from jobq.queue.queue import EnqueueOptions, Queue
 
+logger = logging.getLogger("jobq")
 LEASE_S = 15.0
 LIMIT = 100
 #: No further job after so much: what is made of a claim travels in one call.
 BYTES = 1024 * 1024
-_PLAIN: EnqueueOptions = {}
-_ORDERED: EnqueueOptions = {"ordered": True}
+#: How often the log says that jobs of a key wait, and for how many keys it keeps that apart.
+TELL_S, MOST_TOLD = 60.0, 1_000
+#: What refuses the calls of some keys, and may pass.
+_REFUSED = (KeyFullError, ConfigError)
 _CLAIM_ID = re.compile(rb"[\w-]{1,64}")
 _LATEST_MS = 253_402_300_799_999
 
 
 class Claim(NamedTuple):
-    """Jobs off one list, oldest first. `claim_id` is the id of the caller that enqueues them."""
+    """Jobs off one list, oldest first. `claim_id` is the id of the caller that enqueues them.
+
+    A job that is in its queue already is replaced by the claim's id, which nobody else knows.
+    """
 
     claim_id: str
     jobs: list[bytes]
+
+    @property
+    def delivered(self) -> bytes:
+        """What stands in the place of a job that was enqueued."""
+        return self.claim_id.encode()
+
+
+class ClaimedMessage(NamedTuple):
+    """What was made of the job in one place of a claim. key: '' for none."""
+
+    place: int
+    mid: str
+    content: bytes
+    key: str = ""
+    ordered: bool = False
 
 
 class OpenClaim(NamedTuple):
@@ -49,6 +78,8 @@ class Claims:
     def __init__(self, client: Client, ruby_queue: RubyQueueName, lease_s: float = LEASE_S) -> None:
         self.client, self.ruby_queue, self._lease_ms = client, ruby_queue, round(lease_s * 1000)
         self._claims = self._beside("claims")
+        #: Keys whose jobs wait for room -> when (time.monotonic) the log says so again.
+        self._tell_at: dict[str, float] = {}
         self._caller = Caller()
         self._last_call = self._beside(f"call:{self._caller.id}")
 
@@ -69,30 +100,124 @@ class Claims:
         claim_id = reply.decode()
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
 
+    def reread(self, claim_id: str) -> Claim:
+        """Return a claim as it is now, for another lease. Without jobs: another intake has settled it."""
+        until = self.client.clock_ms(self._claims) + self._lease_ms
+        self.client.command("ZADD", self._claims, "XX", until, claim_id)
+        return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
+
     def deliver(
         self,
         claim: Claim,
-        contents: Sequence[tuple[str, bytes] | tuple[str, bytes, str]],
+        messages: Sequence[ClaimedMessage],
         queue: Queue,
-        when_taken: Callable[[int], None],
-        ordered: Collection[int] = (),
-    ) -> None:
-        """Enqueue what was made of a claim's jobs, once, and settle the claim.
+        when_taken: Callable[[ClaimedMessage], None],
+        stopped: set[str] | None = None,
+    ) -> list[ClaimedMessage]:
+        """Enqueue what was made of a claim's jobs, once; return what the queue refuses for now.
 
-        contents: mid and content, and the key if there is one. No live message is replaced: when_taken(index) handles
-        the content whose mid is in use already. ordered: indexes of contents with ordered keys, which go in a separate
-        call.
+        If nothing is left, the claim is settled. No live message is replaced: when_taken handles one whose mid is in
+        use already. stopped: keys of which earlier messages wait; those that are refused here are added.
         """
-        others = [index for index in range(len(contents)) if index not in ordered]
-        for chosen, options, end in ((others, _PLAIN, ""), (sorted(ordered), _ORDERED, ".ordered")):
-            caller = Caller()
-            caller.id = claim.claim_id + end
-            rows = [contents[index] for index in chosen]
-            done = queue.enqueue_at_once(rows, caller, **options) if rows else []
-            for index, one in zip(chosen, done, strict=True):
-                if one.action == "exists":
-                    when_taken(index)
-        self.settle(claim.claim_id)
+        stopped = set() if stopped is None else stopped
+        left: list[ClaimedMessage] = []
+        for ordered in (False, True):
+            some = [message for message in messages if message.ordered == ordered]
+            refused = self._together(claim, some, queue, when_taken, stopped)
+            if refused is None:
+                self._mark(claim, ())
+                alone = partial(self._alone, claim, queue, when_taken, stopped)
+                refused = [message for message in some if not alone(message)]
+            left += refused
+        if left:
+            kept = {message.place for message in left}
+            self._mark(claim, [place for place in range(len(claim.jobs)) if place not in kept])
+        else:
+            self.settle(claim.claim_id)
+        return left
+
+    def _together(
+        self,
+        claim: Claim,
+        messages: Sequence[ClaimedMessage],
+        queue: Queue,
+        when_taken: Callable[[ClaimedMessage], None],
+        stopped: set[str],
+    ) -> list[ClaimedMessage] | None:
+        """Enqueue all in one call; return what that couldn't do, or None if the call is refused.
+
+        An ordered call needs a separate caller.
+        """
+        if not messages:
+            return []
+        if claim.delivered in claim.jobs or not stopped.isdisjoint(one.key for one in messages):
+            return None
+        ordered = messages[0].ordered
+        caller = Caller(caller_id=claim.claim_id + ".ordered" * ordered)
+        rows = [
+            (one.mid, one.content, one.key) if one.key else (one.mid, one.content)
+            for one in messages
+        ]
+        try:
+            done = queue.enqueue_at_once(rows, caller, ordered=ordered)
+        except _REFUSED:
+            return None
+        left = []
+        for message, reply in zip(messages, done, strict=True):
+            if reply.action == "exists":
+                try:
+                    when_taken(message)
+                except _REFUSED:
+                    left.append(message)
+        return left
+
+    def _alone(
+        self,
+        claim: Claim,
+        queue: Queue,
+        when_taken: Callable[[ClaimedMessage], None],
+        stopped: set[str],
+        message: ClaimedMessage,
+    ) -> bool:
+        """Enqueue one message, unless earlier ones of its key wait; whether it was accepted."""
+        if message.key in stopped:
+            return False
+        caller = Caller(caller_id=f"{claim.claim_id}.{message.place}.alone")
+        options: EnqueueOptions = {}
+        if message.key:
+            options = {"key": message.key, "ordered": message.ordered}
+        try:
+            reply = queue.enqueue(message.content, mid=message.mid, caller=caller, **options)
+            if reply.action == "exists":
+                when_taken(message)
+        except _REFUSED as error:
+            self._tell(message.key, error)
+            stopped.add(message.key)
+            return False
+        return True
+
+    def _tell(self, key: str, error: Exception) -> None:
+        """Log, now and then, that jobs of a key wait."""
+        now = time.monotonic()
+        if now >= self._tell_at.get(key, 0.0):
+            if len(self._tell_at) >= MOST_TOLD:
+                self._tell_at.clear()
+            self._tell_at[key] = now + TELL_S
+            logger.warning("%s: jobs of key %r wait in claims: %s", self.ruby_queue, key, error)
+
+    def _mark(self, claim: Claim, places: Sequence[int]) -> None:
+        """Record in the claim that its messages are enqueued one by one, and which are."""
+        taken = self._taken(claim.claim_id)
+        if claim.delivered not in claim.jobs:
+            self.client.command("RPUSHX", taken, claim.delivered)
+        marks = [
+            ("LSET", taken, place, claim.delivered)
+            for place in places
+            if claim.jobs[place] != claim.delivered
+        ]
+        if marks:
+            # There is no list where another intake has settled the claim.
+            commands(self.client, taken, marks, keep_errors=True)
 
     def settle(self, claim_id: str) -> None:
         """Forget a claim and the jobs it held."""
@@ -105,7 +230,9 @@ class Claims:
         for item, at in zip(reply[::2], reply[1::2], strict=True):
             if _CLAIM_ID.fullmatch(item):
                 claim_id = item.decode()
-                njobs = self.client.command("LLEN", self._taken(claim_id))
+                taken = self._taken(claim_id)
+                njobs = self.client.command("LLEN", taken)
+                njobs -= len(self.client.command("LPOS", taken, claim_id, "COUNT", 0))
                 found.append(OpenClaim(claim_id, int(max(0.0, min(float(at), _LATEST_MS))), njobs))
         return found
 

@@ -1,9 +1,9 @@
 """The intake: one loop that moves Ruby's jobs into queues of jobq while a worker runs them.
 
 Each round, for every Ruby queue in turn: take over what a dead intake left, take up to 100 jobs, deliver them. While a
-jobq queue is paused or holds about a second's work nothing is taken for it: the rest stays where Ruby sees it. With
-nothing to do the loop sleeps until a list holds something or the next scheduled job is due. Single-threaded, in a
-process of its own.
+jobq queue is paused or holds about a second's work nothing is taken for it: the rest stays where Ruby sees it. Jobs of
+a key whose line is full wait in their claims, and those of other keys pass them. With nothing to do the loop sleeps
+until a list holds something or the next scheduled job is due. Single-threaded, in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobq.errors import CodecError, ConfigError, JobqError
 from jobq.jobs.codec import decode
 from jobq.jobs.registry import Registry, default_registry
 from jobq.jobs.signing import opened, seal_of
-from jobq.protocols.ruby.claims import LIMIT, Claim, Claims
+from jobq.protocols.ruby.claims import LIMIT, Claim, ClaimedMessage, Claims
 from jobq.protocols.ruby.dashboard_entries import ResqueEntry, SidekiqEntry
 from jobq.protocols.ruby.dead_jobs import DeadJobs, refuse
 from jobq.protocols.ruby.duplicate_jids import DuplicateJids
@@ -43,6 +43,8 @@ FIRST_PAUSE_S, PAUSE_S = 0.01, 0.25
 TROUBLE_S = 1.0
 COMPLAIN_S = 10.0
 BEAT_S = 5.0
+#: Claims whose jobs wait for room: how often they are tried again, and beyond how many nothing more is taken.
+PARKED_S, MOST_PARKED = 0.25, 50
 #: Other queues wait as long; what wasn't done is tried again in a later round.
 PATIENCE_S = 2.0
 T = TypeVar("T")
@@ -87,16 +89,21 @@ class QueueIntake:
         #: Whether nothing might be taken when this was last asked.
         self.full = False
         self._owed: Claim | None = None
-        self._rescue_at = 0.0
+        self._rescue_at = self._parked_at = 0.0
+        #: Claims whose jobs wait for room, the oldest first, with the keys of these.
+        self.parked: dict[str, set[str]] = {}
 
     def carry(self, greedy: bool) -> int:
         """Take and deliver once; return how many jobs. greedy: take all there are, whatever the backlog."""
-        moved = self._carry_owed()
+        moved = self._carry_owed() + self._carry_parked()
         ready, room = (0, LIMIT) if greedy else self._room()
+        if len(self.parked) >= MOST_PARKED:
+            room = 0
         if room:
             self._owed = self.claims.take(room)
             self._window.took(ready, room, len(self._owed.jobs), time.monotonic())
             moved += self._carry_owed()
+        self.full = not room or bool(self.parked)
         return moved
 
     def _carry_owed(self) -> int:
@@ -112,24 +119,44 @@ class QueueIntake:
                 )
         if self._owed is None:
             return 0
-        moved = len(self._owed.jobs)
-        if moved:
-            self._deliver(self._owed)
+        moved = 0
+        if self._owed.jobs:
+            moved = self._deliver(
+                self._owed, {one for some in self.parked.values() for one in some}
+            )
         else:
             self.claims.settle(self._owed.claim_id)
         self._owed = None
+        return moved
+
+    def _carry_parked(self) -> int:
+        """Deliver jobs that waited for room."""
+        moved, now = 0, time.monotonic()
+        if not self.parked or now < self._parked_at:
+            return 0
+        self._parked_at = now + PARKED_S
+        stopped: set[str] = set()
+        for claim_id in list(self.parked):
+            claim = self.claims.reread(claim_id)
+            if claim.jobs:
+                moved += self._deliver(claim, stopped)
+            else:
+                del self.parked[claim_id]
         return moved
 
     def _room(self) -> tuple[int, int]:
         """Return how many messages are ready, and how many jobs to take."""
         counts = self.queue.admin.counts()
         room = 0 if counts.paused else self._window.room(counts.ready, time.monotonic())
-        self.full = not room
         return counts.ready, room
 
-    def _deliver(self, claim: Claim) -> None:
-        arrivals = []
+    def _deliver(self, claim: Claim, stopped: set[str]) -> int:
+        """Deliver a claim; return how many jobs. Park it if some must wait. stopped: keys of which others wait."""
+        arrivals, njobs = [], 0
         for index, raw in enumerate(claim.jobs):
+            if raw == claim.delivered:
+                continue
+            njobs += 1
             own = f"{claim.claim_id}.{index}"
             arrival = self._read(raw, own)
             try:
@@ -141,19 +168,22 @@ class QueueIntake:
             if arrival.fault:
                 logger.error("%s: %s will be dead: %s", self.ruby_queue, arrival.mid, arrival.fault)
             arrivals.append((own, arrival))
-        arrivals = self._shared.apart(arrivals)
-        sealed = [self._sealed(one.mid, one.content) for _, one in arrivals]
-        contents = [
-            (one.mid, content, one.key) if one.key else (one.mid, content)
-            for content, (_, one) in zip(sealed, arrivals, strict=True)
+        apart = self._shared.apart(arrivals)
+        by_place = {int(own.rpartition(".")[2]): (own, one) for own, one in apart}
+        messages = [
+            ClaimedMessage(place, one.mid, self._sealed(one.mid, one.content), one.key, one.ordered)
+            for place, (_, one) in by_place.items()
         ]
-        ordered = {index for index, (_, one) in enumerate(arrivals) if one.ordered}
 
-        def settle(index: int) -> None:
-            own, one = arrivals[index]
-            self._shared.settle(own, one, sealed[index], self._sealed(own, one.content))
+        def settle(message: ClaimedMessage) -> None:
+            own, one = by_place[message.place]
+            self._shared.settle(own, one, message.content, self._sealed(own, one.content))
 
-        self.claims.deliver(claim, contents, self.queue, settle, ordered)
+        left = self.claims.deliver(claim, messages, self.queue, settle, stopped)
+        self.parked.pop(claim.claim_id, None)
+        if left:
+            self.parked[claim.claim_id] = {message.key for message in left}
+        return njobs - len(left)
 
     def _read(self, raw: bytes, own: str) -> Arrival:
         arrival = read_job(self.ruby_queue, raw, own, self.settings.names)
@@ -292,7 +322,8 @@ class Intake:
     def _all_done(self) -> bool:
         """Return whether all jobs that were taken in have run: a burst ends after Ruby was shown the results."""
         counts = [queue.admin.counts() for queue in self._queues.values()]
-        if self._fed_worker.running() or any(count.ready and not count.paused for count in counts):
+        waits = any(one.ready and not one.paused for one in counts)
+        if waits or self._fed_worker.running() or any(line.parked for line in self.lines):
             self._pause(PAUSE_S)
             return False
         return True

@@ -6,9 +6,12 @@ import pytest
 
 from jobq.client.numbered_calls import Caller
 from jobq.errors import ScriptError, ServerFullError
-from jobq.protocols.ruby.claims import Claims
+from jobq.jobs.registry import Registry
+from jobq.jobs.registry import job as declare
+from jobq.protocols.ruby.claims import ClaimedMessage, Claims
 from jobq.protocols.ruby.job_format import read_job
 from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
 
 LOW = RubyQueueName("resque", "resque", "low")
@@ -73,7 +76,7 @@ def test_job_runs_once_when_a_holder_comes_back_after_its_claim_was_delivered(
     assert run_all(default) == ["a"]
     while default.status("a").word != "nil":
         default.admin.collect()
-    claims.deliver(paused, [("a", b"{}")], default, never)
+    claims.deliver(paused, [ClaimedMessage(0, "a", b"{}")], default, never)
     assert run_all(default) == []
 
 
@@ -112,7 +115,7 @@ def test_call_that_is_repeated_takes_nothing_when_its_claim_was_delivered_by_ano
     pushed("b")
     # What it took now would go by the number of a call that was made, and be settled unseen.
     repeated = repeat(slow, "sixteen_letters_", monkeypatch)
-    slow.deliver(repeated, [(a.mid, a.content) for a in read_all(repeated)], default, never)
+    slow.deliver(repeated, messages_of(repeated), default, never)
     assert run_all(default) == ["a"]
     assert line().carry(greedy=False) == 1
     assert run_all(default) == ["b"]
@@ -174,7 +177,7 @@ def test_claim_of_much_content_is_delivered_in_one_call_which_may_be_repeated(
     claim = claims.take()
     arrivals = read_all(claim)
     assert sum(len(one.content) for one in arrivals) > 4 * 1024 * 1024
-    contents = [(one.mid, one.content) for one in arrivals]
+    contents = messages_of(claim)
     expire(redis, claims)
     rescued = claims.rescue()
     claims.deliver(claim, contents, default, never)
@@ -197,6 +200,116 @@ def test_jobs_wait_in_their_claim_while_the_servers_memory_is_full(
     pushed("c")
     assert one.carry(greedy=False) == 3
     assert run_all(default) == ["a", "b", "c"]
+
+
+@pytest.fixture
+def keyed(monkeypatch):
+    """Declare HardWorker with its first argument as the key, in order."""
+    registry = Registry()
+    declare(name="HardWorker", registry=registry, key="customer", ordered=True)(
+        lambda customer: None
+    )
+    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+
+
+def waiting(queue, key):
+    """How many messages of a key wait."""
+    return sum(row.waiting for row in queue.admin.every_key() if row.key == key)
+
+
+def test_jobs_of_a_full_line_wait_in_their_claim_and_others_pass(
+    redis, client, keyed, line, default, pushed, monkeypatch, caplog
+):
+    monkeypatch.setattr("jobq.protocols.ruby.intake.PARKED_S", 0.0)
+    default.rules(key_waiting=3)
+    for number in range(8):
+        pushed(f"a{number}", ["acme"])
+        pushed(f"b{number}", [f"bob{number % 3}"])
+    pushed("other", [], **{"class": "Other"})
+    one = line()
+    assert one.carry(greedy=True) == 12 and one.full
+    assert (waiting(default, "acme"), default.admin.counts().ready) == (3, 12)
+    [claim] = Claims(client, PLACE).waiting()
+    assert claim.njobs == 5
+    # Later jobs of that key don't overtake, and others do.
+    pushed("a8", ["acme"])
+    pushed("c0", ["carol"])
+    assert one.carry(greedy=True) == 1
+    seen = []
+    while messages := default.dequeue(1).messages:
+        seen += [message.mid for message in messages]
+        default.finish([Ending(mid=message.mid, token=message.token) for message in messages])
+        one.carry(greedy=True)
+        assert waiting(default, "acme") <= 3
+    assert [mid for mid in seen if mid.startswith("a")] == [f"a{number}" for number in range(9)]
+    assert len(seen) == len(set(seen)) == 19
+    assert not left(redis) and not one.parked
+    assert len([one for one in caplog.records if "wait in claims" in one.getMessage()]) == 1
+
+
+def test_parked_claim_is_taken_over_when_its_holder_died(
+    redis, client, keyed, line, default, pushed, run_all
+):
+    default.rules(key_waiting=1)
+    for number in range(3):
+        pushed(f"a{number}", ["acme"])
+    line().carry(greedy=True)
+    claims = Claims(client, PLACE)
+    ran = []
+    for _ in range(3):
+        ran += run_all(default)
+        expire(redis, claims)
+        line().carry(greedy=True)
+    assert ran == ["a0", "a1", "a2"]
+    assert not left(redis)
+
+
+def test_parked_jobs_are_given_back_without_those_that_were_enqueued(
+    redis, client, keyed, line, default, pushed
+):
+    default.rules(key_waiting=1)
+    jobs = [pushed(f"a{number}", ["acme"]) for number in range(3)]
+    line().carry(greedy=True)
+    claims = Claims(client, PLACE)
+    [claim] = claims.waiting()
+    assert claims.give_back(claim.claim_id) == 2
+    assert redis.lrange("queue:default", 0, -1) == jobs[:0:-1]
+
+
+def test_parked_claim_that_another_intake_settled_is_forgotten(
+    redis, client, keyed, line, default, pushed, run_all, monkeypatch
+):
+    monkeypatch.setattr("jobq.protocols.ruby.intake.PARKED_S", 0.0)
+    default.rules(key_waiting=1)
+    for number in range(2):
+        pushed(f"a{number}", ["acme"])
+    first, second = line(), line()
+    first.carry(greedy=True)
+    assert run_all(default) == ["a0"]
+    expire(redis, Claims(client, PLACE))
+    second.carry(greedy=True)
+    assert run_all(default) == ["a1"]
+    assert first.carry(greedy=True) == 0 and not first.parked
+    assert run_all(default) == []
+
+
+def test_duplicate_jid_of_a_full_line_waits_for_room(
+    redis, client, keyed, line, default, pushed, run_all, monkeypatch
+):
+    monkeypatch.setattr("jobq.protocols.ruby.intake.PARKED_S", 0.0)
+    default.rules(key_waiting=1)
+    pushed("same", ["acme"])
+    one = line()
+    one.carry(greedy=True)
+    # Another call under the same jid, for which the line has no room.
+    redis.lpush("queue:default", b'{"class":"HardWorker","args":["acme"],"jid":"same","x":1}')
+    redis.lpush("queue:default", b'{"class":"HardWorker","args":["bob"],"jid":"same"}')
+    one.carry(greedy=True)
+    ran = run_all(default)
+    one.carry(greedy=True)
+    ran += run_all(default)
+    assert len(ran) == 2 and "same" in ran
+    assert not left(redis)
 
 
 def test_key_that_is_no_list_is_refused_and_left_alone(redis, line):
@@ -241,9 +354,16 @@ def repeat(claims, claim_id, monkeypatch):
         return claims.take()
 
 
-def never(index: int) -> None:
+def never(message: ClaimedMessage) -> None:
     """No jid of these tests is shared."""
-    raise AssertionError(index)
+    raise AssertionError(message)
+
+
+def messages_of(claim) -> list[ClaimedMessage]:
+    """What its jobs become."""
+    return [
+        ClaimedMessage(place, one.mid, one.content) for place, one in enumerate(read_all(claim))
+    ]
 
 
 def read_all(claim):

@@ -8,6 +8,8 @@ from itertools import count
 
 import pytest
 
+from jobq.jobs.registry import Registry
+from jobq.jobs.registry import job as declare
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.scheduled import promote
 from tests.protocols.ruby.conftest import PLACE
@@ -21,9 +23,9 @@ class Died(BaseException):
 def dying(client, monkeypatch):
     """dying(step, after): the client's call number `step` is its last; with `after` it still takes effect."""
 
-    def patch(step, after):
+    def patch(step, after, *names):
         calls = count()
-        for name in ("run", "command"):
+        for name in names or ("run", "command"):
             monkeypatch.setattr(client, name, last_call(getattr(client, name), calls, step, after))
 
     return patch
@@ -71,6 +73,35 @@ def test_each_job_is_enqueued_once(
     assert set("abcde") <= set(ran)
     assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
     assert not redis.exists("queue:default")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(22))
+def test_each_job_is_enqueued_once_where_a_line_is_full(
+    redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
+):
+    registry = Registry()
+    declare(name="HardWorker", registry=registry, key="customer")(lambda customer: None)
+    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    default.rules(key_waiting=2)
+    for jid in "abcde":
+        pushed(jid, ["acme"])
+    pushed("other", ["bob"])
+    taking = line()
+    dying(step, after, "perform")
+    with pytest.raises(Died):
+        repeat(taking.carry, True)
+    monkeypatch.undo()
+    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    ran = run_all(default)
+    for _ in range(4):
+        for claim in Claims(client, PLACE).waiting():
+            redis.zadd("jobq:intake:{queue:default}:claims", {claim.claim_id: 0})
+        line().carry(greedy=True)
+        ran += run_all(default)
+    assert sorted(ran) == ["a", "b", "c", "d", "e", "other"]
+    assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -128,7 +128,7 @@ def test_unforeseen_trouble_with_one_queue_holds_no_other_up(
     redis.rpush("resque:queue:low", b'{"class":"A","args":[]}')
     one = intake(PLACE, LOW)
 
-    def broken(claim):
+    def broken(claim, stopped):
         raise ZeroDivisionError("unforeseen")
 
     monkeypatch.setattr(one.lines[0], "_deliver", broken)
