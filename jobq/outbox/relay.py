@@ -15,8 +15,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from jobq.client.clock import Reminder
 from jobq.client.connection import Client
-from jobq.errors import ConfigError, JobqError, KeyFullError, ScriptError
+from jobq.errors import (
+    ConfigError,
+    JobqError,
+    KeyFullError,
+    NotDurableError,
+    ScriptError,
+    ServerFullError,
+    UnavailableError,
+)
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.outbox.rows import DAY_S, BadRowError, StoredRow
 from jobq.outbox.tables import NOTIFIED_POLL_S, PIECE_S, Backlog, OutboxTable, RawRow, Refused
@@ -27,10 +36,12 @@ BATCH = 500
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 #: Between sweeps that leave rows behind.
 LEFT_PAUSE_S = 1.0
-#: Errors of one row, or of rows like it: it stays, and others go on. Any other error stops the batch.
-_OF_ROW = (KeyFullError, ConfigError, ScriptError)
-#: So many of them in one batch are an error of the server after all.
+#: Errors of one row, or of rows like it: it stays, and others go on.
+_OF_ROW = (ConfigError, ScriptError)
+#: After so many of them, the other rows of the queue in this batch stay, too: each costs a call.
 MOST_OF_ROWS = 20
+#: Errors of the server of one queue, on a Cluster.
+_OF_NODE = (UnavailableError, ServerFullError)
 _MOST_WHY = 1_000
 
 
@@ -78,9 +89,12 @@ class Relay:
         #: The last row that this sweep looked at, while rows stay behind.
         self._after = 0
         self._left = False
-        #: Lines of ordered keys in which a row stayed; later rows of them wait until the next sweep.
+        #: Lines of keys in which a row stayed; later rows of them wait until the next sweep.
         self._stopped: set[tuple[str, str]] = set()
+        #: Queues that take nothing for now, and why; their rows wait until the next sweep.
+        self._closed: dict[str, JobqError] = {}
         self._trouble = ""
+        self._reminder = Reminder()
         #: When the loop made its last turn, by time.monotonic().
         self.turned_at = time.monotonic()
         #: What waited when it was last counted; None: it isn't counted.
@@ -98,9 +112,13 @@ class Relay:
         try:
             while not self._ending():
                 try:
-                    more = self.round()
-                    self._note_trouble("")
+                    more, closed = self.round(), list(self._closed.values())
+                    self._note_trouble(str(closed[-1]) if closed else "")
                     self._count_waiting()
+                    if not more:
+                        self._closed.clear()
+                    if not more and once and closed:
+                        raise closed[-1]
                     if not more and once:
                         return
                     if not more:
@@ -173,15 +191,21 @@ class Relay:
             else:
                 queues[row.queue].append(row)
         now = time.time_ns() // 1_000_000
-        wrong: list[JobqError] = []
         for name, found in queues.items():
-            queue = queue_of(name, self._client)
-            for options, group in groupby(
-                found, lambda row: row.sending(now, self.options.dedupe_s)
-            ):
-                yield from self._together(queue, list(group), options, wrong)
-                if len(wrong) >= MOST_OF_ROWS:
-                    raise wrong[-1]
+            if name in self._closed:
+                continue
+            queue, wrong = queue_of(name, self._client), list[JobqError]()
+            groups = groupby(found, lambda row: row.sending(now, self.options.dedupe_s))
+            try:
+                for options, group in groups:
+                    yield from self._together(queue, list(group), options, wrong)
+                    if len(wrong) >= MOST_OF_ROWS:
+                        break
+            except (NotDurableError, *_OF_NODE) as error:
+                # Rows that were accepted stay, and are sent again under the same mids, which confirms them.
+                if isinstance(error, _OF_NODE) and not self._client.is_cluster:
+                    raise
+                self._closed[name] = error
 
     def _together(
         self,
@@ -190,25 +214,43 @@ class Relay:
         options: dict[str, Any],
         wrong: list[JobqError],
     ) -> Iterator[int]:
-        """Send rows with the same options in one call, or if one of them is refused, each in a call."""
-        if not any(row.line in self._stopped for row in rows):
+        """Send rows with the same options in one call; if it is refused, each in a call, or those of a full line."""
+        left = [row for row in rows if _line(row) not in self._stopped]
+        while left:
             try:
-                _send(queue, rows, options)
-            except _OF_ROW:
-                pass
+                _send(queue, left, options)
+            except (KeyFullError, *_OF_ROW) as error:
+                key = error.key if isinstance(error, KeyFullError) else ""
+                alone = [row for row in left if row.options.key == key] if key else left
+                yield from self._each(queue, alone, options, wrong)
+                left = [row for row in left if row.options.key != key] if key else []
             else:
-                yield from [row.number for row in rows]
+                yield from [row.number for row in left]
                 return
+
+    def _each(
+        self,
+        queue: QueueLike,
+        rows: Sequence[StoredRow],
+        options: dict[str, Any],
+        wrong: list[JobqError],
+    ) -> Iterator[int]:
+        """Send each row in a call."""
         for row in rows:
-            if row.line in self._stopped:
+            if _line(row) in self._stopped:
                 continue
             try:
                 _send(queue, [row], options)
-            except _OF_ROW as error:
-                wrong.append(error)
-                if row.line:
-                    self._stopped.add(row.line)
-                logger.warning("row %s of the outbox (%s) stays: %s", row.number, row.mid, error)
+            except (KeyFullError, *_OF_ROW) as error:
+                is_full = isinstance(error, KeyFullError)
+                if not is_full:
+                    wrong.append(error)
+                if is_full or row.line:
+                    self._stopped.add(_line(row))
+                if self._reminder.is_due(str(error)):
+                    logger.warning(
+                        "row %s of the outbox (%s) stays: %s", row.number, row.mid, error
+                    )
                 if len(wrong) >= MOST_OF_ROWS:
                     return
             else:
@@ -248,3 +290,8 @@ def _send(queue: QueueLike, rows: Sequence[StoredRow], options: dict[str, Any]) 
         for row in rows
     ]
     queue.enqueue_many(contents, **options)
+
+
+def _line(row: StoredRow) -> tuple[str, str]:
+    """The line that a row's message waits in."""
+    return row.queue, row.options.key or ""

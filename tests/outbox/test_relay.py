@@ -155,13 +155,76 @@ def test_rows_of_a_full_line_stay_and_others_pass(database, client, registry, wr
     ]
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_rows_of_many_full_lines_stand_before_no_other(
+    database, client, registry, write, relayed, caplog
+):
+    note = job(name="note", registry=registry)(print)
+    queue = Queue("default", client)
+    queue.rules(key_waiting=1)
+    for number in range(30):
+        queue.enqueue(b"v", key=f"k{number}")
+        write(note.options(key=f"k{number}"), number)
+    for number in range(30):
+        write(note.options(key="acme"), number)
+    write(note.options(key="bob"), 1)
+    write(note, 2)
+    write(note.options(queue="high"), 3)
+    relay = relayed(limit=10)
+    assert (relay.totals.sent, relay.totals.left, relay.trouble) == (4, 59, "")
+    assert queue.admin.counts().ready == 33
+    assert Queue("high", client).admin.counts().ready == 1
+    assert len([one for one in caplog.records if "stays" in one.getMessage()]) == 31
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_rows_of_a_damaged_queue_stand_before_no_other(
+    database, client, redis, registry, write, relayed
+):
+    note = job(name="note", registry=registry)(print)
+    redis.set("jobq:{bad}:messages", "no hash")
+    for number in range(60):
+        write(note.options(queue="bad"), number)
+    write(note, 1)
+    relay = relayed(limit=25)
+    assert (relay.totals.sent, relay.totals.left) == (1, 60)
+    redis.delete("jobq:{bad}:messages")
+    assert relayed(limit=25).totals.sent == 60
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_queue_without_its_durability_or_node_holds_back_no_other(
+    database, client, registry, write, monkeypatch
+):
+    note = job(name="note", registry=registry)(print)
+    write(note.options(queue="bad"), 0)
+    write(note.options(queue="low"), 1)
+    relay, whole = Relay(database.table(), client), Queue.enqueue_many
+    monkeypatch.setattr(client, "is_cluster", True)
+    errors = iter([NotDurableError("no replica"), UnavailableError("its node is away")])
+
+    def refusing(self: Any, *args: Any, **options: Any) -> Any:
+        if self.name == "bad" and (error := next(errors, None)):
+            raise error
+        return whole(self, *args, **options)
+
+    monkeypatch.setattr(Queue, "enqueue_many", refusing)
+    with pytest.raises(NotDurableError):
+        relay.run(once=True)
+    assert relay.totals.sent == 1 and relay.trouble == "no replica"
+    with pytest.raises(UnavailableError):
+        relay.run(once=True)
+    relay.run(once=True)
+    assert relay.totals.sent == 2 and relay.trouble == ""
+
+
 def test_rows_wait_while_the_server_refuses_them(database, client, registry, write, monkeypatch):
     note = job(name="note", registry=registry)(print)
     for number in range(3):
         write(note.options(queue=f"q{number}"), number)
     relay = Relay(database.table(), client)
     whole = Queue.enqueue_many
-    errors = iter([NotDurableError("x"), UnavailableError("x")])
+    errors = iter([UnavailableError("x")] * 2)
 
     def refusing(self: Any, *args: Any, **options: Any) -> Any:
         if self.name == "q1" and (error := next(errors, None)):
@@ -169,8 +232,8 @@ def test_rows_wait_while_the_server_refuses_them(database, client, registry, wri
         return whole(self, *args, **options)
 
     monkeypatch.setattr(Queue, "enqueue_many", refusing)
-    for error in (NotDurableError, UnavailableError):
-        with pytest.raises(error):
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
             relay.run(once=True)
         # What the server took before is not sent again.
         assert [q for (q,) in database.rows("SELECT queue FROM jobq_outbox ORDER BY id")] == [
