@@ -137,8 +137,11 @@ class ServerFullError(JobqError):
 class KeyFullError(ServerFullError):
     """The line of a key holds as many messages as its rule allows; nothing of the call was accepted.
 
-    `key` is that key, and `most` how many of its messages may wait.
+    `key` is that key, and `most` how many of its messages may wait. `left`: how many members of a map found no room,
+    where a flow's map is enqueued as there is room.
     """
+
+    left = 0
 
     def __init__(self, message: str | None = None, key: str = "", most: int = 0) -> None:
         super().__init__(message)

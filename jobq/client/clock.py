@@ -6,6 +6,7 @@ The time of day is the host's, unless tests have moved it.
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from functools import partial
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -29,3 +30,24 @@ class WallClock:
 
 #: Of all jobs and clients of this process.
 wall = WallClock()
+
+
+class Reminder:
+    """Limits log lines about one subject to one in `every_s`."""
+
+    #: Beyond so many subjects, all are forgotten.
+    most = 1_000
+
+    def __init__(self, every_s: float = 60.0) -> None:
+        self._every_s = every_s
+        self._due_at: dict[Hashable, float] = {}
+
+    def is_due(self, subject: Hashable) -> bool:
+        """Return whether to log a line now; from then on its time counts."""
+        now = time.monotonic()
+        if now < self._due_at.get(subject, 0.0):
+            return False
+        if len(self._due_at) >= self.most:
+            self._due_at.clear()
+        self._due_at[subject] = now + self._every_s
+        return True

@@ -13,7 +13,7 @@ from typing import Any
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import error_code
 from jobq.client.pipelining import commands, run_each
-from jobq.errors import BadRecordError, JobqError, UnavailableError
+from jobq.errors import BadRecordError, JobqError, KeyFullError, UnavailableError
 from jobq.events import decode
 from jobq.flows.entries import in_calls
 from jobq.flows.identity import member_of
@@ -47,10 +47,49 @@ def enqueue_members(
     A member that has ended by that, or whose message lives, is accepted already; so is one that another drainer
     enqueued for this flow. Of others, dead ones are purged and enqueued again. The rest is done if events say so, since
     this flow was created: its server lost that in a failover. If not, it has failed.
+
+    If the line of a key is full, those before the first refused message are accepted; then KeyFullError is raised.
     """
+    replies, full = _first_accepted(queue, rows, created_at=created_at, **options)
+    _settle_taken(store, queue, rows[: len(replies)], replies, unapplied, options)
+    if full is not None:
+        full.left = len(rows) - len(replies)
+        raise full
+
+
+def _first_accepted(
+    queue: Queue, rows: Sequence[Content], **options: Any
+) -> tuple[list[Enqueued], KeyFullError | None]:
+    """Enqueue as many of the first rows as there is room for; return the replies, and what refuses the next row.
+
+    The rows stay in their order: their queue notes the number of the last member that it has accepted.
+    """
+    replies: list[Enqueued] = []
+    size = len(rows)
+    while len(replies) < len(rows):
+        some = rows[len(replies) : len(replies) + size]
+        try:
+            replies += queue.enqueue_members(some, **options)
+            size = len(rows)
+        except KeyFullError as error:
+            if len(some) == 1:
+                return replies, error
+            size = len(some) // 2
+    return replies, None
+
+
+def _settle_taken(
+    store: FlowStore,
+    queue: Queue,
+    rows: Sequence[Content],
+    replies: Sequence[Enqueued],
+    unapplied: Callable[[str, str], Sequence[FlowChange]],
+    options: dict[str, Any],
+) -> None:
+    """See to members whose mids were taken by messages that have ended."""
     # Before the outbox is read: how a message ended is there before it is gone here, and at the flow before it is gone
     # there.
-    taken = _taken(queue, rows, queue.enqueue_members(rows, created_at=created_at, **options))
+    taken = _taken(queue, rows, replies)
     if not taken:
         return
     apply_all(store, queue.name, unapplied(queue.name, store.flow))

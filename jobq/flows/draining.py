@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 
-from jobq.client.clock import boot_ns
+from jobq.client.clock import Reminder, boot_ns
 from jobq.client.connection import Client
 from jobq.client.pipelining import commands
 from jobq.errors import (
@@ -53,7 +53,7 @@ class Drainer:
 
     def __init__(self, client: Client, clock: Callable[[], int] = boot_ns) -> None:
         self.client, self._clock = client, clock
-        self._id = secrets.token_hex(8)
+        self._id, self._reminder = secrets.token_hex(8), Reminder()
         # Queues where something was said to sub-flows.
         self._said_at: set[str] = set()
         # Flows whose node didn't answer or was full, and until when they are passed over.
@@ -216,6 +216,7 @@ class Drainer:
             self.unapplied,
             confirmation,
             said=self._said_at.add,
+            reminder=self._reminder,
         )
 
     def unapplied(self, queue: str, flow: str) -> list[FlowChange]:

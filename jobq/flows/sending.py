@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
-from jobq.client.clock import wall
+from jobq.client.clock import Reminder, wall
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import is_denied, new_id
 from jobq.client.pipelining import run_each
@@ -67,7 +67,7 @@ class Sending(NamedTuple):
     """How to send. may_go: False once too long ago was read what is sent. unapplied: what a queue has to say.
 
     confirmation: of what flows take in and forget. said: called with the queue where something was said to another
-    flow.
+    flow. reminder: of what waits.
     """
 
     client: Client
@@ -76,6 +76,7 @@ class Sending(NamedTuple):
     confirmation: SharedConfirmation
     depth: int = 0
     said: Callable[[str], object] = bool
+    reminder: Reminder | None = None
 
 
 class StepSender:
@@ -128,7 +129,9 @@ class StepSender:
         try:
             return _SENDING[item.todo](self, item)
         except KeyFullError as error:
-            _log.info("step %s of flow %s waits: %s", item.step, self.flow, error)
+            reminder = self._sending.reminder
+            if reminder is None or reminder.is_due((self.flow, item.step)):
+                _log.warning("step %s of flow %s waits for room: %s", item.step, self.flow, error)
             return False
         except UnconfirmableError:
             raise
@@ -195,8 +198,8 @@ class StepSender:
         check_step(self._client, self.flow, item)
         if not knows_flows(queue):
             return False
-        chunks = self._chunks_of(item)
-        for chunk in count():
+        chunks, chunk = self._chunks_of(item), 0
+        while True:
             contents = chunks(chunk)
             if not contents:
                 sealed = self.store.seal(item.step, chunk)
@@ -210,7 +213,8 @@ class StepSender:
             found = self.add_chunk(queue, item.step, chunk, contents, options)
             if found.outcome in ("sealed", "closed"):
                 return True
-        return True
+            # Where an earlier call stopped, if it found no room.
+            chunk = max(chunk + 1, found.chunks - 1)
 
     def _chunks_of(self, item: TodoItem) -> Callable[[int], Sequence[Content]]:
         client, step, queue = self._client, item.step, item.queue

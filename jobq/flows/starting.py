@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from time import sleep
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +13,14 @@ import msgspec
 from jobq.client.clock import wall
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
-from jobq.errors import ConfigError, FlowClosedError, FlowConflictError, JobqError
+from jobq.errors import (
+    ConfigError,
+    FlowClosedError,
+    FlowConflictError,
+    JobqError,
+    KeyFullError,
+    ResultTimeoutError,
+)
 from jobq.flows.announcing import announce, client_of, mark_at, queue_at
 from jobq.flows.contents import kept_call
 from jobq.flows.definition import (
@@ -28,17 +37,20 @@ from jobq.flows.identity import member_mid
 from jobq.flows.listing import put_on_list
 from jobq.flows.references import FlowInput, ResultOf, header_of
 from jobq.flows.rights import refresh
-from jobq.flows.run import FlowRun, drain_soon
+from jobq.flows.run import FlowRun, LongerPauses, drain_soon
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
 from jobq.flows.timer import TIMER
-from jobq.flows.types import LONG_LIFE_MS, PER_CHUNK, StoredFlow, StoredStep
+from jobq.flows.types import LONG_LIFE_MS, PER_CHUNK, Reserved, StoredFlow, StoredStep
 from jobq.jobs.codec import FLOW_HEADER, CallEncoder
 from jobq.jobs.job import Job
 from jobq.jobs.signing import seal_of
 from jobq.queue.durability import SharedConfirmation
 
 T = TypeVar("T")
+_log = logging.getLogger("jobq.flows")
+#: How long the start of a map waits for room in the line of a key that stays full.
+FULL_S = 30.0
 #: Bytes of the items of a map that waits.
 MOST_ITEMS_BYTES = 8 << 20
 #: For how long a result stays with its message, unless a drainer copies it to the flow, which it does at once.
@@ -297,7 +309,8 @@ def add_members(client: Client, flow: str, step: MapStep[Any], home: str) -> Non
     """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued.
 
     An item that no call can be made of fails the map: the same items would never complete it. If the iterable itself
-    raises, the map stays open for the same call again.
+    raises, the map stays open for the same call again. While the line of a key is full, it waits for room: KeyFullError
+    if there is none for half a minute, after which the same call goes on.
     """
     rows, queue = MemberRows(client, flow, step), queue_at(client, step.queue)
     confirmation = SharedConfirmation(client)
@@ -315,7 +328,12 @@ def add_members(client: Client, flow: str, step: MapStep[Any], home: str) -> Non
             announce(client, home, "look", store.flow)
             drain_soon(client, home)
             raise
-        found = sender.add_chunk(queue, step.name, chunk, contents, rows.options)
+        found = _when_there_is_room(
+            lambda chunk=chunk, contents=contents: sender.add_chunk(  # type: ignore[misc]
+                queue, step.name, chunk, contents, rows.options
+            ),
+            f"map {step.name} of flow {flow}",
+        )
         reserved = found.chunks
         if found.outcome in ("closed", "sealed", "other"):
             _refuse(store, step, found.outcome)
@@ -325,6 +343,29 @@ def add_members(client: Client, flow: str, step: MapStep[Any], home: str) -> Non
         _refuse(store, step, sealed)
     confirmation.check(f"map {step.name} of flow {flow} is complete")
     announce(client, home, "look", store.flow)
+
+
+def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
+    """Call until nothing is refused since the line of a key is full; KeyFullError once it stays full for FULL_S."""
+    left, pauses = 0, LongerPauses(FULL_S)
+    while True:
+        try:
+            return enqueue()
+        except KeyFullError as error:
+            if error.left != left:
+                pauses = LongerPauses(FULL_S)
+            if not left:
+                _log.warning("%s waits for room: %s", what, error)
+            left = error.left
+            try:
+                pause_s = pauses.next_s(str)
+            except ResultTimeoutError:
+                raise KeyFullError(
+                    f"{what} waits: the line of {error.key} holds {error.most:,} messages at most, and had no room for "
+                    f"{FULL_S:g} s. The members before are enqueued: start the same flow again to go on, or raise its "
+                    "rule", error.key, error.most,
+                ) from error  # fmt: skip
+            sleep(pause_s)
 
 
 def _always() -> bool:

@@ -53,7 +53,8 @@ class StepFacts:
     cancelled: members that ended badly after that. retried: members that run again after they were dead. sent: it was
     enqueued, or its wait or timer has begun. todo: it is ready, and not sent yet. reviving: a retry revives its dead
     members, and has come to the member `revived`. due_at: of a timer, or when a wait times out. flow: the id of its
-    sub-flow. added_at: when members were added last. ready_at: when its edges were met.
+    sub-flow. added_at: when members were added last. ready_at: when its edges were met. key: of its messages, where its
+    definition says it; '' if not.
     """
 
     name: str
@@ -78,6 +79,12 @@ class StepFacts:
     added_at: int = 0
     ready_at: int = 0
     ended_at: int = 0
+    key: str = ""
+
+    @property
+    def needs_room(self) -> str:
+        """Return what it waits for before it is sent, besides a worker; '' for nothing."""
+        return f"as the line of key {self.key} in queue {self.queue} has room" if self.key else ""
 
     @property
     def has_begun(self) -> bool:
@@ -389,6 +396,7 @@ def _waits_for(flow: FlowView) -> Iterator[WaitsFor]:
             text = (
                 f"step {view.name} is ready; a worker that ends a member or renews leases sends it"
             )
+            text += view.facts.needs_room and f", {view.facts.needs_room}"
             yield WaitsFor(view.name, "ready", text)
         elif view.state == "running":
             yield _running(view, facts.now_ms)
@@ -415,6 +423,8 @@ def _running(view: StepView, now_ms: int) -> WaitsFor:
         )
         return WaitsFor(step.name, "reviving", text)
     more = "" if step.sealed else "; more are being added"
+    if more and step.todo and step.needs_room:
+        more += f" {step.needs_room}"
     if step.kind == "step" and step.size <= 1:
         return WaitsFor(step.name, "member", where + more)
     text = f"{step.live:,} of {counted(step.size, 'member')} of {where}{more}"

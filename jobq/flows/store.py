@@ -416,6 +416,7 @@ def _step(
         added_at=added_at,
         ready_at=ready_at,
         ended_at=ended_at,
+        key=_text(options.get("key") or ""),
     )
 
 

@@ -150,12 +150,15 @@ def _absent(facts: MessageFacts, member: Member) -> Reason:
         return Reason(f"flow_{one.state}", step_sentence(flow, step), show)
     if one.state == "ready":
         text = f"step {step} of flow {member.flow} is ready; a worker that ends a member sends it"
+        text += one.facts.needs_room and f", {one.facts.needs_room}"
         return Reason("flow_ready", text, "jobq flow check")
     if member.number >= one.facts.size:
         text = f"step {step} of flow {member.flow} has {one.facts.size:,} members; it has no number {member.number:,}"
         return Reason("flow_member_unknown", text, show)
     if one.state == "running":
         text = f"it has ended or is not enqueued yet; step {step} of flow {member.flow} is running"
+        if one.facts.todo and one.facts.needs_room:
+            text += f", and its members are enqueued {one.facts.needs_room}"
         return Reason("flow_running", text, show)
     return Reason(f"flow_{one.state}", f"step {step} of flow {member.flow} is {one.state}", show)
 

@@ -349,6 +349,45 @@ def test_a_step_whose_key_has_no_room_waits_and_keeps_nobody_else_waiting(flowin
     assert flowing.facts(F).state == "done"
 
 
+def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplog: Any):
+    low, high = flowing.queues["low"], flowing.queues["high"]
+    high.rules(key_waiting=62)
+    options = json.dumps({"key": "acme"}).encode()
+    rows = step("rows", "a", kind="map", source="=a", queue="high", options=options)
+    store = flowing.start(F, step("a"), rows, step("end", "rows"))
+    flowing.drain()
+    [a] = low.dequeue().messages
+    result = encode_result(list(range(600)), "a")
+    low.finish([Ending(mid=a.mid, token=a.token, result=result, result_ttl=60)])
+    flowing.drain()
+    assert [(row.key, row.waiting) for row in high.admin.every_key()] == [("acme", 62)]
+    # Nobody else waits: not other keys, and not other flows.
+    high.enqueue(b"v", mid="other", key="bob")
+    flowing.start("import:8", step("a"))
+    room = "as the line of key acme in queue high has room"
+
+    def waits() -> str:
+        [one] = FlowView(flowing.facts(F)).waits_for
+        return one.sentence
+
+    assert waits().endswith(f"sends it, {room}")
+    ran = []
+    while messages := high.dequeue(40).messages + low.dequeue(40).messages:
+        ran += [one.mid for one in messages]
+        for queue, own in ((high, [m for m in messages if ".rows." in m.mid or m.mid == "other"]),):
+            queue.finish([_done(m) for m in own])
+        low.finish([_done(m) for m in messages if m.mid.startswith("~") and ".rows." not in m.mid])
+        flowing.drain()
+        assert all(row.waiting <= 62 for row in high.admin.every_key())
+        assert len(ran) > 100 or waits().endswith(f"more are being added {room}")
+    assert len(ran) == len(set(ran)) == 603
+    assert [m for m in ran if ".rows." in m] == [f"~{F}.rows.{number}" for number in range(600)]
+    assert flowing.facts(F).state == "done" and flowing.left() == []
+    said = [one for one in caplog.records if "waits for room" in one.getMessage()]
+    assert [one.levelname for one in said] == ["WARNING"]
+    assert store.facts() is not None
+
+
 def test_two_drainers_do_not_drain_the_same_head(flowing: Flowing, redis: Any):
     flowing.start(F, step("a"))
     low: Queue = flowing.queues["low"]

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from jobq import Flow
-from jobq.errors import CodecError, FlowConflictError
+from jobq.errors import CodecError, FlowConflictError, KeyFullError
 from jobq.flows import starting
 from jobq.flows.draining import Drainer
 from jobq.flows.listing import failed_members, flow_page, remove_flow
 from jobq.flows.run import FlowRun
 from jobq.flows.types import PER_CHUNK
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from tests.lifecycle.jobs_in_flows import load
 
 
@@ -59,6 +61,57 @@ def test_an_item_that_no_call_takes_leaves_no_map_open(
     if not sent:
         states = {one.name: one.state for one in view.steps}
         assert states == {"rows": "failed", "after": "skipped", "alert": "running"}
+
+
+def test_the_start_of_a_map_goes_on_as_the_line_of_its_key_has_room(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """On an empty line, and with fewer places than a chunk has members."""
+    low, waited = Queue("low", client), 0
+    low.rules(key_waiting=7)
+    seen: list[str] = []
+
+    def work(_: float) -> None:
+        """In place of a pause."""
+        nonlocal waited
+        waited += 1
+        messages = low.dequeue(5).messages
+        seen.extend(one.mid for one in messages)
+        low.finish([Ending(mid=one.mid, token=one.token) for one in messages])
+
+    monkeypatch.setattr(starting, "sleep", work)
+    flow = Flow("import", "7", client=client)
+    flow.map(load.options(key=lambda number: f"k{number % 2}"), range(300), name="rows")
+    run = flow.start()
+    assert waited > 50
+    while messages := low.dequeue(50).messages:
+        seen.extend(one.mid for one in messages)
+        low.finish([Ending(mid=one.mid, token=one.token) for one in messages])
+    assert sorted(seen) == sorted(f"~import:7.rows.{number}" for number in range(300))
+    Drainer(client).drain("low")
+    assert run.status().state == "done"
+
+
+def test_a_line_that_stays_full_ends_the_start_and_the_same_start_goes_on(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(starting, "FULL_S", 0.05)
+    low = Queue("low", client)
+    low.rules(key_waiting=7)
+
+    def flow() -> Flow:
+        found = Flow("import", "7", client=client)
+        found.map(load.options(key="acme"), range(10), name="rows")
+        return found
+
+    with pytest.raises(
+        KeyFullError, match=r"map rows of flow import:7 waits: .*start the same flow again"
+    ):
+        flow().start()
+    assert low.admin.counts().ready == 7
+    low.rules(key_waiting=10)
+    flow().start()
+    assert low.admin.counts().ready == 10
 
 
 def test_an_iterable_that_breaks_off_leaves_its_map_to_the_same_start_again(client: Any):

@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from jobq.client.clock import Reminder
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller, Values
 from jobq.client.pipelining import commands
@@ -31,8 +31,6 @@ LEASE_S = 15.0
 LIMIT = 100
 #: No further job after so much: what is made of a claim travels in one call.
 BYTES = 1024 * 1024
-#: How often the log says that jobs of a key wait, and for how many keys it keeps that apart.
-TELL_S, MOST_TOLD = 60.0, 1_000
 #: What refuses the calls of some keys, and may pass.
 _REFUSED = (KeyFullError, ConfigError)
 _CLAIM_ID = re.compile(rb"[\w-]{1,64}")
@@ -78,8 +76,7 @@ class Claims:
     def __init__(self, client: Client, ruby_queue: RubyQueueName, lease_s: float = LEASE_S) -> None:
         self.client, self.ruby_queue, self._lease_ms = client, ruby_queue, round(lease_s * 1000)
         self._claims = self._beside("claims")
-        #: Keys whose jobs wait for room -> when (time.monotonic) the log says so again.
-        self._tell_at: dict[str, float] = {}
+        self._reminder = Reminder()
         self._caller = Caller()
         self._last_call = self._beside(f"call:{self._caller.id}")
 
@@ -191,19 +188,13 @@ class Claims:
             if reply.action == "exists":
                 when_taken(message)
         except _REFUSED as error:
-            self._tell(message.key, error)
+            if self._reminder.is_due(message.key):
+                logger.warning(
+                    "%s: jobs of key %r wait in claims: %s", self.ruby_queue, message.key, error
+                )
             stopped.add(message.key)
             return False
         return True
-
-    def _tell(self, key: str, error: Exception) -> None:
-        """Log, now and then, that jobs of a key wait."""
-        now = time.monotonic()
-        if now >= self._tell_at.get(key, 0.0):
-            if len(self._tell_at) >= MOST_TOLD:
-                self._tell_at.clear()
-            self._tell_at[key] = now + TELL_S
-            logger.warning("%s: jobs of key %r wait in claims: %s", self.ruby_queue, key, error)
 
     def _mark(self, claim: Claim, places: Sequence[int]) -> None:
         """Record in the claim that its messages are enqueued one by one, and which are."""

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
+from jobq.client.clock import Reminder
 from jobq.client.connection import Client, connect
 from jobq.config import HARD_MAX_CONTENT
 from jobq.errors import CodecError, ConfigError, JobqError
@@ -238,7 +239,7 @@ class Intake:
         ]
         self._beat_at = self._fill_at = self._promote_at = 0.0
         self._troubled, self._was_quiet, self._full_s = False, False, FIRST_PAUSE_S
-        self._complain_at: dict[str, float] = {}
+        self._reminder = Reminder(COMPLAIN_S)
 
     def run(self) -> None:
         """Run until the worker stops or, in a burst, until nothing is left."""
@@ -310,8 +311,7 @@ class Intake:
             return do()
         except Exception as error:
             self._troubled = True
-            if time.monotonic() >= self._complain_at.get(what, 0.0):
-                self._complain_at[what] = time.monotonic() + COMPLAIN_S
+            if self._reminder.is_due(what):
                 # An error that is neither the server's nor one of settings is a bug: log where it comes from.
                 unforeseen = None if isinstance(error, JobqError) else error
                 logger.warning(
