@@ -323,3 +323,10 @@ def group(
         return made
 
     return declare
+
+
+#: Of commands that name queues of Sidekiq and Resque.
+NAMESPACE_OPTIONS = (
+    option("--sidekiq-namespace TEXT", "Namespace of Sidekiq's keys.  [default: none]"),
+    option("--resque-namespace TEXT", "Namespace of Resque's keys.  [default: resque]"),
+)

@@ -9,43 +9,51 @@ import click
 
 from jobq.cli import output
 from jobq.cli.arguments import from_words, moment_of
-from jobq.cli.options import group, limit_option, offset_option, option, yes_option
+from jobq.cli.options import (
+    NAMESPACE_OPTIONS,
+    group,
+    limit_option,
+    offset_option,
+    option,
+    yes_option,
+)
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.dashboard_entries import resque_workers, sidekiq_processes
-from jobq.protocols.ruby.key_names import RubyQueueName, parse_queue_name
+from jobq.protocols.ruby.key_names import RubyQueueName, queue_named, system_of
 from jobq.protocols.ruby.queue_records import queue_record, queues_of
 from jobq.protocols.ruby.queues import ResqueQueue, RubyQueue, SidekiqQueue
 
 
-def _named(session: Session, sidekiq: str | None, resque: str | None) -> RubyQueueName:
+def _named(
+    session: Session,
+    sidekiq: str | None,
+    resque: str | None,
+    sidekiq_namespace: str | None,
+    resque_namespace: str | None,
+) -> RubyQueueName:
     if (sidekiq is None) == (resque is None):
         raise ConfigError("no queue is named; give --sidekiq QUEUE or --resque QUEUE, not both")
     if sidekiq is not None:
-        return parse_queue_name("sidekiq", sidekiq)
-    return parse_queue_name("resque", resque or "")
+        return queue_named("sidekiq", sidekiq, sidekiq_namespace)
+    return queue_named("resque", resque or "", resque_namespace)
 
 
 def _systems(
-    session: Session, sidekiq_namespace: str, resque_namespace: str
+    session: Session, sidekiq_namespace: str | None, resque_namespace: str | None
 ) -> tuple[RubyQueueName, RubyQueueName]:
-    return RubyQueueName("sidekiq", sidekiq_namespace, ""), RubyQueueName(
-        "resque", resque_namespace, ""
-    )
+    return system_of("sidekiq", sidekiq_namespace), system_of("resque", resque_namespace)
 
 
 on_queue = opens(
     "place", _named,
-    option("--sidekiq QUEUE", "Sidekiq's queue, [namespace:]queue."),
-    option("--resque QUEUE", "Resque's queue, [namespace:]queue."),
+    option("--sidekiq QUEUE", "Sidekiq's queue."),
+    option("--resque QUEUE", "Resque's queue."),
+    *NAMESPACE_OPTIONS,
 )  # fmt: skip
-on_systems = opens(
-    "systems", _systems,
-    option("--sidekiq-namespace TEXT", "Namespace of Sidekiq's keys.  [default: none]", default=""),
-    option("--resque-namespace TEXT", "Namespace of Resque's keys.", default="resque"),
-)  # fmt: skip
+on_systems = opens("systems", _systems, *NAMESPACE_OPTIONS)
 
 
 @group("ruby", "queues", "push --sidekiq default HardWorker 1 x", "peek --resque low")
@@ -147,8 +155,8 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
     """List jobs that workers of jobq have taken off a Ruby queue and not yet enqueued.
 
     A claim lasts moments, or until the next worker takes over from one that died, or while the lines of its jobs'
-    keys are full. Give claims back only if no
-    worker of jobq will serve the queue again: a job whose worker died after enqueueing it would run twice.
+    keys are full. Give claims back only if no worker of jobq will serve the queue again: a job whose worker died
+    after enqueueing it would run twice.
     """
     found = Claims(session.client, place)
     waiting = found.waiting()

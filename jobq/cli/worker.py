@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
-from functools import reduce
+from dataclasses import fields, replace
+from functools import partial, reduce
 from logging import INFO
 from typing import Any, NamedTuple
 
@@ -13,11 +13,19 @@ import click
 from jobq.cli import exits
 from jobq.cli.arguments import names_of
 from jobq.cli.modules import load
-from jobq.cli.options import DURATION, Function, import_option, option, queues_option_of
+from jobq.cli.options import (
+    DURATION,
+    NAMESPACE_OPTIONS,
+    Function,
+    import_option,
+    option,
+    queues_option_of,
+)
 from jobq.cli.reload import Sources
 from jobq.cli.session import Session, command
-from jobq.client.connection import set_default_client
+from jobq.client.connection import connect, set_default_client
 from jobq.config import WorkerSettings, parse_queues
+from jobq.durations import listed
 from jobq.errors import ConfigError
 from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.middleware import everywhere
@@ -27,22 +35,29 @@ from jobq.metrics.serving import fetch, parse_endpoint
 from jobq.observe import otel, sentry
 from jobq.observe.log import Logging
 from jobq.protocols.ruby.intake import source
+from jobq.protocols.ruby.queue_records import usable_queues
 from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries
-from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_queue_names
+from jobq.protocols.ruby.settings import (
+    IntakeSettings,
+    expanded,
+    parse_names,
+    parse_queue_names,
+)
 from jobq.schedules.scheduler import Scheduler
 from jobq.worker.feeder import Source
 
 _OPTIONS = (
     option(
         "--sidekiq QUEUES",
-        "Take jobs from these Sidekiq queues, [namespace:]queue, to the jobq queues of the same names.",
+        "Take jobs from these Sidekiq queues to the jobq queues of the same names: QUEUE, or QUEUE,WEIGHT, or '*'.",
         multiple=True,
     ),
     option(
         "--resque QUEUES",
-        "Take jobs from these Resque queues; the default namespace is resque.",
+        "Take jobs from these Resque queues: QUEUE, a pattern such as '*', or '!QUEUE' for none of that name.",
         multiple=True,
     ),
+    *NAMESPACE_OPTIONS,
     option(
         "--ruby-job CLASS=JOB",
         "Run this Ruby class as JOB.  [default: the job of the same name]",
@@ -88,26 +103,40 @@ def intake_options(function: Function) -> Function:
 def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     """Take the Ruby options out of `given`, and add the queues that they fill to the worker's queues."""
     sidekiq, resque, jobs = (given.pop(name) for name in ("sidekiq", "resque", "ruby_job"))
+    namespaces = [given.pop(f"{system}_namespace") for system in ("sidekiq", "resque")]
     url, backlog, dead = (given.pop(f"ruby_{name}") for name in ("url", "backlog", "dead"))
     if not sidekiq and not resque:
-        if jobs or url or dead:
+        if jobs or url or dead or namespaces != [None, None]:
             raise ConfigError("--ruby-… needs queues to take jobs from; add --sidekiq or --resque")
         return None
 
-    ruby_queues = parse_queue_names("sidekiq", sidekiq) + parse_queue_names("resque", resque)
+    named = {
+        **parse_queue_names("sidekiq", sidekiq, namespaces[0]),
+        **parse_queue_names("resque", resque, namespaces[1]),
+    }
+    client = session.client
+    ruby = connect(settings=replace(client.settings, url=url or client.url, outage_buffer=0))
+    ruby_queues = expanded(named, partial(usable_queues, ruby))
+    if not ruby_queues:
+        patterns = listed([repr(queue.queue) for queue in named])
+        raise ConfigError(
+            f"no queue of Ruby matches {patterns} yet; push a job first, or name the queues"
+        )
     lease_s = given["lease"] if given["lease"] is not None else 15.0
     settings = IntakeSettings(
-        ruby_queues=ruby_queues, names=parse_names(jobs), backlog=backlog, ruby_dead=dead,
-        lease_s=max(1.0, lease_s),
+        ruby_queues=tuple(ruby_queues), patterns=tuple(name for name in named if name.is_pattern),
+        names=parse_names(jobs), backlog=backlog, ruby_dead=dead, lease_s=max(1.0, lease_s),
     )  # fmt: skip
-    listed = names_of(given["queues"])
-    fed = dict.fromkeys(
-        ruby_queue.queue for ruby_queue in ruby_queues if ruby_queue.queue not in listed
-    )
-    given["queues"] = ",".join([*filter(None, [given["queues"]]), *(f"{name}:1" for name in fed)])
+    known = names_of(given["queues"])
+    weights: dict[str, int] = {}
+    for queue, weight in ruby_queues.items():
+        if queue.queue not in known:
+            weights[queue.queue] = max(weight, weights.get(queue.queue, 1))
+    fed = (f"{name}:{weight}" for name, weight in weights.items())
+    given["queues"] = ",".join([*filter(None, [given["queues"]]), *fed])
     counts = RubyJobCounts()
-    fed_by = source(session.client, url, settings, counts)
-    return FromRuby(fed_by, RubyRetries(session.client, counts), settings.names)
+    fed_by = source(client, url, settings, counts)
+    return FromRuby(fed_by, RubyRetries(client, counts, ruby), settings.names)
 
 
 def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
@@ -137,7 +166,7 @@ def setting(
     "--import app.jobs --queues high,low --strict --lease 30s",
     "--import app.jobs --processes 2 --threads 100",
     "--import app.jobs --burst --log-format json",
-    "--import app.jobs --sidekiq default --resque resque:low",
+    "--import app.jobs --sidekiq default --resque low",
     "--import app.jobs --health 127.0.0.1:9464",
     "--check --health 127.0.0.1:9464",
 )

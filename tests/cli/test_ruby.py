@@ -23,8 +23,21 @@ def test_push_adds_a_sidekiq_job(cli, redis):
 
 
 def test_push_notes_ms_for_version_8(cli, redis):
-    cli("ruby", "push", "--sidekiq", "app:low", "HardWorker", "--version", "8", "--jid", "j")
-    job = json.loads(redis.lindex("app:queue:low", 0))
+    cli(
+        "ruby",
+        "push",
+        "--sidekiq",
+        "mail:low",
+        "--sidekiq-namespace",
+        "my:app",
+        "HardWorker",
+        "--version",
+        "8",
+        "--jid",
+        "j",
+    )
+    job = json.loads(redis.lindex("my:app:queue:mail:low", 0))
+    assert redis.smembers("my:app:queues") == {b"mail:low"}
     assert job["jid"] == "j"
     assert isinstance(job["enqueued_at"], int) and job["enqueued_at"] > 10**12
 
@@ -35,6 +48,13 @@ def test_push_schedules(cli, redis, when):
     [(job, at)] = redis.zrange("schedule", 0, -1, withscores=True)
     assert json.loads(job)["jid"] == ended.records[0]["jid"]
     assert at > redis.time()[0] + 3_500
+
+
+@pytest.mark.parametrize("name", ["add", "MyApp.Worker", "App\\Jobs\\Mail", "Mail::Sender"])
+def test_push_takes_the_names_of_other_languages(cli, redis, name):
+    cli("ruby", "push", "--resque", "low", "--resque-namespace", "resque:GitHub", name, "7")
+    [job] = redis.lrange("resque:GitHub:queue:low", 0, -1)
+    assert json.loads(job) == {"class": name, "args": [7]}
 
 
 def test_push_adds_a_resque_job(cli, redis):
@@ -49,7 +69,8 @@ def test_push_adds_a_resque_job(cli, redis):
      (["HardWorker", "--sidekiq", "a", "--resque", "b"], "no queue is named"),
      (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque has no --delay"),
      (["HardWorker", "--sidekiq", "low", "a=1"], "no keyword arguments: a"),
-     (["hard_worker", "--sidekiq", "low"], "names no Ruby class")],
+     (["hard worker", "--sidekiq", "low"], "names no class"),
+     (["HardWorker", "--resque", "resque:low"], "write low, or give --resque-namespace resque")],
 )  # fmt: skip
 def test_push_that_makes_no_sense_is_refused(cli, redis, words, complaint):
     ended = cli("ruby", "push", *words)

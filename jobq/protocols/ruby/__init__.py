@@ -6,7 +6,7 @@ Going out they are as safe as the Ruby worker that takes them: `SidekiqQueue`, `
 
 from __future__ import annotations
 
-from jobq.protocols.ruby.key_names import RubyQueueName, parse_queue_name
+from jobq.protocols.ruby.key_names import RubyQueueName, checked_queue
 from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
 
-__all__ = ["RubyQueueName", "ResqueQueue", "SidekiqQueue", "parse_queue_name"]
+__all__ = ["ResqueQueue", "RubyQueueName", "SidekiqQueue", "checked_queue"]

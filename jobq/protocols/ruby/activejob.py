@@ -18,6 +18,7 @@ WRAPPERS = frozenset(
     )
 )
 _KEYWORDS = "_aj_ruby2_keywords"
+_SERIALIZED = "_aj_serialized"
 _MARKS = frozenset((_KEYWORDS, "_aj_symbol_keys", "_aj_hash_with_indifferent_access"))
 
 
@@ -55,9 +56,10 @@ def _plain(value: Any) -> Any:
         return value
     if "_aj_globalid" in value:
         return value["_aj_globalid"]
-    if "_aj_serialized" in value and "value" in value:
+    if _SERIALIZED in value and "value" in value:
         return _plain(value["value"])
-    return _without_marks(value)
+    # Of a range, or of a class of the program.
+    return _without_marks({key: item for key, item in value.items() if key != _SERIALIZED})
 
 
 def _without_marks(value: dict[str, Any]) -> dict[str, Any]:

@@ -32,9 +32,10 @@ from jobq.protocols.ruby.job_format import Arrival, read_job, refused
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.lists import ListWaiter
 from jobq.protocols.ruby.prefetch import PrefetchWindow
+from jobq.protocols.ruby.queue_records import usable_queues
 from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.scheduled import promote
-from jobq.protocols.ruby.settings import FedWorker, IntakeSettings
+from jobq.protocols.ruby.settings import FedWorker, IntakeSettings, expanded
 from jobq.queue.queue import Queue
 
 logger = logging.getLogger("jobq")
@@ -44,6 +45,8 @@ FIRST_PAUSE_S, PAUSE_S = 0.01, 0.25
 TROUBLE_S = 1.0
 COMPLAIN_S = 10.0
 BEAT_S = 5.0
+#: How often to look for queues that a pattern names.
+MATCH_S = 10.0
 #: Claims whose jobs wait for room: how often they are tried again, and beyond how many nothing more is taken.
 PARKED_S, MOST_PARKED = 0.25, 50
 #: Other queues wait as long; what wasn't done is tried again in a later round.
@@ -87,6 +90,7 @@ class QueueIntake:
         self._keys = DeclaredKeys(default_registry)
         self._shared = DuplicateJids(ruby_queue, queue, self._seal)
         self._window = PrefetchWindow(settings.backlog)
+        self._reminder = Reminder()
         #: Whether nothing might be taken when this was last asked.
         self.full = False
         self._owed: Claim | None = None
@@ -168,6 +172,8 @@ class QueueIntake:
                 continue
             if arrival.fault:
                 logger.error("%s: %s will be dead: %s", self.ruby_queue, arrival.mid, arrival.fault)
+            elif arrival.caution and self._reminder.is_due(arrival.caution):
+                logger.warning("%s: %s: %s", self.ruby_queue, arrival.mid, arrival.caution)
             arrivals.append((own, arrival))
         apart = self._shared.apart(arrivals)
         by_place = {int(own.rpartition(".")[2]): (own, one) for own, one in apart}
@@ -237,7 +243,8 @@ class Intake:
             )
             for (system, _), group in groupby(sorted(settings.ruby_queues, key=_side), key=_side)
         ]
-        self._beat_at = self._fill_at = self._promote_at = 0.0
+        self._beat_at = self._fill_at = self._promote_at = self._match_at = 0.0
+        self._unserved: set[RubyQueueName] = set()
         self._troubled, self._was_quiet, self._full_s = False, False, FIRST_PAUSE_S
         self._reminder = Reminder(COMPLAIN_S)
 
@@ -333,11 +340,24 @@ class Intake:
             self._fill_at = time.monotonic() + IDLE_S
             for dead_jobs in self._dead_jobs:
                 self._attempt(f"Ruby's dead of {dead_jobs}", dead_jobs.fill, 0)
+        if self._settings.patterns and time.monotonic() >= self._match_at:
+            self._match_at = time.monotonic() + MATCH_S
+            self._attempt("the list of queues", self._match, None)
         if time.monotonic() >= self._beat_at or self._was_quiet != self._fed_worker.quiet():
             self._was_quiet = self._fed_worker.quiet()
             self._beat_at = time.monotonic() + BEAT_S
             for presence in self._presences:
                 self._attempt("the heartbeat", partial(presence.beat, self._content), None)
+
+    def _match(self) -> None:
+        """Log queues that match a pattern and are new: a worker serves the queues that it began with."""
+        served, patterns = {line.ruby_queue for line in self.lines}, self._settings.patterns
+        unserved = (
+            expanded(dict.fromkeys(patterns, 1), partial(usable_queues, self._ruby)).keys() - served
+        )
+        for name in sorted(unserved - self._unserved):
+            logger.warning("%s is new, and not served: restart the worker to take its jobs", name)
+        self._unserved = set(unserved)
 
     def _content(self, queue: str, mid: str) -> bytes | None:
         """Return the content of a running message; None if it has just ended or can't be opened."""

@@ -25,7 +25,7 @@ from jobq.jobs.codec import (
     refusal,
 )
 from jobq.protocols.ruby.activejob import unwrapped
-from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
+from jobq.protocols.ruby.key_names import RubyQueueName, checked_queue
 
 #: Sidekiq's own, where a job says `retry: true`.
 RETRIES = 25
@@ -46,7 +46,7 @@ _write = msgspec.json.Encoder().encode
 class Arrival(NamedTuple):
     """One job that was taken in. With a `fault` no call can be made of it, and `content` is a refusal.
 
-    key: of the queue's keys, '' for none.
+    key: of the queue's keys, '' for none. caution: why something that Ruby would do isn't done.
     """
 
     mid: str
@@ -54,6 +54,7 @@ class Arrival(NamedTuple):
     fault: str = ""
     key: str = ""
     ordered: bool = False
+    caution: str = ""
 
 
 def read_job(
@@ -67,7 +68,7 @@ def read_job(
         if fields.get("class") == UNREADABLE:
             raw = _shown_before(fields.get("args"))
             fields = read_fields(raw)
-        return Arrival(mid, _message(ruby_queue, fields, names))
+        return Arrival(mid, _message(ruby_queue, fields, names), caution=_caution(fields))
     except (CodecError, ConfigError) as error:
         fault = str(error)
     except Exception as error:  # one bad job must not stop the others
@@ -101,7 +102,8 @@ def _shown_before(args: object) -> bytes:
 
 
 def _named(ruby_queue: RubyQueueName) -> str:
-    return f"{ruby_queue.system} {ruby_queue.namespace}:{ruby_queue.queue}"
+    # None of them holds white space.
+    return f"{ruby_queue.system} {ruby_queue.queue} {ruby_queue.namespace}".rstrip()
 
 
 def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[str, str]) -> bytes:
@@ -110,13 +112,18 @@ def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[s
         raise CodecError("it names no class")
     if not isinstance(args, list):
         raise CodecError(f"the args of {name:.200} are no list")
+    # In Ruby, all else is true.
+    if args and fields.get("encrypt") is not None and fields["encrypt"] is not False:
+        raise CodecError(
+            f"Sidekiq Enterprise encrypted the last argument of {name:.200}; push it without `encrypt: true`"
+        )
     call = unwrapped(name, args)
     job = names.get(call.name, call.name)
     if not 0 < len(job) <= MAX_NAME:
         raise CodecError(f"its class has a name of {len(job)} characters; {MAX_NAME} are allowed")
     fields["class"] = name
-    if call.name != name:
-        fields["args"] = args  # the wrapper's, which couldn't be made again
+    if call.name != name or retry_queue(fields):
+        fields["args"] = args  # the wrapper's, which couldn't be made again; or for the other queue
     headers = {
         ORIGIN: _named(ruby_queue),
         FIELDS: _write(fields).decode(),
@@ -148,6 +155,20 @@ def allowed_retries(fields: Mapping[str, Any]) -> int | None:
     return min(MOST_RETRIES, max(0, most))
 
 
+def retry_queue(fields: Mapping[str, Any]) -> str:
+    """Return the queue that a Sidekiq job's retries go to; '' if it names none."""
+    name = fields.get("retry_queue")
+    return name if isinstance(name, str) else ""
+
+
+def _caution(fields: Mapping[str, Any]) -> str:
+    batch = fields.get("bid")
+    if not batch:
+        return ""
+    name = fields.get("class")
+    return f"class {name!s:.200} runs, but its batch {batch!s:.200} isn't notified: Sidekiq Pro does that"
+
+
 def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] | None:
     """Where a message came from, and what Ruby had noted on it; None for one of jobq's own."""
     try:
@@ -158,9 +179,8 @@ def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] |
 
 
 def _queue_of(headers: Mapping[str, str]) -> RubyQueueName:
-    system, _, text = headers[ORIGIN].partition(" ")
-    known: System = "resque" if system == "resque" else "sidekiq"
-    return parse_queue_name(known, text)
+    system, queue, namespace, *_ = [*headers[ORIGIN].split(" "), "", ""]
+    return checked_queue("resque" if system == "resque" else "sidekiq", queue, namespace)
 
 
 def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:

@@ -16,6 +16,7 @@ An intake's keys are in the slot of the list that it empties: `jobq:intake:{queu
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
 from jobq.client.acl import literal, selector
@@ -41,6 +42,15 @@ class RubyQueueName(NamedTuple):
         return f"{self.namespace}:{name}" if self.namespace else name
 
     @property
+    def is_pattern(self) -> bool:
+        """Whether it stands for all queues that match, as `*` does in Resque, or with `!` for none of them."""
+        return bool(_IN_PATTERNS.search(self.queue))
+
+    def matches(self, name: str) -> bool:
+        """Return whether this pattern names that queue; for one with `!` whether it excludes it."""
+        return fnmatchcase(name, self.queue.removeprefix("!"))
+
+    @property
     def list_key(self) -> str:
         """The list that holds the queue."""
         return self.key(f"queue:{self.queue}")
@@ -56,18 +66,41 @@ class RubyQueueName(NamedTuple):
         return "LEFT" if self.system == "sidekiq" else "RIGHT"
 
 
-def parse_queue_name(system: System, text: str) -> RubyQueueName:
-    """`default` or `namespace:default` for Sidekiq; `low` or `resque:low` for Resque."""
-    namespace, colon, queue = text.strip().partition(":")
-    if not colon:
-        namespace, queue = ("" if system == "sidekiq" else "resque"), namespace
+#: Namespaces of a system whose keys have none that was chosen.
+DEFAULT_NAMESPACE: dict[System, str] = {"sidekiq": "", "resque": "resque"}
+#: What makes a queue's name a pattern, as in Resque: `*`, `mail_*`, `!slow`.
+_IN_PATTERNS = re.compile(r"[*?\[\]]|^!")
+
+
+def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
+    """Return the queue of that name in that namespace, both as they are given; ConfigError for what can't be one."""
     # The jobq queue has the same name.
     checked_name(f"{system} queue", queue)
     if any(c.isspace() or not c.isprintable() for c in namespace):
         raise ConfigError(
-            f"{system} namespace {namespace!r} can't be used; write queue or namespace:queue"
+            f"{system} namespace {namespace!r} can't be used; take printable characters"
         )
     return RubyQueueName(system, namespace, queue)
+
+
+def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
+    """Return the name of no queue in that namespace, None for the usual one, which makes the other keys."""
+    return RubyQueueName(system, DEFAULT_NAMESPACE[system] if namespace is None else namespace, "")
+
+
+def queue_named(system: System, text: str, namespace: str | None = None) -> RubyQueueName:
+    """Return the queue that an option of the command line names.
+
+    namespace: of its system, None if none was chosen. A name that begins with the system's own namespace is refused
+    then: it may be meant to hold that.
+    """
+    text, usual = text.strip(), DEFAULT_NAMESPACE[system]
+    if namespace is None and usual and text.startswith(f"{usual}:"):
+        raise ConfigError(
+            f"{system} queue {text!r} begins with the namespace, which is an option of its own; write "
+            f"{text[len(usual) + 1 :]}, or give --{system}-namespace {usual} if that is its name"
+        )
+    return checked_queue(system, text, usual if namespace is None else namespace)
 
 
 def beside(key: str, namespace: str, name: str) -> str:

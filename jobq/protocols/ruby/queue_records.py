@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.client.names import is_name
 from jobq.errors import ConfigError
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.key_names import RubyQueueName
@@ -16,6 +17,12 @@ def queues_of(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
     """Return the queues that a system lists, sorted."""
     names = sorted(map(text_of, client.command("SMEMBERS", system.key("queues"))))
     return [system._replace(queue=name) for name in names]
+
+
+def usable_queues(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
+    """Return those that a queue of jobq can be named after: anything may stand in the list."""
+    names = client.command("SMEMBERS", system.key("queues"))
+    return sorted(system._replace(queue=name.decode()) for name in names if is_name("queue", name))
 
 
 def queue_record(client: Client, ruby_queue: RubyQueueName) -> dict[str, Any]:

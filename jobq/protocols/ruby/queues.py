@@ -21,10 +21,10 @@ from typing import Any, Literal, TypedDict, Unpack
 from jobq.client.connection import Client, default_client
 from jobq.durations import Duration
 from jobq.errors import ConfigError
-from jobq.jobs.codec import encode_plain
+from jobq.jobs.codec import MAX_NAME, encode_plain
 from jobq.jobs.options import checked_options
 from jobq.protocols.kit.scripts import PER_CALL
-from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
+from jobq.protocols.ruby.key_names import RubyQueueName, System, checked_queue
 from jobq.protocols.ruby.lists import push
 
 SidekiqVersion = Literal[6, 7, 8]
@@ -54,7 +54,7 @@ class RubyQueue:
     system: System
 
     def __init__(self, name: str, client: Client | None, namespace: str) -> None:
-        self.ruby_queue: RubyQueueName = parse_queue_name(self.system, f"{namespace}:{name}")
+        self.ruby_queue: RubyQueueName = checked_queue(self.system, name, namespace)
         self.client = default_client() if client is None else client
 
     def __repr__(self) -> str:
@@ -178,10 +178,13 @@ class ResqueQueue(RubyQueue):
 
 
 def checked_class(name: str) -> str:
-    """A Ruby class's name, or ConfigError."""
-    parts = name.split("::") if isinstance(name, str) else [""]
-    if not all(part.isidentifier() and part[0].isupper() for part in parts):
-        raise ConfigError(f"{name!r} names no Ruby class; write Module::HardWorker")
+    """Return a class's name, or ConfigError. Other languages name them `add`, `MyApp.Worker`, `App\\Jobs\\Mail`."""
+    usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
+    if not usable or not name.isprintable() or any(c.isspace() for c in name):
+        raise ConfigError(
+            f"{name!r:.200} names no class; write Module::HardWorker, or the name that its worker knows, of 1 to "
+            f"{MAX_NAME} printable characters without white space"
+        )
     return name
 
 

@@ -1,7 +1,8 @@
 """In the worker's children: Sidekiq's rules for retries, and how many Ruby jobs ran and failed.
 
 `retry: 5` travels with the message. Here the rest is kept: waits that grow as Sidekiq's do, for jobs that
-declare no `retry=` policy of their own, and `retry_for`, the time after the first failure in which to try again.
+declare no `retry=` policy of their own, `retry_for`, the time after the first failure in which to try again, and
+`retry_queue`: a job that names another queue for its retries goes to Sidekiq's retry set, as Sidekiq does it.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from jobq.client.connection import Client
 from jobq.durations import DAY_MS
 from jobq.errors import JobAborted, JobqError, Outcome
 from jobq.jobs.context import Context
 from jobq.jobs.retry import LONGEST_S, Decision
-from jobq.protocols.ruby.job_format import ORIGIN, epoch_ms, origin
-from jobq.protocols.ruby.key_names import System
+from jobq.protocols.ruby.job_format import ORIGIN, epoch_ms, origin, retry_queue
+from jobq.protocols.ruby.key_names import RubyQueueName, System
 
 logger = logging.getLogger("jobq")
 _CELLS, _WORDS = 4096, 4
 _MOST_COUNT = 10_000
+_LONGEST_TEXT = 10_000
+_write = msgspec.json.Encoder().encode
 
 
 class RubyJobCounts:
@@ -49,10 +54,13 @@ class RubyJobCounts:
 
 
 class RubyRetries:
-    """Middleware; other messages pass untouched. `client`: where first failures are noted."""
+    """Middleware; other messages pass untouched.
 
-    def __init__(self, client: Client, counts: RubyJobCounts) -> None:
-        self._client, self._counts = client, counts
+    `client`: where first failures are noted. `ruby`: of the server with Ruby's keys.
+    """
+
+    def __init__(self, client: Client, counts: RubyJobCounts, ruby: Client | None = None) -> None:
+        self._client, self._counts, self._ruby = client, counts, ruby or client
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
         """Around a sync job."""
@@ -79,13 +87,21 @@ class RubyRetries:
             self._counts.add(system, failed=True)
             found = origin(context.headers)
             if found is not None:
-                self._apply_rules(context, error, found[1])
+                retried_in_s = self._apply_rules(context, error, found[1])
+                if retried_in_s is not None and self._moved(context, error, found, retried_in_s):
+                    return
             raise
         self._counts.add(system, failed=False)
 
-    def _apply_rules(self, context: Context, error: BaseException, fields: dict[str, Any]) -> None:
-        if isinstance(error, Outcome) or context.decide(error).outcome != "retry":
-            return
+    def _apply_rules(
+        self, context: Context, error: BaseException, fields: dict[str, Any]
+    ) -> float | None:
+        """Decide by Ruby's rules; return after how many seconds the job is tried again, None if it isn't."""
+        if isinstance(error, Outcome):
+            return None
+        decision = context.decide(error)
+        if decision.outcome != "retry":
+            return None
         window_s = fields.get("retry_for")
         if isinstance(window_s, int | float) and not isinstance(window_s, bool):
             window_s = min(max(0.0, window_s), LONGEST_S)
@@ -93,11 +109,49 @@ class RubyRetries:
             if began + window_s * 1000 < time.time() * 1000:
                 why = f"attempt {context.failures}, retry_for of {window_s:g} s is over"
                 context.overrule(error, Decision("dead", why=why))
-                return
-        if fields.get("retry") is not None and not context.own_policy:
-            used = fields.get("retry_count")
-            count = context.failures - 1 + (used + 1 if type(used) is int else 0)
-            context.overrule(error, Decision("retry", wait_s(count)))
+                return None
+        if fields.get("retry") is None or context.own_policy:
+            return decision.after_s
+        decision = Decision("retry", wait_s(_retry_count(context, fields)))
+        context.overrule(error, decision)
+        return decision.after_s
+
+    def _moved(
+        self,
+        context: Context,
+        error: BaseException,
+        origin: tuple[RubyQueueName, dict[str, Any]],
+        after_s: float,
+    ) -> bool:
+        """Put a job whose retries go to another queue into Sidekiq's retry set; whether that was done."""
+        ruby_queue, fields = origin
+        queue, count = retry_queue(fields), _retry_count(context, fields)
+        if not queue or queue == ruby_queue.queue or ruby_queue.system != "sidekiq":
+            return False
+        now: float = time.time()
+        noted_at = round(now * 1000) if isinstance(fields.get("created_at"), int) else now
+        noted = {
+            **fields, "queue": queue, "retry_count": count, "error_class": type(error).__name__,
+            "error_message": str(error)[:_LONGEST_TEXT], "failed_at": fields.get("failed_at", noted_at),
+        }  # fmt: skip
+        if count:
+            noted["retried_at"] = noted_at
+        try:
+            where = ruby_queue.key("retry")
+            self._ruby.command("ZADD", where, repr(now + after_s), _write(noted))
+        except JobqError as unknown:
+            logger.warning(
+                "%s is retried in queue %s, since it can't be put into Sidekiq's retry set: %s",
+                context.mid, ruby_queue.queue, unknown,
+            )  # fmt: skip
+            return False
+        logger.warning(
+            "%s failed (%r) and goes to Sidekiq's retry set: its retry_queue is %s",
+            context.mid,
+            error,
+            queue,
+        )
+        return True
 
     def _first_failure(
         self, context: Context, error: BaseException, fields: dict[str, Any], window_s: float
@@ -117,6 +171,12 @@ class RubyRetries:
             logger.warning("%s failed (%r), and when it first failed is unknown: %s",
                            context.mid, error, unknown)  # fmt: skip
             return now
+
+
+def _retry_count(context: Context, fields: dict[str, Any]) -> int:
+    """How often it was retried before, as Sidekiq counts."""
+    used = fields.get("retry_count")
+    return context.failures - 1 + (used + 1 if type(used) is int else 0)
 
 
 def wait_s(count: int, draw: Callable[[], float] = random.random) -> float:

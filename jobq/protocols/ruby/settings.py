@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError
 from jobq.jobs.registry import checked_job_name
-from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
+from jobq.protocols.ruby.key_names import RubyQueueName, System, queue_named
+
+#: As for queues of jobq.
+MOST_WEIGHT = 1_000
+#: Queues that patterns name.
+MOST_MATCHES = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,10 +24,12 @@ class IntakeSettings:
     ruby_queues: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
     the most messages that are ready in the jobq queue; fewer where a second's work is less. ruby_dead: show
     dead messages in Sidekiq's dead set, Resque's failed list, too. lease_s: after so many seconds others take over what
-    an intake has taken and not delivered.
+    an intake has taken and not delivered. patterns: what named these queues; queues that appear later aren't served,
+    and the log says so.
     """
 
     ruby_queues: tuple[RubyQueueName, ...]
+    patterns: tuple[RubyQueueName, ...] = ()
     names: dict[str, str] = field(default_factory=dict)
     backlog: int = 1_000
     ruby_dead: bool = False
@@ -37,12 +44,64 @@ class IntakeSettings:
             raise ConfigError(f"lease_s={self.lease_s!r} is out of range; take 1 s to a day")
 
 
-def parse_queue_names(system: System, texts: Iterable[str]) -> tuple[RubyQueueName, ...]:
-    """Queues as options name them: repeated, or comma-separated; each once."""
-    found = (
-        parse_queue_name(system, part) for text in texts for part in text.split(",") if part.strip()
+def parse_queue_names(
+    system: System, texts: Iterable[str], namespace: str | None = None
+) -> dict[RubyQueueName, int]:
+    """Return queues as options name them, repeated or comma-separated, with their weights.
+
+    As for Sidekiq, a number behind a queue is its weight: `default,5`.
+    """
+    found: dict[RubyQueueName, int] = {}
+    for text in texts:
+        last: RubyQueueName | None = None
+        for part in filter(None, map(str.strip, text.split(","))):
+            if last is not None and part.isdecimal() and system == "sidekiq":
+                found[last] = _weight(last, part)
+                last = None
+            else:
+                last = queue_named(system, part, namespace)
+                found.setdefault(last, 1)
+    return found
+
+
+def _weight(queue: RubyQueueName, text: str) -> int:
+    if not 1 <= int(text) <= MOST_WEIGHT:
+        raise ConfigError(
+            f"the weight {text} of {queue} is out of range; take 1 to {MOST_WEIGHT:,}. A queue of that name takes "
+            f"an option of its own: --{queue.system} {text}"
+        )
+    return int(text)
+
+
+def expanded(
+    queues: Mapping[RubyQueueName, int], listed: Callable[[RubyQueueName], Iterable[RubyQueueName]]
+) -> dict[RubyQueueName, int]:
+    """Return the queues with patterns replaced by the queues that are there, without those that a `!` excludes.
+
+    listed: returns all queues of the system and namespace of a name.
+    """
+    found: dict[RubyQueueName, int] = {}
+    for queue, weight in queues.items():
+        if not queue.is_pattern:
+            found.setdefault(queue, weight)
+        elif not queue.queue.startswith("!"):
+            for name in listed(queue):
+                if queue.matches(name.queue) and not _is_excluded(queues, name):
+                    found.setdefault(name, weight)
+    if len(found) > max(MOST_MATCHES, len(queues)):
+        raise ConfigError(
+            f"{len(found):,} queues of Ruby match; an intake takes {MOST_MATCHES}, with a connection for each. Divide "
+            "them among several workers"
+        )
+    return found
+
+
+def _is_excluded(queues: Iterable[RubyQueueName], name: RubyQueueName) -> bool:
+    """Return whether a `!` among these excludes a queue that a pattern names."""
+    return any(
+        one.queue.startswith("!") and one[:2] == name[:2] and one.matches(name.queue)
+        for one in queues
     )
-    return tuple(dict.fromkeys(found))
 
 
 def parse_names(texts: Iterable[str]) -> dict[str, str]:

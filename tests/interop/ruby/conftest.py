@@ -103,6 +103,19 @@ def ruby(server: Any, client: Any) -> Iterator[Peer]:
 
 
 @pytest.fixture
+def namespaced(server: Any, client: Any) -> Iterator[Peer]:
+    """As `ruby`, in the namespace `my:app` of the gem redis-namespace."""
+    if not (has_gem("sidekiq") and has_gem("redis-namespace")):
+        tools.not_run(
+            "not run: needs the gems sidekiq and redis-namespace (apt-get install ruby-sidekiq ruby-redis-namespace)",
+            packaged=False,
+        )
+    peer = Peer(["ruby", "peer.rb", "my:app"], server.url)
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
 def sidekiq(server: Any, ruby: Peer, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """sidekiq("-q", "default"): a real Sidekiq worker."""
     started: list[subprocess.Popen[bytes]] = []
@@ -145,12 +158,24 @@ def node_modules() -> Path:
 
 
 @pytest.fixture
-def node(server: Any, client: Any, node_modules: Path) -> Iterator[Peer]:
-    """node("enqueue", …): node-resque's queue, API and worker."""
-    command = ["node", str(HERE / "peer.js"), str(node_modules), server.socket]
-    peer = Peer(command, server.url)
-    yield peer
-    peer.close()
+def node_in(server: Any, client: Any, node_modules: Path) -> Iterator[Callable[[str], Peer]]:
+    """node_in("resque")("enqueue", …): node-resque's queue, API and worker in a namespace."""
+    peers: list[Peer] = []
+
+    def begin(namespace: str) -> Peer:
+        command = ["node", str(HERE / "peer.js"), str(node_modules), server.socket, namespace]
+        peers.append(Peer(command, server.url))
+        return peers[-1]
+
+    yield begin
+    for peer in peers:
+        peer.close()
+
+
+@pytest.fixture
+def node(node_in: Callable[[str], Peer]) -> Peer:
+    """node("enqueue", …): the same in the namespace `resque`."""
+    return node_in("resque")
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 // node-resque's queue, API and worker for the tests: a line of JSON in, a line of JSON out.
-const [modules, socket] = process.argv.slice(2);
+const [modules, socket, namespace = "resque"] = process.argv.slice(2);
 const { Queue, Worker } = require(`${modules}/node-resque`);
 const Redis = require(`${modules}/ioredis`);
 const fs = require("fs");
 const path = require("path");
 const readline = require("readline");
 
-const connected = () => ({ connection: { pkg: "ioredis", namespace: "resque", redis: new Redis({ path: socket }) } });
+const connected = () => ({ connection: { pkg: "ioredis", namespace, redis: new Redis({ path: socket }) } });
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function perform(ledger, name, doing = "run", ...rest) {

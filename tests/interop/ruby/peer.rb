@@ -5,6 +5,11 @@ require "sidekiq/api"
 require "sidekiq/web"
 require_relative "hard_worker"
 
+if ARGV[0]
+  require "redis-namespace"
+  Sidekiq.configure_client { |config| config.redis = {url: ENV["REDIS_URL"], namespace: ARGV[0]} }
+end
+
 def shown(entry)
   {class: entry.klass, jid: entry.jid, args: entry.args, item: entry.item, tags: entry.tags,
    queue: entry.queue, created_at: entry.created_at.to_f, enqueued_at: entry.enqueued_at&.to_f}

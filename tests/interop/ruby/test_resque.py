@@ -27,10 +27,38 @@ def low(client) -> Queue:
 def test_job_runs_when_resque_enqueued_it(peer, worker, ledger):
     for name in "abc":
         peer("enqueue", queue="low", **{"class": "HardWorker"}, args=[str(ledger.path), name])
-    worker("--resque", "resque:low", "--processes", "1")
+    worker("--resque", "low", "--processes", "1")
     until(lambda: len(ledger.lines()) == 3)
     assert [line["name"] for line in ledger.lines()] == ["a", "b", "c"]
     assert peer("queued", queue="low") == []
+
+
+def test_namespace_and_queue_with_colons_are_the_same_for_both(
+    node_in, client, worker, ledger, redis
+):
+    namespace, queue = "resque:GitHub", "mail:low"
+    node = node_in(namespace)
+    given = ("--resque", queue, "--resque-namespace", namespace)
+    node("enqueue", queue=queue, **{"class": "HardWorker"}, args=[str(ledger.path), "in"])
+    one = worker(*given)
+    until(lambda: ledger.lines(name="in"))
+    assert one.stop() == 0
+    pushing = ResqueQueue(queue, client, namespace=namespace)
+    pushing.push("HardWorker", [str(ledger.path), "out", "run"])
+    assert node("queues") == [queue] and len(node("queued", queue=queue)) == 1
+    node("work", queue=queue)
+    [ran] = until(lambda: ledger.lines(name="out"))
+    assert ran["by"] == "node"
+    assert not redis.keys("resque:queue*")
+
+
+def test_worker_of_all_queues_takes_from_each(peer, worker, ledger):
+    for queue in ("low", "high", "slow"):
+        peer("enqueue", queue=queue, **{"class": "HardWorker"}, args=[str(ledger.path), queue])
+    worker("--resque", "*,!slow")
+    until(lambda: len(ledger.lines()) == 2)
+    assert {line["queue"] for line in ledger.lines()} == {"low", "high"}
+    assert len(peer("queued", queue="slow")) == 1
 
 
 def test_equal_jobs_run_each(peer, worker, ledger):

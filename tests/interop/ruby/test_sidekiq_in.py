@@ -7,6 +7,7 @@ import json
 import pytest
 
 from jobq.jobs.codec import read_refusal
+from jobq.protocols.ruby import SidekiqQueue
 from tests.interop.ruby.conftest import until
 
 #: What Ruby and Node do is the same on each server; test_sidekiq_out tries both.
@@ -64,6 +65,46 @@ def test_backlog_of_slow_jobs_stays_where_sidekiqs_api_sees_it(ruby, worker, led
     until(lambda: len(ledger.lines("start")) == 2 and default.admin.counts().ready)
     assert len(ruby("queue", name="default")) >= 270
     assert default.admin.counts().messages <= 30
+
+
+def test_queue_with_a_colon_is_the_same_for_both(ruby, sidekiq, client, worker, ledger, tmp_path):
+    ruby("async", args=[str(ledger.path), "in"], options={"queue": "mail:low"})
+    one = worker("--sidekiq", "mail:low,3", "--sidekiq", "default")
+    [ran] = until(lambda: ledger.lines(name="in"))
+    assert (ran["by"], ran["queue"]) == ("jobq", "mail:low")
+    assert one.stop() == 0
+    SidekiqQueue("mail:low", client).push("HardWorker", [str(ledger.path), "out"])
+    assert [job["args"][1] for job in ruby("queue", name="mail:low")] == ["out"]
+    sidekiq("-q", "mail:low")
+    [ran] = until(lambda: ledger.lines(name="out"))
+    assert ran["by"] == "sidekiq"
+
+
+def test_namespace_of_redis_namespace_is_the_same_for_both(
+    namespaced, client, worker, ledger, redis
+):
+    namespaced("async", args=[str(ledger.path), "in"], options={"queue": "mail:low"})
+    one = worker("--sidekiq", "mail:low", "--sidekiq-namespace", "my:app")
+    until(lambda: ledger.lines(name="in"))
+    until(lambda: namespaced("stats")["processed"] == 1)
+    assert one.stop() == 0
+    SidekiqQueue("mail:low", client, namespace="my:app").push(
+        "HardWorker", [str(ledger.path), "out"]
+    )
+    assert [job["args"][1] for job in namespaced("queue", name="mail:low")] == ["out"]
+    assert not redis.exists("queues", "queue:mail:low")
+
+
+def test_retry_goes_to_the_queue_that_the_job_names(ruby, worker, ledger):
+    ruby("async", args=[str(ledger.path), "a", "fail"], options={"retry": 5, "retry_queue": "slow"})
+    worker("--sidekiq", "default", "--sidekiq", "slow")
+    [waits] = until(lambda: ruby("set", name="retry"))
+    assert (waits["queue"], waits["item"]["retry_count"]) == ("slow", 0)
+    assert waits["item"]["error_message"].startswith("a isn't ready")
+    ledger.open_gate("a")
+    assert ruby("reschedule", name="retry") == 1
+    [ran] = until(lambda: ledger.lines(name="a"))
+    assert ran["queue"] == "slow"
 
 
 def test_equal_jobs_run_each(ruby, worker, ledger):

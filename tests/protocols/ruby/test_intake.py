@@ -7,6 +7,7 @@ import json
 import threading
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -18,11 +19,12 @@ from jobq.jobs.registry import Registry
 from jobq.jobs.registry import job as declare
 from jobq.jobs.signing import opened, seal_of
 from jobq.protocols.ruby.intake import Intake
-from jobq.protocols.ruby.job_format import read_job
+from jobq.protocols.ruby.job_format import origin, read_job
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.lists import ListWaiter
+from jobq.protocols.ruby.queue_records import usable_queues
 from jobq.protocols.ruby.retries import RubyJobCounts
-from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_queue_names
+from jobq.protocols.ruby.settings import IntakeSettings, expanded, parse_names, parse_queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
@@ -238,19 +240,88 @@ def test_lists_may_be_on_another_server(server, redis, client, fed_worker, pushe
     elsewhere.close()
 
 
-def test_places_are_read_with_their_namespaces():
-    assert parse_queue_names("sidekiq", ["default, app:low", "default"]) == (
-        PLACE, RubyQueueName("sidekiq", "app", "low"),
-    )  # fmt: skip
-    assert parse_queue_names("resque", ["low", "other:low", ":low"]) == (
-        LOW, RubyQueueName("resque", "other", "low"), RubyQueueName("resque", "", "low"),
-    )  # fmt: skip
+def test_queues_are_read_with_the_namespace_and_the_weights_that_are_given():
+    assert parse_queue_names("sidekiq", ["default, mail:low,5", "default", "5"]) == {
+        PLACE: 1, RubyQueueName("sidekiq", "", "mail:low"): 5, RubyQueueName("sidekiq", "", "5"): 1,
+    }  # fmt: skip
+    assert parse_queue_names("sidekiq", ["app:low"], "my:app") == {
+        RubyQueueName("sidekiq", "my:app", "app:low"): 1
+    }
+    # Resque has no weights.
+    assert parse_queue_names("resque", ["low,5"], "resque:GitHub") == {
+        RubyQueueName("resque", "resque:GitHub", "low"): 1,
+        RubyQueueName("resque", "resque:GitHub", "5"): 1,
+    }
+    assert list(parse_queue_names("resque", ["low"], "")) == [RubyQueueName("resque", "", "low")]
+    assert list(parse_queue_names("resque", ["low"])) == [LOW]
 
 
-@pytest.mark.parametrize("text", ["a b", "{a}", "app:", "n s:low"])
-def test_place_that_names_no_queue_is_refused(text):
+@pytest.mark.parametrize("text", ["a b", "{a}", "default,0", "default,1001"])
+def test_queue_that_no_queue_can_be_is_refused(text):
     with pytest.raises(ConfigError):
         parse_queue_names("sidekiq", [text])
+
+
+def test_namespace_within_the_name_of_a_queue_is_refused_unless_one_is_given():
+    with pytest.raises(ConfigError, match="write low, or give --resque-namespace resque"):
+        parse_queue_names("resque", ["resque:low"])
+    assert list(parse_queue_names("resque", ["resque:low"], "resque")) == [
+        RubyQueueName("resque", "resque", "resque:low")
+    ]
+    with pytest.raises(ConfigError, match="namespace 'n s' can't be used"):
+        parse_queue_names("resque", ["low"], "n s")
+
+
+def test_pattern_names_all_queues_that_are_there(redis, client):
+    redis.sadd("resque:queues", "low", "high", "mail_in", "mail_out", "a b", b"\xff")
+    redis.sadd("queues", "default")
+
+    def chosen(system, *texts):
+        return [
+            one.queue
+            for one in expanded(parse_queue_names(system, texts), partial(usable_queues, client))
+        ]
+
+    assert chosen("resque", "*") == ["high", "low", "mail_in", "mail_out"]
+    assert chosen("resque", "low,*,!mail_o*") == ["low", "high", "mail_in"]
+    assert chosen("resque", "mail_*", "high") == ["mail_in", "mail_out", "high"]
+    assert chosen("sidekiq", "*,7") == ["default"]
+    assert chosen("resque", "nothing*") == []
+    redis.sadd("resque:queues", *[f"q{number}" for number in range(200)])
+    with pytest.raises(ConfigError, match="204 queues of Ruby match; an intake takes 200"):
+        chosen("resque", "*")
+
+
+def test_queue_that_matches_a_pattern_later_is_told(redis, client, fed_worker, caplog):
+    redis.sadd("queues", "default", "mail")
+    pattern = RubyQueueName("sidekiq", "", "*")
+    settings = IntakeSettings(ruby_queues=(PLACE,), patterns=(pattern,))
+    one = Intake(client, client, settings, fed_worker, RubyJobCounts())
+    one._match()
+    one._match()
+    redis.sadd("queues", "new")
+    one._match()
+    said = [one.getMessage() for one in caplog.records if "not served" in one.getMessage()]
+    assert [text.split()[1] for text in said] == ["queue:mail", "queue:new"]
+
+
+@pytest.mark.parametrize("namespace", ["", "resque:GitHub", "a:b:c"])
+@pytest.mark.parametrize("queue", ["low", "mail:low"])
+def test_message_says_where_its_job_came_from(namespace, queue):
+    place = RubyQueueName("resque", namespace, queue)
+    content = read_job(place, b'{"class":"A","args":[]}', "m", {}).content
+    assert origin(decode(content).headers) == (place, {"class": "A"})
+
+
+def test_job_of_a_batch_runs_with_a_warning(default, line, pushed, run_all, caplog):
+    pushed("a", bid="b-1")
+    pushed("b", bid="b-1")
+    line().carry(greedy=True)
+    assert run_all(default) == ["a", "b"]
+    said = [one.getMessage() for one in caplog.records if "b-1" in one.getMessage()]
+    assert said == [
+        "sidekiq queue:default: a: class HardWorker runs, but its batch b-1 isn't notified: Sidekiq Pro does that"
+    ]
 
 
 @pytest.mark.parametrize("texts", [["A"], ["=b"], ["A="], ["A=b c"], ["A=b", "A=c"]])

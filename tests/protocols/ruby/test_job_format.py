@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobq.errors import CodecError
-from jobq.jobs.codec import decode
+from jobq.jobs.codec import decode, read_refusal
 from jobq.protocols.ruby.job_format import (
     UNREADABLE,
     allowed_retries,
@@ -85,6 +85,25 @@ def test_traces_and_tags_travel_in_headers():
     assert "other" not in envelope.headers
 
 
+@pytest.mark.parametrize("value", [True, "yes", 0])
+def test_job_that_sidekiq_enterprise_encrypted_is_refused_with_the_reason(value):
+    fields = {"class": "A", "args": [1, "BAhbB2kGSSIG"], "jid": "j", "encrypt": value}
+    arrival = read_job(PLACE, json.dumps(fields).encode(), "otherwise", {})
+    assert (
+        arrival.mid == "j"
+        and "Sidekiq Enterprise encrypted the last argument of A" in arrival.fault
+    )
+    assert "Sidekiq Enterprise" in read_refusal(arrival.content).why
+
+
+@pytest.mark.parametrize(
+    "fields", [{"encrypt": False}, {"encrypt": None}, {"encrypt": True, "args": []}]
+)
+def test_job_that_is_not_encrypted_runs(fields):
+    _, envelope = read({"class": "A", "args": [1], **fields})
+    assert envelope.job == "A"
+
+
 def test_activejob_is_unwrapped_and_its_marks_are_gone():
     inner = {
         "job_class": "Mails::Welcome",
@@ -92,6 +111,15 @@ def test_activejob_is_unwrapped_and_its_marks_are_gone():
             {"_aj_globalid": "gid://app/User/1"},
             {"a": {"b": 1, "_aj_symbol_keys": ["b"]}, "_aj_hash_with_indifferent_access": True},
             {"_aj_serialized": "ActiveJob::Serializers::SymbolSerializer", "value": "now"},
+            {
+                "_aj_serialized": "ActiveJob::Serializers::RangeSerializer",
+                "begin": {
+                    "_aj_serialized": "ActiveJob::Serializers::DateSerializer",
+                    "value": "2026-11-01",
+                },
+                "end": 7,
+                "exclude_end": False,
+            },
             {"locale": "de", "_aj_ruby2_keywords": ["locale"]},
         ],
     }
@@ -103,7 +131,8 @@ def test_activejob_is_unwrapped_and_its_marks_are_gone():
     }
     _, envelope = read(fields)
     assert envelope.job == "Mails::Welcome"
-    assert envelope.args == ["gid://app/User/1", {"a": {"b": 1}}, "now"]
+    range_ = {"begin": "2026-11-01", "end": 7, "exclude_end": False}
+    assert envelope.args == ["gid://app/User/1", {"a": {"b": 1}}, "now", range_]
     assert envelope.kwargs == {"locale": "de"}
 
 

@@ -11,11 +11,13 @@ import pytest
 
 from jobq.errors import Retry, UnavailableError
 from jobq.jobs import retry
+from jobq.jobs.codec import decode
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
 from jobq.protocols.ruby.job_format import read_job
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries, wait_s
+from jobq.protocols.ruby.scheduled import promote
 from jobq.queue.queue import Queue
 from jobq.queue.types import Message
 
@@ -31,7 +33,7 @@ def counts() -> RubyJobCounts:
 def attempt(client, counts):
     """attempt(fields, attempt=2, error=…): one run of a Ruby job that fails; its ending."""
 
-    def run(fields, attempt=1, error=None, **declared):
+    def run(fields, attempt=1, error=None, ruby_queue=PLACE, **declared):
         registry = Registry()
         registry.middleware.add(RubyRetries(client, counts))
 
@@ -41,7 +43,7 @@ def attempt(client, counts):
                 raise error
 
         noted = {"class": "HardWorker", "args": [], "jid": "j", **fields}
-        content = read_job(PLACE, json.dumps(noted).encode(), "o", {}).content
+        content = read_job(ruby_queue, json.dumps(noted).encode(), "o", {}).content
         message = Message("j", content, attempt, 0, 1, "life", "token", 0)
         executor = Executor(registry)
         return executor.run(executor.resolve("default", message))
@@ -176,3 +178,53 @@ def test_message_of_jobqs_own_passes_untouched(client, counts):
     call = executor.resolve("default", Message("m", b'{"job":"own"}', 1, 0, 1, "life", "t", 0))
     assert executor.run(call).backoff <= 5
     assert counts.totals("sidekiq") == (0, 0)
+
+
+def test_retry_goes_to_the_queue_that_the_job_names_for_it(
+    attempt, client, redis, line, default, counts, caplog
+):
+    fields = {
+        "args": [], "queue": "default", "retry": 5, "retry_queue": "slow", "created_at": 1.5e9, "tags": ["t"],
+    }  # fmt: skip
+    ending = attempt(fields, error=ValueError("not yet"))
+    assert ending.outcome == "done" and counts.totals("sidekiq") == (1, 1)
+    [(raw, at)] = redis.zrange("retry", 0, -1, withscores=True)
+    job = json.loads(raw)
+    assert 14 <= at - time.time() <= 25
+    assert (job["queue"], job["retry_count"], job["jid"], job["args"]) == ("slow", 0, "j", [])
+    assert (job["error_class"], job["error_message"]) == ("ValueError", "not yet")
+    assert isinstance(job["failed_at"], float) and "retried_at" not in job
+    assert "goes to Sidekiq's retry set: its retry_queue is slow" in caplog.text
+    # There it comes in again, and stays.
+    slow = RubyQueueName("sidekiq", "", "slow")
+    redis.zadd("retry", {raw: 1})
+    promote(client, "")
+    line(slow).carry(greedy=True)
+    [message] = Queue("slow", client).dequeue().messages
+    assert decode(message.content).options.retries == 4
+    again = attempt({**job}, error=ValueError(), ruby_queue=slow)
+    assert again.outcome == "retry" and not redis.exists("retry")
+
+
+@pytest.mark.parametrize(
+    ("fields", "ruby_queue"),
+    [({"retry_queue": "default"}, PLACE), ({"retry_queue": ""}, PLACE), ({"retry_queue": 7}, PLACE),
+     ({"retry_queue": "slow"}, RubyQueueName("resque", "resque", "low"))],
+    ids=str,
+)  # fmt: skip
+def test_retry_stays_in_its_queue(attempt, redis, fields, ruby_queue):
+    ending = attempt({"retry": 5, **fields}, error=ValueError(), ruby_queue=ruby_queue)
+    assert ending.outcome == "retry" and not redis.exists("retry")
+
+
+def test_job_that_may_not_be_retried_is_dead_whatever_its_retry_queue(attempt, redis):
+    ending = attempt({"retry": False, "retry_queue": "slow"}, error=ValueError())
+    assert ending.outcome == "dead" and not redis.exists("retry")
+
+
+def test_retry_stays_in_its_queue_when_sidekiqs_set_cant_be_written(
+    attempt, redis, client, monkeypatch
+):
+    redis.set("retry", "no set")
+    ending = attempt({"retry": 5, "retry_queue": "slow"}, error=ValueError())
+    assert ending.outcome == "retry"
