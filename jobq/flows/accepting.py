@@ -13,13 +13,14 @@ from typing import Any
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import error_code
 from jobq.client.pipelining import commands, run_each
-from jobq.errors import BadRecordError, JobqError, KeyFullError, UnavailableError
+from jobq.errors import BadRecordError, JobqError, UnavailableError
 from jobq.events import decode
 from jobq.flows.entries import in_calls
 from jobq.flows.identity import member_of
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange
 from jobq.queue import keys
+from jobq.queue.fitting import send_fitting
 from jobq.queue.queue import Content, Queue
 from jobq.queue.types import Enqueued
 
@@ -50,32 +51,17 @@ def enqueue_members(
 
     If the line of a key is full, those before the first refused message are accepted; then KeyFullError is raised.
     """
-    replies, full = _first_accepted(queue, rows, created_at=created_at, **options)
+    replies: list[Enqueued] = []
+
+    def send(some: Sequence[Content]) -> None:
+        replies.extend(queue.enqueue_members(some, created_at=created_at, **options))
+
+    # In their order: their queue notes the number of the last member that it has accepted.
+    _, full = send_fitting(rows, send)
     _settle_taken(store, queue, rows[: len(replies)], replies, unapplied, options)
     if full is not None:
         full.left = len(rows) - len(replies)
         raise full
-
-
-def _first_accepted(
-    queue: Queue, rows: Sequence[Content], **options: Any
-) -> tuple[list[Enqueued], KeyFullError | None]:
-    """Enqueue as many of the first rows as there is room for; return the replies, and what refuses the next row.
-
-    The rows stay in their order: their queue notes the number of the last member that it has accepted.
-    """
-    replies: list[Enqueued] = []
-    size = len(rows)
-    while len(replies) < len(rows):
-        some = rows[len(replies) : len(replies) + size]
-        try:
-            replies += queue.enqueue_members(some, **options)
-            size = len(rows)
-        except KeyFullError as error:
-            if len(some) == 1:
-                return replies, error
-            size = len(some) // 2
-    return replies, None
 
 
 def _settle_taken(

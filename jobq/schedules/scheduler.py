@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from jobq.client.numbered_calls import moment
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ServerFullError, UnavailableError
 from jobq.jobs.job import Job, Outgoing
 from jobq.jobs.registry import Registry
 from jobq.jobs.ticks import HEADER
@@ -111,8 +111,12 @@ class Scheduler:
             if last_ms > now_ms + CLOCK_MS:
                 due = [Owed(last_ms, 0, runs=False)]
             for one in due:
+                ticked = calls < MOST_CALLS and self._tick(queue, schedule, one, last_ms)
+                if ticked is None:
+                    # The next look tries it again; it takes none of the calls of others.
+                    break
                 calls += 1
-                if calls > MOST_CALLS or not self._tick(queue, schedule, one, last_ms):
+                if not ticked:
                     next_ms = now_ms
                     break
                 last_ms = one.tick_ms
@@ -153,14 +157,16 @@ class Scheduler:
                     schedules.append(schedule)
         return schedules
 
-    def _tick(self, queue: Queue, schedule: Schedule, one: Owed, last_ms: int) -> bool:
-        """Ask for one tick; whether the next one may follow it."""
+    def _tick(self, queue: Queue, schedule: Schedule, one: Owed, last_ms: int) -> bool | None:
+        """Ask for one tick; whether the next one may follow it, None if this one can't be enqueued."""
         try:
             job = self._registry.get(schedule.job)
             done = enqueue_tick(queue, job, schedule, one, last_ms, now=self._now())
-        except (ConfigError, TypeError, ValueError) as error:
-            self._warn(f"schedule {schedule.name} can't be enqueued: {error}")
-            return True
+        except (UnavailableError, ServerFullError):
+            raise
+        except Exception as error:  # of one schedule: the others go on
+            self._warn(f"schedule {schedule.name} can't be enqueued: {error or repr(error)}")
+            return None
         if done.outcome in _WORDS:
             logger.warning(
                 "schedule %s: tick %s is %s",

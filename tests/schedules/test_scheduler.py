@@ -58,9 +58,11 @@ def registry() -> Registry:
     return Registry(Middlewares())
 
 
-def declare(registry: Registry, cron: str = "*/10 * * * *", **options: Any) -> None:
-    @schedule(cron, name="s", **options)
-    @job(queue="low", name="work", registry=registry)
+def declare(
+    registry: Registry, cron: str = "*/10 * * * *", name: str = "s", **options: Any
+) -> None:
+    @schedule(cron, name=name, **options)
+    @job(queue="low", name="work" if name == "s" else name, registry=registry)
     def work() -> None: ...
 
 
@@ -89,6 +91,29 @@ def test_ticks_have_the_key_of_their_job(
         "schedule bad can't be enqueued: the key of work can't be found: "
         "IndexError('string index out of range')"
     ]
+
+
+def test_schedule_that_cant_be_enqueued_holds_back_no_other(
+    passing: Time, registry: Registry, caplog: pytest.LogCaptureFixture
+):
+    """Also where it owes more ticks than one look makes calls."""
+
+    def refuse(customer: str) -> str:
+        raise RuntimeError("no key today") if customer == "bad" else LookupError("away")
+
+    @schedule(every="1m", name="a", args=["bad"], missed="all", overlap="allow")
+    @schedule(every="1m", name="b", args=["worse"], missed="all", overlap="allow")
+    @job(queue="low", name="work", registry=registry, key=refuse)
+    def work(customer: str) -> None: ...
+
+    declare(registry, name="z")
+    looking = passing.scheduler(registry)
+    passing.run(1, looking)
+    passing.ms = 180 * MINUTE
+    # A look that never comes to the last one would be repeated at once, without end.
+    ran = passing.run(180 * MINUTE + 1_000, looking)
+    assert [minute for minute, _ in ran] == [180]
+    assert len([one for one in caplog.records if "can't be enqueued" in one.getMessage()]) == 2
 
 
 def test_each_tick_runs_once_when_several_schedulers_look(passing: Time, registry: Registry):

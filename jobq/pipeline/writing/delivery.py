@@ -1,9 +1,13 @@
-"""Send the messages of one partition to their queues, in batches."""
+"""Send the messages of one partition to their queues, in batches.
+
+Where the line of a key is full, as many of its messages are sent as there is room for. The others are set aside, in
+their order, and sent as there is room; messages of other keys pass them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -11,15 +15,19 @@ import msgspec
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
 from jobq.client.scripts import Argument
+from jobq.errors import KeyFullError
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
+from jobq.queue.fitting import send_fitting
 from jobq.queue.presence import refuse_older_workers
 from jobq.queue.queue import line_full, queue_scripts
 
 #: Limits of what waits in memory until its batch is full, over all queues: messages, and bytes of content.
 MAX_WAITING = 20_000
+#: How long messages that are set aside wait for room in a line that stays full, and how often they are tried.
+FULL_S, PAUSE_S = 30.0, 0.25
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -54,6 +62,7 @@ class QueueSender:
             self._keyed_until = refuse_older_workers(self._client, self._name)
         word, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
         if word == b"full":
+            # Its numbers are a key, and how many of its messages may wait.
             raise line_full((word, nadded, npresent))
         confirmation.check([message.mid for message in messages])
         self.nadded += int(nadded)
@@ -72,6 +81,8 @@ class Delivery:
         self._waiting: dict[str, list[RowMessage]] = {}
         self._bytes: dict[str, int] = {}
         self._nwaiting = self._nbytes = 0
+        #: Queue and key -> what waits for room.
+        self._aside: dict[tuple[str, str], list[RowMessage]] = {}
 
     @property
     def nadded(self) -> int:
@@ -100,19 +111,68 @@ class Delivery:
             self.flush()
 
     def flush(self) -> None:
-        """Send everything that waits."""
+        """Send everything that waits. Raises KeyFullError if a line stays full for FULL_S."""
         for queue in list(self._waiting):
             self._send(queue)
+        self._send_aside()
 
     def _send(self, queue: str) -> None:
         batch, size = self._waiting.pop(queue), self._bytes.pop(queue)
         self._nwaiting -= len(batch)
         self._nbytes -= size
+        left: list[RowMessage] = []
+        for message in batch:
+            self._aside.get((queue, message.key), left).append(message)
+        while left:
+            try:
+                self._sender(queue).send(left)
+                break
+            except KeyFullError as error:
+                key = error.key
+                line = [message for message in left if message.key == key]
+                if not line:
+                    raise
+                self._aside[queue, key] = line
+                left = [message for message in left if message.key != key]
+                self._send_line(queue, key)
+        if sum(map(len, self._aside.values())) >= MAX_WAITING:
+            self._send_aside()
+
+    def _sender(self, queue: str) -> QueueSender:
         sender = self._senders.get(queue)
         if sender is None:
             sender = QueueSender(self._client, queue, self._dedupe_ms, self._keyed)
             self._senders[queue] = sender
-        sender.send(batch)
+        return sender
+
+    def _send_line(self, queue: str, key: str) -> KeyFullError | None:
+        """Send what one line has room for, at most a batch; return what refuses the rest."""
+        line = self._aside[queue, key]
+        sent, full = send_fitting(line[: self._batch], self._sender(queue).send)
+        del line[:sent]
+        if not line:
+            del self._aside[queue, key]
+        return full
+
+    def _send_aside(self) -> None:
+        """Send all that is set aside, as there is room."""
+        deadline = monotonic() + FULL_S
+        while self._aside:
+            before = sum(map(len, self._aside.values()))
+            refused = [self._send_line(*line) for line in list(self._aside)]
+            left = sum(map(len, self._aside.values()))
+            if left < before:
+                deadline = monotonic() + FULL_S
+            full = next((error for error in refused if error is not None), None)
+            if full is None:
+                continue
+            if monotonic() >= deadline:
+                raise KeyFullError(
+                    f"{left:,} rows of this partition found no room for {FULL_S:g} s: the line of {full.key} holds "
+                    f"{full.most:,} messages at most. All others are enqueued: raise its rule, or write again with the "
+                    "same ids or loadId once it is shorter", full.key, full.most,
+                ) from full  # fmt: skip
+            sleep(PAUSE_S)
 
 
 def packed(messages: Sequence[RowMessage], keyed: bool = False) -> bytes:

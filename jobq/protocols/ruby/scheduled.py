@@ -25,19 +25,27 @@ LIMIT = 100
 
 
 def promote(client: Client, namespace: str) -> float:
-    """Move up to 100 due jobs of each set; return after how many seconds to call again, inf if none waits."""
-    wait_s = float("inf")
+    """Move up to 100 due jobs of each set; return after how many seconds to call again, inf if none waits.
+
+    Raises what refused a job, once the others are moved.
+    """
+    wait_s, refused = float("inf"), None
     for name in SETS:
         waiting = RubyQueueName("sidekiq", namespace, "").key(name)
         following_ms, *due = client.run(
             *bound("ruby", "due", {"waiting": waiting}.__getitem__, {"now": "", "limit": LIMIT})
         )
         for job, due_at in zip(due[::2], due[1::2], strict=True):
-            _promote(client, namespace, waiting, job, due_at)
+            try:
+                _promote(client, namespace, waiting, job, due_at)
+            except ScriptError as error:  # of one queue, such as a right that lacks
+                refused = error
         if len(due) == 2 * LIMIT:
             wait_s = 0.0
         elif following_ms >= 0:
             wait_s = min(wait_s, following_ms / 1000)
+    if refused is not None:
+        raise refused
     return wait_s
 
 

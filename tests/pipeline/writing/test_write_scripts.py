@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from jobq.client.functions import load_library
 from jobq.client.scripts import load
 from jobq.errors import KeyFullError, LeaseLostError, ServerFullError
-from jobq.pipeline.writing.delivery import QueueSender, packed
+from jobq.pipeline.writing.delivery import Delivery, QueueSender, packed
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from tests.pipeline.writing.table import Write, schema_of
 
 MESSAGES = [RowMessage("low", "", f"m{n}", b"{}" * n) for n in range(5)]
@@ -111,3 +114,62 @@ def test_rows_with_keys_wait_in_the_lines_of_their_keys(client):
     assert queue.admin.counts().messages == 6
     assert {one.mid for one in queue.dequeue(10).messages} == {"a1", "b1", "plain"}
     assert queue.admin.fsck() == []
+
+
+def keyed_rows(*given):
+    """Rows of keys: a1 is the first of the key a."""
+    return [RowMessage("low", "", mid, b"{}", mid[0]) for mid in given]
+
+
+def test_rows_of_a_full_line_let_others_pass_and_go_as_there_is_room(client, monkeypatch):
+    queue = Queue("low", client)
+    queue.rules(key_waiting=2)
+    delivery, seen = Delivery(client, 4, 1000, "ordered"), []
+
+    def work(_):
+        """In place of a pause."""
+        assert all(row.waiting <= 2 for row in queue.admin.every_key())
+        messages = queue.dequeue(2).messages
+        seen.extend(one.mid for one in messages)
+        queue.finish([Ending(mid=one.mid, token=one.token) for one in messages])
+
+    monkeypatch.setattr("jobq.pipeline.writing.delivery.sleep", work)
+    for message in keyed_rows("a1", "a2", "a3", "b1", "a4", "c1", "b2", "a5", "a6", "d1"):
+        delivery.put(message)
+    assert queue.status("b2").word == "queued", "it waits behind rows of another key"
+    delivery.flush()
+    assert delivery.nadded == 10 and delivery.npresent == 0
+    while queue.admin.counts().ready:
+        work(0)
+    assert len(seen) == 10
+    assert [mid for mid in seen if mid[0] == "a"] == ["a1", "a2", "a3", "a4", "a5", "a6"]
+
+
+def test_line_that_stays_full_fails_the_write_once_all_other_rows_are_enqueued(client, monkeypatch):
+    monkeypatch.setattr("jobq.pipeline.writing.delivery.FULL_S", 0.0)
+    queue = Queue("low", client)
+    queue.rules(key_waiting=2)
+    delivery = Delivery(client, 3, 1000, "key")
+    for message in keyed_rows("a1", "a2", "a3", "a4", "b1"):
+        delivery.put(message)
+    with pytest.raises(KeyFullError, match=r"2 rows of this partition .* the line of a holds 2"):
+        delivery.flush()
+    assert queue.admin.counts().ready == 3
+    # The same write again adds the rest.
+    queue.rules(key_waiting=4)
+    again = Delivery(client, 3, 1000, "key")
+    for message in keyed_rows("a1", "a2", "a3", "a4", "b1"):
+        again.put(message)
+    again.flush()
+    assert (again.nadded, again.npresent, queue.admin.counts().ready) == (2, 3, 5)
+
+
+def test_rows_that_are_set_aside_take_bounded_memory(client, monkeypatch):
+    monkeypatch.setattr("jobq.pipeline.writing.delivery.FULL_S", 0.0)
+    monkeypatch.setattr("jobq.pipeline.writing.delivery.MAX_WAITING", 5)
+    Queue("low", client).rules(key_waiting=1)
+    delivery = Delivery(client, 2, 1000, "key")
+    rows = iter(keyed_rows(*[f"a{number}" for number in range(20)]))
+    with pytest.raises(KeyFullError):
+        deque(map(delivery.put, rows))
+    assert len(list(rows)) > 10

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from jobq.errors import ScriptError
+from jobq.protocols.ruby import scheduled
 from jobq.protocols.ruby.scheduled import promote
 
 
@@ -121,3 +122,23 @@ def test_sets_of_a_namespace_are_those_after_its_name(redis, client):
     later(redis, "app:schedule")
     promote(client, "app")
     assert redis.llen("app:queue:default") == 1
+
+
+@pytest.mark.one_server
+def test_due_job_whose_list_refuses_it_holds_back_no_other(redis, client, monkeypatch):
+    later(redis, jid="first", at=1.0, queue="denied")
+    later(redis, jid="second", at=2.0)
+    later(redis, "retry", jid="third", at=1.0)
+    move = scheduled._move
+
+    def denied(client, ruby_queue, *rest):
+        if ruby_queue.queue == "denied":
+            raise ScriptError("NOPERM")
+        move(client, ruby_queue, *rest)
+
+    monkeypatch.setattr(scheduled, "_move", denied)
+    with pytest.raises(ScriptError, match="NOPERM"):
+        promote(client, "")
+    jids = {json.loads(job)["jid"] for job in redis.lrange("queue:default", 0, -1)}
+    assert jids == {"second", "third"}
+    assert redis.zcard("schedule") == 1
