@@ -319,7 +319,7 @@ class SharedConnection:
     ) -> Reply:
         """Send a command; its reply. It travels with others while replies are awaited, at once otherwise.
 
-        once: it isn't repeated, so its reply may take as long as any.
+        once: it isn't repeated, so its reply may take the longest time that any reply may take.
         """
         loop = self._loop
         reply = Reply(loop, whole, once)
@@ -452,7 +452,7 @@ class SharedConnection:
         self._watch = self._loop.call_later(left_s, self._look)
 
     def _waits_on(self) -> bool:
-        """Whether replies are awaited longer, to calls that can't be repeated. The others are told, to be repeated."""
+        """Whether calls that can't be repeated wait longer for replies. Other calls get a timeout."""
         if self._timeout_s >= self._longest_s or not any(one and one.once for one in self._waiting):
             return False
         self.retire()

@@ -441,7 +441,7 @@ def receive(connection: Connection) -> Any:
 
 
 def receive_patiently(connection: Connection) -> Any:
-    """`receive` for a call that isn't repeated after it was sent: it waits for as long as any reply may take."""
+    """`receive` for a call that isn't repeated after it was sent: it waits the longest time for a reply."""
     try:
         return receive(connection)
     except TimeoutError:
@@ -477,7 +477,7 @@ def answered(connection: Connection) -> None:
 
 @contextmanager
 def waiting_longer(connection: Connection) -> Iterator[None]:
-    """Let replies in this block take as long as any reply may, for commands that wait at the server."""
+    """Let replies in this block take the longest time that any reply may take, for commands that wait at the server."""
     usual_s = connection.socket_timeout
     if connection._sock is not None:
         connection._sock.settimeout(longest_s(connection))

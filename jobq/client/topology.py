@@ -190,7 +190,7 @@ class Sentinel(_OneNode):
         super().__init__(settings)
         self._address = address
         self._login = sentinel_login(settings.url or "")
-        #: Who answered last comes first.
+        #: The Sentinel that answered last comes first.
         self._sentinels = list(address.hosts)
 
     def _url(self, node: Hashable) -> str:

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.real_process
 
 #: Everything of jobq that `import jobq` loads.
 LOADED = [
-    "jobq", "jobq.client", "jobq.client.runtime", "jobq.config", "jobq.durations", "jobq.errors", "jobq.extras",
-    "jobq.jobs", "jobq.jobs.middleware", "jobq.variables",
+    "jobq", "jobq.cgroup", "jobq.client", "jobq.client.runtime", "jobq.config", "jobq.durations", "jobq.errors",
+    "jobq.extras", "jobq.jobs", "jobq.jobs.middleware", "jobq.variables",
 ]  # fmt: skip
 #: What must wait for its first use, whichever way the job is declared.
 LATER = (
