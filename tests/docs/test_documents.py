@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,11 @@ def test_api_page_names_what_is_there():
         assert hasattr(importlib.import_module(module), attribute), name
     for name in re.findall(r"^\.\. automodule:: (\S+)", text, re.MULTILINE):
         importlib.import_module(name)
+
+
+def test_page_of_platforms_has_a_row_for_each_extra():
+    made = loaded(ROOT / "docs" / "make_platforms.py")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    _, _, rows = made.PAGE.read_text(encoding="utf-8").partition(made.BEGIN)
+    listed = re.findall(r"^\| `([\w-]+)` \|", rows.partition(made.END)[0], re.MULTILINE)
+    assert listed == list(project["optional-dependencies"]), "run python docs/make_platforms.py"
