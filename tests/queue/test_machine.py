@@ -194,13 +194,12 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("examples", [40, pytest.param(150, marks=pytest.mark.long)])
-def test_engine_answers_as_the_reference_does(redis, client, examples):
+def test_engine_answers_as_the_reference_does(redis, client):
     machine = type("OnThisServer", (Machine,), {"redis": redis, "client": client})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=40, deadline=None, print_blob=True,
+            max_examples=150, stateful_step_count=40, deadline=None, print_blob=True,
             # To explain a failure, Hypothesis would trace every line that runs, failing or not.
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
