@@ -32,16 +32,13 @@ COMMANDS = (
     "dead", "limit", "events", "flow", "cron", "web", "outbox", "metrics", "audit-log", "check", "topic", "reliable",
     "rsmq", "ruby", "lake", "report", "spark", "server", "functions", "completion", "acl", "demo", "chaos",
 )  # fmt: skip
-#: What commands were called before: their variables are still read.
-FORMER_COMMANDS = ("messages", "clear", "forget", "doctor", "fsck", "audit", "resque")
 logger = logging.getLogger("jobq.config")
 _said: set[str] = set()
 
 
 def warn(environ: Mapping[str, str]) -> None:
     """Log a warning for each name that nothing reads, once per process. Commands check their own options."""
-    names_of_commands = (name.upper().replace("-", "_") for name in (*COMMANDS, *FORMER_COMMANDS))
-    prefixes = tuple(f"{PREFIX}{name}_" for name in names_of_commands)
+    prefixes = tuple(f"{PREFIX}{name.upper().replace('-', '_')}_" for name in COMMANDS)
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):
         logger.warning("%s", sentence)

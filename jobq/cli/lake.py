@@ -77,7 +77,6 @@ on_lake = opens("lake", opened, lake_option(), storage_option)
     "ingest --lake s3://history/jobq --every 30s --trim",
     "stats --lake ./lake",
     "compact --lake ./lake",
-    removed={"drain": "'jobq lake drain' was removed; run 'jobq worker --burst' on each machine"},
 )
 def lake() -> None:
     """Keep events, topics and dead messages in a lake.

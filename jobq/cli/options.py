@@ -7,9 +7,8 @@ many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import click
@@ -19,45 +18,11 @@ from jobq.errors import ConfigError
 
 Function = Callable[..., object]
 SHARED_DEFAULTS = "jobq.shared_defaults"
-#: Old command or option -> what replaced it. Old words end with a usage error that names the new ones; variables
-#: and tables of pyproject.toml that are named after old words are still read.
-RENAMED = {
-    "messages": "queue peek",
-    "clear": "queue clear",
-    "forget": "queue forget",
-    "doctor": "check doctor",
-    "fsck": "check fsck",
-    "audit": "check audit",
-    "resque": "ruby",
-    "enqueue --lock": "enqueue --lease",
-    "reliable clear --queue": "reliable delete",
-    "rsmq queue purge": "rsmq queue clear",
-    "rsmq queue heal": "rsmq queue repair",
-    "events tail --count": "events tail --limit",
-    "topic poll --count": "topic poll --limit",
-    "topic read --count": "topic read --limit",
-    "topic peek --count": "topic peek --limit",
-    "topic read --from": "topic read --since",
-    "topic read --to": "topic read --until",
-    "lake expire --older": "lake expire --older-than",
-    "lake vacuum --older": "lake vacuum --older-than",
-    "report --queue": "report --queues",
-}
 
 
 def variable_of(path: str) -> str:
     """`worker --max-jobs` -> JOBQ_WORKER_MAX_JOBS."""
     return "JOBQ_" + path.replace(" --", "_").replace(" ", "_").replace("-", "_").upper()
-
-
-_FORMER_VARIABLES = [(variable_of(new), variable_of(old)) for old, new in RENAMED.items()]
-
-
-def refuse_renamed(ctx: click.Context, word: str) -> None:
-    """End with a usage error that names the new word if `word` of this command is an old one."""
-    path = " ".join([*ctx.command_path.split()[1:], word])
-    if path in RENAMED:
-        ctx.fail(f"'jobq {path}' is now 'jobq {RENAMED[path]}'")
 
 
 class Option(click.Option):
@@ -77,21 +42,15 @@ class Option(click.Option):
         """Return the environment variables in the order in which they are read."""
         return (f"{ctx.auto_envvar_prefix}_{self.key.upper()}", *self.shared)
 
-    def former_variables(self, ctx: click.Context) -> Iterator[str]:
-        """Yield the names that the option's variable had before a command or an option was renamed."""
-        name = self.variables(ctx)[0]
-        for new, old in _FORMER_VARIABLES:
-            if f"{name}_".startswith(f"{new}_"):
-                yield old + name.removeprefix(new)
-
     @property
     def key(self) -> str:
         """Return the long flag as variables and pyproject.toml write it: `max_jobs`."""
         return self._key or max(self.opts, key=len).lstrip("-").replace("-", "_")
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        names = (*self.variables(ctx), *self.former_variables(ctx))
-        return next((os.environ[name] for name in names if os.environ.get(name)), None)
+        return next(
+            (os.environ[name] for name in self.variables(ctx) if os.environ.get(name)), None
+        )
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -120,11 +79,7 @@ class WithExamples(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _take_defaults(self, ctx)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            refuse_renamed(ctx, error.option_name)
-            raise
+        return super().parse_args(ctx, args)
 
 
 class Command(WithExamples):
@@ -134,23 +89,10 @@ class Command(WithExamples):
 
 
 class Group(WithExamples, click.Group):
-    """A group of commands, listed in the order of their declaration.
-
-    removed: a command of an earlier version -> the error that names what replaces it.
-    """
-
-    removed: Mapping[str, str] = MappingProxyType({})
+    """A group of commands, listed in the order of their declaration."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.removed:
-            ctx.fail(self.removed[cmd_name])
-        found = super().get_command(ctx, cmd_name)
-        if found is None:
-            refuse_renamed(ctx, cmd_name)
-        return found
 
 
 class CommandGroup(Group, Command):
@@ -308,18 +250,12 @@ by_option = option(
 )  # fmt: skip
 
 
-def group(
-    name: str, *examples: str, parent: Group | None = None, removed: dict[str, str] | None = None
-) -> Callable[[Function], Group]:
-    """Declare a group of verbs, in `parent` if it is given; examples without the command itself.
-
-    removed: old verb -> what to say about it.
-    """
+def group(name: str, *examples: str, parent: Group | None = None) -> Callable[[Function], Group]:
+    """Declare a group of verbs, in `parent` if it is given; examples without the command itself."""
 
     def declare(function: Function) -> Group:
         made = click.group(name, cls=Group)(function)
         made.place_in(parent, examples)
-        made.removed = removed or {}
         return made
 
     return declare

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from jobq import trust, variables
-from jobq.cli.options import RENAMED, Option, variable_of
+from jobq.cli.options import Option, variable_of
 from jobq.errors import ConfigError
 
 #: Key in [tool.jobq] -> the option it is the default of, in every command that has it.
@@ -34,29 +34,7 @@ def read(found: trust.Project) -> dict[str, Any]:
             f"{found.path} can't be read: {error}; fix it, or work in another folder"
         ) from error
     section = parsed.get("tool", {}).get("jobq", {})
-    return _renewed(section) if isinstance(section, dict) else {}
-
-
-def _renewed(section: dict[str, Any]) -> dict[str, Any]:
-    """Move tables and keys with old names to their new names."""
-    for old, new in RENAMED.items():
-        *path, last = _keys(old)
-        table: Any = section
-        for name in path:
-            table = table.get(name, {}) if isinstance(table, dict) else {}
-        if not isinstance(table, dict) or last not in table:
-            continue
-        value = table.pop(last)
-        *path, last = _keys(new)
-        table = section
-        for name in path:
-            table = table.setdefault(name, {})
-        table.setdefault(last, value)
-    return section
-
-
-def _keys(path: str) -> list[str]:
-    return [word.removeprefix("--").replace("-", "_") for word in path.split()]
+    return section if isinstance(section, dict) else {}
 
 
 def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> dict[str, Any]:
@@ -130,7 +108,6 @@ def _of(command: click.Command, context: click.Context) -> Iterator[str]:
     for one in command.params:
         if isinstance(one, Option):
             yield from one.variables(context)
-            yield from one.former_variables(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             yield from _of_one(command, name, context)

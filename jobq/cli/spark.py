@@ -30,7 +30,6 @@ master_option = option(
     "doctor",
     "shell --memory 3g",
     "env",
-    removed={"warmup": "'jobq spark warmup' was removed; Spark starts without it"},
 )
 def spark() -> None:
     """Check Spark on this machine, and open a shell."""

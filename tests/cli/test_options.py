@@ -12,7 +12,7 @@ import click
 import pytest
 
 from jobq.cli import app, exits
-from jobq.cli.options import RENAMED, Option
+from jobq.cli.options import Option
 
 EVERYWHERE = ("url", "namespace", "json")
 WITHOUT_SERVER = ("demo",)
@@ -74,26 +74,6 @@ def test_names_of_later_features_are_free() -> None:
     assert not {"schedule", "django"} & {*app.COMMANDS}
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_an_old_word_names_the_new_one(line: Any, old: str, new: str) -> None:
-    words, _, option = old.partition(" --")
-    given = ["--" + option] if option else []
-    ended = line(*words.split(), *given)
-    assert ended.code == exits.USAGE
-    assert f"'jobq {old}' is now 'jobq {new}'" in ended.err
-    path = tuple(new.partition(" --")[0].split())
-    assert path in ALL
-    wanted = new.partition(" --")[2]
-    assert not option or not wanted or f"--{wanted}" in line(*path, "--help").out
-
-
-def test_variable_named_after_an_old_word_is_read(line: Any) -> None:
-    ended = line("rsmq", "queue", "clear", env={"JOBQ_RSMQ_QUEUE_PURGE_NS": "{"})
-    assert "--name" in ended.err
-    ended = line("lake", "vacuum", env={"JOBQ_LAKE_VACUUM_OLDER": "soon"})
-    assert "'soon'" in ended.err
-
-
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_examples_parse(bare: Path, path: tuple[str, ...]) -> None:
     (bare / "calls.jsonl").touch()
@@ -118,16 +98,3 @@ def test_unknown_command_and_option_are_usage_errors(line: Any) -> None:
 
 def test_version_is_told(line: Any) -> None:
     assert re.fullmatch(r"jobq \d\S*\n", line("--version").out)
-
-
-@pytest.mark.parametrize(
-    ("old", "told"),
-    [
-        (("lake", "drain", "--queues", "low"), "'jobq lake drain' was removed; run 'jobq worker --burst'"),
-        (("spark", "warmup"), "'jobq spark warmup' was removed; Spark starts without it"),
-    ],
-)  # fmt: skip
-def test_a_removed_verb_names_what_replaces_it(line: Any, old: tuple[str, ...], told: str) -> None:
-    ended = line(*old)
-    assert ended.code == exits.USAGE
-    assert told in ended.err

@@ -64,7 +64,7 @@ def test_commands_are_those_of_the_command_line() -> None:
 
 
 def test_shared_variables_are_known_without_loading_a_command() -> None:
-    prefixes = tuple(f"JOBQ_{name.upper()}_" for name in (*COMMANDS, *variables.FORMER_COMMANDS))
+    prefixes = tuple(f"JOBQ_{name.upper().replace('-', '_')}_" for name in COMMANDS)
     shared = {name for name in options(app) if not name.startswith(prefixes)}
     assert shared - {"REDIS_URL"} <= variables.KNOWN
 

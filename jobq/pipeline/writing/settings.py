@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Options of a write. Spark adds the last two to those of a stream.
 KNOWN = (
     *PLACE, "job", "queue", "queueColumn", "idColumn", "keyColumn", "ordered", "loadId", "argsColumn", "kwargsColumns",
-    "delayColumn", "delay", "dedupeFor", "commit", "batch", "checkpointLocation", "queryName",
+    "delayColumn", "delay", "dedupeFor", "batch", "checkpointLocation", "queryName",
 )  # fmt: skip
 #: Options that name a column -> the check of its type.
 SERVING = {
@@ -68,7 +68,6 @@ def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSetting
     options = SparkOptions(given, KNOWN)
     columns = _columns(schema)
     _check_loads(options)
-    _check_commit(options)
     named = {name: _column(options, name, columns, fits) for name, fits in SERVING.items()}
     kwargs = _kwargs(options, columns, [name for name in named.values() if name])
     for name in [*kwargs, *filter(None, [named["argsColumn"]])]:
@@ -138,14 +137,6 @@ def _check_loads(options: SparkOptions) -> None:
     if "idColumn" in options and "loadId" in options:
         raise ConfigError(
             "idColumn and loadId say two things: ids come from a column, or are made for a load; give one"
-        )
-
-
-def _check_commit(options: SparkOptions) -> None:
-    if options.text("commit", "idempotent") != "idempotent":
-        raise ConfigError(
-            f"option commit={options.text('commit')!r} was removed; leave it out: rows are enqueued as they come, "
-            "and a write that is run again adds the rest"
         )
 
 

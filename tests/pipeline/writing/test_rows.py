@@ -234,7 +234,7 @@ def test_bad_value_is_refused_with_its_row(columns, row, options, said):
         ({"a": "long"}, {"argsColumn": "a"}, "take an array, a struct"),
         ({"a": "string"}, {"kwargsColumns": "a,c"}, "kwargsColumns: column 'c' is unknown"),
         ({"a": "string"}, {"quue": "low"}, "option 'quue' is unknown; did you mean 'queue'"),
-        ({"a": "string"}, {"commit": "atomic"}, "option commit='atomic' was removed; leave it out"),
+        ({"a": "string"}, {"commit": "atomic"}, "option 'commit' is unknown"),
         ({"a": "string"}, {"batch": "0"}, "batch='0' is out of range"),
         ({"a": "string"}, {"batch": "5000"}, "batch=5000 is out of range; take 1 to 1000"),
         ({"a": "string"}, {"dedupeFor": "soon"}, "not a duration"),
