@@ -7,14 +7,14 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import redis as redis_py
 import trustme
+
+from tests.waiting import until as wait_for
 
 HOST = "127.0.0.1"
 START_S = 100
@@ -135,15 +135,6 @@ class Node:
         self.redis.close()
         self.process.kill()
         self.process.wait()
-
-
-def wait_for(holds: Any, what: str) -> Any:
-    """Poll until it holds."""
-    deadline = time.monotonic() + START_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
 
 
 def role(node: Node) -> str:

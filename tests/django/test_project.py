@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests import tools
+from tests.waiting import until
 
 django = tools.library("django")
 if django.VERSION < (6, 0):
@@ -96,14 +96,6 @@ class Project:
     @property
     def log(self) -> str:
         return (self.folder / "log").read_text()
-
-
-def until(holds: Callable[[], Any], what: Callable[[], str]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture

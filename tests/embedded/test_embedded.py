@@ -26,16 +26,9 @@ from jobq.embedded.files import data_folder, files_of
 from jobq.embedded.process import held
 from jobq.errors import EmbeddedError
 from jobq.queue.queue import Queue
+from tests.waiting import until
 
 DEADLINE_S = 120
-
-
-def until(holds):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def gone(pid):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 300
@@ -18,17 +20,8 @@ DEADLINE_S = 300
 
 @pytest.fixture
 def until() -> Callable[..., Any]:
-    """until(holds): poll until it does; what it holds."""
-
-    def wait(holds: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + DEADLINE_S
-        while not (found := holds()):
-            assert time.monotonic() < deadline
-            # Each look costs a request or a command.
-            time.sleep(0.05)
-        return found
-
-    return wait
+    """until(holds): poll until it does; what it holds. Each look costs a request or a command."""
+    return partial(waiting.until, deadline_s=DEADLINE_S, every_s=0.05)
 
 
 @pytest.fixture

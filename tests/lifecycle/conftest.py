@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,10 @@ import psutil
 import pytest
 
 from jobq.queue.queue import Queue
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120
-
-
-def until(holds: Callable[[], Any], what: str = "it didn't come to hold") -> Any:
-    """Poll until it holds; what it holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-    return found
 
 
 def alive(process: psutil.Process) -> bool:

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+
+from tests.waiting import until
 
 DEADLINE_S = 120
 JOBS = """
@@ -32,15 +33,6 @@ def gated(notes, gate):
         time.sleep(0.005)
     note(notes, "end")
 """
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """Poll until it holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return found
 
 
 class Gated:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 
 import pytest
 
 from jobq import Slots
 from jobq.errors import ConfigError, LimitedError
 from jobq.limits.renewal import Renewals, renewals
+from tests.waiting import until
 
 DEADLINE_S = 120
 HOLDERS = "jobq:limit:{erp}:holders"
-
-
-def until(done):
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_no_more_are_in_use_than_there_are_slots(client, redis):

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -18,7 +17,7 @@ from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.queue import Queue
 from jobq.schedules.definition import Schedule, encoded
 from jobq.web.sampler import Sampling
-from tests.lifecycle.conftest import DEADLINE_S
+from tests import waiting
 from tests.web.test_sampler import run, worker
 
 AWAY = "The server doesn't answer. These figures"
@@ -26,10 +25,7 @@ AWAY = "The server doesn't answer. These figures"
 
 def until(holds: Callable[[], bool]) -> None:
     """Ask ten times a second until it holds: a user may send 30 requests a second."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    waiting.until(holds, every_s=0.1)
 
 
 def names(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from jobq.client.clock import boot_ns
 from jobq.errors import JobAborted, JobTimeout
 from jobq.worker.timers import Timers
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -24,32 +25,25 @@ def timers():
     signal.signal(signal.SIGALRM, before)
 
 
-def wait_for(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_look_around_comes_again_and_again_while_a_job_runs(timers):
     timers.in_job = True
     timers.arm()
-    wait_for(lambda: len(timers.looks) >= 3)
+    until(lambda: len(timers.looks) >= 3)
 
 
 def test_nothing_happens_between_jobs(timers):
     timers.arm()
-    wait_for(lambda: not timers.armed)
+    until(lambda: not timers.armed)
     assert timers.looks == []
 
 
 def test_soft_timeout_is_raised_once_in_the_job(timers):
     timers.in_job = True
     with pytest.raises(JobTimeout, match=r"timeout of 0\.05 s"), timers.soft_timeout(0.05):
-        wait_for(lambda: False)
+        until(lambda: False)
     # Past it the timer goes on with its looks alone.
     seen = len(timers.looks)
-    wait_for(lambda: len(timers.looks) > seen)
+    until(lambda: len(timers.looks) > seen)
 
 
 def test_soft_timeout_that_was_kept_is_forgotten(timers):
@@ -57,7 +51,7 @@ def test_soft_timeout_that_was_kept_is_forgotten(timers):
     with timers.soft_timeout(0.2):
         pass
     began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + 0.4)
+    until(lambda: time.monotonic() > began + 0.4)
 
 
 def test_what_look_around_raises_reaches_the_job(timers):
@@ -72,7 +66,7 @@ def test_what_look_around_raises_reaches_the_job(timers):
     timers._look_around = abort
     timers.in_job = True
     with pytest.raises(JobAborted):
-        wait_for(timers.arm)
+        until(timers.arm)
     assert timers.armed
 
 
@@ -81,13 +75,13 @@ def test_timer_that_a_job_stopped_goes_on_when_its_time_has_passed(timers):
     timers.arm()
     signal.alarm(0)
     seen = len(timers.looks)
-    wait_for(lambda: timers.arm() or len(timers.looks) > seen)
+    until(lambda: timers.arm() or len(timers.looks) > seen)
 
 
 def test_soft_timeout_is_raised_when_a_job_stopped_the_timer(timers):
     def stop_timer():
         signal.alarm(0)
-        wait_for(timers.late)
+        until(timers.late)
 
     timers.in_job = True
     with pytest.raises(JobTimeout, match=r"timeout of 0\.05 s"), timers.soft_timeout(0.05):
@@ -114,5 +108,5 @@ def test_look_that_is_reminded_while_it_looks_is_not_made_twice(timers):
     timers.in_job = True
     timers._look_around = lambda now: timers.looks.append(now) or timers.late() or 60.0
     timers.arm()
-    wait_for(lambda: timers.looks)
+    until(lambda: timers.looks)
     assert len(timers.looks) == 1

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -20,20 +19,12 @@ import pytest
 
 from jobq.queue.queue import Queue
 from tests import tools
+from tests.waiting import until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 DEADLINE_S = 200
 NODE_RESQUE = "9.7.1"
-
-
-def until(holds: Callable[[], Any], what: str = "it didn't come to hold") -> Any:
-    """Poll until it holds; what it holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return found
 
 
 class Ledger:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import redis as redis_py
 from jobq.client.functions import area_library
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.keys import places
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_S = 120
 
 
 @pytest.fixture
@@ -49,15 +48,6 @@ def fcall(redis: Any) -> Callable[..., Any]:
 def facts(redis: Any) -> Callable[[], dict[bytes, bytes]]:
     """facts(): every key that doesn't expire, as the bytes of its value."""
     return lambda: {key: redis.dump(key) for key in sorted(redis.keys("*")) if redis.ttl(key) == -1}
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """Poll until it holds."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture
