@@ -102,8 +102,15 @@ def _start_embedded(settings: Any) -> str:
     return start_or_join(settings)
 
 
-# Layers below don't know the embedded server.
+def _flows_of(client: Any) -> Any:
+    from jobq.flows.in_worker import FlowsInWorker
+
+    return FlowsInWorker(client)
+
+
+# Layers below know neither the embedded server nor flows.
 runtime.start_server = _start_embedded
+runtime.flows_of = _flows_of
 
 # Traces and errors reach Sentry and OpenTelemetry in every program that uses their SDKs.
 everywhere.add_when_imported("sentry_sdk", "jobq.observe.sentry")

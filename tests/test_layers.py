@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +22,26 @@ LAYERS = {
     "pipeline": 6, "chaos": 6, "metrics": 6,
     "web": 7, "cli": 8, "testing": 8, "__main__": 9, "django": 9,
 }  # fmt: skip
-#: What protocols share, topics too.
-KIT = "jobq.protocols.kit"
+#: What an owner must know first. It imports nothing of the rest,.
+CORE = {
+    "durations", "variables", "errors", "extras", "cgroup", "config", "events", "trust",
+    "client", "queue", "embedded", "jobs", "worker", "limits", "schedules",
+}  # fmt: skip
+#: The packages of others that the core imports -> why it can't do without.
+CORE_NEEDS = {
+    "redis": "connections and the errors of servers",
+    "hiredis": "the parser of replies, and the packer of requests",
+    "msgspec": "calls, results and records as JSON, checked against types",
+    "cronsim": "reads the cron expressions of schedules",
+}
+#: What a setting alone makes the core import. Without the package, the error says how to install it.
+CORE_MAY_NEED = {"cryptography": "JOBQ_CODEC=encrypt"}
+#: Base requirements that the core doesn't import -> who needs them.
+REST_NEEDS = {
+    "click": "the command line",
+    "python-json-logger": "the log of `jobq worker`",
+    "tzdata": "zoneinfo, on machines that have no time zones of their own",
+}
 #: Layer 0 by itself: durations, variables and extras know nothing, errors take them, the others may raise errors.
 WORDS = ["durations", "variables", "errors", "extras", "cgroup", "trust", "events", "config"]
 
@@ -66,8 +87,6 @@ def judged(here: str, name: str) -> str:
         return ""
     if there not in LAYERS:
         return "has no layer"
-    if LAYERS[here] == LAYERS["topics"] and (name == KIT or name.startswith(f"{KIT}.")):
-        return ""
     words = here in WORDS and there in WORDS and WORDS.index(there) < WORDS.index(here)
     return "" if words or LAYERS[there] < LAYERS[here] else "isn't below"
 
@@ -105,10 +124,38 @@ def test_each_protocol_knows_the_layers_below_it_and_itself():
         for name in imports(path):
             there = tuple(name.split(".")[1:3])
             below = not name.startswith("jobq.") or there[0] in (*BELOW, *ALSO.get(home[-1], ()))
-            own = there[: len(home)] == home or there == ("protocols", "kit")
+            own = there[: len(home)] == home
             if not (below or own):
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def outside(path: Path) -> set[str]:
+    """The packages of others that a file imports, wherever in the file."""
+    tops = {name.split(".")[0] for name in imports(path)}
+    return tops - sys.stdlib_module_names - {"jobq", "__future__"}
+
+
+def test_core_imports_nothing_of_the_rest():
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in files()
+        if part(path) in CORE
+        for name in imports(path)
+        if name.startswith("jobq.") and name.split(".")[1] not in CORE | {"__version__"}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_core_needs_the_packages_that_are_named_for_it_and_no_others():
+    needed = set().union(*(outside(path) for path in files() if part(path) in CORE))
+    assert needed - CORE_MAY_NEED.keys() == CORE_NEEDS.keys()
+
+
+def test_base_requirements_are_those_of_the_core_and_those_that_say_who_needs_them():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    required = {re.match(r"[\w-]+", line)[0] for line in project["project"]["dependencies"]}
+    assert required == CORE_NEEDS.keys() | REST_NEEDS.keys()
 
 
 def test_exported_name_counts_as_the_module_that_it_comes_from():

@@ -29,6 +29,7 @@ _FOR_SPARK = re.compile(r"jobq\.pipeline(\.|$)")
 #: What a function may import late for another reason: (file, module) -> the reason.
 LATE = {
     ("__init__.py", "jobq.embedded.server"): "imported when no URL is set, so that `import jobq` stays light",
+    ("__init__.py", "jobq.flows.in_worker"): "a worker without flows never loads their code",
     ("cli/__init__.py", "jobq.cli.app"): "`import jobq.cli` brings in no click; the command does",
     ("cli/spark.py", "code"): "only the shell needs a prompt",
     ("cli/worker.py", "jobq.worker.child"): "asyncio and multiprocessing start with the worker, not with its --help",
@@ -55,9 +56,6 @@ LATE = {
     ("pipeline/source.py", "pyspark_jobq"): "the module imports this one",
     ("testing/plugin.py", "jobq.testing.harness"): "pytest loads the plugin in every project where jobq is installed",
     ("testing/plugin.py", "jobq.testing.servers"): "as jobq.testing.harness",
-    ("worker/flow_drains.py", "jobq.flows.adding"): "a worker without flows never loads their code",
-    ("worker/flow_drains.py", "jobq.flows.draining"): "as jobq.flows.adding",
-    ("worker/flow_drains.py", "jobq.flows.inputs"): "as jobq.flows.adding",
     ("cli/audit_log.py", "jobq.web.lake"): "only --lake reads one",
     ("cli/web.py", "jobq.web.app"): "it needs Starlette, which the extra web brings",
     ("cli/web.py", "jobq.web.settings"): "as jobq.web.app",

@@ -14,7 +14,8 @@ from jobq.errors import ConfigError
 class Runtime:
     """Process-wide state. Tests `renew` it.
 
-    start_server: returns the URL of a server for settings without one; the package jobq sets it.
+    start_server: returns the URL of a server for settings without one; the package jobq sets it. flows_of: returns what
+    a worker calls for the flows of a client (see `worker.flow_drains`); the package jobq sets it, too.
     clients: every client, so that a forked child can close the sockets of its parent. default: the client that
     everything without a client of its own uses. may_buffer: False in workers, which keep no messages in memory.
     listed: until when (time.monotonic) the queues count as listed that this process enqueues to.
@@ -22,6 +23,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.start_server: Callable[[ServerSettings], str] = _no_server
+        self.flows_of: Callable[[Any], Any] = _no_flows
         self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self.default: Any = None
         self.lock = threading.Lock()
@@ -42,8 +44,9 @@ class Runtime:
         self.listed: dict[tuple[int, str, str, str], float] = {}
 
     def renew(self) -> None:
-        """Forget everything, as a new process; keep how to start a server."""
-        vars(self).update(vars(Runtime()) | {"start_server": self.start_server})
+        """Forget everything, as a new process; keep what the package jobq sets."""
+        kept = {"start_server": self.start_server, "flows_of": self.flows_of}
+        vars(self).update(vars(Runtime()) | kept)
 
     def forked(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
@@ -54,6 +57,12 @@ class Runtime:
 
 def _no_server(settings: ServerSettings) -> str:
     raise ConfigError("no JOBQ_URL or REDIS_URL is set; set JOBQ_URL=redis://…")
+
+
+def _no_flows(client: object) -> Any:
+    raise ConfigError(
+        "a message of a flow needs jobq.flows, which is not here; install all of jobq"
+    )
 
 
 runtime = Runtime()

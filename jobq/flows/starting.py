@@ -40,11 +40,11 @@ from jobq.flows.rights import refresh
 from jobq.flows.run import FlowRun, LongerPauses, drain_soon
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import FlowStore
-from jobq.flows.timer import TIMER
 from jobq.flows.types import LONG_LIFE_MS, PER_CHUNK, Reserved, StoredFlow, StoredStep
 from jobq.jobs.codec import FLOW_HEADER, CallEncoder
 from jobq.jobs.job import Job
 from jobq.jobs.signing import seal_of
+from jobq.jobs.timer import TIMER
 from jobq.queue.durability import SharedConfirmation
 
 T = TypeVar("T")

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobq.client.connection import Client, default_client
+from jobq.client.facade import AsyncFacade, BlockingFacade
 from jobq.client.numbered_calls import BoundScripts, Callers, CallState, Values
 from jobq.client.scripts import Argument
+from jobq.client.steps import Request, Steps
 from jobq.jobs.admission import Admitted
 from jobq.jobs.context import Call
 from jobq.jobs.queues import ClientLike
 from jobq.limits import keys
-from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade
-from jobq.protocols.kit.steps import Request, Steps
 
 #: How often a process says which limits it uses.
 LISTED_S = 600.0

@@ -8,13 +8,13 @@ from typing import Any
 
 from jobq.client.names import checked_name
 from jobq.client.numbered_calls import moment
+from jobq.client.steps import Nap, Steps
 from jobq.config import duration_s
 from jobq.durations import Duration, Rate, rate_of, wait_of
 from jobq.errors import ConfigError, JobqError, LimitedError, ServerFullError, UnavailableError
 from jobq.jobs.context import Call
 from jobq.jobs.queues import ClientLike
 from jobq.limits.calls import OnServer
-from jobq.protocols.kit.steps import Nap, Steps
 
 logger = logging.getLogger("jobq.limits")
 #: The latest turn that a limit gives, and the longest hold.

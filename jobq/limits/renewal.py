@@ -8,8 +8,8 @@ import threading
 from time import monotonic
 from typing import Any, Protocol
 
+from jobq.client.steps import Steps
 from jobq.errors import JobqError
-from jobq.protocols.kit.steps import Steps
 
 logger = logging.getLogger("jobq.limits")
 #: The thread ends after this time without a slot to renew.

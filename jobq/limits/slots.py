@@ -14,6 +14,7 @@ import msgspec
 from jobq.client.clock import boot_ns
 from jobq.client.names import checked_name
 from jobq.client.numbered_calls import Values, new_id
+from jobq.client.steps import Nap, Steps
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import ConfigError, JobqError, LimitedError
@@ -23,7 +24,6 @@ from jobq.jobs.queues import ClientLike
 from jobq.limits.calls import LimitCalls, OnServer
 from jobq.limits.limit import checked_hold
 from jobq.limits.renewal import renewals
-from jobq.protocols.kit.steps import Nap, Steps
 
 logger = logging.getLogger("jobq.limits")
 #: Waiting callers ask again after so long, twice as long each time. Refused jobs come back within these.

@@ -26,11 +26,11 @@ from jobq.errors import (
 from jobq.flows.adding import flow_of
 from jobq.flows.draining import Drainer
 from jobq.flows.inputs import FlowInputs
-from jobq.flows.timer import BUILT_IN
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
+from jobq.jobs.timer import BUILT_IN
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import DAY_S, DeadMessage, Ending, Lease, Message

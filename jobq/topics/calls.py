@@ -8,19 +8,19 @@ from functools import partial
 from typing import Any
 
 from jobq.client.connection import Client, default_client
+from jobq.client.facade import BlockingFacade, stepwise
 from jobq.client.names import is_name
 from jobq.client.numbered_calls import BoundScripts, Caller, Callers, CallState, Values
 from jobq.client.runtime import runtime
 from jobq.client.scripts import Argument
-from jobq.protocols.kit.facade import BlockingFacade, stepwise
-from jobq.protocols.kit.steps import Request, Steps
+from jobq.client.steps import Request, Steps
 from jobq.topics import keys
 
 
 class TopicCalls(BlockingFacade):
     """What a topic and its groups share: keys, scripts, callers. Threads may share it.
 
-    The methods whose names end in `_steps` are for other steps (see `protocols.kit.steps`).
+    The methods whose names end in `_steps` are for other steps (see `client.steps`).
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.client.names import checked_name
 from jobq.client.numbered_calls import Values, moment
+from jobq.client.steps import Steps
 from jobq.errors import ConfigError, GroupNotFoundError, OutOfRangeError
-from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
-from jobq.protocols.kit.steps import Steps
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import Lag, Position, TopicMessage, position_of
 from jobq.topics.ranges import RangeReader, messages_of, opened

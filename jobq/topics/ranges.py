@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from jobq.client.steps import Steps
 from jobq.errors import ConfigError, OutOfRangeError
-from jobq.protocols.kit.steps import Steps
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import LONGEST, Position, TopicMessage, decoded, moment_of, position_of
 

@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Literal
 
 from jobq.client.aio import LateReplyError
+from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.client.numbered_calls import Caller, Values, moment
+from jobq.client.steps import Steps
 from jobq.config import duration_s
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, JobqError, LeaseLostError, OutOfRangeError
-from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
-from jobq.protocols.kit.steps import Steps
 from jobq.topics.calls import TopicCalls
 from jobq.topics.group import TopicGroup
 from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+from jobq.client.bound_scripts import PER_CALL
 from jobq.client.connection import Client, default_client
 from jobq.client.numbered_calls import BYTES_PER_CALL, BoundScript, BoundScripts, Callers, Values
 from jobq.config import duration_s
 from jobq.errors import ConfigError, OutOfRangeError, ScriptError
-from jobq.protocols.kit.scripts import PER_CALL
 from jobq.topics.messages import Lag, TopicBatch, TopicMessage
 
 #: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.

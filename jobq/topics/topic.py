@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from jobq.client.bound_scripts import PER_CALL
 from jobq.client.connection import Client
+from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise, wrapping
 from jobq.client.names import is_name
 from jobq.client.numbered_calls import BYTES_PER_CALL, Values, moment
 from jobq.client.scripts import Argument
+from jobq.client.steps import Ask, Steps
 from jobq.config import duration_s
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, NotDurableError, ScriptError
-from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise, wrapping
-from jobq.protocols.kit.scripts import PER_CALL
-from jobq.protocols.kit.steps import Ask, Steps
 from jobq.queue.durability import Confirmation
 from jobq.topics import keys
 from jobq.topics.calls import TopicCalls

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 
 from jobq.client.connection import Client
+from jobq.client.steps import Ask, Nap, Steps
 from jobq.client.waiter import SHORT_GRACE_S, BlockingConnection
 from jobq.errors import ScriptError, UnavailableError
-from jobq.protocols.kit.steps import Ask, Nap, Steps
 
 #: The end of every index: the second half of an entry's id is its time.
 _ANY_TIME = 2**64 - 1

@@ -23,7 +23,6 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
-from jobq.flows.timer import BUILT_IN
 from jobq.jobs.attempt_log import AttemptLogs
 from jobq.jobs.context import Call, JobLines
 from jobq.jobs.crashes import MonitorListener
@@ -32,6 +31,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.results import result_waits
 from jobq.jobs.signing import seal_of
+from jobq.jobs.timer import BUILT_IN
 from jobq.queue.queue import Queue
 from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from time import monotonic
-from typing import Any
+from typing import Protocol
 
 from jobq.client.connection import Client
+from jobq.client.runtime import runtime
 from jobq.errors import JobqError
 from jobq.jobs.context import Call, Context
 from jobq.jobs.membership import MemberFlow
@@ -25,32 +27,44 @@ EVERY_S = 0.05
 MOST_ENTRIES = 1_024
 
 
+class Flows(Protocol):
+    """What a worker calls of flows, whose code is in a higher layer."""
+
+    def drain(self, queue: str, most: int, /) -> int:
+        """Take about so many entries of a queue's outbox to the flows; how many it took."""
+        ...
+
+    def fill_inputs(self, call: Call, /) -> Call:
+        """The call with results of steps as its arguments."""
+        ...
+
+    def flow_of(self, context: Context, /) -> MemberFlow:
+        """The flow of a member that runs."""
+        ...
+
+
 class LateFlows:
-    """Takes what queues say to the flows, and serves members that run. client: of all calls."""
+    """Loads the code of flows when it is first called. client: of all calls."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._drainer: Any = None
+
+    @cached_property
+    def _flows(self) -> Flows:
+        flows: Flows = runtime.flows_of(self._client)
+        return flows
 
     def drain(self, queue: str, most: int) -> int:
-        """Take about so many entries of a queue's outbox to the flows; how many it took."""
-        if self._drainer is None:
-            from jobq.flows.draining import Drainer
-
-            self._drainer = Drainer(self._client)
-        return int(self._drainer.drain(queue, most))
+        """As Flows."""
+        return self._flows.drain(queue, most)
 
     def fill_inputs(self, call: Call) -> Call:
-        """The call with results of steps as its arguments."""
-        from jobq.flows.inputs import FlowInputs
-
-        return FlowInputs(self._client)(call)
+        """As Flows."""
+        return self._flows.fill_inputs(call)
 
     def flow_of(self, context: Context) -> MemberFlow:
-        """The flow of a member that runs."""
-        from jobq.flows.adding import flow_of
-
-        return flow_of(self._client, context)
+        """As Flows."""
+        return self._flows.flow_of(context)
 
 
 class FlowDrains:

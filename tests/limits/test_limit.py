@@ -10,9 +10,9 @@ import pytest
 
 from jobq import Limit
 from jobq.client.connection import connect
+from jobq.client.steps import drive
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError, LimitedError, UnavailableError
-from jobq.protocols.kit.steps import drive
 
 
 def test_takes_the_rate_at_once_and_no_more_in_any_span(client, at):

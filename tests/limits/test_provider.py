@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from jobq import Limit
-from jobq.protocols.kit.steps import drive
+from jobq.client.steps import drive
 
 JOBS = 50_000 if os.environ.get("JOBQ_LIMITS") == "large" else 1_500
 MOST, SPAN_MS, JITTER_MS = 100, 60_000, 500

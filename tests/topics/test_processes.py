@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.protocols.kit.steps import drive
+from jobq.client.steps import drive
 from jobq.topics.waiting import LogWaiter
 
 HERE = Path(__file__).parent

@@ -38,7 +38,7 @@ class Drained:
 @pytest.fixture
 def drained(monkeypatch: pytest.MonkeyPatch) -> Drained:
     one = Drained()
-    monkeypatch.setattr("jobq.flows.draining.Drainer", lambda client: one)
+    monkeypatch.setattr("jobq.flows.in_worker.Drainer", lambda client: one)
     return one
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobq.client.connection import Client, default_client
+from jobq.client.facade import BlockingFacade, stepwise
 from jobq.client.numbered_calls import Callers, CallState, error_code
 from jobq.client.scripts import load
+from jobq.client.steps import Request, Steps
 from jobq.errors import ConfigError, EmptyKeyError, ScriptError
-from jobq.protocols.kit.facade import BlockingFacade, stepwise
-from jobq.protocols.kit.steps import Request, Steps
 from jobq.protocols.reliable import keys
 
 Argument = str | bytes | int
@@ -25,7 +25,7 @@ EMPTY_KEY = "EMPTYKEY"
 class ReliableCalls(BlockingFacade):
     """The scripts of one namespace on one client. Threads may share it.
 
-    The methods whose names end in `_steps` are for other steps (see `protocols.kit.steps`).
+    The methods whose names end in `_steps` are for other steps (see `client.steps`).
     """
 
     def __init__(self, client: Client | None, ns: str) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 from jobq.client.aio import LateReplyError
 from jobq.client.connection import Client
+from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.client.numbered_calls import CallState
+from jobq.client.steps import Request, Steps
 from jobq.config import duration_s
 from jobq.errors import ConfigError, JobqError
-from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
-from jobq.protocols.kit.steps import Request, Steps
 from jobq.protocols.reliable.calls import Argument, ReliableCalls, at_least
 from jobq.protocols.reliable.keys import checked_key
 from jobq.protocols.reliable.replies import (

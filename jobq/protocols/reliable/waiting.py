@@ -1,4 +1,4 @@
-"""Blocking pop and blocking recover, as steps (see `protocols.kit.steps`).
+"""Blocking pop and blocking recover, as steps (see `client.steps`).
 
 A client that waits to pop waits for a ticket, by a blocking pop. The server serves the client that blocked first.
 A ticket is not a message: when a client crashes with one, nothing is lost, and the scripts issue another.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from jobq.client.steps import Ask, Nap, Steps
 from jobq.client.waiter import SHORT_GRACE_S, BlockingConnection
 from jobq.errors import UnavailableError
-from jobq.protocols.kit.steps import Ask, Nap, Steps
 from jobq.protocols.reliable.calls import ReliableCalls
 from jobq.protocols.reliable.replies import Popped, Recovered
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, Unpack
 from jobq.client.aio import close_async
 from jobq.client.channel import Channel
 from jobq.client.connection import Client, connect, default_client
+from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.client.numbered_calls import ScriptCall
-from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
-from jobq.protocols.kit.steps import Steps
+from jobq.client.steps import Steps
 from jobq.protocols.rsmq import steps
 from jobq.protocols.rsmq.checks import MOST_SIZE
 from jobq.protocols.rsmq.consumer import AsyncConsumer, Consumed, ConsumeOptions, Consumer

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpac
 
 from jobq.client.channel import Channel
 from jobq.client.numbered_calls import ScriptCall
+from jobq.client.steps import Steps, ask
 from jobq.config import duration_s
 from jobq.errors import (
     ConfigError,
@@ -31,7 +32,6 @@ from jobq.errors import (
     Snooze,
     UnavailableError,
 )
-from jobq.protocols.kit.steps import Steps, ask
 from jobq.protocols.rsmq import checks, steps
 from jobq.protocols.rsmq.errors import QueueExistsError
 from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage

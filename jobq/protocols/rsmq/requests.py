@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from jobq.client.bound_scripts import PER_CALL, ordered
 from jobq.client.numbered_calls import ScriptCall, Values
 from jobq.client.scripts import Argument, Script, load
 from jobq.errors import ConfigError
-from jobq.protocols.kit.scripts import PER_CALL, ordered
 from jobq.protocols.rsmq import checks
 from jobq.protocols.rsmq.errors import (
     InvalidFormatError,

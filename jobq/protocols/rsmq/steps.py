@@ -1,4 +1,4 @@
-"""Calls that take several requests, or wait, as steps (see `protocols.kit.steps`)."""
+"""Calls that take several requests, or wait, as steps (see `client.steps`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
+from jobq.client.bound_scripts import PER_CALL
 from jobq.client.channel import Channel
 from jobq.client.numbered_calls import BYTES_PER_CALL, ScriptCall
+from jobq.client.steps import Ask, Nap, Steps, ask
 from jobq.config import duration_s
-from jobq.protocols.kit.scripts import PER_CALL
-from jobq.protocols.kit.steps import Ask, Nap, Steps, ask
 from jobq.protocols.rsmq.checks import body
 from jobq.protocols.rsmq.errors import MessageTooLongError
 from jobq.protocols.rsmq.messages import (

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from jobq.client.bound_scripts import bound
 from jobq.client.clock import Reminder
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller, Values
 from jobq.client.pipelining import commands
 from jobq.errors import ConfigError, KeyFullError
-from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
 from jobq.queue.queue import EnqueueOptions, Queue
 

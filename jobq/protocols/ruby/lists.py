@@ -10,10 +10,10 @@ import secrets
 import selectors
 from collections.abc import Sequence
 
+from jobq.client.bound_scripts import bound
 from jobq.client.connection import Client
 from jobq.client.waiter import GRACE_S, BlockingConnection
 from jobq.errors import JobqError
-from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
 
 

@@ -18,12 +18,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, TypedDict, Unpack
 
+from jobq.client.bound_scripts import PER_CALL
 from jobq.client.connection import Client, default_client
 from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.codec import MAX_NAME, encode_plain
 from jobq.jobs.options import checked_options
-from jobq.protocols.kit.scripts import PER_CALL
 from jobq.protocols.ruby.key_names import RubyQueueName, System, checked_queue
 from jobq.protocols.ruby.lists import push
 

@@ -10,10 +10,10 @@ import logging
 from hashlib import blake2b
 from typing import Any
 
+from jobq.client.bound_scripts import bound
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Values, error_code
 from jobq.errors import CodecError, ScriptError
-from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.dead_jobs import add_dead, with_reason
 from jobq.protocols.ruby.job_format import read_fields
 from jobq.protocols.ruby.key_names import RubyQueueName

@@ -23,7 +23,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from jobq.client.aio import async_client
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
-from jobq.protocols.kit.steps import Request, Steps, adrive, drive
+from jobq.client.steps import Request, Steps, adrive, drive
 
 B = TypeVar("B")
 P = ParamSpec("P")

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise, wrapping
-from jobq.protocols.kit.steps import Ask, Nap, adrive, asked, drive
+from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise, wrapping
+from jobq.client.steps import Ask, Nap, adrive, asked, drive
 from tests.protocols.reliable.conftest import until
 
 

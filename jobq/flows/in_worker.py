@@ -1,0 +1,29 @@
+"""What a worker calls for flows; `import jobq` says where it is, and the first message of a flow loads it."""
+
+from __future__ import annotations
+
+from jobq.client.connection import Client
+from jobq.flows.adding import flow_of
+from jobq.flows.draining import Drainer
+from jobq.flows.inputs import FlowInputs
+from jobq.jobs.context import Call, Context
+from jobq.jobs.membership import MemberFlow
+
+
+class FlowsInWorker:
+    """Takes what queues say to the flows, and serves members that run. client: of all calls."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._drainer = client, Drainer(client)
+
+    def drain(self, queue: str, most: int) -> int:
+        """Take about so many entries of a queue's outbox to the flows; how many it took."""
+        return self._drainer.drain(queue, most)
+
+    def fill_inputs(self, call: Call) -> Call:
+        """The call with results of steps as its arguments."""
+        return FlowInputs(self._client)(call)
+
+    def flow_of(self, context: Context) -> MemberFlow:
+        """The flow of a member that runs."""
+        return flow_of(self._client, context)

@@ -1,1 +1,0 @@
-"""What the protocols and topics share: methods written once for threads and for asyncio, waits, rights."""
