@@ -20,10 +20,10 @@ PASSED = Path(f".pytest_cache/passed-{sys.version_info[0]}.{sys.version_info[1]}
 MARKED = {"spark": "spark", "kept_spark": "spark", "browser": "browser"}
 #: Markers that a part leaves out, and the words for the last line.
 LEFT_OUT = {
-    "test": {"spark": "with Spark", "browser": "in a browser", "long": "long ones"},
-    "spark": {"long": "long ones"},
+    "test": {"spark": "tests with Spark", "browser": "tests in a browser", "long": "long tests"},
+    "spark": {"long": "long tests"},
 }
-BESIDES = "Redis besides Valkey, other Pythons, and peers in Ruby and Node"
+BESIDES = "Redis, other Pythons, databases, and peers in Ruby and Node"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,17 +90,14 @@ class Parts:
         # All processes collect the same tests.
         self._left = Counter(getattr(node, "workeroutput", {}).get("left", self._left))
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Name the tests that only `make test-all` runs."""
+    def pytest_unconfigure(self) -> None:
+        """Name the tests that only other targets run, in the last line."""
         part = self._config.getoption("part")
-        if part is not None:
-            left = [
-                f"{self._left[name]} {word}"
-                for name, word in LEFT_OUT[part].items()
-                if self._left[name]
-            ]
-            terminalreporter.line(f"make test-all runs besides: {', '.join([*left, BESIDES])}")
+        if part is not None and not hasattr(self._config, "workerinput"):
+            counted = {name: word for name, word in LEFT_OUT[part].items() if self._left[name]}
+            left = [f"{self._left[name]} {word}" for name, word in counted.items()]
+            spark = "make test-spark checks Spark; " if part == "test" else ""
+            print(f"Besides, {spark}make test-all runs {', '.join([*left, BESIDES])}")
 
 
 def passed() -> set[str]:
