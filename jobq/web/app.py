@@ -11,13 +11,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
 from jobq.client.connection import Client, default_client
 from jobq.client.numbered_calls import is_denied
-from jobq.errors import ConfigError, JobqError, UnavailableError
+from jobq.errors import (
+    ConfigError,
+    EmptyKeyError,
+    GroupNotFoundError,
+    JobqError,
+    UnavailableError,
+)
+from jobq.protocols.rsmq.errors import QueueNotFoundError
 from jobq.web.access.gate import Gate
 from jobq.web.access.headers import SecurityHeaders, with_headers
 from jobq.web.access.identity import NOBODY
@@ -28,6 +35,8 @@ from jobq.web.settings import WebSettings
 from jobq.web.site import Site, site_of
 
 log = logging.getLogger("jobq.web")
+#: Errors about something that doesn't exist, which a page or an action may name in its address.
+NOT_FOUND = (GroupNotFoundError, QueueNotFoundError, EmptyKeyError)
 SAYS = {
     403: ("Not allowed", "Your login may not do this."),
     404: ("Nothing here", "There is no page at this address."),
@@ -60,7 +69,7 @@ def create_app(
         ],
         exception_handlers={
             HTTPException: _refused, UnavailableError: _away, ConfigError: _wrong, JobqError: _failed,
-            Exception: _broken,
+            ClientDisconnect: _gone, Exception: _broken, **dict.fromkeys(NOT_FOUND, _missing),
         },
     )  # fmt: skip
     app.state.site = site
@@ -115,6 +124,15 @@ async def _away(request: Request, error: Exception) -> Response:
 async def _wrong(request: Request, error: Exception) -> Response:
     """A name or a value in the address that nothing can have."""
     return await run_in_threadpool(error_page, request, 400, "Not done", str(error), live=0)
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    return await _refused(request, HTTPException(404, str(error)))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """A client left before its request was whole. Nobody reads this reply."""
+    return Response(status_code=400)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -204,7 +204,10 @@ def _note_refusal(request: Request, declared: DeclaredRoute, identity: Identity,
     """Write into the audit log what a user tried and may not do."""
     if declared.method == "GET" or not identity.role:
         return
+    note = site_of(request).guard.refusals.note(identity.name, why)
+    if note is None:
+        return
     queue = request.path_params.get("queue", "")
-    act = Act(identity.name, identity.role.word, declared.name, queue, request.url.path, note=why)
+    act = Act(identity.name, identity.role.word, declared.name, queue, request.url.path, note=note)
     with suppress(JobqError):  # it is refused in any case
         AuditLog(site_of(request).operate).append(act, "refused")

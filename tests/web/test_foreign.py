@@ -128,3 +128,19 @@ def test_actions_need_a_role_and_are_in_the_audit_log(visit, filled, client, red
 def test_messages_from_an_index_on(visit, filled):
     rows = visit(UserRole.READ).get("/topics/orders?from=2").text
     assert "Messages from 2" in rows and rows.count('scope="row" class="n">') == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/topics/none/groups/billing/pause", {}),
+        ("/topics/orders/groups/none/resume", {}),
+        ("/topics/none/groups/billing/seek", {"name": "billing", "to": "latest"}),
+        ("/rsmq/none/move", {"to": "sms", "limit": "1"}),
+        ("/rsmq/sms/move", {"to": "none", "limit": "1"}),
+        ("/reliable/none/revive", {"id": "1-0"}),
+    ],
+)
+def test_an_action_is_not_found_when_its_target_does_not_exist(visit, filled, path, form):
+    reply = visit(UserRole.ADMIN).post(path, data=form)
+    assert reply.status_code == 404

@@ -10,6 +10,8 @@ from threading import BoundedSemaphore, Lock
 from jobq.errors import JobqError
 
 PER_SECOND, BURST = 30.0, 60.0
+#: Refusals that the audit log takes for each user: 20 at once, then one in ten minutes.
+REFUSALS_PER_SECOND, REFUSALS = 1 / 600, 20.0
 MOST_SCANS = 4
 #: Users whose rate is remembered. The oldest is forgotten first.
 MOST_USERS = 10_000
@@ -22,8 +24,10 @@ class TooManyScansError(JobqError):
 class RequestRate:
     """A token bucket for each user."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, per_second: float = PER_SECOND, burst: float = BURST
+    ) -> None:  # fmt: skip
+        self._clock, self._per_second, self._burst = clock, per_second, burst
         self._lock = Lock()
         self._left: dict[str, tuple[float, float]] = {}
 
@@ -31,13 +35,34 @@ class RequestRate:
         """Count a request; whether the user may make it."""
         now = self._clock()
         with self._lock:
-            left, at = self._left.pop(user, (BURST, now))
-            left = min(BURST, left + (now - at) * PER_SECOND)
+            left, at = self._left.pop(user, (self._burst, now))
+            left = min(self._burst, left + (now - at) * self._per_second)
             allowed = left >= 1
             self._left[user] = (left - allowed, now)
             if len(self._left) > MOST_USERS:
                 del self._left[next(iter(self._left))]
         return allowed
+
+
+class RefusalRate:
+    """Which refusals of a user the audit log takes, so that a user can't push older entries out of it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = RequestRate(clock, REFUSALS_PER_SECOND, REFUSALS)
+        self._lock = Lock()
+        self._left_out: dict[str, int] = {}
+
+    def note(self, user: str, why: str) -> str | None:
+        """Return the note of an entry, with the number of refusals left out before it; None: leave this one out."""
+        taken = self._rate.take(user)
+        with self._lock:
+            count = self._left_out.pop(user, 0)
+            if taken:
+                return f"{why}; refusals left out before this entry: {count:,}" if count else why
+            self._left_out[user] = count + 1
+            if len(self._left_out) > MOST_USERS:
+                del self._left_out[next(iter(self._left_out))]
+        return None
 
 
 class ScanSlots:

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobq.errors import JobqError
-from jobq.web.access.settings import UNIX, AccessSettings, is_loopback
+from jobq.web.access.settings import UNIX, AccessSettings, is_loopback, proxy_advice
 
 MOST_BODY, MOST_URL, MOST_QUERY_KEYS = 1 << 20, 8 * 1024, 50
 #: Methods that must not change anything, and need no proof of where they came from.
@@ -94,8 +94,13 @@ class Gate:
         return (
             _size_refusal(scope, headers)
             or self._host_refusal(scope, headers)
-            or _origin_refusal(scope, headers, self._within(scope).startswith("/api/"))
+            or self._origin_refusal(scope, headers)
         )
+
+    def _origin_refusal(self, scope: Scope, headers: Headers) -> RefusedRequest | None:
+        is_api = self._within(scope).startswith("/api/")
+        advice = proxy_advice(self._settings, scope, headers)
+        return _origin_refusal(scope, headers, is_api, advice)
 
     def _within(self, scope: Scope) -> str:
         return _path_within(scope).removeprefix(self._prefix)
@@ -136,7 +141,9 @@ class Gate:
             return found
         lines = headers.getlist("x-forwarded-for")
         chain = [one.strip() for line in lines for one in line.split(",")][-MOST_PROXIES:]
-        found["client"] = (self._browser(peer, chain), 0)
+        browser = self._browser(peer, chain)
+        found["client"] = (browser, 0)
+        found["jobq.shared_address"] = self.trusts(browser)
         scheme = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
         if scheme in _DEFAULT_PORTS:
             found["scheme"] = scheme
@@ -146,10 +153,11 @@ class Gate:
         """The last address that no trusted proxy has; what it says of others before it proves nothing."""
         last = peer
         for text in reversed(chain):
-            if _address(text) is None:
+            address = _address(_without_port(text))
+            if address is None:
                 return last
-            last = text
-            if not self.trusts(text):
+            last = str(address)
+            if not self.trusts(last):
                 break
         return last
 
@@ -159,6 +167,12 @@ class Gate:
         if address is None:
             return UNIX in self._settings.trusted_proxies and not peer
         return any(address in network for network in self._networks)
+
+
+def _without_port(text: str) -> str:
+    """The address of an entry of X-Forwarded-For, which some proxies write with a port, or in brackets."""
+    bracketed = _HOST.fullmatch(text)
+    return text if bracketed is None else bracketed[1] or bracketed[2]
 
 
 def _has_token(headers: Headers) -> bool:
@@ -197,7 +211,9 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
     return _TOO_LARGE if int(length[:20]) > MOST_BODY else None
 
 
-def _origin_refusal(scope: Scope, headers: Headers, is_api: bool) -> RefusedRequest | None:
+def _origin_refusal(
+    scope: Scope, headers: Headers, is_api: bool, advice: str
+) -> RefusedRequest | None:
     """Refuse a form or a script of another site. Browsers say where a request came from; pages can't change it.
 
     A bearer token for the API needs no such proof: browsers don't send one by themselves. For a page it proves
@@ -226,7 +242,7 @@ def _origin_refusal(scope: Scope, headers: Headers, is_api: bool) -> RefusedRequ
     return RefusedRequest(
         403,
         f"This request comes from {origin!r:.200}, and the dashboard is at {scope['scheme']}://"
-        f"{headers.get('host', '')!r:.100}. Behind a proxy that serves HTTPS, start it with --trusted-proxy.",
+        f"{headers.get('host', '')!r:.100}. If a proxy serves HTTPS: {advice}.",
     )
 
 

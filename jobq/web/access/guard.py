@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from jobq.client.connection import Client
 from jobq.errors import ConfigError, JobqError, UnavailableError
-from jobq.web.access.bounds import RequestRate, ScanSlots
+from jobq.web.access.bounds import RefusalRate, RequestRate, ScanSlots
 from jobq.web.access.gate import host_name
 from jobq.web.access.identity import ADMIN, NOBODY, READ, Identity, checked_user_name
-from jobq.web.access.login_limits import LoginLimits
+from jobq.web.access.login_limits import PER_ADDRESS, PER_PROXY, LoginLimits
 from jobq.web.access.sessions import LONGEST_S, LoginLinks, Sessions, WebSession
-from jobq.web.access.settings import AccessSettings, is_loopback
+from jobq.web.access.settings import AccessSettings, is_loopback, proxy_advice
 from jobq.web.access.users import UsersFile
 
 logger = logging.getLogger("jobq.web")
@@ -54,6 +54,7 @@ class Guard:
         self.links = LoginLinks()
         self.rate = RequestRate()
         self.scans = ScanSlots()
+        self.refusals = RefusalRate()
         self.users = UsersFile(settings.users) if settings.users is not None else None
         self.sessions = Sessions(client, clock)
         self._limits = LoginLimits(client)
@@ -103,7 +104,8 @@ class Guard:
         if self.users is None:
             raise LoginRefusedError("this dashboard has no passwords")
         address = address_of(request)
-        wait_s = self._limits.refused_for_s(address, name)
+        shared = bool(request.scope.get("jobq.shared_address"))
+        wait_s = self._limits.refused_for_s(address, name, PER_PROXY if shared else PER_ADDRESS)
         if wait_s:
             raise LoginRefusedError(
                 f"too many failed logins; try again in {max(1, round(wait_s / 60))} min",
@@ -140,8 +142,8 @@ class Guard:
     def _check_scheme(self, request: Request) -> None:
         if request.url.scheme != "https" and not _is_local(request):
             raise LoginRefusedError(
-                "this connection is not encrypted; open the dashboard by https://, and start it with --trusted-proxy "
-                "if a proxy serves HTTPS"
+                "this connection is not encrypted; open the dashboard by https://. If a proxy serves HTTPS: "
+                + proxy_advice(self.settings, request.scope, request.headers)
             )
 
     def _by_session(self, request: Request) -> Identity:

@@ -1,4 +1,7 @@
-"""Failed logins: 5 from an address and 10 under a name in 15 minutes, counted in Redis for all processes."""
+"""Failed logins: 5 from an address and 10 under a name in 15 minutes, counted in Redis for all processes.
+
+Where a proxy doesn't say which browser it serves, its address stands for all of them, and may fail 100 times.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from jobq.errors import ServerFullError
 from jobq.queue import keys
 from jobq.web.access.passwords import token_digest
 
-PER_ADDRESS, PER_NAME = 5, 10
+PER_ADDRESS, PER_NAME, PER_PROXY = 5, 10, 100
 WINDOW_MS = 15 * 60 * 1000
 #: Counts that this process keeps at most.
 MOST_HERE = 10_000
@@ -29,11 +32,11 @@ class LoginLimits:
         #: Counts while the server takes no writes: key -> (failures, until when).
         self._here: dict[str, tuple[int, float]] = {}
 
-    def refused_for_s(self, address: str, name: str) -> float:
+    def refused_for_s(self, address: str, name: str, per_address: int = PER_ADDRESS) -> float:
         """Count a login; 0 if it may be checked, else seconds until the next may. Raises UnavailableError."""
         of_address, of_name = self._keys(address, name)
         # An address over its limit must not use up the limit of a name.
-        return self._count(of_address, PER_ADDRESS) or self._count(of_name, PER_NAME)
+        return self._count(of_address, per_address) or self._count(of_name, PER_NAME)
 
     def succeeded(self, address: str, name: str) -> None:
         """Take back what `refused_for_s` counted: only failures count."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -139,6 +139,21 @@ class AccessSettings:
             raise ConfigError(
                 f"give --host NAME beside {bind.shown}: the name by which browsers reach the dashboard"
             )
+
+
+def proxy_advice(
+    settings: AccessSettings, scope: Mapping[str, Any], headers: Mapping[str, str]
+) -> str:
+    """What to change so that the dashboard learns of a proxy's HTTPS."""
+    if scope.get("jobq.proxied"):
+        scheme = headers.get("x-forwarded-proto")
+        if scheme is None:
+            return "have the proxy send X-Forwarded-Proto (nginx: proxy_set_header X-Forwarded-Proto $scheme)"
+        return f"the proxy sends X-Forwarded-Proto: {scheme!r:.40}; have it send https for HTTPS connections"
+    if settings.trusted_proxies:
+        peer = (scope.get("client") or ("",))[0] or "the Unix socket"
+        return f"the request came from {peer}, which --trusted-proxy doesn't include; add the proxy's address"
+    return "start the dashboard with --trusted-proxy and the proxy's address"
 
 
 def _is_address(text: str) -> bool:

@@ -224,7 +224,10 @@ def revive_reliable(request: Request) -> Response:
         with audited(
             request, "reliable-revive", queue=key, filter=f"{len(ids)} chosen"
         ) as under_way:
-            under_way.set(number=len(opened.revive(key, *ids) or ()))
+            revived = opened.revive(key, *ids)
+            if revived is None:
+                raise EmptyKeyError(f"RELIABLEQ has no queue {key!r:.100}")
+            under_way.set(number=len(revived))
     return RedirectResponse(path_to(request, "reliable_queue", reliable=key, place="dead"), 303)
 
 

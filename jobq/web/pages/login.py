@@ -46,7 +46,9 @@ def log_in(request: Request) -> Response:
     except LoginRefusedError as error:
         if error.status == 403:
             # A flood of refused logins is counted, and doesn't push other entries out of the log.
-            _note(request, Act(given["name"], "none", "login", note=_origin(request)), "refused")
+            note = guard.refusals.note(f"from {address_of(request)}", _origin(request))
+            if note is not None:
+                _note(request, Act(given["name"], "none", "login", note=note), "refused")
         page = _login_page(
             request, status=error.status, next=given["next"], name=given["name"], refused=str(error)
         )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 
 import pytest
 
 from jobq.metrics.serving import Endpoint
+from jobq.queue.audit_log import AuditLog
+from jobq.web import UserRole
 from jobq.web.access import users
 from jobq.web.access.bounds import (
     BURST,
     MOST_SCANS,
     MOST_USERS,
     PER_SECOND,
+    REFUSALS,
+    RefusalRate,
     RequestRate,
     ScanSlots,
     TooManyScansError,
@@ -28,6 +33,48 @@ def test_a_body_has_a_mebibyte_at_most():
     client = gated()
     assert client.post("/", content=b"x" * MOST_BODY, headers=SAME).json()["bytes"] == MOST_BODY
     assert client.post("/", content=b"x" * (MOST_BODY + 1), headers=SAME).status_code == 413
+
+
+def test_audit_log_keeps_other_entries_when_a_reader_sends_actions_without_end(visit, client):
+    reader = visit(UserRole.READ)
+    for _ in range(int(REFUSALS) + 15):
+        assert reader.post("/queues/low/pause").status_code == 403
+    assert AuditLog(client).length() == REFUSALS
+
+
+def test_refusals_are_counted_when_they_are_left_out():
+    now = [0.0]
+    rate = RefusalRate(lambda: now[0])
+    assert [rate.note("anna", "no") for _ in range(int(REFUSALS) + 3)] == ["no"] * 20 + [None] * 3
+    assert rate.note("ben", "no") == "no"
+    now[0] = 601.0
+    assert rate.note("anna", "no") == "no; refusals left out before this entry: 3"
+    assert rate.note("anna", "no") is None
+
+
+def test_the_log_is_silent_when_a_client_leaves_within_its_body(visit, caplog):
+    app = visit(UserRole.OPERATE).app
+    parts = [
+        {"type": "http.request", "body": b"fil", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent = []
+
+    async def receive():
+        return parts.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    headers = {b"host": b"127.0.0.1", b"sec-fetch-site": b"same-origin", b"content-length": b"9",
+               b"content-type": b"application/x-www-form-urlencoded"}  # fmt: skip
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/queues/low/pause", "raw_path": b"/queues/low/pause", "query_string": b"", "root_path": "",
+        "headers": list(headers.items()), "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 400 and not caplog.records
 
 
 def test_a_body_of_unknown_length_is_counted():

@@ -100,6 +100,40 @@ def test_a_proxy_that_serves_https_is_trusted_by_its_address_alone(dashboard):
     assert log_in(browser(app, url, "192.0.2.1"), **https).status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("peer", "headers", "advice"),
+    [
+        ("10.0.0.1", {}, "have the proxy send X-Forwarded-Proto"),
+        ("10.0.0.1", {"x-forwarded-proto": "http"}, "have it send https for HTTPS connections"),
+        ("192.0.2.1", {"x-forwarded-proto": "https"}, "192.0.2.1, which --trusted-proxy doesn"),
+    ],
+)
+def test_login_advises_a_change_of_the_proxy_when_a_trusted_proxy_is_given(
+    dashboard, peer, headers, advice
+):
+    app = dashboard(hosts=("jobs.example.com",), trusted_proxies=("10.0.0.0/8",))
+    url = "http://jobs.example.com"
+    reply = log_in(browser(app, url, peer), **headers)
+    assert reply.status_code == 403 and advice in reply.text
+    old_browser = browser(app, url, peer)
+    del old_browser.headers["sec-fetch-site"]
+    reply = old_browser.post("/login", headers={"origin": "https://jobs.example.com", **headers})
+    assert reply.status_code == 403 and advice.partition("doesn")[0] in reply.text
+
+
+def test_login_is_left_to_others_when_a_proxy_hides_who_failed(dashboard):
+    app = dashboard(hosts=("jobs.example.com",), trusted_proxies=("10.0.0.0/8",))
+    https, url = {"x-forwarded-proto": "https"}, "http://jobs.example.com"
+    for forwarded in ("", "unknown", "192.0.2.9:4711"):
+        headers = https | {"x-forwarded-for": forwarded}
+        for _ in range(5):
+            assert log_in(browser(app, url, "10.0.0.1"), "eve", "wrong", **headers).status_code in (
+                403,
+                429,
+            )
+    assert log_in(browser(app, url, "10.0.0.1"), **https).status_code == 303
+
+
 def test_each_login_is_a_new_session_and_ends_the_one_before(dashboard, redis):
     page = browser(dashboard())
     forged = "A" * 43

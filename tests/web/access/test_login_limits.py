@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.web.access.login_limits import PER_ADDRESS, PER_NAME, WINDOW_MS, LoginLimits, block_of
+from jobq.web.access.login_limits import (
+    PER_ADDRESS,
+    PER_NAME,
+    PER_PROXY,
+    WINDOW_MS,
+    LoginLimits,
+    block_of,
+)
 
 
 @pytest.fixture
@@ -20,6 +27,12 @@ def test_five_failures_from_an_address_are_enough(limits, redis, client):
     assert limits.refused_for_s("192.0.2.2", "anna") == 0
     assert LoginLimits(client).refused_for_s("192.0.2.1", "anna") > 0, "other processes know"
     assert all(0 < redis.pttl(key) <= WINDOW_MS for key in redis.keys("*"))
+
+
+def test_an_address_that_stands_for_many_browsers_may_fail_more_often(limits):
+    for number in range(PER_PROXY):
+        assert limits.refused_for_s("10.0.0.1", f"user{number}", PER_PROXY) == 0
+    assert limits.refused_for_s("10.0.0.1", "anna", PER_PROXY) > 0
 
 
 def test_ten_failures_under_a_name_are_enough(limits):
