@@ -36,6 +36,7 @@ LATE = {
     ("cli/worker.py", "jobq.worker.run"): "as jobq.worker.child",
     ("cli/metrics.py", "jobq.metrics.of_queues"): "as jobq.worker.child",
     ("cli/worker.py", "jobq.metrics.health"): "as jobq.worker.child",
+    ("cli/web.py", "jobq.web.serving"): "it needs uvicorn",
     ("django/dashboard.py", "jobq.web.app"): "as in cli/web.py",
     ("durations.py", "email.utils"): "only an HTTP date needs it",
     ("extras.py", "importlib.metadata"): "only an error names versions",

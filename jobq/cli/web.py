@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import sys
 import time
@@ -25,8 +24,6 @@ from jobq.web.access import users
 from jobq.web.access.identity import ROLE_WORDS, UserRole, role_of
 from jobq.web.access.settings import AccessSettings
 
-#: How long to let requests end.
-GRACE_S = 3
 USERS = Listing(
     ("kind", "name", "role", "arguments", ":login", ":expires"),
     empty="the users file is empty; add a user with 'jobq web user add NAME'",
@@ -162,10 +159,9 @@ def web(
     endpoint, hosts, certificate, key = listening
     access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)
     try:
-        import uvicorn
-
         from jobq.web.app import create_app
         from jobq.web.live import sampler_of
+        from jobq.web.serving import BoundedServer
         from jobq.web.settings import WebSettings
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("jobq"):
@@ -177,15 +173,9 @@ def web(
         sampler_of(app.state.site).begin()
     listens = listen(endpoint)
     _announce(session, address(endpoint, listens, certificate), settings, app.state.site.guard)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
-            timeout_graceful_shutdown=GRACE_S, ssl_certfile=certificate, ssl_keyfile=key,
-        )
-    )  # fmt: skip
+    server = BoundedServer(app, listens, ssl_certfile=certificate, ssl_keyfile=key)
     try:
-        server.run(sockets=[listens])
+        server.serve_until_signal()
     except KeyboardInterrupt:
         pass
     finally:

@@ -1,0 +1,207 @@
+"""Serve the dashboard with bounds on its clients: connections, and time to send a request or take a reply.
+
+Each client costs a file of this process. A connection whose client sends nothing, or sends or reads slowly, is closed
+after `PATIENCE_S`, or earlier when another client needs the room, the longest waiting first.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from jobq.worker.cautions import OnceAMinute
+
+logger = logging.getLogger("jobq.web")
+#: How long a client may take to connect and send its headers, for its body, and to take 48 KiB of a reply.
+PATIENCE_S = 30.0
+#: Connections at a time; fewer where the process may open few files.
+MOST_CONNECTIONS = 1_000
+#: Connections that asyncio accepts before it looks at any of them, and those that the kernel holds meanwhile.
+ACCEPTED_AT_ONCE, BACKLOG = 16, 256
+#: How long to let requests end.
+GRACE_S = 3
+_OUT_OF_FILES = "socket.accept() out of system resource"
+
+
+class Connections:
+    """The open connections of a server, and how long each has waited for its client. One thread."""
+
+    def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.most = most
+        self._now = now
+        self._open: dict[int, socket.socket] = {}
+        #: File -> since when, the longest first.
+        self._waiting: dict[int, float] = {}
+        self._closed: Counter[str] = Counter()
+        self._due = OnceAMinute()
+
+    def add(self, connection: socket.socket) -> None:
+        """Count a new connection, and close others that wait if there are too many."""
+        file = connection.fileno()
+        self._open[file] = connection
+        self.mark(file, waits=True)
+        if len(self._open) > self.most:
+            self._open = {file: one for file, one in self._open.items() if one.fileno() == file}
+        while len(self._open) > self.most and self._waiting:
+            self._close(next(iter(self._waiting)), "to make room")
+
+    def mark(self, file: int, *, waits: bool) -> None:
+        """Note that a connection begins to wait for its client, or that its client waits for the server."""
+        self._waiting.pop(file, None)
+        if waits and file in self._open:
+            self._waiting[file] = self._now()
+
+    def sweep(self) -> None:
+        """Close connections whose clients had their time, and log how many were closed: one line a minute."""
+        until = self._now() - PATIENCE_S
+        while self._waiting:
+            file, since = next(iter(self._waiting.items()))
+            if since > until:
+                break
+            self._close(file, "too slow")
+        if self._closed and self._due.is_due("closed"):
+            logger.warning(
+                "closed connections of the dashboard: %d were too slow (over %g s), %d to make room (limit %d)",
+                self._closed["too slow"], PATIENCE_S, self._closed["to make room"], self.most,
+            )  # fmt: skip
+            self._closed.clear()
+
+    def _close(self, file: int, why: str) -> None:
+        del self._waiting[file]
+        connection = self._open.pop(file, None)
+        if connection is None or connection.fileno() != file:
+            return  # it closed by itself
+        self._closed[why] += 1
+        try:
+            # asyncio owns the socket; it closes it when it sees the end.
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the client is gone already
+
+
+class ListeningSocket(socket.socket):
+    """A socket that tells `connections` about each connection, before a TLS handshake."""
+
+    connections: Connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection."""
+        connection, address = super().accept()
+        self.connections.add(connection)
+        return connection, address
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP of one connection, which says when it waits for its client."""
+
+    def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._connections = connections
+        self._blocked = False
+        self._phase: object = ("headers", None)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._note()
+
+    def pause_writing(self) -> None:
+        """The client doesn't take the reply as fast as it is made."""
+        super().pause_writing()
+        self._blocked = True
+        self._note()
+
+    def resume_writing(self) -> None:
+        """The client took part of the reply."""
+        super().resume_writing()
+        self._blocked = False
+        self._note()
+
+    def _note(self) -> None:
+        cycle = self.cycle
+        phase: object = None
+        if self._blocked:
+            phase = "reply"
+        elif cycle is None or cycle.response_complete:
+            phase = ("headers", cycle)
+        elif cycle.more_body:
+            phase = ("body", cycle)
+        if phase != self._phase:
+            self._phase = phase
+            file = self.transport.get_extra_info("socket").fileno()
+            self._connections.mark(file, waits=phase is not None)
+
+
+class BoundedServer(uvicorn.Server):
+    """Serves an application at one socket, which listens already."""
+
+    def __init__(
+        self, app: Any, listening: socket.socket, connections: Connections | None = None, **options: Any
+    ) -> None:  # fmt: skip
+        self.connections = connections or Connections(most_connections())
+        self._listening = ListeningSocket(fileno=listening.detach())
+        self._listening.connections = self.connections
+        protocol: Any = partial(BoundedProtocol, self.connections)
+        super().__init__(
+            uvicorn.Config(
+                app, http=protocol, ws="none", loop="asyncio", backlog=ACCEPTED_AT_ONCE, lifespan="off",
+                log_config=None, access_log=False, proxy_headers=False, server_header=False,
+                timeout_graceful_shutdown=GRACE_S, **options,
+            )
+        )  # fmt: skip
+
+    def serve_until_signal(self) -> None:
+        """Serve until TERM or INT."""
+        for name in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name).addFilter(once_a_minute())
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        self.run(sockets=[self._listening])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        self._listening.listen(BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close slow connections once a second; uvicorn calls this ten times as often."""
+        if counter % 10 == 0:
+            self.connections.sweep()
+        return await super().on_tick(counter)
+
+
+def most_connections() -> int:
+    """Return how many connections to keep open: the other half of the files is for the server's own use."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, max(8, files // 2))
+
+
+def once_a_minute() -> Callable[[logging.LogRecord], bool]:
+    """Make a filter for lines that clients can cause without end: one a minute of each, with the number left out."""
+    due, left_out = OnceAMinute(), Counter[str]()
+
+    def passes(record: logging.LogRecord) -> bool:
+        text = str(record.msg).partition("\n")[0]
+        if record.levelno > logging.WARNING and text != _OUT_OF_FILES:
+            return True
+        if not due.is_due(text):
+            left_out[text] += 1
+            return False
+        if number := left_out.pop(text, 0):
+            record.msg = f"{record.msg} (and {number:,} more since the last such line)"
+        return True
+
+    return passes
