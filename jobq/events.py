@@ -16,8 +16,10 @@ from datetime import UTC, datetime
 import msgspec
 
 from jobq.errors import BadRecordError
+from jobq.formats import EVENTS
 
-SCHEMA = "1"
+#: The field of an entry.
+SCHEMA = str(EVENTS)
 SEPARATOR = "\x1f"
 LEVELS = ("off", "attempts", "all")
 #: About how many events a queue's stream keeps, and between what that may be set.

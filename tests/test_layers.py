@@ -16,15 +16,16 @@ import jobq
 PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
 LAYERS = {
-    "durations": 0, "variables": 0, "errors": 0, "extras": 0, "cgroup": 0, "config": 0, "events": 0, "trust": 0,
+    "durations": 0, "formats": 0, "variables": 0, "errors": 0, "extras": 0, "cgroup": 0, "config": 0, "events": 0,
+    "trust": 0,
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3, "flows": 4,
     "worker": 5, "topics": 5, "protocols": 5, "observe": 5, "schedules": 5, "limits": 5, "outbox": 5,
     "pipeline": 6, "chaos": 6, "metrics": 6,
     "web": 7, "cli": 8, "testing": 8, "__main__": 9, "django": 9,
 }  # fmt: skip
-#: What an owner must know first. It imports nothing of the rest,.
+#: What an owner must know first. It imports nothing of the rest.
 CORE = {
-    "durations", "variables", "errors", "extras", "cgroup", "config", "events", "trust",
+    "durations", "formats", "variables", "errors", "extras", "cgroup", "config", "events", "trust",
     "client", "queue", "embedded", "jobs", "worker", "limits", "schedules",
 }  # fmt: skip
 #: The packages of others that the core imports -> why it can't do without.
@@ -42,8 +43,8 @@ REST_NEEDS = {
     "python-json-logger": "the log of `jobq worker`",
     "tzdata": "zoneinfo, on machines that have no time zones of their own",
 }
-#: Layer 0 by itself: durations, variables and extras know nothing, errors take them, the others may raise errors.
-WORDS = ["durations", "variables", "errors", "extras", "cgroup", "trust", "events", "config"]
+#: Layer 0 by itself: durations, formats, variables and extras know nothing, errors take them, the others raise them.
+WORDS = ["durations", "formats", "variables", "errors", "extras", "cgroup", "trust", "events", "config"]  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -27,7 +27,7 @@ from jobq.flows.accepting import results_at
 from jobq.flows.announcing import SEPARATOR, announce, announced, is_for_others, queue_at
 from jobq.flows.entries import ENDINGS, Done, Heard, Said, flows_in, heard, in_calls
 from jobq.flows.identity import Member, member_mid
-from jobq.flows.sending import Sending, StepSender, knows_flows
+from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import PER_CALL, FlowStore
 from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
 from jobq.queue.durability import SharedConfirmation, UnconfirmableError
@@ -103,10 +103,7 @@ class Drainer:
                 after = self._goes_on_behind(queue, read[-1])
             if not entries:
                 continue
-            waiting = stuck & flows_in(entries) if stuck else stuck
-            if waiting and not knows_flows(source):
-                return taken
-            for flow in waiting:
+            for flow in stuck & flows_in(entries) if stuck else stuck:
                 # The drainer that reads this goes on where this call stopped.
                 # A queue that loses this in a failover has the entries that are deleted next.
                 announce(self.client, queue, "look", flow, durability="memory")

@@ -178,8 +178,6 @@ class StepSender:
         options = _options(item.options)
         check_step(self._client, self.flow, item)
         queue, mid = queue_at(self._client, item.queue), member_mid(self.flow, item.step)
-        if not knows_flows(queue):
-            return False
         due_ms = 0.0
         if "at" in options:
             due_ms = options["at"] * 1000
@@ -196,8 +194,6 @@ class StepSender:
         """Enqueue the members of a map that waited."""
         options, queue = _options(item.options), queue_at(self._client, item.queue)
         check_step(self._client, self.flow, item)
-        if not knows_flows(queue):
-            return False
         chunks, chunk = self._chunks_of(item), 0
         while True:
             contents = chunks(chunk)
@@ -282,7 +278,8 @@ class StepSender:
         if child is None:
             self._failed(item)
             return True
-        return self._say(child.queue, "begin", item.source)
+        self._say(child.queue, "begin", item.source)
+        return True
 
     def _cancel(self, item: TodoItem) -> bool:
         if item.kind == "flow":
@@ -290,7 +287,8 @@ class StepSender:
             if child is None or child.ended_at:
                 self.store.apply(f"f{item.source}", [FlowChange("cancelled", item.step)])
                 return True
-            return self._say(child.queue, "cancel", item.source)
+            self._say(child.queue, "cancel", item.source)
+            return True
         queue, cursor = queue_at(self._client, item.queue), 0
         while cursor >= 0:
             if self.has_more or not self._sending.may_go():
@@ -370,13 +368,10 @@ class StepSender:
         if gone:
             self.store.apply(f"q{item.queue}", gone)
 
-    def _say(self, queue: str, word: Word, flow: str) -> bool:
-        """Say it to a sub-flow; False while a worker of its queue doesn't know flows."""
-        if not knows_flows(queue_at(self._client, queue)):
-            return False
+    def _say(self, queue: str, word: Word, flow: str) -> None:
+        """Say it to a sub-flow."""
         announce(self._client, queue, word, flow)
         self._sending.said(queue)
-        return True
 
     def _retry_child(self, item: TodoItem) -> bool:
         below = FlowStore(self._client, item.source)
@@ -393,7 +388,7 @@ class StepSender:
         elif child.state == "done":
             self.store.apply(f"f{item.source}", [FlowChange("done", item.step)])
         else:
-            return self._say(child.queue, "retry", item.source)
+            self._say(child.queue, "retry", item.source)
         return True
 
     def _tell_parent(self, item: TodoItem) -> bool:
@@ -419,8 +414,8 @@ class StepSender:
                 return False
             if state in ("running", "failed"):
                 self._set_life(child, f"{self.flow}.{step.name}", item.stamp, life_ms)
-            elif not child.ended_at and not self._say(child.queue, "cancel", child.flow_id):
-                return False
+            elif not child.ended_at:
+                self._say(child.queue, "cancel", child.flow_id)
         return True
 
     def _not_begun(self, facts: FlowFacts) -> Iterator[tuple[StepFacts, FlowFacts]]:
@@ -466,16 +461,6 @@ def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:
     """How the step ended that is the flow which has this word for its parent; [] if it goes on."""
     state = item.options.decode("utf-8", "replace")
     return [FlowChange("done" if state == "done" else "dead", step)] if state in FLOW_OVER else []
-
-
-def knows_flows(queue: Queue) -> bool:
-    """Whether all workers of a queue know flows. Those that were started since a flow began may be older."""
-    try:
-        queue.know_flows()
-    except ConfigError as error:
-        _log.warning("steps of flows wait: %s", error)
-        return False
-    return True
 
 
 def _options(raw: bytes) -> dict[str, Any]:

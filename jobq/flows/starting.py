@@ -63,8 +63,6 @@ def started(flow: Definition) -> FlowRun:
     confirmation = SharedConfirmation(client)
     planned = Planned(client, flow, confirmation=confirmation)
     refresh(client, planned.queues)
-    for queue in planned.queues:
-        queue_at(client, queue).know_flows()
     run = FlowRun(flow.name, flow.id, client=client)
     if flow.is_named and planned.was_stored():
         return run

@@ -29,8 +29,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from jobq.config import HARD_MAX_CONTENT, MAX_CONTENT
 from jobq.errors import CodecError
+from jobq.formats import ENVELOPE
 
-VERSION = 1
 LIMIT, HARD_LIMIT = MAX_CONTENT, HARD_MAX_CONTENT
 MAX_NAME = 200
 MAX_DEPTH = 64
@@ -76,13 +76,13 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     enqueued_at: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     headers: dict[str, str] = {}
     options: Overrides | None = None
-    v: int = VERSION
+    v: int = ENVELOPE
     not_after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     nonce: str = ""
 
 
 class _Version(msgspec.Struct):
-    v: int = VERSION
+    v: int = ENVELOPE
 
 
 class Refusal(NamedTuple):
@@ -192,9 +192,9 @@ def decode(content: bytes) -> Envelope:
         envelope = _read(content)
     except (ValueError, RecursionError, OverflowError, MemoryError) as error:
         raise _explained(content, error) from error
-    if envelope.v != VERSION:
+    if envelope.v != ENVELOPE:
         raise UnknownVersionError(
-            f"content is of envelope version {envelope.v}, this jobq reads {VERSION}; upgrade it"
+            f"content is of envelope version {envelope.v}, this jobq reads {ENVELOPE}; upgrade it"
         )
     # It can't be deeper than it has opening brackets, so most contents needn't be walked.
     suspect = content.count(b"[") + content.count(b"{") > MAX_DEPTH
@@ -228,10 +228,10 @@ def _explained(content: bytes, error: Exception) -> CodecError:
     try:
         version = _read_version(content).v
     except (ValueError, RecursionError, OverflowError, MemoryError):
-        version = VERSION
-    if version != VERSION:
+        version = ENVELOPE
+    if version != ENVELOPE:
         return UnknownVersionError(
-            f"content is of envelope version {version}, this jobq reads {VERSION}; upgrade it"
+            f"content is of envelope version {version}, this jobq reads {ENVELOPE}; upgrade it"
         )
     refused = read_refusal(content)
     why = refused.why[:MOST_WHY] if refused else str(error) or type(error).__name__

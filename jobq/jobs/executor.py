@@ -179,7 +179,7 @@ class Executor:
                 envelope.kwargs,
                 envelope.headers,
                 envelope.enqueued_at,
-                # Producers of earlier versions send no not_after and read unsealed results only.
+                # Only who seals writes a not_after. Others read unsealed results only.
                 self._seal is not None and envelope.not_after > 0,
             )
             if envelope.options is not None and 0 < envelope.options.expires_at < wall.ms():

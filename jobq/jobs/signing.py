@@ -18,12 +18,13 @@ from jobq import extras
 from jobq.client.clock import wall
 from jobq.config import CodecSettings
 from jobq.errors import CodecError
+from jobq.formats import SEAL
 from jobq.jobs.codec import HARD_LIMIT, checked_size
 from jobq.jobs.queues import ClientLike
 
 #: What is sealed. Each purpose has separate keys, so that a call never passes for a result.
 Purpose = Literal["call", "result", "progress", "reason", "checkpoint", "log", "step", "flow"]
-SIGNED, ENCRYPTED = b"jobq-s1", b"jobq-e1"
+SIGNED, ENCRYPTED = b"jobq-s%d" % SEAL, b"jobq-e%d" % SEAL
 #: How both begin.
 MARK = b"jobq-"
 #: What a seal adds at most.

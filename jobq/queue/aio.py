@@ -26,7 +26,6 @@ from jobq.queue.queue import (
     batches_of,
     enqueue_values,
     given_mid,
-    is_of_flows,
     keys_of,
     member_values,
     suited,
@@ -129,11 +128,7 @@ async def send(
     """
     if monotonic() >= queue.listed_until:
         await asyncio.to_thread(queue.list_in_directory)
-    if values["keyed"] and monotonic() >= queue.keyed_until:
-        await asyncio.to_thread(queue.refuse_older_workers)
     own = queue.callers.take()
-    if is_of_flows(values["again"]) and monotonic() >= queue.flows_until:
-        await asyncio.to_thread(queue.know_flows)
     dropped = queue.more_keys(values, mids) if values["again"] or values["drop_results"] else ()
     state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)
     try:

@@ -87,11 +87,6 @@ def check(client: Client, worker: WorkerEntry) -> int:
         raise ConfigError(
             f"worker {worker.name!r} is lost: last seen {seen_s:,} s ago, it reads no orders; look at its host"
         )
-    if not worker.orders:
-        raise ConfigError(
-            f"worker {worker.name!r} runs jobq {worker.version or 'of an earlier version'}, which reads no orders; "
-            "upgrade it, or send a signal to its process"
-        )
     return now_ms
 
 

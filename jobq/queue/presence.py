@@ -8,14 +8,12 @@ anything into them, so readers take every field as text from strangers: what can
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
-from jobq.errors import ConfigError
 from jobq.queue import keys
 from jobq.queue.types import text_of
 from jobq.queue.untrusted import LATEST_MS, decoded, number_in, text_in
@@ -33,8 +31,6 @@ PER_CALL = 500
 TWIN = "#"
 #: Among what the calls of a job must not show: all arguments.
 EVERYTHING = "*"
-#: How often a process that enqueues messages with keys looks for workers that know none.
-KEYED_EVERY_S = 60.0
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
 
 
@@ -59,10 +55,9 @@ class ChildEntry(NamedTuple):
 class WorkerEntry(NamedTuple):
     """A worker's last heartbeat.
 
-    version: that of jobq, '' for a worker older than this field. slots: jobs that it can run at the same time.
-    jobs: the digest of its jobs' names. seen_at, started_at: epoch ms by the worker's clock. damaged: the entry
-    isn't one that a worker wrote. leaving: it drains. orders: it reads orders (`jobq.queue.orders`). flows: it
-    takes what ends to flows. strict: it empties a queue before it takes from those behind it.
+    version: that of jobq. slots: jobs that it can run at the same time. jobs: the digest of its jobs' names.
+    seen_at, started_at: epoch ms by the worker's clock. damaged: the entry isn't one that a worker wrote. leaving: it
+    drains. strict: it empties a queue before it takes from those behind it.
     """
 
     name: str
@@ -79,8 +74,6 @@ class WorkerEntry(NamedTuple):
     seen_at: int = 0
     damaged: bool = False
     leaving: bool = False
-    orders: bool = False
-    flows: bool = False
     strict: bool = False
 
     def is_live(self, now_ms: int) -> bool:
@@ -321,8 +314,6 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
         seen_at=number["seen_at"] or 0,
         damaged=not isinstance(queues, list) or None in (number["seen_at"], number["lease_ms"]),
         leaving=facts.get("leaving") is True,
-        orders=facts.get("orders") is True,
-        flows=facts.get("flows") is True,
         strict=facts.get("strict") is True,
     )
 
@@ -364,24 +355,3 @@ def _names(digest: str, text: bytes | None) -> frozenset[str] | None:
         return frozenset(names) if digest_of(names) == digest else None
     except UnicodeEncodeError:
         return None
-
-
-def refuse_older_workers(client: Client, queue: str, what: str = "keys") -> float:
-    """Raise ConfigError while a worker serves `queue` that is too old for messages with keys, or for those of flows.
-
-    Return until when (time.monotonic) that need not be asked again.
-    """
-    old = [
-        entry
-        for entry in workers(client)
-        if entry.serves(queue) and not (entry.flows if what == "flows" else entry.version)
-    ]
-    now_ms = client.clock_ms() if old else 0
-    for entry in old:
-        if entry.is_live(now_ms):
-            where = f" on {entry.host}" if entry.host else ""
-            raise ConfigError(
-                f"worker {entry.name}{where} serves queue {queue!r} with a version of jobq that knows no {what}; "
-                "upgrade or stop it first"
-            )
-    return time.monotonic() + KEYED_EVERY_S

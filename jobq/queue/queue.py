@@ -48,7 +48,6 @@ from jobq.queue.mids import (
     users_mid,
 )
 from jobq.queue.outage import attach_buffer
-from jobq.queue.presence import refuse_older_workers
 from jobq.queue.rules import (
     MOST_WEIGHT,
     UNCHANGED,
@@ -149,8 +148,6 @@ class Queue:
         self.callers = Callers()
         #: Until when (time.monotonic) this process need not list the queue again.
         self.listed_until = 0.0
-        #: Until when (time.monotonic) this process need not look for workers that know no keys, and no flows.
-        self.keyed_until = self.flows_until = 0.0
         attach_buffer(self.client)
 
     def __repr__(self) -> str:
@@ -285,7 +282,6 @@ class Queue:
 
         A flow has to bear each twice. durability: as for `enqueue`; if NotDurableError is raised, say it again.
         """
-        self.know_flows()
         if monotonic() >= self.listed_until:
             self.list_in_directory()
         script, confirmation = self.scripts["announce"], SharedConfirmation(self.client, durability)
@@ -571,7 +567,6 @@ class Queue:
         return _rule_kept(rule)
 
     def _rule(self, key: str, in_queue: Argument, given: dict[str, Any]) -> list[bytes]:
-        self.refuse_older_workers()
         starts, span_ms = given["rate"]
         reply: list[bytes] = self.scripts["rule"].run({
             "now": "", "key": key, "in_queue": in_queue, "most": given["max"], "starts": starts, "span_ms": span_ms,
@@ -587,7 +582,6 @@ class Queue:
         values: Values = {
             "now": moment(now), "key": checked_key(key), "wait_ms": hold_ms(wait, duration_s(wait)),
         }  # fmt: skip
-        self.refuse_older_workers()
         return int(self.scripts["hold"].run(values)[0])
 
     def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
@@ -632,8 +626,6 @@ class Queue:
         """Make one enqueue call, past the outage buffer; `tries`: those that were made of it before."""
         if monotonic() >= self.listed_until:
             self.list_in_directory()
-        if values["keyed"] and monotonic() >= self.keyed_until:
-            self.refuse_older_workers()
         own = caller or self.callers.take()
         script = self.scripts["enqueue"]
         dropped = self.more_keys(values, mids) if values["again"] or values["drop_results"] else ()
@@ -687,8 +679,6 @@ class Queue:
                 if monotonic() >= self.listed_until:
                     self.list_in_directory()
                 suiting = suited(values, *batch)
-                if suiting["keyed"] and monotonic() >= self.keyed_until:
-                    self.refuse_older_workers()
                 own = self.callers.take()
                 dropped = self.more_keys(values, batch[1])
                 state = script.numbered(own, suiting, batch[0], dropped)
@@ -715,21 +705,11 @@ class Queue:
     def more_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
         """The keys of an enqueue behind those that the script binds."""
         if is_of_flows(values["again"]):
-            self.know_flows()
             last_dead, step = keys.key(self.prefix, "last_dead"), mids[0][1:].rpartition(".")[0]
             if values["again"] == MEMBER:
                 return (last_dead,)
             return last_dead, keys.accepted(self.prefix, step)
         return self.result_keys(mids) if values["drop_results"] else ()
-
-    def know_flows(self) -> None:
-        """Raise ConfigError while a worker of this queue knows no flows; looked up once a minute."""
-        if monotonic() >= self.flows_until:
-            self.flows_until = refuse_older_workers(self.client, self.name, "flows")
-
-    def refuse_older_workers(self) -> None:
-        """Raise ConfigError while a worker of this queue knows no keys; looked up once a minute."""
-        self.keyed_until = refuse_older_workers(self.client, self.name)
 
     def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
         """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""

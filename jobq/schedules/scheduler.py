@@ -225,8 +225,6 @@ def enqueue_tick(
     outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
     [(mid, content)] = outgoing.contents(queue)
     key = _key_of(job, schedule)
-    if key is not None and time.monotonic() >= queue.keyed_until:
-        queue.refuse_older_workers()
     lease, dedupe = job.settings.get("lease"), job.settings.get("dedupe")
     return queue.admin.tick(
         schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,

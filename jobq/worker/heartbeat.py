@@ -100,8 +100,6 @@ class Heartbeat:
             "host": socket.gethostname(), "version": __version__, "queues": queues,
             "slots": self.slots, "jobs": presence.digest_of(self._jobs),
             "lease_ms": round(settings.lease_s * 1000), "started_at": self.started_at,
-            "orders": True,
-            "flows": True,
             "strict": settings.strict,
         }  # fmt: skip
 

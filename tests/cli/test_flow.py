@@ -268,7 +268,7 @@ def test_step_whose_queue_no_worker_serves_is_named_by_show_why_and_doctor(cli, 
     presence.put_worker(
         client,
         "web-1",
-        {"queues": ["low"], "lease_ms": 15_000, "seen_at": client.clock_ms(), "flows": True},
+        {"queues": ["low"], "lease_ms": 15_000, "seen_at": client.clock_ms()},
     )
     store = FlowStore(client, "import:1")
     steps = (

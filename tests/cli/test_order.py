@@ -24,7 +24,7 @@ def worker(client: Any) -> Any:
         "pid": 7,
         "started_at": 5,
     }
-    presence.put_worker(client, "w", facts | {"orders": True})
+    presence.put_worker(client, "w", facts)
     threads: list[threading.Thread] = []
 
     def answers(answer: OrderAnswer) -> None:

@@ -61,7 +61,7 @@ class History:
             client.queues[name] = WatchedQueue(name, client)
             client.queues[name].history = self
             # Looked up once, so that no history depends on the time of day.
-            client.queues[name].listed_until = client.queues[name].flows_until = float("inf")
+            client.queues[name].listed_until = float("inf")
         self.store = FlowStore(client, F)
         self.naccepted: Counter[str] = Counter()
         self.done: set[str] = set()

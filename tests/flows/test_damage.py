@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client
-from jobq.errors import ConfigError
 from jobq.flows import sending
 from jobq.flows.listing import failed_members, flow_page, known_flow, put_on_list
 from jobq.flows.run import FlowRun
@@ -87,23 +86,6 @@ def test_steps_that_must_wait_wake_no_worker_again_and_again(flowing: Flowing, r
     high.rules(key_waiting=None)
     assert "late" in names(flowing.work())
     assert flowing.left() == []
-
-
-def test_a_sub_flow_waits_for_a_worker_that_knows_flows(
-    flowing: Flowing, monkeypatch: pytest.MonkeyPatch
-):
-    flowing.start("sub:1", step("inside"), parent=f"{BAD}.part")
-    flowing.start(BAD, step("part", kind="flow", queue="", source="sub:1"))
-
-    def refuse(_: Queue) -> None:
-        raise ConfigError("worker web-1 is older than flows")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Queue, "know_flows", refuse)
-        flowing.drainer.drain("low")
-    assert flowing.facts(BAD).steps[0].todo
-    assert names(flowing.work()) == ["inside"]
-    assert flowing.facts(BAD).state == "done"
 
 
 def test_cancel_of_a_map_with_a_damaged_size_goes_on_in_bounded_calls(

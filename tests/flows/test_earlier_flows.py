@@ -1,4 +1,4 @@
-"""A flow that was removed is started again under its id; and an old worker is started while a flow runs."""
+"""A flow that was removed is started again under its id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from jobq.flows.draining import Drainer
 from jobq.flows.flow import Flow
 from jobq.flows.store import FlowStore
 from jobq.flows.types import Applied, FlowChange
-from jobq.queue.presence import put_worker
 from jobq.queue.types import Ending
 from tests.flows.flowing import Flowing, call_of, names, step
 
@@ -78,25 +77,6 @@ def test_a_step_whose_mid_is_taken_for_an_hour_has_failed_and_keeps_nothing_wait
     begin(flowing, step("a"), step("bad", "a", when="failed"))
     assert names(flowing.work()) == ["bad"]
     assert flowing.facts(F).state == "failed"
-
-
-def test_steps_wait_while_an_old_worker_serves_their_queue(flowing: Flowing) -> None:
-    begin(flowing, step("a"), step("b", "a", queue="high"), ROWS, items=3)
-    now_ms = flowing.client.clock_ms()
-    old = {"seen_at": now_ms, "queues": ["high"], "lease_ms": 15_000, "version": "0.9"}
-    put_worker(flowing.client, "old", old)
-    flowing.drainer.drain("low")
-    low = flowing.queues["low"]
-    [held] = low.dequeue().messages
-    low.finish([Ending(mid=held.mid, token=held.token)])
-    assert flowing.drainer.drain("low") == 1
-    facts = flowing.facts(F)
-    assert (facts.state, [one.todo for one in facts.steps]) == ("running", [False, True, True])
-    assert flowing.left() == [("low", 1)]
-
-    flowing.client.command("DEL", "jobq:workers")
-    assert sorted(names(flowing.work())) == ["b", "rows", "rows.1", "rows.2"]
-    assert flowing.facts(F).state == "done"
 
 
 @job(name="flows.earlier.one", queue="low")

@@ -1,4 +1,4 @@
-"""A message gets its key whichever way it is enqueued; none does while an older worker serves the queue."""
+"""A message gets its key whichever way it is enqueued."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 
 from jobq.client.connection import Client
 from jobq.config import CodecSettings
-from jobq.errors import ConfigError, KeyFullError
+from jobq.errors import KeyFullError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry, job
-from jobq.queue import presence
 from jobq.queue.queue import Queue
 
 
@@ -86,26 +85,3 @@ def test_full_line_refuses_the_whole_round_trip(send: Job[..., Any], queue: Queu
     with pytest.raises(KeyFullError):
         asyncio.run(send.aenqueue("acme"))
     assert lines(queue) == {"acme": 2, "bob": 1}
-
-
-@pytest.mark.one_server
-@pytest.mark.parametrize(
-    "call",
-    [lambda queue: queue.enqueue(b"{}", key="a"), lambda queue: queue.enqueue_many([(None, b"{}", "a")]),
-     lambda queue: queue.rules(max=1), lambda queue: queue.rule("a", max=1), lambda queue: queue.hold("a", 1)],
-)  # fmt: skip
-def test_keys_are_refused_while_an_older_worker_serves_the_queue(
-    client: Client, queue: Queue, call: Callable[[Queue], Any]
-):
-    facts = {"host": "web-7", "seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": ["low"]}
-    presence.put_worker(client, "old", facts)
-    presence.put_worker(client, "other", {**facts, "queues": ["high"]})
-    queue.enqueue(b"{}")
-    with pytest.raises(
-        ConfigError, match="worker old on web-7 serves queue 'low' with a version of jobq that"
-    ):
-        call(queue)
-    assert queue.admin.counts().messages == 1 and not queue.admin.has_keys()
-    presence.put_worker(client, "old", {**facts, "version": "0.1.0"})
-    call(queue)
-    assert queue.admin.has_keys()

@@ -14,7 +14,6 @@ from jobq.queue import keys
 from jobq.queue.aio import aenqueue_members
 from jobq.queue.fsck import repair
 from jobq.queue.members import MOST_ENTRIES, OutboxRecord
-from jobq.queue.presence import put_worker
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Enqueued
 
@@ -254,16 +253,6 @@ def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, r
     assert run("flow_drop", "", ids[0]) == [1, 3]
     assert redis.llen(queue.wake_key) == 1
     assert len(run("dequeue", "me", 2, "", 1_000, 3, 8)) == 4 + 7 * 8
-
-
-def test_members_are_refused_while_a_worker_of_the_queue_knows_no_flows(queue: Queue):
-    entry = {"queues": [queue.name], "version": "0.9", "lease_ms": 15_000}
-    put_worker(queue.client, "old", {**entry, "seen_at": queue.client.clock_ms()})
-    for call in (lambda: queue.enqueue_members(ROOT), lambda: queue.announce("begin", "f")):
-        with pytest.raises(ConfigError, match=r"worker old serves queue 'low' .* knows no flows"):
-            call()
-    put_worker(queue.client, "old", {**entry, "seen_at": queue.client.clock_ms(), "flows": True})
-    assert len(queue.enqueue_members(ROOT)) == 8
 
 
 def test_fsck_counts_members_and_repair_puts_the_count_right(queue: Queue, redis: Any, at: Any):

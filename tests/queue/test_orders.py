@@ -19,7 +19,7 @@ PID, STARTED = 4711, 1_700_000_000_000
 def entry(client: Any, **more: Any) -> WorkerEntry:
     facts = {
         "host": "web-7", "seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": ["low"], "version": "1.2",
-        "pid": PID, "started_at": STARTED, "orders": True, **more,
+        "pid": PID, "started_at": STARTED, **more,
     }  # fmt: skip
     presence.put_worker(client, "w", facts)
     return presence.some_workers(client, ["w", "none"])["w"]
@@ -56,8 +56,6 @@ def test_number_of_waiting_orders_is_bounded(client: Any) -> None:
     ("more", "words"),
     [
         ({"seen_at": 1}, "is lost: last seen"),
-        ({"orders": False}, "runs jobq 1.2, which reads no orders"),
-        ({"orders": 1, "version": ""}, "of an earlier version"),
         ({"queues": "low"}, "is damaged"),
     ],
 )

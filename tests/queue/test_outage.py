@@ -296,29 +296,6 @@ def test_refused_calls_are_counted_when_the_process_ends(stoppable, make, caplog
 
 
 @pytest.mark.one_server
-def test_older_worker_holds_back_only_the_calls_that_it_would_misread(stoppable, make, monkeypatch):
-    client = make()
-    low, refuse = Queue("low", client), [True]
-
-    def older(*_: object) -> float:
-        if refuse[0]:
-            raise ConfigError("worker web-1 is older than keys")
-        return 0.0
-
-    monkeypatch.setattr("jobq.queue.queue.refuse_older_workers", older)
-    stoppable.kill()
-    low.enqueue(b"v", mid="keyed", key="acme")
-    low.enqueue(b"v", mid="plain")
-    stoppable.start()
-    aside(client, 1)
-    assert low.status("plain").word == "queued"
-    refuse.clear()
-    refuse.append(False)
-    client.flush(60)
-    assert low.status("keyed").word == "queued"
-
-
-@pytest.mark.one_server
 def test_unconfirmed_call_holds_back_nobody(stoppable, make):
     client = make()
     low = Queue("low", client)

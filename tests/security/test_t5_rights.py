@@ -202,7 +202,7 @@ def test_each_user_does_its_part_live(login, redis):
         collector = Collector(Queue("low", one))
         assert why(collector.collect("late"))[0].code == "delayed" and collector.unread == {}
     [entry] = presence.some_workers(operator.client, ["w"]).values()
-    live = entry._replace(seen_at=operator.client.clock_ms(), lease_ms=9_000, orders=True)
+    live = entry._replace(seen_at=operator.client.clock_ms(), lease_ms=9_000)
     order_id = orders.send(operator.client, live, "quiet")
     [order] = orders.waiting_for(worker.client, "w", entry.pid, entry.started_at)
     orders.put_answer(worker.client, order.order_id, OrderAnswer("w", "quiet", "done", "…"))

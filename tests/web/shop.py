@@ -300,7 +300,7 @@ class Shop:
                 "queues": ["mails", "images", "payments", "search"], "slots": 8, "quiet": quiet, "running": 3,
                 "jobs": presence.digest_of(names), "lease_ms": 15_000 if ago_s > 60 else 3_600_000,
                 "started_at": self.now - 7_200_000,
-                "seen_at": self.now - ago_s * 1000, "orders": True,
+                "seen_at": self.now - ago_s * 1000,
             }  # fmt: skip
             presence.put_worker(self.client, name, facts)
             children = [

@@ -17,6 +17,7 @@ from jobq.client.connection import Client
 from jobq.client.pipelining import Read, read_together
 from jobq.errors import JobqError
 from jobq.events import LIMITS
+from jobq.jobs.signing import unverified
 from jobq.pipeline import offsets
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.queue import keys
@@ -46,13 +47,11 @@ class _Head(msgspec.Struct):
 
 
 _head = msgspec.json.Decoder(_Head).decode
-_SIGNED = b"jobq-s1 "
 
 
 def head(content: bytes) -> tuple[str | None, int | None]:
     """Return job and enqueued_at of a call; None for an encrypted call or other content."""
-    if content.startswith(_SIGNED):
-        content = content.partition(b"\n")[2]
+    content = unverified(content)
     try:
         found = _head(content)
     except (ValueError, RecursionError):

@@ -21,7 +21,6 @@ from jobq.queue import keys
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
 from jobq.queue.fitting import send_fitting
-from jobq.queue.presence import refuse_older_workers
 from jobq.queue.queue import line_full, queue_scripts
 
 #: Limits of what waits in memory until its batch is full, over all queues: messages, and bytes of content.
@@ -41,7 +40,6 @@ class QueueSender:
         self._dedupe_ms = dedupe_ms
         self._caller = Caller()
         self._script = queue_scripts(client, "pipeline", queue)["deliver"]
-        self._keyed_until = 0.0
         self.nadded = self.npresent = 0
 
     def send(self, messages: Sequence[RowMessage]) -> None:
@@ -58,8 +56,6 @@ class QueueSender:
             "keyed": self._keyed,
             "batch": packed(messages, bool(self._keyed)),
         }
-        if self._keyed and monotonic() >= self._keyed_until:
-            self._keyed_until = refuse_older_workers(self._client, self._name)
         word, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
         if word == b"full":
             # Its numbers are a key, and how many of its messages may wait.

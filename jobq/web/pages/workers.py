@@ -54,7 +54,7 @@ def workers(request: Request) -> Response:
     shown = found[(number - 1) * PER_PAGE : number * PER_PAGE]
     rows, unread = _rows(client, shown, now_ms, unread)
     live = [one for one in everyone if states[one.name] in ("working", "quiet", "leaving")]
-    versions = Counter(one.version or "earlier" for one in live)
+    versions = Counter(one.version or "unknown" for one in live)
     return render(
         request, "workers.html", rows=rows, looks=LOOKS, sort=by, q=wanted,
         state=state, states=Counter(states.values()), all_states=STATES, found=len(found), total=len(everyone),
@@ -138,7 +138,7 @@ def worker(request: Request) -> Response:
         request, "worker.html", one=record, looks=LOOKS, gone=not entry.seen_at and not entry.damaged, name=name,
         running=sorted(running, key=lambda job: int(job["started_at"])), now_ms=now_ms,
         known=sorted(known) if known else None, order_id=order_id, answer=answer,
-        may_order=entry.orders and entry.is_live(now_ms), final=FINAL,
+        may_order=entry.is_live(now_ms), final=FINAL,
         quieted=quieted_by(client).get(name) if record["state"] == "quiet" else None,
     )  # fmt: skip
 

@@ -165,10 +165,10 @@ def test_a_queue_is_cleared_by_an_admin_who_types_its_name(
 
 
 def test_a_quiet_worker_shows_who_asked_for_it(visit: Any, low: Queue, client: Any) -> None:
-    announce(client, "web-7:4711", orders=True)
+    announce(client, "web-7:4711")
     anna = visit(UserRole.OPERATE)
     assert anna.post("/workers/web-7:4711/orders", data={"verb": "quiet"}).status_code == 200
-    announce(client, "web-7:4711", orders=True, quiet=True)
+    announce(client, "web-7:4711", quiet=True)
     assert (
         "by anna" in anna.get("/workers").text and "by anna" in anna.get("/workers/web-7:4711").text
     )

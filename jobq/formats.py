@@ -1,0 +1,15 @@
+"""The formats of what is stored, by number. docs/reference/compatibility.md says which releases read what.
+
+A number grows when a release that knows only the ones before would misread what is stored under it.
+"""
+
+from __future__ import annotations
+
+#: Calls in messages: `v` of the envelope.
+ENVELOPE = 1
+#: Seals of calls, steps and results: `jobq-s1`, `jobq-e1`.
+SEAL = 1
+#: Records of events: the field of a stream's entry.
+EVENTS = 1
+#: Lakes: `version` in `_jobq.json`.
+LAKE = 1
