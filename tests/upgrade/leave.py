@@ -1,15 +1,16 @@
-"""Keep what this release writes, so that the next one is tested against it.
+"""Keep what a release writes, so that later ones are tested on it.
 
-Run it from the checkout of a release, before work on the next begins:
+Run it from the checkout of the release, before work on the next begins:
 
-    python -m tests.upgrade.leave tests/upgrade/left
+    python -m tests.upgrade.leave tests/upgrade/0.1.0
 
-It needs Debian's redis-server, whose dumps every later Redis and Valkey can load. It writes three files:
+Take Debian's redis-server, whose dumps every later Redis and Valkey can load. The folder then has:
 
-    dump.rdb        a server with a message in every state, a topic, an RSMQ queue and a RELIABLEQ
-    lake.tar.xz     the lake that took in the first part of that server's history
-    release.tar.xz  the release itself, to run its workers beside those of the next
-    left.json       what the next release must find
+    dump.rdb     a server with a message in every state, a flow, a topic, an RSMQ queue and a RELIABLEQ
+    lake.tar.xz  the lake that took in the first part of that server's history
+    left.json    what later releases must find
+
+The tests also take what the checkout itself leaves. Delete the folders of releases that are no longer read.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import redis
 
 from jobq.client.connection import connect, set_default_client
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys
+from jobq.flows.flow import Flow
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.rsmq import Rsmq
 from jobq.queue.queue import Queue
@@ -38,18 +40,17 @@ from jobq.queue.types import Ending
 from jobq.topics import Record, Topic
 
 ROOT = Path(__file__).resolve().parents[2]
-#: A key of tests alone; the next release's workers are given it too.
+#: A key of tests alone; the workers of later releases are given it too.
 CODEC_KEYS = "upgrade:" + "dXBncmFkZS10ZXN0cy1hbG9uZS11c2UtdGhpcy1rZXk="
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-def main(folder: Path) -> None:
-    """Write the four files."""
+def main(folder: Path, program: str = "redis-server") -> None:
+    """Write the three files, with this program for the server."""
     folder.mkdir(parents=True, exist_ok=True)
-    pack(folder / "release.tar.xz", {name: ROOT / name for name in ("jobq", "lua")})
     with tempfile.TemporaryDirectory(prefix="jobq-", dir="/tmp") as place:
         server = subprocess.Popen(
-            ["redis-server", "--dir", place, "--port", "0", "--unixsocket", f"{place}/s", "--save", ""],
+            [program, "--dir", place, "--port", "0", "--unixsocket", f"{place}/s", "--save", ""],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         try:
@@ -58,7 +59,7 @@ def main(folder: Path) -> None:
             expected = fill(f"unix://{place}/s", f"{place}/lake")
             redis.Redis(unix_socket_path=f"{place}/s").save()
             shutil.copy(f"{place}/dump.rdb", folder / "dump.rdb")
-            pack(folder / "lake.tar.xz", {"lake": Path(place) / "lake"})
+            pack(folder / "lake.tar.xz", Path(place) / "lake")
         finally:
             server.kill()
             server.wait()
@@ -101,6 +102,12 @@ def fill(url: str, lake: str) -> dict[str, object]:
     seal.options(mid="sealed").enqueue("sealed")
     set_default_client(client)
 
+    flow = Flow("trip", id="1", client=client)
+    flow.step(
+        deliver.args("arrived"), name="end", after=flow.step(deliver.args("left"), name="begin")
+    )
+    flow.start()
+
     topic = Topic("readings", client)
     topic.append_many([Record(b"%d" % i, f"meter-{i % 3}", {"unit": "kWh"}) for i in range(30)])
     group = topic.group("bills")
@@ -127,6 +134,8 @@ def fill(url: str, lake: str) -> dict[str, object]:
             **{f"due-{i}": f"due-{i}" for i in range(5)},
             "updated": "new",
             "long-lock": "long-lock",
+            "~trip:1.begin.0": "left",
+            "~trip:1.end.0": "arrived",
         },
         "unread": [str(i) for i in range(10, 30)],
     }
@@ -167,18 +176,17 @@ def held_and_ended(letters: Queue, deliver: Any) -> dict[str, str]:
     }  # fmt: skip
 
 
-def pack(archive: Path, members: dict[str, Path]) -> None:
-    """A tar of folders, the same for the same content."""
+def pack(archive: Path, folder: Path) -> None:
+    """A tar of a folder, the same for the same content."""
     with tarfile.open(archive, "w:xz", preset=9) as tar:
-        for name, folder in members.items():
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    info = tarfile.TarInfo(f"{name}/{path.relative_to(folder)}")
-                    content = path.read_bytes()
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                info = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder)}")
+                content = path.read_bytes()
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
 
 
 if __name__ == "__main__":
     os.environ.pop("JOBQ_URL", None)
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from jobq import current, job
 
@@ -26,11 +25,3 @@ def deliver(text: str) -> str:
 def seal(text: str) -> None:
     """The same, on the queue whose calls are signed."""
     note(f"sealed-{text}", current().mid)
-
-
-@job(name="carry", queue="shared", retries=3)
-def carry(seconds: float) -> None:
-    """Long enough to be killed amid it."""
-    note("start", current().mid)
-    time.sleep(seconds)
-    note("end", current().mid)
