@@ -87,9 +87,14 @@ def test_lake_goes_on_when_an_earlier_release_began_it(left, jobq, tmp_path):
     lake, url = left.lake(tmp_path), left.client.settings.url
 
     finished(jobq("lake", "check", "--lake", lake))
+    shown = finished(
+        jobq("report", "dead", "--lake", lake, "--since", "2026-01-01T00:00Z", "--json")
+    )
+    rows = json.loads(shown.splitlines()[0])["rows"]
+    assert [(row["queue"], row["examples"]) for row in rows] == [("letters", *left.wanted["dead"])]
     for _ in range(2):
         finished(jobq("lake", "ingest", "--lake", lake, "--once", "--rollup", "0s", "--url", url))
         stats = finished(jobq("lake", "stats", "--lake", lake, "--json")).splitlines()
-        rows = {table["table"]: table["rows"] for table in map(json.loads, stats)}
-        assert rows["events"] == left.wanted["events"] > left.wanted["events_in_lake"]
+        counts = {table["table"]: table["rows"] for table in map(json.loads, stats)}
+        assert counts["events"] == left.wanted["events"] > left.wanted["events_in_lake"]
     finished(jobq("lake", "check", "--lake", lake))

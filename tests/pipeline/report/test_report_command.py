@@ -23,7 +23,6 @@ from jobq.pipeline.report.registry import NAMES
 from jobq.pipeline.schema import EVENT_COLUMNS, events_schema
 from jobq.queue.types import Ending
 from tests.pipeline.report.rows import at, event, recovered
-from tests.upgrade.conftest import LEFT, unpacked
 
 RANGE = ("--since", "2026-11-20T12:00Z", "--until", "2026-11-20T13:00Z")
 JOBS = "=cmd|'/C calc'!A0<script>"
@@ -260,16 +259,6 @@ def test_live_report_reads_the_servers_streams_and_leaves_out_what_is_no_record(
     assert ended.code == 0, ended.err
     (row,) = json.loads(ended.out)["rows"]
     assert (row["queue"], row["attempts"], row["done"]) == ("low", 1, 1)
-
-
-def test_lake_is_read_when_the_previous_release_wrote_it(report, tmp_path):
-    lake = unpacked("lake.tar.xz", tmp_path) / "lake"
-    ended = report("dead", "--lake", str(lake), "--since", "2026-11-01T00:00Z", "--json")
-    left = json.loads((LEFT / "left.json").read_text())
-
-    assert ended.code == 0, ended.err
-    rows = json.loads(ended.out)["rows"]
-    assert [(row["queue"], row["examples"]) for row in rows] == [("letters", *left["dead"])]
 
 
 def test_a_report_is_compared_with_the_range_before_it(report, tmp_path):
