@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -23,7 +23,7 @@ from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import Purpose, seal_for, shown_text
 from jobq.queue.audit_log import Act, AuditLog, Performed
-from jobq.queue.directory import queue_names, queue_names_by_keys, strange_queue_names
+from jobq.queue.directory import listed_queues, queue_names, queue_names_by_keys
 from jobq.queue.orders import this_user
 from jobq.queue.queue import Queue
 
@@ -128,16 +128,21 @@ class Session:
                 yield from read(queue)
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
-        """Like `queues`; a list that can't be read, and if `strange` invalid names on it, are problems."""
+        """Like `queues`, but a bounded number. A list that can't be read is a problem; invalid names are counted."""
         if names:
             return self.queues(names)
         try:
+            listed = listed_queues(self.client)
             if strange:
-                self.strange("queue", strange_queue_names(self.client))
-            found = self.queues(None)
-            if not found and not self.problems:
+                self.strange("queue", listed.strange)
+            if listed.left_out:
+                self.remark(
+                    f"{listed.left_out:,} other names are on the list of queues; only {len(listed.names):,} with keys "
+                    "or workers are looked at; name others by --queues"
+                )
+            if not listed.names and not self.problems:
                 self.note(NO_QUEUE)
-            return found
+            return [self.queue(name) for name in listed.names]
         except (UnavailableError, ScriptError) as error:
             # If the only server is away, nothing can be read. If the list is damaged, the keys still name the queues.
             lost = isinstance(error, UnavailableError) and not self.client.is_cluster
@@ -147,11 +152,14 @@ class Session:
             self.problem("the list of queues", error)
             return [self.queue(name) for name in by_keys]
 
-    def strange(self, kind: str, names: Iterable[bytes]) -> None:
-        """Make a problem of each invalid name of a list."""
-        for name in names:
-            text = f"can't be a {kind}'s name; jobq check fsck --repair removes it"
-            self.problem(f"{name!r} in the list of {kind}s", JobqError(text))
+    def strange(self, kind: str, names: Sequence[bytes]) -> None:
+        """Say how many names of a list are invalid. Whoever may write one name could fail every command otherwise."""
+        if names:
+            many = "entries" if len(names) > 1 else "entry"
+            self.remark(
+                f"{len(names):,} {many} on the list of {kind}s can't be a {kind}'s name, such as {names[0]!r:.80}; "
+                "jobq check fsck --repair removes them"
+            )
 
     @contextmanager
     def tolerating(self, name: str, kind: str = "queue") -> Iterator[None]:
@@ -223,6 +231,12 @@ class Session:
         if self.as_json:
             return map(output.json_line, records)
         return listing.lines(records)
+
+    def remark(self, text: str) -> None:
+        """Print one line on stderr, once, also with --json. The exit code stays as it is."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self._echo(f"jobq: {output.escaped(text)}", err=True)
 
     def note(self, text: str) -> None:
         """Print a remark for a person on stderr; not with --json."""

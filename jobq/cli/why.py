@@ -11,7 +11,9 @@ from jobq.cli.arguments import names_of
 from jobq.cli.options import queues_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
+from jobq.client.pipelining import run_each
 from jobq.durations import lasting
+from jobq.errors import JobqError
 from jobq.flows.identity import member_of
 from jobq.flows.listing import flow_view
 from jobq.observe.facts import Collector
@@ -24,6 +26,8 @@ from jobq.queue.types import Status
 
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
+#: Queues whose newest events are searched for a message that no queue has.
+MOST_SEARCHED = 1_000
 GONE = Reason(
     "gone", "no queue has it, and their newest events do not name it",
     "compare --url and --namespace with the producer's; jobq report asks the lake",
@@ -91,7 +95,8 @@ def why_(session: Session, mid: str, queues: str | None) -> bool:
     The reason that decides comes first, with what to do about it; others that hold, too, follow.
     Exit code 1: no queue knows it.
     """
-    found = list(session.from_each(queues, lambda queue: [_facts(queue, mid)]))
+    asked = _queues_to_ask(session, session.readable(queues), mid)
+    found = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
     known = [one for one in found if one[0].status.word != UNKNOWN or one[0].history]
     for facts, unread in known:
         for what, error in unread.items():
@@ -117,6 +122,24 @@ def _of_flow(session: Session, mid: str) -> bool:
     )
     _show(session, mid, why(facts), {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""})
     return view is not None
+
+
+def _queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
+    """Return the queues that have a message, in a few round trips; if none has it, those whose events may name it."""
+    statuses = run_each(session.client, [queue.status_call(mid) for queue in queues])
+    # A queue that can't be read may have it. Asking it tells what is wrong.
+    holding = [
+        queue.name
+        for queue, status in zip(queues, statuses, strict=True)
+        if isinstance(status, JobqError) or status.word != UNKNOWN
+    ]
+    if holding:
+        return holding
+    if len(queues) > MOST_SEARCHED:
+        session.remark(
+            f"the events of {MOST_SEARCHED:,} of {len(queues):,} queues were searched; name others by --queues"
+        )
+    return [queue.name for queue in queues[:MOST_SEARCHED]]
 
 
 def _facts(queue: Queue, mid: str) -> tuple[MessageFacts, dict[str, str]]:

@@ -7,16 +7,14 @@ import re
 from jobq.errors import ConfigError
 
 LONGEST = 128
+_REFUSED = frozenset("{} ")
 _WEIGHTED = re.compile(r":\d+\Z")
 
 
 def checked_name(kind: str, name: str) -> str:
     """Return `name`; raise ConfigError for braces, white space, control characters or an empty name."""
-    if (
-        not name
-        or len(name) > LONGEST
-        or any(c in "{}" or c.isspace() or not c.isprintable() for c in name)
-    ):
+    # All other white space isn't printable.
+    if not 0 < len(name) <= LONGEST or not name.isprintable() or not _REFUSED.isdisjoint(name):
         raise ConfigError(
             f"{kind} {name!r} can't be used; take 1-{LONGEST} printable characters without braces or white space"
         )

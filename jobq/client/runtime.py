@@ -42,6 +42,10 @@ class Runtime:
         #: The topics that this process added to the list of topics.
         self.listed_topics: set[tuple[int, str, str, str]] = set()
         self.listed: dict[tuple[int, str, str, str], float] = {}
+        #: Client -> until when (time.monotonic) these names count as the queues in use, of a list that is too long.
+        self.used_queues: weakref.WeakKeyDictionary[Any, tuple[float, list[str]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def renew(self) -> None:
         """Forget everything, as a new process; keep what the package jobq sets."""

@@ -15,7 +15,7 @@ from jobq.metrics.names import EXPORTER, PLACES, Family, LakeBehind, Rows
 from jobq.metrics.serving import logger
 from jobq.observe.facts import head_enqueued_at
 from jobq.queue import presence
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import ListedQueues, listed_queues
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Schedules
 from jobq.schedules.definition import decoded
@@ -120,7 +120,9 @@ class QueueExporter:
         asked_at = time.time()
         now_ms = client.clock_ms()
         sheet.put("jobq_clock_skew_seconds", now_ms / 1000 - (asked_at + time.time()) / 2)
-        names = queue_names(client) if self._names is None else list(self._names)
+        listed = listed_queues(client) if self._names is None else ListedQueues(list(self._names))
+        names = listed.names
+        sheet.put("jobq_queues_left_out", listed.left_out + len(listed.strange))
         queues = [Queue(name, client) for name in names]
         self._samples(sheet, queues, now_ms)
         self._workers(sheet, names, now_ms)

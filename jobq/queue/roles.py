@@ -90,7 +90,7 @@ ROLES = {
         flows=(*_LOOKING_AT_FLOWS, *_DRAINING, "remove"), flow_names=(*_FLOW_NAMES, "zrem"),
         secrets=("get",),
     ),
-    "metrics": Role(("counts", "schedules"), (), ("smembers",), ("hgetall",), reads=True),
+    "metrics": Role(("counts", "schedules"), ("exists",), ("smembers",), ("hgetall",), reads=True),
 }  # fmt: skip
 DEPLOYER = "deployer"
 #: Those whose calls wait for a durability.

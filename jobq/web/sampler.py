@@ -18,7 +18,7 @@ from jobq.client.pipelining import run_each
 from jobq.errors import JobqError, UnavailableError
 from jobq.observe.facts import head_enqueued_at
 from jobq.queue import presence
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample
@@ -37,7 +37,7 @@ WATCHED_S = 10.0
 #: A reading that takes longer doubles the interval, up to the second number.
 LONG_S, SLOWEST_S = 0.5, 32.0
 #: A page waits this long for the first reading.
-FIRST_S = 5.0
+FIRST_S = 10.0
 #: What the rings hold: half an hour, and a day.
 FINE, COARSE = (900, EVERY_S), (1_440, 60.0)
 #: Of a sparkline: a quarter of an hour.
@@ -72,7 +72,8 @@ class Snapshot(NamedTuple):
 
     at_ms: epoch ms by the server's clock. server_ms: how long the server took for a small call. took_s: for all of it.
     interval_s: until the next reading. broken: why the newest reading failed, '' if it didn't; the figures are then
-    those of the one before. workers_unread: why the list of workers can't be read.
+    those of the one before. workers_unread: why the list of workers can't be read. left_out: names on the list of
+    queues that weren't read, because nothing uses them or there are too many.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Snapshot(NamedTuple):
     sampled: bool = False
     broken: str = ""
     workers_unread: str = ""
+    left_out: int = 0
 
     @property
     def age_s(self) -> float:
@@ -142,7 +144,8 @@ class Sampling:
         before = self.snapshot
         now_ms = self.client.clock_ms()
         server_ms = (time.monotonic() - began) * 1000
-        names = queue_names(self.client)
+        listed = listed_queues(self.client)
+        names = listed.names
         workers, unread = self._workers()
         served = _Served(workers, now_ms, bool(unread))
         samples = self._samples(names)
@@ -168,6 +171,7 @@ class Sampling:
         return Snapshot(
             self._number, began, now_ms, queues, workers, totals, server_ms,
             time.monotonic() - began, sampled=self.tail.sampled, workers_unread=unread,
+            left_out=listed.left_out + len(listed.strange),
         )  # fmt: skip
 
     def catch_up(self) -> Snapshot:

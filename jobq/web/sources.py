@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobq.errors import ConfigError
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues
 from jobq.web.history import Span, StreamHistory
 from jobq.web.lake import LakeHistory
 from jobq.web.site import Site
@@ -18,7 +18,7 @@ class HistorySources:
 
     def __init__(self, site: Site) -> None:
         client, settings = site.client, site.settings
-        self.events = StreamHistory(client, lambda: queue_names(client))
+        self.events = StreamHistory(client, lambda: listed_queues(client).names)
         self.lake = (
             LakeHistory(settings.lake, settings.storage, server=settings.source)
             if settings.lake

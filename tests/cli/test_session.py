@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
+from jobq.cli import why
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.queue import keys
+from jobq.queue import directory, keys
 from jobq.queue.queue import Queue
 
 from ..client.deployments import HOST, Node, Spread
@@ -117,7 +118,7 @@ NAMES = (b"\xff", b"a b", b"{x}", b"", b"x" * 129, b"\x1b[31m")
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_verb_names_what_cannot_be_a_queue_when_it_is_in_the_list(
+def test_verb_counts_what_cannot_be_a_queue_when_it_is_in_the_list(
     cli: Any, filled: Any, redis: Any, verb: tuple[str, ...]
 ) -> None:
     filled("healthy")
@@ -125,11 +126,39 @@ def test_verb_names_what_cannot_be_a_queue_when_it_is_in_the_list(
     ended = cli(*verb)
 
     assert "healthy" in ended.out
-    assert ended.code == 1
-    told = ended.out if verb == ("check", "fsck") else ended.err
-    lines = [line for line in told.splitlines() if "queue's name" in line]
-    assert len(lines) == len(NAMES)
-    assert "\x1b" not in told and any("\\xff" in line for line in lines)
+    if verb == ("check", "fsck"):
+        lines = [line for line in ended.out.splitlines() if "queue's name" in line]
+        assert (ended.code, len(lines)) == (1, len(NAMES))
+        assert any("\\xff" in line for line in lines)
+    else:
+        [line] = ended.err.splitlines()
+        assert ended.code == 0 and line.startswith(
+            f"jobq: {len(NAMES)} entries on the list of queues"
+        )
+    assert "\x1b" not in ended.out + ended.err
+
+
+def test_verb_looks_at_queues_in_use_when_the_list_is_too_long(
+    cli: Any, filled: Any, redis: Any, monkeypatch: Any
+) -> None:
+    filled("healthy")
+    redis.sadd("jobq:queues", *(f"a{number}" for number in range(20)))
+    monkeypatch.setattr(directory, "MOST_QUEUES", 10)
+    for verb in (("queues", "--json"), ("dead", "list", "--all", "--json")):
+        ended = cli(*verb)
+        assert {record["queue"] for record in ended.records} == {"healthy"}
+        assert ended.code == 0 and "20 other names are on the list of queues" in ended.err
+    assert cli("why", "waits").code == 0 and cli("why", "none").code == 1
+
+
+def test_why_searches_a_bounded_number_of_queues_when_none_has_the_message(
+    cli: Any, filled: Any, redis: Any, monkeypatch: Any
+) -> None:
+    filled("healthy")
+    redis.sadd("jobq:queues", "a", "b")
+    monkeypatch.setattr(why, "MOST_SEARCHED", 2)
+    ended = cli("why", "none")
+    assert ended.code == 1 and "the events of 2 of 3 queues were searched" in ended.err
 
 
 def test_names_that_cannot_be_queues_are_no_problem_of_a_verb_that_names_its_queues(
@@ -161,11 +190,10 @@ def test_topics_are_listed_and_mended_when_one_or_a_name_is_damaged(cli: Any, re
     ended = cli("topic", "list", "--json")
 
     assert [record["topic"] for record in ended.records] == ["a-good", "z-good"]
-    assert ended.code == 1
+    assert ended.code == 4
     assert "jobq: topic broken: " in ended.err
-    assert (
-        ended.err.count("can't be a topic's name") == len(NAMES) == len(ended.err.splitlines()) - 1
-    )
+    assert f"{len(NAMES)} entries on the list of topics can't be a topic's name" in ended.err
+    assert len(ended.err.splitlines()) == 2
     redis.delete("jobq:{broken}:topic:log")
 
     assert cli("check", "fsck").code == 1

@@ -12,7 +12,7 @@ from jobq.jobs.codec import encode
 from jobq.metrics.names import EXPORTER
 from jobq.metrics.of_queues import MOST_LABELS, QueueExporter, Sheet, put_schedules
 from jobq.metrics.serving import fetch, parse_endpoint
-from jobq.queue import presence
+from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Schedules, TickState
 from jobq.schedules.definition import Schedule, encoded
@@ -109,6 +109,17 @@ def test_damaged_queue_is_left_out_and_the_others_are_read(client, scrape, redis
     found = scrape()
     assert {queue for queue, _ in found["jobq_queue_messages"]} == {"low"}
     assert "queue high can't be read" in caplog.text
+
+
+def test_names_without_a_queue_are_counted_when_the_list_is_too_long(
+    client, scrape, redis, monkeypatch
+):
+    Queue("low", client).enqueue(b"v")
+    redis.sadd("jobq:queues", b"\xff", *(f"a{number}" for number in range(9)))
+    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    found = scrape()
+    assert found["jobq_queue_dead"] == {("low",): 0}
+    assert found["jobq_queues_left_out"] == {(): 10}
 
 
 def test_answer_is_kept_for_a_moment_and_a_lost_server_is_reported(client, redis):

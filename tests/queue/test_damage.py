@@ -8,10 +8,10 @@ import pytest
 
 from jobq.client.numbered_calls import Caller
 from jobq.errors import ConfigError, ScriptError
-from jobq.queue import keys
+from jobq.queue import directory, keys
 from jobq.queue.directory import queue_names, strange_queue_names
 from jobq.queue.fsck import fsck, repair
-from jobq.queue.presence import workers
+from jobq.queue.presence import put_worker, workers
 from jobq.queue.queue import Queue, enqueue_values
 from jobq.queue.types import Ending
 
@@ -197,6 +197,36 @@ def test_directories_are_read_when_they_hold_what_is_no_name(queue: Queue, redis
     assert [(one.name, one.damaged) for one in workers(client)] == [
         ("\\xff", True), ("v", True), ("w", True),
     ]  # fmt: skip
+
+
+def test_names_in_use_are_kept_when_the_list_of_queues_is_too_long(
+    queue: Queue, redis: Any, client: Any, monkeypatch: Any
+):
+    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    for name in ("z-waits", "z-ran"):
+        Queue(name, client).enqueue(b"v")
+    [message] = Queue("z-ran", client).dequeue().messages
+    Queue("z-ran", client).finish([Ending(mid=message.mid, token=message.token)])
+    put_worker(client, "w", {"queues": ["z-served"]})
+    redis.sadd("jobq:queues", "z-served", b"\xff", *(f"a{number}" for number in range(9)))
+
+    listed = directory.listed_queues(client)
+    assert listed.names == ["z-ran", "z-served", "z-waits"]
+    assert (listed.strange, listed.left_out) == ([b"\xff"], 9)
+    redis.srem("jobq:queues", *(f"a{number}" for number in range(9)))
+    assert directory.listed_queues(client) == (["z-ran", "z-served", "z-waits"], [b"\xff"], 0)
+
+
+def test_names_count_as_in_use_when_their_keys_may_not_be_looked_for(
+    queue: Queue, redis: Any, client: Any, monkeypatch: Any
+):
+    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    redis.sadd("jobq:queues", *(f"a{number}" for number in range(9)))
+    redis.execute_command("ACL", "SETUSER", "default", "-exists")
+    try:
+        assert directory.listed_queues(client) == (["a0", "a1", "a2"], [], 6)
+    finally:
+        redis.execute_command("ACL", "SETUSER", "default", "+exists")
 
 
 def test_check_sees_thousands_of_lost_messages_without_asking_about_each(

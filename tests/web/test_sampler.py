@@ -9,7 +9,7 @@ import pytest
 from jobq.errors import UnavailableError
 from jobq.events import attempt_record
 from jobq.jobs.codec import encode
-from jobq.queue import presence
+from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.web.outcomes import DEAD, DONE, FAILED, DurationCounts, Outcomes, Recent
@@ -42,6 +42,22 @@ def run(queue: Queue, outcome: str = "done", count: int = 1) -> None:
             mid=message.mid, token=message.token, outcome=outcome, record=record, backoff=backoff
         )
         queue.finish([ending])
+
+
+def test_pages_show_queues_in_use_and_count_others_when_the_list_is_too_long(
+    client, redis, visit, monkeypatch
+):
+    Queue("low", client).enqueue(encode("resize"))
+    redis.sadd("jobq:queues", b"\xff", *(f"a{number}" for number in range(9)))
+    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    visitor = visit()
+    for path in ("/", "/queues"):
+        page = visitor.get(path)
+        assert page.status_code == 200 and "10 other names are on the list of queues" in page.text
+    assert visitor.get("/queues/low").status_code == 200
+    assert visitor.get("/queues/a1").status_code == 404
+    for path in ("/dead", "/history", "/settings"):
+        assert visitor.get(path).status_code == 200
 
 
 def test_figures_are_those_of_the_server(client, redis):

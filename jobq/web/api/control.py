@@ -11,7 +11,7 @@ from jobq.observe.workers import STATES, worker_records, workers_of
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.rsmq import Rsmq
 from jobq.queue.audit_log import AuditEntry, AuditLog, without_values
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues
 from jobq.schedules.listing import names_of, schedule_row, schedules_of_queues
 from jobq.topics.calls import topic_names
 from jobq.web import foreign
@@ -105,7 +105,7 @@ def cron(call: ApiCall) -> Any:
     """List the schedules of all queues."""
     rows, unread = [], dict[str, str]()
     for queue, found in schedules_of_queues(
-        call.site.client, queue_names(call.site.client)
+        call.site.client, listed_queues(call.site.client).names
     ).items():
         if isinstance(found, JobqError):
             if isinstance(found, UnavailableError) and not call.site.client.is_cluster:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from jobq.errors import ConfigError
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues, queue_names
 from jobq.queue.queue import Queue
 from jobq.web import search
 from jobq.web.api.resource import (
@@ -120,7 +120,7 @@ def queue_messages(call: ApiCall) -> Any:
 @resource("/messages", listed(ROW).with_fields(**LOOKED), FILTER._replace(needed=True), *PAGING)
 def messages(call: ApiCall) -> Any:
     """Search the messages of all queues."""
-    return _found(call, queue_names(call.site.client), list(PLACES))
+    return _found(call, listed_queues(call.site.client).names, list(PLACES))
 
 
 @resource(
@@ -128,7 +128,7 @@ def messages(call: ApiCall) -> Any:
 )  # fmt: skip
 def dead(call: ApiCall) -> Any:
     """List dead messages, newest first in each queue."""
-    return _found(call, call["queues"] or queue_names(call.site.client), ["dead"])
+    return _found(call, call["queues"] or listed_queues(call.site.client).names, ["dead"])
 
 
 @resource(

@@ -12,7 +12,7 @@ from jobq.client.scripts import Argument
 from jobq.queue import keys
 from jobq.queue.bin import MOST_BYTES
 from jobq.queue.bin import MOST_MESSAGES as MOST_IN_BIN
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues
 from jobq.queue.queue import Queue
 from jobq.web import search
 from jobq.web.contents import Contents
@@ -55,7 +55,7 @@ class Freezer:
 
     def matching(self, asked: Filter) -> None:
         """Freeze all messages that match, up to 100,000."""
-        names, cursor = queue_names(self.reads), ""
+        names, cursor = listed_queues(self.reads).names, ""
         limits = SearchLimits(rows=1000)
         while not self.ended():
             found = search.messages(

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobq.events import in_utc
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues
 from jobq.web import dead as dead_messages
 from jobq.web import search
 from jobq.web.filters import Filter
@@ -31,7 +31,7 @@ def dead(request: Request) -> Response:
     """Show what died of what, then the messages."""
     asked = filter_of(request, search.DEAD_KEYS)
     client, contents = site_of(request).client, contents_of(request)
-    names = queue_names(client)
+    names = listed_queues(client).names
     grouped = found = None
     if not asked.error:
         if "cursor" not in request.query_params:
@@ -50,7 +50,7 @@ def dead_export(request: Request) -> Response:
     with refused():
         asked.check()
         found = _rows(
-            request, asked.filter, queue_names(site_of(request).client),
+            request, asked.filter, listed_queues(site_of(request).client).names,
             SearchLimits(rows=MOST_EXPORTED),
         )  # fmt: skip
     headers = {"content-disposition": 'attachment; filename="dead.jsonl"'}

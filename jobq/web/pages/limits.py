@@ -23,7 +23,7 @@ from jobq.limits.directory import (
     unset_limit,
 )
 from jobq.limits.keys import limit_names as limits_key
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues, queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyRow
 from jobq.schedules.listing import queues_with
@@ -53,7 +53,7 @@ def _has_keys(client: Client) -> bool:
 
 
 def _queues_with_keys(client: Client) -> list[str]:
-    return queues_with(client, queue_names(client), "keys", "rules")
+    return queues_with(client, listed_queues(client).names, "keys", "rules")
 
 
 nav("limits", "Limits", section="Control", order=20, shown=lambda site: site.uses("limits", _has_limits))  # fmt: skip

@@ -17,7 +17,7 @@ from jobq.flows.identity import member_of
 from jobq.flows.listing import flow_view, is_flow
 from jobq.observe.why import Reason
 from jobq.queue import presence
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues, queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.web import search, values
@@ -99,7 +99,7 @@ LISTED_KEYS = tuple(dict.fromkeys((*search.LIVE_KEYS, *search.DEAD_KEYS)))
 def messages(request: Request) -> Response:
     """Search the messages of all queues."""
     asked = filter_of(request, LISTED_KEYS)
-    names = queue_names(site_of(request).client)
+    names = listed_queues(site_of(request).client).names
     found = _messages(request, asked, names, PLACES) if asked.filter else None
     return render(
         request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=found,
@@ -156,7 +156,7 @@ def find(request: Request) -> Response:
     """Find a message by its mid, a queue, a flow, a job, or messages by a filter."""
     text = request.query_params.get("q", "").strip()
     client = site_of(request).client
-    names = queue_names(client)
+    names = listed_queues(client).names
     try:
         hits = find_mid(client, names, text) if text else []
     except ConfigError:

@@ -19,7 +19,7 @@ from jobq.errors import ConfigError, JobqError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry
 from jobq.jobs.ticks import moment
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues, queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import LoggedTick, Schedules
 from jobq.schedules import listing
@@ -61,7 +61,7 @@ STATUS = {
 
 
 def _has_schedules(client: Client) -> bool:
-    return bool(listing.queues_with(client, queue_names(client), "schedules", "ticks"))
+    return bool(listing.queues_with(client, listed_queues(client).names, "schedules", "ticks"))
 
 
 nav(
@@ -83,7 +83,7 @@ class ListedSchedule(NamedTuple):
 def schedules(request: Request) -> Response:
     """List the schedules of all queues, those that need a look first, then by their next tick."""
     client, query = site_of(request).client, request.query_params
-    found = schedules_of_queues(client, queue_names(client), LOG)
+    found = schedules_of_queues(client, listed_queues(client).names, LOG)
     unread = {name: str(one) for name, one in found.items() if isinstance(one, JobqError)}
     read = {name: one for name, one in found.items() if isinstance(one, Schedules)}
     wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
@@ -154,7 +154,7 @@ def schedule(request: Request) -> Response:
 def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
     """Return the queue of a schedule, what the queue has, and the other queues that have this name."""
     client, wanted = site_of(request).client, request.query_params.get("queue", "")
-    names = queue_names(client)
+    names = listed_queues(client).names
     names = [one for one in names if one == wanted] if wanted else names
     found = schedules_of_queues(client, names)
     homes = [

@@ -14,7 +14,7 @@ from jobq.client.pipelining import commands
 from jobq.errors import masked_text
 from jobq.events import MAXLEN
 from jobq.queue import keys
-from jobq.queue.directory import queue_names
+from jobq.queue.directory import listed_queues
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.types import text_of
 from jobq.web.foreign import MOST_ROWS, read_each
@@ -53,7 +53,7 @@ class Doctor:
 def settings(request: Request) -> Response:
     """Show the doctor's findings, connections, and what queues record."""
     site, offset = site_of(request), offset_of(request)
-    names = queue_names(site.client)
+    names = listed_queues(site.client).names
 
     def levels(name: str) -> dict[str, Any]:
         # The script that sets them may not run for a user who only reads.
