@@ -13,6 +13,19 @@ def install(extra: str) -> str:
 
     It doesn't name jobq: a package index may have another project of that name.
     """
+    names = _requirements(extra)
+    if not names:
+        return f"install the packages of the extra {extra!r} in jobq's pyproject.toml"
+    return f"pip install {' '.join(map(shlex.quote, names))}"
+
+
+def brings(extra: str, module: str) -> bool:
+    """Whether a package of the extra has the name of this module, but for hyphens and case."""
+    names = (re.split(r"[^\w-]", name)[0] for name in _requirements(extra))
+    return module.lower() in {name.replace("-", "_").lower() for name in names}
+
+
+def _requirements(extra: str) -> list[str]:
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -20,10 +33,7 @@ def install(extra: str) -> str:
     except PackageNotFoundError:
         lines = []
     parts = (line.partition(";") for line in lines)
-    names = [name.strip() for name, _, marker in parts if _belongs(marker, extra)]
-    if not names:
-        return f"install the packages of the extra {extra!r} in jobq's pyproject.toml"
-    return f"pip install {' '.join(map(shlex.quote, names))}"
+    return [name.strip() for name, _, marker in parts if _belongs(marker, extra)]
 
 
 def _belongs(marker: str, extra: str) -> bool:

@@ -14,12 +14,14 @@ import click
 
 from jobq import __version__
 from jobq.cli import exits, output, settings
+from jobq.cli.optional import with_optional
 from jobq.cli.options import SHARED_DEFAULTS, LazyGroup, Verb
 from jobq.errors import JobqError, masked_text
 
 #: Set by shells that ask for completions.
 COMPLETION = "_JOBQ_COMPLETE"
-SECTIONS = {
+#: The commands of the core by section of the help. Those of optional parts come from `jobq.cli.optional`.
+CORE = {
     "Every day": {
         "worker": Verb("worker", "worker", "Run jobs until TERM or INT."),
         "enqueue": Verb("enqueue", "enqueue", "Have a worker run a job."),
@@ -46,17 +48,7 @@ SECTIONS = {
         "events": Verb(
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
-        "flow": Verb(
-            "flow",
-            "flow",
-            "List, show, signal, cancel and retry flows, whose steps wait for one another.",
-        ),
         "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
-        "web": Verb("web", "web", "Serve the dashboard until TERM or INT."),
-        "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
-        "metrics": Verb(
-            "metrics", "metrics", "Serve metrics of queues, topics and schedules until TERM or INT."
-        ),
         "audit-log": Verb(
             "audit_log",
             "audit_log",
@@ -66,19 +58,8 @@ SECTIONS = {
             "check", "check", "Check the server, the queues' structure, or that nothing was lost."
         ),
     },
-    "Other protocols": {
-        "topic": Verb("topic", "topic", "Append to replayable logs and read them by group."),
-        "reliable": Verb(
-            "reliable", "reliable", "Use RELIABLEQ queues, as the RedisRQ module does."
-        ),
-        "rsmq": Verb("rsmq", "rsmq", "Use RSMQ queues, as rsmqctl does."),
-        "ruby": Verb("ruby", "ruby", "Show and fill the queues of Resque and Sidekiq."),
-    },
-    "History": {
-        "lake": Verb("lake", "lake", "Keep events, topics and dead messages in a lake."),
-        "report": Verb("report", "report", "Answer questions from history."),
-        "spark": Verb("spark", "spark", "Check Spark on this machine, and open a shell."),
-    },
+    "Other protocols": {},
+    "History": {},
     "Server": {
         "server": Verb("server", "server", "Show or stop this project's embedded server."),
         "functions": Verb(
@@ -95,9 +76,9 @@ SECTIONS = {
         "demo": Verb(
             "demo", "demo", "Run an example with thousands of files and a killed process."
         ),
-        "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
     },
 }
+SECTIONS = with_optional(CORE)
 #: Every verb of the first level. schedule and django are kept free.
 COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 

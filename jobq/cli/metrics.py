@@ -40,6 +40,9 @@ def metrics(
     server with a few calls, at most every five seconds, and writes nothing. Metrics of attempts are the workers':
     jobq worker --health.
     """
+    # Without it every scrape would fail.
+    import prometheus_client  # noqa: F401
+
     from jobq.metrics.of_queues import QueueExporter
 
     names = names_of(queues) if queues else None

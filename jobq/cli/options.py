@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import click
 
+from jobq import extras
 from jobq.config import duration_s
 from jobq.errors import ConfigError
 
@@ -103,11 +104,15 @@ class CommandGroup(Group, Command):
 
 
 class Verb(NamedTuple):
-    """A command that is loaded when it is called: its module in jobq.cli, its name there, its line in the help."""
+    """A command that is loaded when it is called: its module in jobq.cli, its name there, its line in the help.
+
+    extra: of jobq's extras the one whose packages it needs.
+    """
 
     module: str
     name: str
     says: str
+    extra: str = ""
 
 
 class LazyGroup(Group):
@@ -128,6 +133,18 @@ class LazyGroup(Group):
                 assert isinstance(found, click.Command)
                 return found
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; ConfigError if a package of its extra isn't installed."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            name = ctx.invoked_subcommand or ""
+            extra = next(verbs[name].extra for verbs in self.sections.values() if name in verbs)
+            package = (error.name or "").partition(".")[0]
+            if not extra or not extras.brings(extra, package):
+                raise
+            raise ConfigError(f"{name} needs {package}; {extras.install(extra)}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.list_commands(ctx)))

@@ -18,7 +18,6 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.client.connection import Client, connect
 from jobq.errors import ConfigError
-from jobq.extras import install
 from jobq.metrics.serving import Endpoint, listen, parse_endpoint
 from jobq.web.access import users
 from jobq.web.access.identity import ROLE_WORDS, UserRole, role_of
@@ -158,15 +157,11 @@ def web(
     """
     endpoint, hosts, certificate, key = listening
     access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)
-    try:
-        from jobq.web.app import create_app
-        from jobq.web.live import sampler_of
-        from jobq.web.serving import BoundedServer
-        from jobq.web.settings import WebSettings
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("jobq"):
-            raise
-        raise ConfigError(f"the dashboard needs {error.name}; {install('web')}") from error
+    from jobq.web.app import create_app
+    from jobq.web.live import sampler_of
+    from jobq.web.serving import BoundedServer
+    from jobq.web.settings import WebSettings
+
     settings = WebSettings(**looking, **showing, **remembering, access=access)
     app = create_app(session.client, operate=operate, settings=settings)
     if settings.always:

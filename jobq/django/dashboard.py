@@ -20,6 +20,7 @@ from django.urls import NoReverseMatch, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobq.client.connection import default_client
+from jobq.extras import install
 from jobq.web.access.identity import LONGEST_NAME, Identity, UserRole
 
 #: Where the identity is, in the scope of a request.
@@ -58,9 +59,7 @@ def application() -> Any:
     try:
         from jobq.web.app import create_app
     except ModuleNotFoundError as error:
-        raise ImproperlyConfigured(
-            f"the dashboard needs {error.name}; install jobq[web]"
-        ) from error
+        raise ImproperlyConfigured(f"the dashboard needs {error.name}; {install('web')}") from error
     chosen = getattr(settings, "JOBQ_DASHBOARD", {})
     return create_app(default_client(), identify=_identify, **chosen)
 

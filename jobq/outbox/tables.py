@@ -80,16 +80,17 @@ class OutboxTable(ABC):
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
+        # What the driver raises. A driver that isn't installed is said at once: it is no database that is away.
+        self.errors = self._errors()
         self._connection: Any = None
 
     @abstractmethod
     def connect(self) -> Any:
         """Open a connection in which each transaction is begun by `begin`."""
 
-    @property
     @abstractmethod
-    def errors(self) -> type[Exception]:
-        """What the driver raises."""
+    def _errors(self) -> type[Exception]:
+        """The error that all of the driver's derive from; ConfigError if it isn't installed."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -228,8 +229,7 @@ class PostgresqlTable(OutboxTable):
         self._listener: Any = None
         self._notifies: bool | None = None
 
-    @property
-    def errors(self) -> type[Exception]:
+    def _errors(self) -> type[Exception]:
         return cast("type[Exception]", self._driver().Error)
 
     @staticmethod
@@ -284,8 +284,7 @@ class MysqlTable(OutboxTable):
     dialect = "mysql"
     delete = "DELETE FROM jobq_outbox WHERE id IN ?"
 
-    @property
-    def errors(self) -> type[Exception]:
+    def _errors(self) -> type[Exception]:
         return cast("type[Exception]", self._driver().MySQLError)
 
     @staticmethod
@@ -325,8 +324,7 @@ class SqliteTable(OutboxTable):
             raise ConfigError(f"--dsn {dsn!r}: there is no folder {self._path.parent}; create it")
         self._alone: int | None = None
 
-    @property
-    def errors(self) -> type[Exception]:
+    def _errors(self) -> type[Exception]:
         return sqlite3.Error
 
     def connect(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -113,3 +114,31 @@ def test_installed_wheel_starts_its_embedded_server(installed, tmp_path, short_f
 
     assert line("enqueue", "a.b", "--mid", "m").stdout == "m  added\n"
     assert line("server", "stop").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [
+        ("lake ingest --lake ./lake --once", "pyarrow"),
+        ("lake stats --lake ./lake", "deltalake"),
+        ("report errors --live", "pyarrow"),
+        ("spark shell", "pyspark"),
+        ("web", "starlette"),
+        ("metrics", "prometheus_client"),
+        ("outbox relay --dsn postgresql://localhost/shop", "psycopg"),
+        ("outbox relay --dsn mysql://localhost/shop", "PyMySQL"),
+    ],
+)
+@pytest.mark.one_server
+def test_command_of_installed_wheel_says_in_one_line_what_to_install_when_its_extra_is_missing(
+    installed, server, redis, tmp_path, words, needs
+):
+    env = {**os.environ, "JOBQ_URL": server.url, "PYTHONPATH": ""}
+    ended = subprocess.run(
+        [str(installed / "jobq"), *words.split()], cwd=tmp_path, env=env, check=False, text=True,
+        capture_output=True, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode != 0
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("jobq: ")
+    assert re.search(rf"needs {needs}[;:] pip install .*{needs.replace('_', '-')}", line, re.I)

@@ -1,0 +1,55 @@
+"""The commands of optional parts: each registers itself here, and the help lists it without loading its module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jobq.cli.options import Verb
+
+#: Section of the help and the core's command that they stand before, '' at its end -> the commands.
+OPTIONAL = {
+    ("Queues", "cron"): {
+        "flow": Verb(
+            "flow",
+            "flow",
+            "List, show, signal, cancel and retry flows, whose steps wait for one another.",
+        ),
+    },
+    ("Queues", "audit-log"): {
+        "web": Verb("web", "web", "Serve the dashboard until TERM or INT.", "web"),
+        "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
+        "metrics": Verb(
+            "metrics",
+            "metrics",
+            "Serve metrics of queues, topics and schedules until TERM or INT.",
+            "metrics",
+        ),
+    },
+    ("Other protocols", ""): {
+        "topic": Verb("topic", "topic", "Append to replayable logs and read them by group."),
+        "reliable": Verb(
+            "reliable", "reliable", "Use RELIABLEQ queues, as the RedisRQ module does."
+        ),
+        "rsmq": Verb("rsmq", "rsmq", "Use RSMQ queues, as rsmqctl does."),
+        "ruby": Verb("ruby", "ruby", "Show and fill the queues of Resque and Sidekiq."),
+    },
+    ("History", ""): {
+        "lake": Verb("lake", "lake", "Keep events, topics and dead messages in a lake.", "lake"),
+        "report": Verb("report", "report", "Answer questions from history.", "lake"),
+        "spark": Verb("spark", "spark", "Check Spark on this machine, and open a shell.", "spark"),
+    },
+    ("Try it", ""): {
+        "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
+    },
+}
+
+
+def with_optional(core: Mapping[str, Mapping[str, Verb]]) -> dict[str, dict[str, Verb]]:
+    """Return the sections of the help with all commands, each at its place."""
+    sections: dict[str, dict[str, Verb]] = {}
+    for heading, verbs in core.items():
+        joined = sections.setdefault(heading, {})
+        for name, verb in verbs.items():
+            joined |= OPTIONAL.get((heading, name), {}) | {name: verb}
+        joined |= OPTIONAL.get((heading, ""), {})
+    return sections
