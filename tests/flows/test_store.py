@@ -354,6 +354,57 @@ def test_a_wait_that_timed_out_has_failed_and_takes_no_signal_until_it_is_retrie
     assert flow.send() == ["drop gate", "send b"]
 
 
+def test_a_signal_is_refused_when_it_comes_to_a_flow_that_is_over(client: Any):
+    """A retry then waits for it anew: who signalled was told that the flow is over."""
+    flow = Told(client, step("a"), step("gate", "a", kind="wait"), step("b", "gate"))
+    flow.begin()
+    flow.send()
+    assert flow.tell("dead", "a").state == "failed"
+    assert flow.tell("signal", "gate", detail=b"yes").refused == 1
+    flow.tell("retry")
+    flow.store.retried("a", [0])
+    flow.send()
+    flow.tell("done", "a")
+    assert flow.send() == ["send gate"]
+    assert flow.store.results(["gate:0"]) == {}
+    flow.tell("signal", "gate", detail=b"now")
+    assert flow.send() == ["drop gate", "send b"]
+
+
+def test_a_signal_is_refused_when_its_flow_is_cancelled_and_not_yet_over(client: Any):
+    flow = Told(client, step("a"), step("gate", "a", kind="wait"), step("b", "gate"))
+    flow.begin()
+    flow.send()
+    assert flow.tell("cancel").state == "cancelled"
+    assert flow.tell("signal", "gate", detail=b"yes").refused == 1
+    assert flow.store.results(["gate:0"]) == {}
+
+
+@pytest.mark.parametrize("retried", [True, False])
+@pytest.mark.parametrize("kind", ["step", "map"])
+def test_a_reason_is_gone_when_its_member_is_retried_or_done(client: Any, kind: Any, retried: bool):
+    """Retried: through the flow. Else a person revived the dead message, of which the flow hears when it is done."""
+    flow = Told(client, step("a", kind=kind, source="stream" if kind == "map" else ""))
+    flow.begin()
+    flow.send()
+    if kind == "map":
+        flow.store.reserve("a", 0, 3)
+        flow.store.seal("a", 1)
+        flow.tell("done", "a", 0)
+        flow.tell("dead", "a", 2, b"no disk")
+    flow.tell("dead", "a", 1 if kind == "map" else 0, b"no disk")
+    assert set(flow.store.failures().values()) == {"no disk"}
+    if retried:
+        flow.tell("retry")
+        assert flow.store.retried("a", [0, 1, 2]) == len(flow.store.page("a", "revive").numbers)
+        assert flow.store.failures() == {}
+        flow.send()
+    numbers = range(3 if kind == "map" else 1)
+    found = flow.store.apply(HOME, [FlowChange("done", "a", number) for number in numbers])
+    assert found.state == "done"
+    assert flow.store.failures() == {}
+
+
 def test_a_cancelled_flow_sends_nothing_more_and_is_over_once_nothing_lives(client: Any):
     flow = Told(
         client,

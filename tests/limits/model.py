@@ -236,3 +236,40 @@ def slots(redis: Any, seed: int, steps: int, changed: dict[str, str]) -> None:
         live = {token for token, end in ends.items() if end > world.now}
         must(len(live) <= most, "R3", live)
         must(redis.zcount(START + "holders", f"({world.now}", "+inf") == len(live), "R3", live)
+
+
+def stepping(redis: Any, seed: int, steps: int, changed: dict[str, str]) -> None:
+    """Slots of one limit are in use when the clock steps back far."""
+    random = Random(seed)
+    redis.flushall()
+    world = World(redis, changed)
+    lengths = random.sample([1_000, 5_000, 60_000], 2)
+    slots = {"most": 3, "lease_ms": lengths[0]}
+    for number, length in enumerate(lengths):
+        world.run("enter", most=3, lease_ms=length, token=f"t{number}")
+    world.now -= random.randint(100_000, 86_400_000)
+    if random.random() < 0.5:
+        world.run("renew", **slots, rest=["t0"])
+    else:
+        world.run("enter", **slots, token="new")
+    ends = [int(end) for _, end in redis.zrange(START + "holders", 0, -1, withscores=True)]
+    must(max(ends) <= world.now + max(lengths), "R7", ends, world.now, lengths)
+    world.now += max(lengths)
+    must(world.run("enter", most=1, lease_ms=1_000, token="late")[0] == b"ok", "R7", ends)
+
+
+def resetting(redis: Any, seed: int, steps: int, changed: dict[str, str]) -> None:
+    """Callers wait for turns of a slow rate when the server is set to a fast one."""
+    random = Random(seed)
+    redis.flushall()
+    world = World(redis, changed)
+    rate = {"most": random.randint(1, 5), "span_ms": 3_600_000, "margin_ms": 0}
+    for _ in range(rate["most"]):
+        world.run("take", cost=1, patience_ms=0, **rate)
+    for _ in range(random.randint(1, 5)):
+        world.run("take", cost=1, patience_ms=3_600_000, **rate)
+    most = random.randint(10, 100)
+    world.run("set", most=most, span_ms=1_000)
+    replies = [world.run("take", cost=1, patience_ms=3_600_000, **rate) for _ in range(most)]
+    turns = [turn for word, *facts in replies if word == b"wait" for turn in facts[1:2]]
+    must(bool(turns) and max(turns) <= 2_000, "R8", turns)

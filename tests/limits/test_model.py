@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jobq.client.scripts import load
-from tests.limits.model import Broken, greedy, slots, starts
+from tests.limits.model import Broken, greedy, resetting, slots, starts, stepping
 
 #: A fault of a script: its name, what is changed, and into what.
 MUTANTS = {
@@ -30,6 +30,9 @@ MUTANTS = {
     "a token counts twice": ("enter", "if not mine then", "if true then"),
     "renewing takes what is another's": ("renew", "< most", "< most + 1"),
     "renewing counts the dead": ("renew", "'ZREMRANGEBYSCORE', holders, '-inf', text(now_ms)", "'ZCARD', holders"),
+    "a long lease after a step of the clock": ("enter", "redis.call('ZADD', holders, latest, one)", ""),
+    "a long lease after a step and a renewal": ("renew", "redis.call('ZADD', holders, latest, one)", ""),
+    "turns of the former rate": ("set", "redis.call('HDEL', state, 'advice')", ""),
 }  # fmt: skip
 HISTORIES, STEPS = (2_000 if os.environ.get("JOBQ_LIMITS") == "large" else 12), 60
 
@@ -41,7 +44,7 @@ def explore(redis, histories, count, changed):
 
 
 def test_limits_keep_what_they_promise(redis):
-    explore(redis, [greedy, starts, slots], HISTORIES, {})
+    explore(redis, [greedy, starts, slots, stepping, resetting], HISTORIES, {})
 
 
 @pytest.mark.one_server
@@ -51,8 +54,11 @@ def test_model_notices(redis, fault):
     text = load("limit", name).text
     assert sound in text, fault
     changed = {name: text.replace(sound, faulty)}
-    histories = [greedy, starts] * (name not in ("enter", "renew")) + [slots] * (
-        name not in ("take", "settle")
-    )
+    of_rates, of_slots = [greedy, starts, resetting], [slots, stepping]
+    if name == "set":
+        histories = [resetting]
+    else:
+        histories = of_rates * (name not in ("enter", "renew"))
+        histories += of_slots * (name not in ("take", "settle"))
     with pytest.raises(Broken):
         explore(redis, histories, 500, changed)

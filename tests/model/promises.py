@@ -43,6 +43,7 @@ K5   nothing is kept of a key owed nothing         model/lua/invariants.lua: K5 
 K6   none before another that never left the line  model/expect.py: K6 {mid} of
 K7   an ordered line starts in order               model/expect.py: K7 {mid} of
 K8   what may go comes within a lap of the keys    model/expect.py: K8 {went!r} went
+K9   who asks again at once comes to what may go    model/working.py: K9 nothing was handed out
 M1   its flow is told of a member that ends, once  model/expect.py: M1 flows are told
 M2   members that haven't ended are counted        model/lua/invariants.lua: M2 members counts
 M3   a member of a map is accepted once per flow   model/producing.py: M3 {mid} of a map

@@ -5,10 +5,23 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from jobq.config import WorkerSettings
+from jobq.queue.queue import Queue
 from jobq.queue.types import Message
+from jobq.worker import leases
 from jobq.worker.leases import Leases
-from jobq.worker.shared_state import NEVER, SharedSlots
+from jobq.worker.shared_state import NEVER, SharedSlots, lease_deadline
+
+
+class Child:
+    """What the supervisor knows of a child that lives."""
+
+    pid = 1
+
+    def __init__(self, slots: SharedSlots) -> None:
+        self.slots = slots
 
 
 def test_leases_are_not_all_renewed_while_what_a_child_holds_cannot_be_read():
@@ -20,10 +33,42 @@ def test_leases_are_not_all_renewed_while_what_a_child_holds_cannot_be_read():
         asked.append(index)
         return True
 
-    leases = Leases(WorkerSettings(processes=1), [])
-    assert leases.renew([member], ask)
+    renewals = Leases(WorkerSettings(processes=1), [])
+    assert renewals.renew([member], ask)
     slots._lock.acquire()
-    assert not leases.renew([member], ask)
+    assert not renewals.renew([member], ask)
     slots._lock.release()
-    assert leases.renew([SimpleNamespace(slots=slots, pid=0)], ask)  # type: ignore[list-item]
+    assert renewals.renew([SimpleNamespace(slots=slots, pid=0)], ask)  # type: ignore[list-item]
     assert asked == [0]
+
+
+@pytest.mark.one_server
+def test_deadline_counts_from_before_the_call_when_its_reply_takes_long(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The server may have renewed the lease as soon as it was asked."""
+    clock, settings = [10**15], WorkerSettings(processes=1, lease_s=30)
+    monkeypatch.setattr(leases, "boot_ns", lambda: clock[0])
+
+    class FarQueue(Queue):
+        """Its server answers after ten seconds."""
+
+        def extend(self, *args: Any, **options: Any) -> Any:
+            kept = super().extend(*args, **options)
+            clock[0] += 10 * 10**9
+            return kept
+
+    queue, slots = FarQueue("low", client), SharedSlots()
+    queue.enqueue(b"x")
+    handed = queue.dequeue(lease=30).messages
+    [slot] = slots.publish(0, handed, NEVER)
+    assert slots.start(slot)
+    member: Any = Child(slots)
+    asked_at = clock[0]
+
+    def ask(index: int, call: Any) -> bool:
+        call()
+        return True
+
+    assert Leases(settings, [queue]).renew([member], ask)
+    assert slots.deadline() == lease_deadline(asked_at, 30)
