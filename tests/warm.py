@@ -20,6 +20,7 @@ import importlib
 import io
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -71,9 +72,7 @@ class Warm:
                 return int(pid), reading
             # Somebody has killed the warm process.
             os.close(reading)
-            requests.close()
-            self._process.wait()
-            self._socket = None
+            self.close()
 
     def _begin(self) -> socket.socket:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -89,7 +88,11 @@ class Warm:
         """End the warm process."""
         if self._socket is not None:
             self._socket.close()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             self._process.wait()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            # It includes the forked processes, which are counted already.
+            self.spent -= after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             self._socket = None
 
 
