@@ -104,6 +104,8 @@ def test_kills_for_want_of_memory_are_found_in_the_cgroup(tmp_path):
     events = tmp_path / "memory.events"
     kills = MemoryKills(events)
     assert not kills.more()
+    events.write_text("oom_kill 0\n")
+    assert not kills.more()
     events.write_text("low 0\noom 3\noom_kill 1\noom_group_kill 0\n")
     assert kills.more()
     assert not kills.more()
