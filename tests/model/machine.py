@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,28 @@ def lap_of(length: int) -> Mutation:
     return Mutation(f"laps of {length}", LAP, f"local lap = {length}", "")
 
 
+@cache
+def scripts_of(area: str) -> tuple[tuple[Path, Script], ...]:
+    """Read the scripts of a folder of `lua/` once."""
+    return tuple((path, Script(path)) for path in sorted((folder() / area).glob("[a-z]*.lua")))
+
+
+@cache
+def _dump_of(lua: str) -> Any:
+    """Return a function that compiles Lua to bytes, in a runtime of its own."""
+    runtime = importlib.import_module(f"lupa.{lua}").LuaRuntime(encoding=None)
+    return runtime.eval(
+        b"function(text, name) return string.dump(assert(loadstring(text, '=' .. name))) end"
+    )
+
+
+@cache
+def compiled(lua: str, text: str, name: str) -> bytes:
+    """Compile Lua once: every machine of this process loads the same bytes."""
+    dumped: bytes = _dump_of(lua)(text.encode(), name.encode())
+    return dumped
+
+
 class Machine:
     """Scripts, one database, and its snapshots."""
 
@@ -47,17 +70,15 @@ class Machine:
         slots: Sequence[str] = ("",),
     ) -> None:
         """slots: before the names of keys; the scripts of each have the same before their names."""
-        module = importlib.import_module(f"lupa.{lua}")
+        module, self._lua = importlib.import_module(f"lupa.{lua}"), lua
         self._lua_error = module.LuaError
         runtime = module.LuaRuntime(unpack_returned_tuples=True)
         # Compiling traces costs more than it gives here, and garbage is looked for less often.
         runtime.execute("if jit then jit.off() end collectgarbage('setpause', 400)")
 
         def part(name: str, *args: Any) -> Any:
-            load = runtime.eval(
-                "function(text, name) return assert(loadstring(text, '=' .. name)) end"
-            )
-            return load((HERE / f"{name}.lua").read_text(), name)(*args)
+            text = (HERE / f"{name}.lua").read_text()
+            return runtime.eval("loadstring")(compiled(lua, text, name))(*args)
 
         store = part("mini_redis")
         part("hashes_sets", store)
@@ -86,8 +107,7 @@ class Machine:
 
     def _load_scripts(self, mutations: Sequence[Mutation], area: str, slots: Sequence[str]) -> None:
         unused = set(mutations)
-        for path in sorted((folder() / area).glob("[a-z]*.lua")):
-            script = Script(path)
+        for path, script in scripts_of(area):
             text = script.text
             for mutation in mutations:
                 if mutation.before in text:
@@ -99,7 +119,7 @@ class Machine:
                 text = "--" + text
             for slot in slots:
                 keys = " ".join(slot + key for key in script.keys)
-                self.add_script(slot + path.stem, text, keys)
+                self.add_script(slot + path.stem, compiled(self._lua, text, path.name), keys)
         if unused:
             raise ValueError(f"{unused}: no script holds the pattern any more")
 
