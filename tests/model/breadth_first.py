@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tests.model.explored import Explored, Named, Seen, Step, way_to
-from tests.model.machine import Machine, Violation
+from tests.model.machine import Violation
 
 
 class Copied(Protocol):
@@ -23,11 +23,31 @@ class Copied(Protocol):
 W = TypeVar("W", bound=Copied)
 
 
-class BreadthFirst(Generic[W]):
-    """A search of one scope on one machine, which those who derive from it fill in."""
+class Host(Protocol):
+    """The server, and its snapshots."""
 
-    def __init__(self, machine: Machine, scope: Named) -> None:
-        self.machine = machine
+    def take(self) -> Any:
+        """Return a snapshot of the server as it is."""
+
+    def open(self, snapshot: Any) -> None:
+        """Choose the snapshot that `put` restores; no other is needed from then on."""
+
+    def put(self) -> None:
+        """Restore the chosen snapshot."""
+
+
+#: Transitions that a search with a depth makes at least, if there are so many.
+ENOUGH = 2_500
+
+
+class BreadthFirst(Generic[W]):
+    """A search of one scope, which those who derive from it fill in.
+
+    depth: follow every path for so many steps, and then stop when ENOUGH transitions were made; None: no end.
+    """
+
+    def __init__(self, host: Host, scope: Named, depth: int | None = None) -> None:
+        self.host, self.depth = host, depth
         self.result = Explored(scope)
         self._came_from: list[tuple[int, Step]] = [(0, ())]
 
@@ -35,11 +55,11 @@ class BreadthFirst(Generic[W]):
         """What may happen next."""
         raise NotImplementedError
 
-    def act(self, world: W, step: Step) -> None:
-        """Let it happen."""
+    def act(self, world: W, step: Step) -> W:
+        """Let it happen in this copy; return the world after it."""
         raise NotImplementedError
 
-    def state(self, world: W) -> bytes:
+    def state(self, world: W) -> bytes | str:
         """What tells this state from others."""
         raise NotImplementedError
 
@@ -49,14 +69,17 @@ class BreadthFirst(Generic[W]):
 
     def search(self, world: W) -> Explored:
         """Begin where the machine is."""
-        started, m = time.perf_counter(), self.machine
-        queue = deque([(m.take(), world, 0)])
+        started, host = time.perf_counter(), self.host
+        queue = deque([(host.take(), world, 0, 0)])
         seen = Seen()
         seen.add(self.state(world), world.left)
         while queue and not self.result.violation:
-            snapshot, world, index = queue.popleft()
-            m.open(snapshot)
-            m.put()
+            snapshot, world, index, depth = queue.popleft()
+            if self._is_enough(depth):
+                self.result.cut_at = depth
+                break
+            host.open(snapshot)
+            host.put()
             for step in list(self.moves(world)):
                 found = self._step(world, step, seen)
                 if self.result.violation:
@@ -64,20 +87,23 @@ class BreadthFirst(Generic[W]):
                     break
                 if found:
                     self._came_from.append((index, step))
-                    queue.append((*found, len(self._came_from) - 1))
+                    queue.append((*found, len(self._came_from) - 1, depth + 1))
         self.result.states, self.result.seconds = seen.states, time.perf_counter() - started
         return self.result
 
+    def _is_enough(self, depth: int) -> bool:
+        deep = self.depth is not None and depth >= self.depth
+        return deep and self.result.transitions >= ENOUGH
+
     def _step(self, world: W, step: Step, seen: Seen) -> tuple[Any, W] | None:
-        m, after = self.machine, world.copy()
-        m.put()
+        self.host.put()
         self.result.transitions += 1
         self.result.kinds[step[0]] += 1
         try:
-            self.act(after, step)
+            after = self.act(world.copy(), step)
             if not seen.add(self.state(after), after.left):
                 return None
-            found = m.take(), after
+            found = self.host.take(), after
             self.judge(after)
         except Exception as error:
             self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)

@@ -69,7 +69,8 @@ def buried(record: Record, mid: str) -> None:
     """The run that just ended is dead; newer content lives on."""
     record.died += 1
     # The content of a run that newer content waits behind is not the world's business any more.
-    record.dead += ((f"{mid}#{record.generation}", "" if record.fresh else record.content),)
+    content = "" if record.fresh else record.content
+    record.dead += ((f"{mid}#{record.generation}", content, record.key),)
     if not record.fresh:
         record.settle("dead")
 

@@ -29,12 +29,15 @@ class Explored:
     states: int = 0
     transitions: int = 0
     seconds: float = 0.0
+    cut_at: int = 0
+    """How many steps it went before it stopped; 0 if it met every state."""
     kinds: Counter[str] = field(default_factory=Counter)
     violation: str = ""
     trace: Sequence[Step] = ()
 
     def __str__(self) -> str:
         size = f"{self.states:,} states, {self.transitions:,} transitions"
+        size += f" within {self.cut_at} steps" if self.cut_at else ""
         line = f"{self.scope.name} ({self.scope}): {size}, {self.seconds:.1f} s"
         steps = "\n".join(f"  {i}. {' '.join(map(str, s))}" for i, s in enumerate(self.trace, 1))
         return f"{line}\nVIOLATION {self.violation}\n{steps}" if self.violation else line

@@ -2,58 +2,50 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
+import re
+from collections.abc import Iterable
 
 from jobq.queue.fsck import PARTS
 from tests.model.actions import ACTIONS, Action, moves
+from tests.model.breadth_first import BreadthFirst
 from tests.model.digest import digest
 from tests.model.drain import Drain
 from tests.model.expect import forget_blocked, need, taken_deaths, told_flows, word_of
-from tests.model.explored import Explored, Seen, way_to
-from tests.model.machine import Machine, Mutation, Violation, lap_of
+from tests.model.explored import Explored
+from tests.model.machine import Machine, Mutation, lap_of
 from tests.model.world import Scope, World, begin
 
+#: The key in options, and in newer content that waits.
+_OWN = re.compile(r"\d*,[@<>]?\d*,o?-?\d*,(.+)$")
+_NEWER = re.compile(r"\d*,\d*,\d*,o?,\d+,(.*?):")
 
-class Explorer:
+
+class Explorer(BreadthFirst[World]):
     """One scope on one machine."""
 
     def __init__(
-        self, scope: Scope, mutation: Mutation | None = None, lua: str = "luajit21"
+        self,
+        scope: Scope,
+        mutation: Mutation | None = None,
+        lua: str = "luajit21",
+        depth: int | None = None,
     ) -> None:
         self.scope = scope
         changes = [mutation] if mutation else []
         if scope.lap:
             changes.append(lap_of(scope.lap))
         self.machine = Machine(changes, lua)
+        super().__init__(self.machine, scope, depth)
         self.drain = Drain(self.machine)
-        self.came_from: list[tuple[int, Action]] = []
-        self.result = Explored(scope)
 
     def run(self) -> Explored:
-        started = time.perf_counter()
         self.machine.reset()
         world = begin(self.scope)
         if self.scope.dead_max or self.scope.on_dead:
             most, on_dead = self.scope.dead_max or "", "1" if self.scope.on_dead else ""
             self.machine.run("retention", "", world.clock, most, "", on_dead)
         self._set_rules(world)
-        queue = deque([(self.machine.take(), world, 0)])
-        self.came_from.append((0, ()))
-        seen = Seen()
-        seen.add(self._name(world), world.left)
-        while queue and not self.result.violation:
-            snapshot, world, index = queue.popleft()
-            self.machine.open(snapshot)
-            self.machine.put()
-            for action in list(moves(self.machine, world)):
-                found = self._step(world, index, action, seen)
-                if found:
-                    queue.append(found)
-                if self.result.violation:
-                    break
-        self.result.states, self.result.seconds = seen.states, time.perf_counter() - started
-        return self.result
+        return self.search(world)
 
     def _set_rules(self, world: World) -> None:
         scope = self.scope
@@ -61,27 +53,17 @@ class Explorer:
             rule = scope.rule or ("",) * 5
             self.machine.run("rule", "", world.clock, "", "", scope.most or "", *rule)
 
-    def _step(
-        self, world: World, index: int, action: Action, seen: Seen
-    ) -> tuple[int, World, int] | None:
-        m, after = self.machine, world.copy()
-        m.put()
-        self.result.transitions += 1
-        self.result.kinds[action[0]] += 1
-        try:
-            ACTIONS[action[0]](m, after, *action[1:])
-            told_flows(m, after)
-            self._settle(after)
-            if not seen.add(self._name(after), after.left):
-                return None
-            self.came_from.append((index, action))
-            found = (m.take(), after, len(self.came_from) - 1)
-            self.drain.check(after, self._check)
-        except Exception as error:
-            self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)
-            self.result.trace = [*way_to(index, self.came_from), action]
-            return None
-        return found
+    def moves(self, world: World) -> Iterable[Action]:
+        return moves(self.machine, world)
+
+    def act(self, world: World, step: Action) -> World:
+        ACTIONS[step[0]](self.machine, world, *step[1:])
+        told_flows(self.machine, world)
+        self._settle(world)
+        return world
+
+    def judge(self, world: World) -> None:
+        self.drain.check(world, self._check)
 
     def _settle(self, world: World) -> None:
         forget_blocked(world)
@@ -108,7 +90,7 @@ class Explorer:
             for record in world.records.values():
                 record.dead = ()
 
-    def _name(self, world: World) -> bytes:
+    def state(self, world: World) -> bytes:
         # What the producer was answered: a script that keeps no record of a call leaves the same keys as before it.
         told = world.calls["P"].reply if "P" in world.calls else ()
         return digest(self.machine.canonical(f"{world.text()} {told}", self.scope.calls))
@@ -121,6 +103,7 @@ class Explorer:
         need(not broken, broken)
         for mid in world.records:
             self._check_word(world, mid)
+            self._check_key(world, mid)
         told, recount = m.run("counts", "", world.clock)[:9], m.recount()
         need(told == recount, f"I14 counts tells {told}, there are {recount}")
         for part in PARTS:
@@ -145,3 +128,24 @@ class Explorer:
         else:
             expected = ("nil", "dead", "done-awaiting-gc")
         need(word in expected, f"I1 status of {mid} is {word}, not {' or '.join(expected)}")
+
+    def _check_key(self, world: World, mid: str) -> None:
+        """K10: a message waits and runs under the key of its content."""
+        record, command = world.records[mid], self.machine.command
+        if not record.content:
+            return
+        waits = command(world.clock, "HGET", "requeue", mid)
+        own = command(world.clock, "HGET", "options", mid)
+        if waits:
+            need(
+                _key(_NEWER, waits) == record.newer_key,
+                f"K10 {mid} waits as {waits}, of {record.newer_key}",
+            )
+        if record.token or not waits:
+            key = record.newer_key if record.fresh and not waits else record.key
+            need(_key(_OWN, own) == key, f"K10 {mid} has {own}, its key is {key}")
+
+
+def _key(pattern: re.Pattern[str], text: object) -> str:
+    match = pattern.match(str(text or ""))
+    return match[1] if match else ""

@@ -195,20 +195,21 @@ def cancelled(w: World, record: Record) -> None:
 def revive(m: Machine, w: World, mid: str) -> None:
     w.left["revive"] -= 1
     record = w.records[mid]
-    dead_id, content = record.dead[-1]
+    dead_id, *_ = record.dead[-1]
     word = word_of(m, w, mid)
     (reply,) = call(m, w, "revive", "P", "", "", dead_id, "")
     need(reply == ("revived" if word == "dead" else "exists"), f"revive of a {word} {mid}: {reply}")
     if reply == "revived":
-        revived(m, w, record, mid, content, 0)
+        revived(m, w, record, mid, 0)
 
 
-def revived(m: Machine, w: World, record: Record, mid: str, content: str, not_before: int) -> str:
+def revived(m: Machine, w: World, record: Record, mid: str, not_before: int) -> str:
     """Its newest dead one lives again; the content of that."""
-    record.dead = record.dead[:-1]
+    *others, (_, content, key) = record.dead
+    record.dead = tuple(others)
     content = content or str(m.command(w.clock, "HGET", "messages", mid))
     record.accept(content, not_before)
-    record.newer_options = ("", "")
+    record.newer_options, record.newer_key = ("", ""), key
     return content
 
 

@@ -1,7 +1,7 @@
 """Where each promise is looked at, in every state that the explorer reaches or after every call on the way.
 
-I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them; K1-K8
-are promises of keys, M1 and M2 of messages of flows.
+I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them;
+K1-K10 are promises of keys, M1 and M2 of messages of flows.
 A row names the file under tests/ and words of the check there, which is what a violation says; a test reads the rows.
 
 I1   one status per mid, that of the model         model/explorer.py: I1 status of
@@ -44,6 +44,7 @@ K6   none before another that never left the line  model/expect.py: K6 {mid} of
 K7   an ordered line starts in order               model/expect.py: K7 {mid} of
 K8   what may go comes within a lap of the keys    model/expect.py: K8 {went!r} went
 K9   who asks again at once comes to what may go    model/working.py: K9 nothing was handed out
+K10  what waits or runs has its content's key      model/explorer.py: K10 {mid}
 M1   its flow is told of a member that ends, once  model/expect.py: M1 flows are told
 M2   members that haven't ended are counted        model/lua/invariants.lua: M2 members counts
 M3   a member of a map is accepted once per flow   model/producing.py: M3 {mid} of a map

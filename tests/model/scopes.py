@@ -186,6 +186,7 @@ SCOPES = (  # those that take long first
         {"enqueue": 2, "fail": 2, "forget": 0, "take": 2, "put": 1},
         endings=("dead", "retry"),
         actions=(),
+        depth=10,
     ),
     Scope(
         "keys taken out and put back",
@@ -241,6 +242,7 @@ SCOPES = (  # those that take long first
         endings=("done", "retry"),
         actions=("collect",),
         backoff=9,
+        depth=10,
     ),
     Scope(
         "due one mid at a time",
@@ -474,17 +476,17 @@ SCOPES = (  # those that take long first
 )
 
 
-#: Budgets of the short form, of the scopes that take longest. The mutants of these scopes are found in it,
-#: and JOBQ_MODEL=large explores the full form.
-SHORT = {
+#: Smaller budgets of the scopes that take longest. The mutants of these scopes are found with them,
+#: and JOBQ_MODEL=large explores the full ones.
+SMALLER = {
     "several in one call": {"fail": 0},
     "two mids, two at once": {"forget": 0},
 }
 
 
-def shortened(scope: Scope) -> Scope:
-    """The scope as `make test` explores it."""
-    return replace(scope, budget={**scope.budget, **SHORT.get(scope.name, {})})
+def smaller(scope: Scope) -> Scope:
+    """The scope as the tests explore it."""
+    return replace(scope, budget={**scope.budget, **SMALLER.get(scope.name, {})})
 
 
 def resized(scope: Scope, more: int) -> Scope:
@@ -497,8 +499,7 @@ def resized(scope: Scope, more: int) -> Scope:
 
 
 def chosen() -> tuple[Scope, ...]:
-    """JOBQ_MODEL=small takes one enqueue less than the short form, large (for a night) one more than the full form."""
-    form = os.environ.get("JOBQ_MODEL", "")
-    if form == "large":
+    """JOBQ_MODEL=large, for a night, takes one enqueue more than the full budgets."""
+    if os.environ.get("JOBQ_MODEL") == "large":
         return tuple(resized(scope, 1) for scope in SCOPES)
-    return tuple(resized(shortened(scope), -1 if form == "small" else 0) for scope in SCOPES)
+    return tuple(map(smaller, SCOPES))

@@ -68,20 +68,20 @@ def put_back(m: Machine, w: World, mid: str) -> None:
 
 def take_dead(m: Machine, w: World, mid: str) -> None:
     w.left["take"] -= 1
-    dead_id, content = w.records[mid].dead[-1]
+    dead_id, content, key = w.records[mid].dead[-1]
     generation = dead_id.rpartition("#")[2]
     newest = m.command(w.clock, "HGET", "last_dead", mid) == dead_id
     (reply,) = call(m, w, "take_out", "P", OPERATION, LIFE_MS, "dead", mid, generation)
     need(reply == "taken", f"take_out of the dead {mid}: {reply}")
     w.records[mid].dead = w.records[mid].dead[:-1]
-    w.binned_dead[dead_id] = ("dead", content, newest)
+    w.binned_dead[dead_id] = ("dead", content, key, newest)
 
 
 def revive_undoably(m: Machine, w: World, mid: str) -> None:
     """Not at once."""
     w.left["take"] -= 1
     record = w.records[mid]
-    dead_id, content = record.dead[-1]
+    dead_id, _, key = record.dead[-1]
     word, newest = word_of(m, w, mid), m.command(w.clock, "HGET", "last_dead", mid) == dead_id
     (reply,) = call(m, w, "revive", "P", OPERATION, LIFE_MS, dead_id, w.now + 2)
     need(
@@ -89,13 +89,13 @@ def revive_undoably(m: Machine, w: World, mid: str) -> None:
         f"revive of a {word} {mid}: {reply}",
     )
     if reply == "revived":
-        content = revived(m, w, record, mid, content, w.now + 2)
-        w.binned_dead[dead_id] = ("revived", content, newest)
+        content = revived(m, w, record, mid, w.now + 2)
+        w.binned_dead[dead_id] = ("revived", content, key, newest)
 
 
 def put_dead_back(m: Machine, w: World, dead_id: str) -> None:
     w.left["put"] -= 1
-    place, content, newest = w.binned_dead[dead_id]
+    place, content, key, newest = w.binned_dead[dead_id]
     mid = dead_id.partition("#")[0]
     record, word = w.records[mid], word_of(m, w, mid)
     (reply,) = call(m, w, "put_back", "P", OPERATION, place, dead_id)
@@ -114,7 +114,7 @@ def put_dead_back(m: Machine, w: World, dead_id: str) -> None:
     del w.binned_dead[dead_id]
     if place == "revived":
         record.settle("dead")
-    record.dead += ((dead_id, content),)
+    record.dead += ((dead_id, content, key),)
 
 
 def edit(m: Machine, w: World, mid: str) -> None:

@@ -60,6 +60,8 @@ class Scope:
     """Messages of the queue that run at once, 0 = any number."""
     idle: bool = False
     """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
+    depth: int = 9
+    """Steps of the short form: at least one more than the longest way to a fault of mutants.txt."""
 
     def __str__(self) -> str:
         """The scope in words: who, what in any order and number, and what only so often."""
@@ -97,7 +99,7 @@ class Record:
         self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
         self.died = 0  # times, of which no message tells yet
         self.checkpoint = ""  # for the next attempt at this content
-        self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
+        self.dead: tuple[tuple[str, str, str], ...] = ()  # dead id, content, key
         self.ended = ""  # how, in this call: done, dead, cancelled
         self.key, self.newer_key = "", ""  # of the run at hand, of what is fresh
         self.lined = False  # it waits at the head of its line, and the line with it
@@ -184,8 +186,8 @@ class World:
     """Of each key that may go: how often others went since it might."""
     binned: dict[str, Record] = field(default_factory=dict)
     """What an operation took out of those that wait."""
-    binned_dead: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
-    """Of the dead that it took out or revived: which of the two, the content, whether it was the newest of its mid."""
+    binned_dead: dict[str, tuple[str, str, str, bool]] = field(default_factory=dict)
+    """Of the dead that it took out or revived: which of the two, content, key, whether it was the newest of its mid."""
     edited: dict[str, tuple[Record, str]] = field(default_factory=dict)
     """What it edited: as it was, and the new content."""
     behind: int = 0

@@ -64,8 +64,8 @@ class Meeting(Explorer):
         self.drain = Undrained(self.machine)
         self.met: dict[str, Met] = {}
 
-    def _step(self, world: World, index: int, action: Action, seen: Seen) -> Any:
-        return super()._step(world, index, action, seen) if self.result.transitions < MOST else None
+    def _step(self, world: World, step: Action, seen: Seen) -> Any:
+        return super()._step(world, step, seen) if self.result.transitions < MOST else None
 
     def _settle(self, world: World) -> None:
         super()._settle(world)

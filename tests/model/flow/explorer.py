@@ -51,10 +51,10 @@ class Explorer(BreadthFirst[World]):
     """One scope on one machine. fault: of drainers, by name."""
 
     def __init__(self, scope: Scope, mutation: Mutation | None = None, fault: str = "") -> None:
-        machine = Machine(
+        self.machine = Machine(
             [CHUNKS, *([mutation] if mutation else [])], area="flow", slots=tuple(scope.slots)
         )
-        super().__init__(machine, scope)
+        super().__init__(self.machine, scope)
         self.scope, self.fault = scope, fault
         self._good: set[bytes] = set()
 
@@ -138,11 +138,12 @@ class Explorer(BreadthFirst[World]):
     def _streams(self) -> list[str]:
         return [one.name for one in self.scope.steps if one.source == "stream"]
 
-    def act(self, w: World, action: Action) -> None:
+    def act(self, w: World, action: Action) -> World:
         name, *rest = action
         if name in w.left:
             w.left[name] -= 1
         getattr(self, f"_do_{name}")(w, *rest)
+        return w
 
     # Queues.
 

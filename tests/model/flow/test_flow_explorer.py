@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.model.explored import Explored
 from tests.model.flow.explorer import Explorer
 from tests.model.flow.scopes import ALL, SCOPES
 from tests.model.flow.world import Scope
-from tests.model.machine import Mutation
 from tests.model.mutants import parsed
 
 #: The larger scopes take up to an hour each.
@@ -35,7 +35,15 @@ FAULTS = {
 _COMMENT, *_BLOCKS = (
     Path(__file__).with_name("mutants.txt").read_text().removesuffix("\n").split("\n\n")
 )
-MUTANTS = tuple(map(parsed, _BLOCKS))
+MUTANTS = {mutant.name: mutant for mutant in map(parsed, _BLOCKS)}
+NAMES = (*FAULTS, *MUTANTS)
+
+
+def explored(name: str) -> Explored:
+    """Explore the scope of a fault with it."""
+    mutant = MUTANTS.get(name)
+    scope = BY_NAME[mutant.scope if mutant else FAULTS[name]]
+    return Explorer(scope, mutant, "" if mutant else name).run()
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=[scope.name for scope in SCOPES])
@@ -45,16 +53,9 @@ def test_no_interleaving_breaks_a_promise(scope: Scope) -> None:
     assert not result.violation, str(result)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_drainers_is_noticed(fault: str) -> None:
-    result = Explorer(BY_NAME[FAULTS[fault]], fault=fault).run()
+@pytest.mark.parametrize("name", NAMES)
+def test_the_explorer_of_flows_finds_the_fault_when_it_is_sown(name: str) -> None:
+    result = explored(name)
 
-    assert result.violation, f"{fault} survived {result}"
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_a_fault_of_the_scripts_is_noticed(mutant: Mutation) -> None:
-    result = Explorer(BY_NAME[mutant.scope], mutant).run()
-
-    assert result.violation, f"{mutant.name} survived {result}"
+    assert result.violation, f"{name} survived {result}"
     assert "LuaError" not in result.violation, result.violation

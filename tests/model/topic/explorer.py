@@ -31,8 +31,11 @@ STEPS = 60
 class Explorer(BreadthFirst[World]):
     """One scope on one machine."""
 
-    def __init__(self, scope: Scope, mutation: Mutation | None = None) -> None:
-        super().__init__(Machine([mutation] if mutation else [], area="topic"), scope)
+    def __init__(
+        self, scope: Scope, mutation: Mutation | None = None, depth: int | None = None
+    ) -> None:
+        self.machine = Machine([mutation] if mutation else [], area="topic")
+        super().__init__(self.machine, scope, depth)
         self.scope = scope
         self._drained: set[bytes] = set()
 
@@ -46,8 +49,9 @@ class Explorer(BreadthFirst[World]):
     def moves(self, world: World) -> Iterable[Action]:
         return moves(self.machine, world)
 
-    def act(self, world: World, step: Action) -> None:
+    def act(self, world: World, step: Action) -> World:
         ACTIONS[step[0]](self.machine, world, *step[1:])
+        return world
 
     def judge(self, world: World) -> None:
         self._check(world)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jobq.client.scripts import Script, folder
-from tests.model.explored import Seen
+from tests.model.breadth_first import BreadthFirst
+from tests.model.explored import Explored
+from tests.model.machine import Violation
 
 MODEL = Path(__file__).parents[2] / "model" / "lua"
 AGE_MS = 500
@@ -23,10 +24,6 @@ PATIENCE_MS = 1000
 START = 1_700_000_000_000
 #: An id or a token.
 _NAMED = re.compile(r"1\d{12}-\d+|[A-Z]\d+")
-
-
-class Violation(AssertionError):
-    """A promise that doesn't hold."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class World:
     """What isn't in Redis: who waits in which order, who has which ticket, who believes to hold what."""
 
     now: int
-    left: tuple[tuple[str, int], ...]
+    left: dict[str, int]
     line: tuple[str, ...] = ()
     tickets: tuple[tuple[str, str], ...] = ()
     holds: tuple[tuple[str, str, str], ...] = ()  # client, id, token
@@ -58,27 +55,22 @@ class World:
     numbers: int = 0
 
     def budget(self, what: str) -> int:
-        return dict(self.left)[what]
+        return self.left[what]
 
     def spend(self, what: str) -> World:
-        return replace(self, left=tuple((k, n - (k == what)) for k, n in self.left))
+        return replace(self, left={**self.left, what: self.left[what] - 1})
+
+    def copy(self) -> World:
+        """Return the same one: a step makes another."""
+        return self
 
 
-@dataclass
-class Explored:
-    """How far it went."""
-
-    states: int = 0
-    transitions: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
-    violation: str = ""
-    trace: list[tuple[str, ...]] = field(default_factory=list)
-
-
-class Explorer:
+class Explorer(BreadthFirst[World]):
     """One scope; `change`: a textual change of the scripts that it must notice."""
 
-    def __init__(self, scope: Scope, change: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, scope: Scope, change: tuple[str, str] | None = None, depth: int | None = None
+    ) -> None:
         self.scope = scope
         runtime = importlib.import_module("lupa.luajit21").LuaRuntime(unpack_returned_tuples=True)
         runtime.execute("if jit then jit.off() end collectgarbage('setpause', 400)")
@@ -91,7 +83,8 @@ class Explorer:
         part(MODEL / "hashes_sets.lua", self.store)
         part(MODEL / "lists_zsets.lua", self.store)
         self.host = part(Path(__file__).with_name("host.lua"), self.store)
-        self.result, self._changed = Explored(), 0
+        super().__init__(self.host, scope, depth)
+        self._changed = 0
         for path in sorted((folder() / "reliable").glob("[a-z]*.lua")):
             text = Script(path).text
             if change:
@@ -110,56 +103,24 @@ class Explorer:
         return [list(row.values()) if hasattr(row, "values") else row for row in reply.values()]
 
     def run(self) -> Explored:
-        scope, left = self.scope, {}
-        left.update(
-            push=scope.pushes, die=scope.deaths, back=scope.gives_back, recover=scope.recovers
-        )
-        world = World(START, tuple(left.items()))
+        scope = self.scope
+        left = {
+            "push": scope.pushes, "die": scope.deaths, "back": scope.gives_back, "recover": scope.recovers
+        }  # fmt: skip
         if scope.max_deliveries:
             self.host.run("configure", "", "", str(START), str(scope.max_deliveries))
-        queue: deque[tuple[int, World, int]] = deque([(self.host.take(), world, 0)])
-        self._came: list[tuple[int, tuple[str, ...]]] = [(0, ())]
-        seen = Seen()
-        seen.add(self._name(world), dict(world.left))
-        while queue and not self.result.violation:
-            snapshot, world, index = queue.popleft()
-            for action in self.moves(world):
-                self.host.put(snapshot)
-                found = self._step(world, index, action, seen)
-                if found:
-                    queue.append(found)
-                if self.result.violation:
-                    break
-            self.host.drop(snapshot)
-        self.result.states = seen.states
-        return self.result
+        return self.search(World(START, left))
 
-    def _step(
-        self, world: World, index: int, action: tuple[str, ...], seen: Seen
-    ) -> tuple[int, World, int] | None:
-        self.result.transitions += 1
-        self.result.kinds[action[0]] += 1
-        try:
-            after = self._served(getattr(self, action[0])(world, *action[1:]))
-            if not seen.add(self._name(after), dict(after.left)):
-                return None
-            self._came.append((index, action))
-            broken = self.host.broken(" ".join(after.live))
-            if broken:
-                raise Violation(broken)
-            found = self.host.take(), after, len(self._came) - 1
-            self._drain(after)
-            return found
-        except Exception as error:
-            self.result.violation = str(error) if isinstance(error, Violation) else repr(error)
-            steps = [action]
-            while index:
-                index, step = self._came[index]
-                steps.insert(0, step)
-            self.result.trace = steps
-            return None
+    def act(self, world: World, step: tuple[str, ...]) -> World:
+        return self._served(getattr(self, step[0])(world, *step[1:]))
 
-    def _name(self, world: World) -> str:
+    def judge(self, world: World) -> None:
+        broken = self.host.broken(" ".join(world.live))
+        if broken:
+            raise Violation(broken)
+        self._drain(world)
+
+    def state(self, world: World) -> str:
         """Alike for worlds that differ in times, ids, tokens and budgets only."""
         parts = (self.host.text(world.now, AGE_MS, PATIENCE_MS), world.line, world.tickets,
                  sorted(world.holds), world.holder, world.live)  # fmt: skip

@@ -17,8 +17,8 @@ function M.load(name, text)
   setfenv(scripts[name], env)
 end
 
--- Databases remembered: their values are shared until somebody writes to them (see `own` in mini_redis).
-local kept = {}
+-- A database remembered: its values are shared until somebody writes to them (see `own` in mini_redis).
+local opened
 
 function M.take()
   local copy = {}
@@ -26,16 +26,15 @@ function M.take()
     value.shared = true
     copy[key] = value
   end
-  kept[#kept + 1] = copy
-  return #kept
+  return copy
 end
 
-function M.put(number)
+function M.open(copy) opened = copy end
+
+function M.put()
   R.db = {}
-  for key, value in pairs(kept[number]) do R.db[key] = value end
+  for key, value in pairs(opened) do R.db[key] = value end
 end
-
-function M.drop(number) kept[number] = false end
 
 -- One call, numbered when it has a caller. -> its reply, rows as tables
 function M.run(name, caller, number, now, ...)
