@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from jobq.client.connection import Client
 from jobq.errors import ScriptError
@@ -14,9 +16,20 @@ LOOKED_AT = 200
 _STEERING = ("order:quiet", "order:resume", "order:restart")
 
 
-def newest_acts(client: Client, most: int) -> list[AuditEntry]:
-    """Return the newest entries that can be read; none if this user may not read the log."""
-    return list(islice((one for one in _entries(client) if not one.damaged), most))
+class NewestActs(NamedTuple):
+    """The newest entries. unread: why the log can't be read."""
+
+    entries: Sequence[AuditEntry] = ()
+    unread: str = ""
+
+
+def newest_acts(client: Client, most: int) -> NewestActs:
+    """Return the newest entries that aren't damaged."""
+    try:
+        read = _read(client)
+    except ScriptError as error:
+        return NewestActs(unread=str(error))
+    return NewestActs(list(islice((one for one in read if not one.damaged), most)))
 
 
 def paused_by(client: Client, queue: str) -> AuditEntry | None:
@@ -43,7 +56,12 @@ def quieted_by(client: Client) -> dict[str, AuditEntry]:
 
 
 def _entries(client: Client) -> list[AuditEntry]:
+    """The newest entries; none if the log can't be read: a page then doesn't say who it was."""
     try:
-        return list(without_ended_intents(iter(AuditLog(client).page(limit=LOOKED_AT))))
+        return list(_read(client))
     except ScriptError:
         return []
+
+
+def _read(client: Client) -> Iterator[AuditEntry]:
+    return without_ended_intents(iter(AuditLog(client).page(limit=LOOKED_AT)))

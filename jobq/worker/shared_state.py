@@ -114,6 +114,8 @@ class SharedSlots:
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, _LINES + LINES_SIZE))
         self._memory = memory
+        #: What ran at the last look.
+        self._ran: list[tuple[HeldMessage, int]] = []
         self._words = memory.cast("q")
         self._states = memory[_STATES:_LOST]
         self._lost = memory[_LOST:_IN_THREAD]
@@ -314,6 +316,7 @@ class SharedSlots:
 
     def reset(self, control: int = 0) -> None:
         """Empty it for the next child, which is asked for `control`; the last one is gone."""
+        self._ran = []
         self._memory[:_RECORDS] = bytes(_RECORDS)
         self._new_lock()
         self._words[_CONTROL] = control
@@ -372,9 +375,13 @@ class SharedSlots:
         return [held for held in self.held() if held.state == _RUNNING]
 
     def running_since(self) -> list[tuple[HeldMessage, int]]:
-        """What runs, each with its start (boot_ns); nothing if the child is in the middle of a change."""
-        held = self.snapshot() or ()
-        return [(one, self._words[_SINCE + one.slot]) for one in held if one.state == _RUNNING]
+        """What runs, each with its start (boot_ns); what ran before if the child is in the middle of a change."""
+        held = self.snapshot()
+        if held is not None:
+            self._ran = [
+                (one, self._words[_SINCE + one.slot]) for one in held if one.state == _RUNNING
+            ]
+        return self._ran
 
     def snapshot(self) -> list[HeldMessage] | None:
         """Everything held; None if the child is in the middle of a change, or was stopped there."""

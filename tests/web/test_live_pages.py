@@ -140,6 +140,13 @@ def test_pages_say_who_paused_a_queue(visit, client, filled):
     assert "Newest actions" in text and ">anna</td>" in text
 
 
+def test_overview_says_so_when_the_audit_log_cannot_be_read(visit, client, redis, filled):
+    redis.set("jobq:audit", "not a stream")
+    text = visit().get("/").text
+    assert "The newest actions can" in text and "WRONGTYPE" in text
+    assert visit().get("/queues/halted").status_code == 200
+
+
 def test_figures_equal_those_of_the_command(client, filled, server):
     """What `jobq queues --json` prints, to the unit."""
     client.command("SREM", "jobq:queues", "broken")

@@ -216,6 +216,9 @@ def test_each_running_slot_knows_its_start(memory):
     assert before <= since["b"] <= since["a"] <= boot_ns()
     memory.ended(0, plain=True)
     assert [held.mid for held, _ in memory.running_since()] == ["b"]
+    assert memory.start(0) is False
+    with memory._lock:  # a child that is stopped within a change
+        assert [held.mid for held, _ in memory.running_since()] == ["b"]
 
 
 def test_read_only_shared_memory_is_an_error_with_the_remedy(monkeypatch):

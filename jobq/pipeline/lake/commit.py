@@ -62,6 +62,10 @@ _NKNOWN = 16
 OVERTAKEN = 20
 
 
+class OffsetsUntoldError(LakeError):
+    """The log of a table no longer has the offsets of its newest batch. The table itself can be read."""
+
+
 class CommitConflictError(LakeError):
     """Another ingest or upkeep committed first. Nothing of this commit is in the table."""
 
@@ -157,7 +161,7 @@ def _summed(lost: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 
 
 def state_of(table: DeltaTable | None, app: str) -> IngestState:
-    """Return the state of the table's newest batch. LakeError if the log no longer has it."""
+    """Return the state of the table's newest batch. OffsetsUntoldError if the log no longer has it."""
     batch = (table.transaction_version(app) if table is not None else None) or 0
     if table is None or not batch:
         return IngestState()
@@ -168,7 +172,7 @@ def state_of(table: DeltaTable | None, app: str) -> IngestState:
             found = _combined(newest, records)
             if found is not None:
                 return found
-    raise LakeError(
+    raise OffsetsUntoldError(
         f"the log of {table.table_uri} doesn't tell the offsets of batch {batch} any more; "
         "`jobq lake ingest --adopt` takes them from the rows"
     )
@@ -447,7 +451,7 @@ def adopt(lake: Lake, client: Client, source: str = "") -> None:
 def _is_told(delta: DeltaTable, app: str) -> bool:
     try:
         state_of(delta, app)
-    except LakeError:
+    except OffsetsUntoldError:
         return False
     return True
 

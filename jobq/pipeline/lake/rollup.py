@@ -25,10 +25,15 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobq.errors import LakeError
 from jobq.events import KINDS
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake.commit import IngestState, commit_files, state_of, taken_back
+from jobq.pipeline.lake.commit import (
+    IngestState,
+    OffsetsUntoldError,
+    commit_files,
+    state_of,
+    taken_back,
+)
 from jobq.pipeline.lake.files import (
     COMPACTED,
     INGESTED,
@@ -273,7 +278,7 @@ def _known(delta: DeltaTable | None, table: LakeTable) -> IngestState:
     """Return the state after the last refresh; without facts if the log no longer has it."""
     try:
         return state_of(delta, table.app)
-    except LakeError:
+    except OffsetsUntoldError:
         assert delta is not None
         return IngestState(batch=delta.transaction_version(table.app) or 0)
 
@@ -334,7 +339,7 @@ def _first_day(lake: Lake, new: Unread) -> str:
     """Return the first day whose events are all there."""
     try:
         before = state_of(lake.table(EVENTS.name), EVENTS.app).before
-    except LakeError:
+    except OffsetsUntoldError:
         before = ""
     return before or min(one.dt for one in new.files)
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from jobq.errors import LakeError
 from jobq.pipeline import register
 from jobq.pipeline.engine import SPARK_ROWS, gc_off
-from jobq.pipeline.lake.commit import IngestState, state_of
+from jobq.pipeline.lake.commit import IngestState, OffsetsUntoldError, state_of
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import event_rows, read, time_span
@@ -154,5 +153,5 @@ def ingest_state(delta: DeltaTable | None) -> IngestState:
     """Return the state of an ingest; an empty one if the table tells none."""
     try:
         return state_of(delta, EVENTS.app)
-    except LakeError:
+    except OffsetsUntoldError:
         return IngestState()

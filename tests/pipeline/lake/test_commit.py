@@ -14,8 +14,9 @@ import pytest
 from jobq.errors import LakeError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import commit, inspection, upkeep
+from jobq.pipeline.lake import commit, inspection, rollup, upkeep
 from jobq.pipeline.lake.commit import FullCopy, losses, state_of, states
+from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, mids
@@ -109,6 +110,22 @@ def test_log_without_a_full_copy_is_told_and_adopted(lake, ingest, valkey_client
     write("q1", 1, first=60)
     assert ingest.events().rows == 1
     assert set(mids(lake).values()) == {1}
+
+
+def test_lake_that_cannot_be_read_is_not_taken_for_one_without_offsets(
+    lake, ingest, valkey_client, write
+):
+    write("low", 2)
+    ingest.events()
+    events = lake.table("events")
+    new = rollup.Unread(0, live_files(events), True)
+    assert rollup._first_day(lake, new) == min(one.dt for one in new.files)
+    log = Path(lake.store.uri) / "events" / "_delta_log"
+    [newest] = sorted(log.glob("*.json"))[-1:]
+    newest.write_text("")
+    for read in (lambda: commit.adopt(lake, valkey_client), lambda: rollup._first_day(lake, new)):
+        with pytest.raises(LakeError):
+            read()
 
 
 def test_ingest_does_not_go_on_from_a_batch_that_a_restored_lake_never_had(
