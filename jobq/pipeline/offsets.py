@@ -10,7 +10,6 @@ All functions are pure except those that take a client.
 from __future__ import annotations
 
 import base64
-import bz2
 import json
 import lzma
 import time
@@ -423,8 +422,6 @@ def from_plain(data: Any) -> dict[str, LogOffset]:
         ) from error
 
 
-#: What texts of `packed` begin with. Those of earlier releases have no mark.
-_MARK = "."
 #: Adaptive codes of single bytes: what is left after the differences has no repetitions.
 _CODES = [{"id": lzma.FILTER_LZMA1, "dict_size": 2**20, "lc": 0, "lp": 0, "pb": 0}]
 
@@ -456,15 +453,13 @@ def packed(before: Mapping[str, LogOffset], after: Mapping[str, LogOffset]) -> s
     head = json.dumps([len(known) + len(new), heads, names, odd], separators=(",", ":"))
     body = b"".join(_planes(*one) for one in zip(columns, heads, strict=True))
     text = lzma.compress(head.encode() + b"\n" + body, lzma.FORMAT_RAW, filters=_CODES)
-    return _MARK + base64.b85encode(text).decode()
+    return base64.b85encode(text).decode()
 
 
 def unpacked(before: Mapping[str, LogOffset], text: str) -> dict[str, LogOffset]:
     """Return `after`, for the `before` and the text of `packed`; ConfigError if they don't match."""
     try:
-        if not text.startswith(_MARK):
-            return _unpacked_as_json(before, text)
-        found = lzma.decompress(base64.b85decode(text[1:]), lzma.FORMAT_RAW, filters=_CODES)
+        found = lzma.decompress(base64.b85decode(text), lzma.FORMAT_RAW, filters=_CODES)
         head, _, body = found.partition(b"\n")
         count, heads, names, odd = json.loads(head)
         order, after, number = sorted(before), dict(before), 0
@@ -488,22 +483,6 @@ def unpacked(before: Mapping[str, LogOffset], text: str) -> dict[str, LogOffset]
         lzma.LZMAError,
     ) as error:
         raise ConfigError(f"packed offsets {text!r:.80} can't be read: {error}") from error
-
-
-def _unpacked_as_json(before: Mapping[str, LogOffset], text: str) -> dict[str, LogOffset]:
-    """Read the text of a lake of version 2: the differences as columns of numbers in JSON."""
-    gaps, ms, seq, n, *new = json.loads(bz2.decompress(base64.b85decode(text)))
-    names, after, number = sorted(before), dict(before), 0
-    for gap, *step in zip(gaps, ms, seq, n, strict=True):
-        number += gap
-        after[names[number]] = _stepped(before[names[number]], *step)
-    for queue, entry_id, count in zip(*new, strict=True):
-        after[str(queue)] = LogOffset(_checked_id(entry_id), int(count))
-    return after
-
-
-def _stepped(before: LogOffset, ms: int, seq: int, n: int) -> LogOffset:
-    return LogOffset(_id_of(parsed_id(before.id)[0] + ms, seq), before.n + n)
 
 
 def _numbers(entry_id: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ The offsets are in the commit's own metadata. No checkpoint beside the table can
 number of each app's last transaction for ever; the offsets that count are those of the commit with that number.
 
 A table of few queues or topics has all offsets in every commit. With more of them, a commit has those that its batch
-changed, and now and then a commit has all. The lake then has version 3, which an earlier jobq refuses.
+changed, and now and then a commit has all.
 
 `losses` lists the events that were trimmed before the ingest read them. `adopt` computes the offsets from the rows,
 for a table whose log was rewritten, or whose every commit is older than the log's retention.
@@ -317,8 +317,6 @@ def commit_files(
     numbered = known if state or drop else None
     transactions = _transactions(delta, table, numbered, actions) or None
     known = drop.from_(known) if drop else known
-    if known.uid:
-        lake.upgrade()
     properties = CommitProperties(
         custom_metadata=_metadata(known, delta), app_transactions=transactions
     )

@@ -210,8 +210,6 @@ def _search(unit: _SearchUnit) -> _Found:
 
 def begin(lake: Lake, chosen: Iterable[Erasable], what: str) -> str:
     """Commit tombstones, and return the erasure's id. what: how it was asked for, without any value."""
-    # An earlier jobq would ingest what is erased.
-    lake.upgrade()
     files = tombstone_files(lake)
     salt = files.load().salt if files else b""
     salt, erasure, at = salt or os.urandom(32), uuid.uuid4().hex, datetime.now(UTC)

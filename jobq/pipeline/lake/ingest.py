@@ -115,9 +115,7 @@ class Ingest:
         self.options = options or IngestOptions()
         self._problem = problem
         if self.options.source:
-            # An earlier jobq would take the queues of a source for queues of its server that are gone.
             sourced(self.options.source, "")
-            lake.upgrade()
 
     def events(self) -> IngestBatch:
         """Ingest one batch of events."""

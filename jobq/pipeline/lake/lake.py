@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from jobq import extras
 from jobq.config import lake_from_env
 from jobq.errors import ConfigError, LakeError, PipelineError
+from jobq.formats import LAKE
 from jobq.pipeline.lake.store import LakeStore, lake_errors, write_file
 from jobq.pipeline.lake.tables import TABLES, LakeTable
 from jobq.pipeline.options import unknown
@@ -28,8 +29,6 @@ from jobq.pipeline.options import unknown
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-#: A lake has the lowest version whose jobq reads it: 2 knows commits with changed offsets only, 3 knows them shorter.
-VERSION, FIRST_VERSION = 3, 1
 MARKER = "_jobq.json"
 #: Commits between checkpoints of a table's log, and how long its log is kept.
 _TABLE = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 30 days"}
@@ -85,7 +84,7 @@ class Lake:
             return found
 
     def made(self, name: str) -> DeltaTable:
-        """Return the table; create it if needed, and add columns that an earlier jobq didn't know."""
+        """Return the table; create it if needed, and add columns that it lacks."""
         found, table = self.table(name), _table_named(name)
         if found is None:
             return self._make(table)
@@ -117,37 +116,19 @@ class Lake:
         assert found is not None
         return found
 
-    def upgrade(self) -> None:
-        """Mark the lake as one of this version, before what an earlier jobq can't read is written."""
-        with lake_errors(self.store):
-            if self._marker_text() == _marker(VERSION):
-                return
-            if not self.store.is_local:
-                write_file(self.store, MARKER, _marker(VERSION))
-                return
-            # A reader finds the old marker or the new one, whenever this process dies.
-            new = f"{MARKER}.{os.getpid()}"
-            write_file(self.store, new, _marker(VERSION))
-            os.replace(*(os.path.join(self.store.uri, name) for name in (new, MARKER)))
-            self.store.settle(MARKER)
-
     def _is_marked(self) -> bool:
         if self.store.is_local and not os.path.isdir(self.store.uri):
             return False
-        with lake_errors(self.store):
-            text = self._marker_text()
-        if text is not None:
-            self._check(text)
-        return text is not None
-
-    def _marker_text(self) -> bytes | None:
         from pyarrow.fs import FileType
 
-        files = self.store.files()
-        if files.get_file_info(MARKER).type == FileType.NotFound:
-            return None
-        with files.open_input_stream(MARKER) as marker:
-            return bytes(marker.read())
+        with lake_errors(self.store):
+            files = self.store.files()
+            if files.get_file_info(MARKER).type == FileType.NotFound:
+                return False
+            with files.open_input_stream(MARKER) as marker:
+                text = bytes(marker.read())
+        self._check(text)
+        return True
 
     def _check(self, text: bytes) -> None:
         try:
@@ -156,10 +137,9 @@ class Lake:
             raise LakeError(
                 f"{self.store.uri}/{MARKER} can't be read; it holds {text[:80]!r}"
             ) from error
-        if version not in range(FIRST_VERSION, VERSION + 1):
+        if version != LAKE:
             raise LakeError(
-                f"the lake at {self.store.uri} has version {version}, and this jobq knows "
-                f"{FIRST_VERSION} to {VERSION}; upgrade jobq"
+                f"the lake at {self.store.uri} has version {version}, and this jobq reads {LAKE}; upgrade jobq"
             )
 
     def _mark(self) -> None:
@@ -179,11 +159,7 @@ class Lake:
                     f"{self.store.uri} is not a lake and not empty (it has {others[0]}); "
                     "give a folder of its own"
                 )
-            write_file(self.store, MARKER, _marker(FIRST_VERSION))
-
-
-def _marker(version: int) -> bytes:
-    return json.dumps({"version": version}).encode()
+            write_file(self.store, MARKER, json.dumps({"version": LAKE}).encode())
 
 
 def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:

@@ -72,11 +72,6 @@ def _total(column: str) -> str:
     return f"coalesce(try_sum({column}), CASE WHEN count({column}) = 0 THEN 0L ELSE 9223372036854775807L END)"
 
 
-def _total_of_all(column: str) -> str:
-    """Return SQL for a sum that is null if a row of an earlier jobq hasn't the column."""
-    return f"CASE WHEN count({column}) = count(*) THEN {_total(column)} END"
-
-
 #: Kinds of attempts that ended without being done.
 _FAILED = "'retry', 'dead', 'crashed', 'recovered'"
 
@@ -100,14 +95,13 @@ GROUP BY dt, date_trunc('HOUR', finished_at), queue, job
 
 _SUMS = ",\n  ".join(
     f"{_total(name)} AS {name}"
-    for name in ("nevents", *_COUNTS, "runs", "run_us", "cpu_us", "bytes")
+    for name in ("nevents", *_COUNTS, "runs", "run_us", "cpu_us", "bytes", "done_us", "failed_us")
 )
 #: Rows of rollup_hourly that are about the same hour, queue and job, as one row.
 HOURLY_MERGED = f"""
 SELECT hour, queue, job, {_SUMS}, max(rss_kib) AS rss_kib,
   CASE WHEN count(run_us_sketch) > 0 THEN kll_merge_agg_bigint(run_us_sketch, {K}) END AS run_us_sketch,
   CASE WHEN count(wait_ms_sketch) > 0 THEN kll_merge_agg_bigint(wait_ms_sketch, {K}) END AS wait_ms_sketch,
-  {_total_of_all("done_us")} AS done_us, {_total_of_all("failed_us")} AS failed_us,
   dt
 FROM lake_hours
 GROUP BY dt, hour, queue, job
@@ -182,7 +176,16 @@ FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
 
 _ADDED = ", ".join(
     f"{_total(name)} AS {name}"
-    for name in ("attempts", "retries", "ncrashes", "done", "run_us", "cpu_us", "nevents")
+    for name in (
+        "attempts",
+        "retries",
+        "ncrashes",
+        "done",
+        "run_us",
+        "cpu_us",
+        "nevents",
+        "snoozes",
+    )
 )
 #: Rows of job_runs that are about the same life, as one row. newer: the order of what they were computed from.
 RUNS_MERGED = f"""
@@ -190,7 +193,7 @@ SELECT *, {_WAITED} FROM (
   SELECT queue, mid, max_by(job, xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job, enqueued_at, first_at,
     min(started_at) AS started_at, max(last_at) AS last_at,
     max_by(outcome, newer) FILTER (WHERE outcome IS NOT NULL) AS outcome,
-    {_ADDED}, max(rss_kib) AS rss_kib, {_total_of_all("snoozes")} AS snoozes,
+    {_ADDED}, max(rss_kib) AS rss_kib,
     min(first_ended_at) AS first_ended_at, dt
   FROM lake_runs GROUP BY queue, mid, enqueued_at, first_at, dt
 )
@@ -207,8 +210,6 @@ OPEN_COLUMNS: Columns = tuple(
 OPEN_FOLDER = "_open"
 _OPEN = "compact-open"
 _LIFE = ["queue", "mid", "enqueued_at"]
-#: The columns that a refresh knows. Rows of a jobq with others are computed again while there are events of them.
-FORM = 2
 #: So many small files of a day are joined by the next refresh.
 MOST_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
 #: So many minutes are compared with the ranges of files; with more, every file of their days is read.
@@ -288,8 +289,6 @@ def _unread(lake: Lake, table: LakeTable, known: IngestState) -> Unread:
     if delta is None:
         return Unread(0, [], False)
     store, since = lake.below(EVENTS.name), known.facts.get("version")
-    if known.facts.get("form") != FORM:
-        since = None
     live = live_files(delta)
     if isinstance(since, int):
         with lake_errors(store):
@@ -535,9 +534,7 @@ def _replace(
 ) -> None:  # fmt: skip
     """Replace files in one commit, which keeps what the next refresh needs."""
     total = sum(one.rows for one in new)
-    after = IngestState(
-        batch=known.batch + 1, rows=total, facts={"at": time.time(), "form": FORM, **facts}
-    )
+    after = IngestState(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
     actions: list[Any] = [*removal(old), *(one.action() for one in new)]
     with taken_back(lake.below(table.name), new):
         commit_files(lake, table.name, delta, actions, after)

@@ -61,7 +61,7 @@ JOB_RUN_COLUMNS: Columns = (
     Column("cpu_us", "int64", "Their processor time."),
     Column("rss_kib", "int32", "The highest peak of memory among them."),
     Column("nevents", "int64", "Events it is made of."),
-    Column("snoozes", "int64", "Snoozed attempts; null in rows of an earlier jobq."),
+    Column("snoozes", "int64", "Snoozed attempts."),
     Column(
         "first_ended_at", "timestamp", "End of the attempt with number 1; null if it didn't run."
     ),
@@ -83,7 +83,7 @@ ROLLUP_COLUMNS: Columns = (
     Column("rss_kib", "int32", "Highest peak of memory."),
     Column("run_us_sketch", "binary", "KLL sketch of run_us, k = 2000; null without one."),
     Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000; null without one."),
-    Column("done_us", "int64", "Sum of runs that were done; null in rows of an earlier jobq."),
+    Column("done_us", "int64", "Sum of runs that were done."),
     Column("failed_us", "int64", "The same of retry, dead, crashed and recovered."),
 )  # fmt: skip
 MARK_COLUMNS: Columns = (

@@ -155,9 +155,7 @@ class ExpiredPart:
         from pyspark.sql import functions as f
 
         runs = self._chosen(JOB_RUNS.name)
-        known = self._within(
-            runs.where("snoozes IS NOT NULL AND wait_ms IS NOT NULL"), "first_ended_at"
-        )
+        known = self._within(runs.where("wait_ms IS NOT NULL"), "first_ended_at")
         # A run after a snooze isn't the first, also if the snooze has expired; one after a later revival is.
         snoozed = runs.where(f.col("first_ended_at") < f.lit(self._before)).where("snoozes > 0")
         life = ["queue", "mid", "enqueued_at"]
@@ -168,14 +166,8 @@ class ExpiredPart:
             f.expr("CASE WHEN ran IS NULL OR arrived_at > enqueued_at THEN first_wait_ms END"),
         )
         events = recent.select(*names).unionByName(known.selectExpr(*_FIRST_RUN))
-        notes = [f"{self._comes_from(JOB_RUNS.name)} {report.lacks}".rstrip()]
-        unknown = self._within(runs.where("snoozes IS NULL"), "last_at").count()
-        if unknown:
-            notes.append(
-                f"{unknown:,} messages of that time are missing: an earlier jobq computed their rows, which don't tell "
-                "the first run."
-            )
-        return self._query, events, None, notes
+        note = f"{self._comes_from(JOB_RUNS.name)} {report.lacks}".rstrip()
+        return self._query, events, None, [note]
 
     def _from_hours(
         self, report: Report, plain: DataFrame, recent: DataFrame
@@ -189,10 +181,6 @@ class ExpiredPart:
             return self._query, plain, None, [self._left_out(why)]
         hours = self._hours(whole)
         notes = [self._comes_from(ROLLUP.name) + _cut(self._query, whole)]
-        if report.name == "retries" and hours.where("done_us IS NULL").limit(1).count():
-            notes.append(
-                "An earlier jobq computed some of these hours, without the time on failures."
-            )
         if self._uncounted > 0:
             notes.append(
                 f"{self._uncounted:,} of the {self._rollups.nexpired:,} events that have expired were never counted in "

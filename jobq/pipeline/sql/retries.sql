@@ -14,11 +14,9 @@ WITH parts AS (
   FROM rollup_hours
   WHERE done + dead + retry + crashed + recovered > 0
 ),
--- Hours that an earlier jobq computed have no time of failures, and so has what they are part of.
 counted AS (
   SELECT queue, job, sum(attempts) AS attempts, sum(done) AS done, sum(dead) AS dead, sum(retried) AS retried,
-         sum(crashed) AS crashed, CASE WHEN count(run_us) = count(*) THEN sum(run_us) END AS run_us,
-         sum(failed_us) AS failed_us
+         sum(crashed) AS crashed, sum(run_us) AS run_us, sum(failed_us) AS failed_us
   FROM parts
   GROUP BY queue, job
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from dataclasses import replace
@@ -41,12 +40,11 @@ def read_anew(lake):
     return state_of(lake.table("events"), EVENTS.app)
 
 
-def test_lake_of_few_queues_stays_readable_to_an_earlier_jobq(lake, ingest, write):
+def test_each_commit_has_all_offsets_when_a_lake_has_few_queues(lake, ingest, write):
     for number in range(3):
         write("low", 1, first=number + 1)
         ingest.events()
     assert all(record["places"]["low"] for record in records(lake))
-    assert json.loads((Path(lake.store.uri) / "_jobq.json").read_text()) == {"version": 1}
 
 
 def test_offsets_are_the_same_when_commits_have_changes_only(
@@ -73,7 +71,6 @@ def test_offsets_are_the_same_when_commits_have_changes_only(
     assert 3 < len(told) < 12
     assert list(states(lake.table("events")))[-1].places == state.places
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
-    assert json.loads((Path(lake.store.uri) / "_jobq.json").read_text()) == {"version": 3}
 
 
 def test_losses_are_counted_when_commits_have_changes_only(

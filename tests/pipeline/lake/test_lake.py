@@ -26,19 +26,7 @@ def test_lake_is_made_in_a_new_or_empty_folder_and_opened_again(tmp_path):
         assert Lake.open(str(tmp_path / name)) == Lake.create(f"file://{tmp_path / name}") == made
 
 
-def test_lake_of_version_2_is_opened_and_gets_version_3_once(tmp_path):
-    Lake.create(str(tmp_path))
-    marker = tmp_path / "_jobq.json"
-    marker.write_text('{"version": 2}')
-    lake = Lake.open(str(tmp_path))
-    lake.upgrade()
-    assert marker.read_text() == '{"version": 3}'
-    written = marker.stat().st_ino
-    lake.upgrade()
-    assert marker.stat().st_ino == written
-
-
-def test_table_of_an_earlier_jobq_gets_the_columns_it_lacks(tmp_path, monkeypatch):
+def test_table_gets_the_columns_it_lacks_when_an_earlier_release_made_it(tmp_path, monkeypatch):
     lake = Lake.create(str(tmp_path))
     earlier = tuple(c for c in ROLLUP.columns if c.name not in ("expired", "evicted"))
     with monkeypatch.context() as patch:
@@ -77,7 +65,7 @@ def test_folder_without_a_lake_is_not_opened(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [('{"version": 4}', "version 4, and this jobq knows 1 to 3; upgrade"),
+    [('{"version": 2}', "version 2, and this jobq reads 1; upgrade"),
      ("", "can't be read"), ("[]", "can't be read")],
 )  # fmt: skip
 def test_marker_of_another_version_or_none_is_refused(tmp_path, text, told):

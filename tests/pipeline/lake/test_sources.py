@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties, Transaction
@@ -59,15 +57,6 @@ def test_equal_entries_of_two_servers_are_rows_of_two_queues(
     assert {row["queue"] for row in rows(lake, "dead")} == {"high", "{eu}high"}
     assert {row["queue"] for row in rows(lake, "quarantine")} == {"low", "{eu}low"}
     assert [one for one in inspection.check(lake) if one.level != "ok"] == []
-
-
-def test_an_earlier_jobq_refuses_a_lake_with_sources(lake, valkey_client, write):
-    write("low", 1)
-    round_of(lake, valkey_client, "")
-    marker = Path(lake.store.uri) / "_jobq.json"
-    assert json.loads(marker.read_text())["version"] == 1
-    round_of(lake, valkey_client, "eu")
-    assert json.loads(marker.read_text())["version"] == 3
 
 
 def test_offsets_of_other_sources_are_counted_by_their_next_ingest(lake, valkey_client, write):

@@ -12,19 +12,17 @@ import os
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from jobq.errors import PipelineError
 from jobq.pipeline.lake import rollup, upkeep
-from jobq.pipeline.lake.commit import IngestState, commit_batch, commit_files, state_of
+from jobq.pipeline.lake.commit import commit_batch, state_of
 from jobq.pipeline.lake.files import write_rows
 from jobq.pipeline.lake.lake import Lake
-from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, to_lake
+from jobq.pipeline.lake.tables import EVENTS, to_lake
 from jobq.pipeline.report.engines import LocalEngine, SparkEngine, SqlEngine
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import REPORTS, Report, named
@@ -346,46 +344,6 @@ def test_range_that_has_expired_is_answered_without_the_hours_that_it_cuts(spark
     with pytest.raises(PipelineError, match="no events"):
         with report_views(engine, from_lake(spark, expired), replace(asked, source="eu")):
             pass
-
-
-def test_reports_say_what_is_missing_when_an_earlier_jobq_computed_the_rows_that_are_left(
-    spark, tmp_path
-):
-    engine = SparkEngine(spark)
-    lake, old, late = Lake.create(str(tmp_path / "lake")), History(), History()
-    for number in range(9):
-        old.message(f"m{number}", BEGIN + timedelta(hours=number), "q3", "app.old")
-        late.message(f"n{number}", BORDER + timedelta(hours=number), "q3", "app.late")
-    gone = [row for row in old.rows if row["finished_at"] < BORDER]
-    ingested(lake, gone)
-    rollup.refresh(lake, spark)
-    _left_by_an_earlier_jobq(lake)
-    upkeep.expire(lake, 0, now=BORDER)
-    ingested(lake, [row for row in late.rows if row["finished_at"] < BERLIN.until])
-    rollup.refresh(lake, spark)
-    history = [row for row in (*gone, *late.rows) if row["finished_at"] < BERLIN.until]
-    with report_views(engine, from_lake(spark, lake), BERLIN) as (_, show):
-        [run], [retries], [wait] = map(named, ("run", "retries", "wait"))
-        query, notes = show(run)
-        assert differences(run, found(engine, run, query), history, query) == [] and len(notes) == 1
-        assert "An earlier jobq computed some of these hours" in show(retries)[1][1]
-        query, notes = show(wait)
-        assert "9 messages of that time are missing: an earlier jobq" in notes[1]
-        assert {key[1] for key in found(engine, wait, query)} == {"app.late"}
-
-
-def _left_by_an_earlier_jobq(lake: Lake) -> None:
-    """Take the newest columns from the rollups, and what a refresh keeps for the next one."""
-    for table, newest in (
-        (ROLLUP, {"done_us", "failed_us"}),
-        (JOB_RUNS, {"snoozes", "first_ended_at"}),
-    ):
-        delta = lake.table(table.name)
-        assert delta is not None
-        for path in Path(lake.below(table.name).uri).glob("dt=*/*.parquet"):
-            pq.write_table(pq.ParquetFile(path).read().drop_columns(sorted(newest)), path)
-        batch = state_of(delta, table.app).batch + 1
-        commit_files(lake, table.name, delta, [], IngestState(batch=batch, facts={"days": {}}))
 
 
 def test_reports_equal_their_references_on_one_event_and_refuse_an_empty_table(engine):
