@@ -280,7 +280,7 @@ class Child:
 
     def _waits_for_others(self) -> bool:
         waits = bool(self.flows.left) or self.polling.waits_for_server()
-        return waits or (self.settings.burst != "ready" and self.queues.is_due_again)
+        return waits or (self.settings.burst != "ready" and self.slots.is_due_again)
 
     @property
     def is_busy(self) -> bool:

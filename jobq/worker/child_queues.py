@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from time import monotonic, monotonic_ns
+from time import monotonic_ns
 from typing import NamedTuple
 
 from msgspec import structs
@@ -71,7 +71,6 @@ class ChildQueues:
         self._before_call, self._counters = before_call, counters
         if counters is not None:
             health.on_failure = partial(counters.add, "server_errors")
-        self._again_at = 0.0
         self._reporting, self._log_refused = False, RefusedLog()
         clients = ChildClients(client, settings, self._may_give_up)
         names = [name for name, _ in settings.queues]
@@ -157,7 +156,7 @@ class ChildQueues:
             self._counters.ended(index, slot, ending)
         plain = self.mark_ended(slot, ending)
         if ending.outcome in _AGAIN and (after_s := ending.backoff or 0.0) <= BURST_WAIT_S:
-            self._again_at = max(self._again_at, monotonic() + after_s + _REPORTED_WITHIN_S)
+            self._slots.note_again(boot_ns() + round((after_s + _REPORTED_WITHIN_S) * 1e9))
         one = (slot, ending, monotonic_ns())
         outbox = self._outboxes.get(index)
         if outbox is None:
@@ -173,11 +172,6 @@ class ChildQueues:
             self._unsafe.add(slot)
         self._slots.ended(slot, plain)
         return plain
-
-    @property
-    def is_due_again(self) -> bool:
-        """Whether a message that ran here is to run again within BURST_WAIT_S of that run."""
-        return monotonic() < self._again_at
 
     @property
     def has_endings(self) -> bool:

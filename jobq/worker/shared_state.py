@@ -95,6 +95,7 @@ _SUSPECT = 6  # what the child reads: slot + 1, ALL_HANDED, or 0
 _FETCH = 7  # a dequeue whose reply isn't read: from when the supervisor may take it (boot_ns); 0 for none, or _CLAIMED
 _FETCH_QUEUE = 8
 _LOOK_AT = 9  # for when the timer of the main thread is set (boot_ns)
+_AGAIN_AT = 10  # until when a burst waits for what ends and runs again (boot_ns); the next child takes it over
 _HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never
 _UNTIL = _HARD + COUNT  # per slot: lease deadline, boot_ns
 _SINCE = _UNTIL + COUNT  # per slot: when its job started, boot_ns
@@ -269,6 +270,15 @@ class SharedSlots:
         finally:
             self._release()
 
+    def note_again(self, at: int) -> None:
+        """Note that what ended runs again by `at` (boot_ns), also if this child is replaced before."""
+        self._words[_AGAIN_AT] = max(self._words[_AGAIN_AT], at)
+
+    @property
+    def is_due_again(self) -> bool:
+        """Whether what this child or one before it ended is still to run again."""
+        return boot_ns() < self._words[_AGAIN_AT]
+
     def note_look(self, at: int) -> None:
         """Note for when (boot_ns) the timer is set that watches a job in the main thread."""
         self._words[_LOOK_AT] = at
@@ -316,8 +326,9 @@ class SharedSlots:
 
     def reset(self, control: int = 0) -> None:
         """Empty it for the next child, which is asked for `control`; the last one is gone."""
-        self._ran = []
+        self._ran, again_at = [], self._words[_AGAIN_AT]
         self._memory[:_RECORDS] = bytes(_RECORDS)
+        self._words[_AGAIN_AT] = again_at
         self._new_lock()
         self._words[_CONTROL] = control
 

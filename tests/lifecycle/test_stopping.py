@@ -221,6 +221,18 @@ def test_burst_waits_for_retries_that_are_due_soon(queue, start, send, ledger, b
 
 
 @pytest.mark.one_server
+@pytest.mark.parametrize("end", [["--max-jobs", "1"], ["--crash-limit", "1"]])
+def test_burst_waits_for_retries_when_the_child_that_ran_them_is_replaced(
+    queue, start, send, ledger, end
+):
+    """By --max-jobs, or because the next job kills it."""
+    send("later", "soon", 1.2)
+    send("kills" if "--crash-limit" in end else "quick", "next")
+    assert start("--burst", "--processes", "1", "--prefetch", "1", *end).wait() == 0
+    assert "soon" in ledger.names("end")
+
+
+@pytest.mark.one_server
 def test_burst_of_ready_messages_waits_for_no_retry(queue, start, send, ledger):
     send("later", "soon", 30.0)
     assert start("--burst=ready", "--processes", "1").wait() == 0

@@ -121,6 +121,14 @@ def test_job_is_overdue_once_its_hard_timeout_is_over(memory):
     assert memory.overdue(now + 61_000_000_000) == [0]
 
 
+def test_latest_moment_at_which_something_runs_again_is_kept_when_the_child_is_replaced(memory):
+    assert not memory.is_due_again
+    memory.note_again(boot_ns() + LATER)
+    memory.note_again(boot_ns())
+    memory.reset()
+    assert memory.is_due_again
+
+
 def test_deadline_is_the_earliest_of_what_runs(memory):
     assert memory.deadline() == NEVER
     soon, later = boot_ns() + LATER, boot_ns() + 2 * LATER
