@@ -153,7 +153,7 @@ class Session:
             return [self.queue(name) for name in by_keys]
 
     def strange(self, kind: str, names: Sequence[bytes]) -> None:
-        """Say how many names of a list are invalid. Whoever may write one name could fail every command otherwise."""
+        """Say how many names of a list are invalid. A producer that writes one can't fail commands this way."""
         if names:
             many = "entries" if len(names) > 1 else "entry"
             self.remark(

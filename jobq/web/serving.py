@@ -25,7 +25,7 @@ logger = logging.getLogger("jobq.web")
 PATIENCE_S = 30.0
 #: Connections at a time; fewer where the process may open few files.
 MOST_CONNECTIONS = 1_000
-#: Connections that asyncio accepts before it looks at any of them, and those that the kernel holds meanwhile.
+#: Connections that asyncio accepts before it looks at any of them, and those that wait in the kernel.
 ACCEPTED_AT_ONCE, BACKLOG = 16, 256
 #: How long to let requests end.
 GRACE_S = 3
@@ -184,7 +184,7 @@ class BoundedServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """Return how many connections to keep open: the other half of the files is for the server's own use."""
+    """Return how many connections to keep open: half of the files, since Redis and pages need some."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, max(8, files // 2))
 
