@@ -23,6 +23,7 @@ from jobq.client.connection import Client, connect, set_default_client
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, server_program_from_env
 from jobq.queue.queue import Queue
+from jobq.worker.signals import die_with
 from tests import parts, tools, warm
 from tests.costs import WATCHED
 
@@ -137,10 +138,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def start(program: str, folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """A server in `folder`; its output goes to `log` there."""
+    # Its title takes the place of the variables by which the guard of a run knows what to kill.
+    own = os.getpid()
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [program, "--dir", str(folder), "--save", "", *options],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=lambda: die_with(own),
         )  # fmt: skip
 
 
