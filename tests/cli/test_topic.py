@@ -263,7 +263,8 @@ def test_names_that_are_no_text_are_told_and_removed(cli, orders, redis):
     redis.sadd("jobq:{orders}:topic:groups", b"\xfe")
     ended = cli("topic", "list", "--json")
     assert [row["topic"] for row in ended.records] == ["orders"]
-    assert ended.code == 1 and len(ended.err.splitlines()) == 2
+    assert ended.code == 0
+    assert "2 entries on the list of topics" in ended.err and len(ended.err.splitlines()) == 1
     for verb in ("groups", "lag", "describe"):
         ended = cli("topic", verb, "orders", "--json")
         assert ended.code == 1 and len(ended.records) == len(ended.err.splitlines()) == 1, verb

@@ -40,14 +40,13 @@ LATER = (
 FOR_ONE_ENQUEUE = [
     *LOADED, "jobq.client.address", "jobq.client.clock", "jobq.client.connection", "jobq.client.functions",
     "jobq.client.names", "jobq.client.numbered_calls", "jobq.client.pipelining", "jobq.client.scripts",
-    "jobq.client.topology", "jobq.events", "jobq.jobs.admission", "jobq.jobs.codec", "jobq.jobs.context",
-    "jobq.jobs.deaths", "jobq.jobs.functions", "jobq.jobs.job", "jobq.jobs.membership", "jobq.jobs.options",
-    "jobq.jobs.queues",
-    "jobq.jobs.registry", "jobq.jobs.results", "jobq.jobs.retry", "jobq.jobs.signing", "jobq.jobs.ticks",
-    "jobq.jobs.unique", "jobq.queue", "jobq.queue.admin", "jobq.queue.bin", "jobq.queue.directory",
-    "jobq.queue.durability", "jobq.queue.fsck", "jobq.queue.keys", "jobq.queue.members", "jobq.queue.mids",
-    "jobq.queue.outage", "jobq.queue.presence", "jobq.queue.queue", "jobq.queue.rules", "jobq.queue.types",
-    "jobq.queue.untrusted",
+    "jobq.client.topology", "jobq.events", "jobq.formats", "jobq.jobs.admission", "jobq.jobs.codec",
+    "jobq.jobs.context", "jobq.jobs.deaths", "jobq.jobs.functions", "jobq.jobs.job", "jobq.jobs.membership",
+    "jobq.jobs.options", "jobq.jobs.queues", "jobq.jobs.registry", "jobq.jobs.results", "jobq.jobs.retry",
+    "jobq.jobs.signing", "jobq.jobs.ticks", "jobq.jobs.unique", "jobq.queue", "jobq.queue.admin", "jobq.queue.bin",
+    "jobq.queue.directory", "jobq.queue.durability", "jobq.queue.fsck", "jobq.queue.keys", "jobq.queue.members",
+    "jobq.queue.mids", "jobq.queue.outage", "jobq.queue.presence", "jobq.queue.queue", "jobq.queue.rules",
+    "jobq.queue.types", "jobq.queue.untrusted",
 ]  # fmt: skip
 
 

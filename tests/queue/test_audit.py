@@ -477,6 +477,6 @@ def test_verb_audits_the_other_queues_when_the_keys_of_some_are_damaged(
     assert main(("check", "audit", "--url", server.url)) != 0
     said = capsys.readouterr()
     assert said.out == "low: 1 accepted, 0 finished, 0 duplicates, 0 lost (1 waiting or running)\n"
-    told = [line.split(":")[1] for line in said.err.splitlines()]
-    names = [f" {name!r} in the list of queues" for name in (b"{}", b"\xff")]
-    assert told == [*names, *(f" queue {name}" for name in "abced")], said.err
+    skipped, *told = [line.split(":")[1] for line in said.err.splitlines()]
+    assert skipped.startswith(" 2 entries on the list of queues"), said.err
+    assert told == [f" queue {name}" for name in "abced"], said.err
