@@ -87,6 +87,29 @@ def test_a_slot_whose_lease_ended_is_lost_once_another_has_it(client, redis):
     assert redis.zcard(HOLDERS) == 0
 
 
+@pytest.mark.one_server
+@pytest.mark.parametrize("verb", ["try_steps", "renew_steps"])
+def test_a_slot_is_held_from_before_the_call_when_its_reply_takes_long(client, monkeypatch, verb):
+    clock = [10**15]
+    monkeypatch.setattr("jobq.limits.slots.boot_ns", lambda: clock[0])
+    with Slots("erp", 2, lease=15).slot() as held:
+        run_steps, asked_at = held.calls.run_steps, clock[0] + 10**9
+
+        def slow(*args):
+            reply = yield from run_steps(*args)
+            clock[0] += 10 * 10**9
+            return reply
+
+        clock[0] = asked_at
+        monkeypatch.setattr(held.calls, "run_steps", slow)
+        held.calls.perform(getattr(held, verb)())
+        clock[0] = asked_at + 15 * 10**9 - 1
+        assert not held.lost
+        clock[0] += 1
+        assert held.lost
+        monkeypatch.setattr(held.calls, "run_steps", run_steps)
+
+
 def test_a_fork_neither_renews_nor_gives_back_what_its_parent_holds(client, redis):
     erp = Slots("erp", 1)
     with erp.slot() as held:

@@ -9,8 +9,10 @@ import pytest
 from jobq.config import WorkerSettings
 from jobq.queue import keys
 from jobq.queue.types import Ending
+from jobq.worker import queue_client as module
 from jobq.worker.queue_client import NotReportedError, QueueCaller, QueueClient
 from jobq.worker.queue_health import BROKEN, QueueHealth
+from jobq.worker.shared_state import lease_deadline
 
 
 @pytest.fixture
@@ -63,6 +65,30 @@ def test_endings_wait_in_their_order_while_the_queue_is_broken(queue_client, que
     assert queue_client.report() == (None, 0)
     assert queue.admin.counts().done == 2
     assert queue_client.release([])
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("call", ["dequeue", "finish"])
+def test_deadline_counts_from_before_the_call_when_its_reply_takes_long(
+    queue_client, queue, monkeypatch, call
+):
+    """The server may have locked the message as soon as it was asked."""
+    clock, answered = [10**15], getattr(queue, call)
+    monkeypatch.setattr(module, "boot_ns", lambda: clock[0])
+
+    def slow(*args, **options):
+        reply = answered(*args, **options)
+        clock[0] += 10 * 10**9
+        return reply
+
+    monkeypatch.setattr(queue_client.queue, call, slow)
+    queue.enqueue(b"v", mid="a")
+    asked_at, lease_s = clock[0], WorkerSettings().lease_s
+    handed, deadline = (
+        queue_client.dequeue(1) if call == "dequeue" else queue_client.finish([], dequeue=1)
+    )
+    assert [one.mid for one in handed.messages] == ["a"]
+    assert deadline == lease_deadline(asked_at, lease_s)
 
 
 FAR = b"9007199254740990"
