@@ -16,6 +16,7 @@ from tests.sown import (
     faults_of_python,
     including,
     sample,
+    told,
 )
 
 LUA = """#!lua
@@ -97,3 +98,20 @@ def test_tests_are_chosen_when_they_run_the_changed_function_or_script() -> None
 
     assert covering(lua, ran) == ["both"]
     assert covering(python, ran) == ["python", "both"]
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "errors", "verdict"),
+    [
+        (0, "3 passed in 1 s", "", "survived 3 tests"),
+        (1, "3 passed in 1 s", "a socket is open", "survived 3 tests"),
+        (1, "FAILED tests/x.py::y - z\n1 failed, 3 passed", "", "killed by tests/x.py::y"),
+        (2, "", "ImportError", "killed by the start of pytest"),
+        (-24, "...", "", "survived 60 s of CPU"),
+        (4, "", "ERROR: not found: tests/x.py::y", "not known: the record names tests that are gone"),
+    ],
+)  # fmt: skip
+def test_verdict_is_told_when_pytest_ended(
+    code: int, output: str, errors: str, verdict: str
+) -> None:
+    assert told(code, output, errors) == verdict
