@@ -23,7 +23,7 @@ LAYERS = {
     "pipeline": 6, "chaos": 6, "metrics": 6,
     "web": 7, "cli": 8, "testing": 8, "__main__": 9, "django": 9,
 }  # fmt: skip
-#: What an owner must know first. It imports nothing of the rest.
+#: What an owner must know first. It imports nothing of the rest, and runs without it (packaging/test_core.py).
 CORE = {
     "durations", "formats", "variables", "errors", "extras", "cgroup", "config", "events", "trust",
     "client", "queue", "embedded", "jobs", "worker", "limits", "schedules",
