@@ -249,7 +249,10 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
 
 
 def _leaked(client: Client) -> Iterator[str]:
-    """Yield the keys that nothing will remove."""
+    """Yield the keys that nothing will remove. A queue keeps the secret of its flows' steps."""
+    secrets = f"{client.namespace}:flow-secret:"
     for name in keys_of(client):
+        if name.startswith(secrets):
+            continue
         if name.rpartition(":")[2] not in KEPT and client.command("PTTL", name) == -1:
             yield name

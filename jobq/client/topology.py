@@ -119,10 +119,10 @@ class _Opening:
         self.timeout_s = settings.socket_timeout_s
         url = settings.url
         # A single server is where its URL says.
-        is_single = url is None or parse(url).kind == "single"
-        self.nodes_known = (
-            KnownNodes() if is_single else runtime.deployments.setdefault(str(url), KnownNodes())
-        )
+        if url is None or parse(url).kind == "single":
+            self.nodes_known = KnownNodes()
+        else:
+            self.nodes_known = runtime.deployments.setdefault(url, KnownNodes())
 
     def open(self, node: Hashable) -> Connection:
         """A connection to `node`, not yet connected."""

@@ -83,7 +83,7 @@ class StepFacts:
 
     @property
     def needs_room(self) -> str:
-        """Return what it waits for before it is sent, besides a worker; '' for nothing."""
+        """Return the condition for sending it, such as room in a key's line; '' if there is none."""
         return f"as the line of key {self.key} in queue {self.queue} has room" if self.key else ""
 
     @property

@@ -267,9 +267,9 @@ class Executor:
                 whole = job.timeout is None and not job.stores_result
                 inner = partial(self._called if whole else self._limited, call)
                 value = around_run(layers, "run", context, inner)
+                self.home.only()
             else:
                 value = self._called(call)
-            self.home.only()
             result = encode_result(value, job.name, call.message.mid) if job.stores_result else None
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)

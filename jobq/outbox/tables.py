@@ -80,7 +80,7 @@ class OutboxTable(ABC):
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        # What the driver raises. A driver that isn't installed is said at once: it is no database that is away.
+        # The driver's errors. Importing a missing driver fails here, so that it isn't taken for a database outage.
         self.errors = self._errors()
         self._connection: Any = None
 

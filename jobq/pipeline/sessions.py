@@ -57,13 +57,12 @@ def session(
 
 def words_of(error: BaseException) -> str:
     """Return what failed, on one line: of a Python traceback its end, of a JVM's its beginning."""
-    from pyspark.errors import PySparkException
-
-    if isinstance(error, PySparkException):
-        # An error of Python code in an executor: Spark hands over the whole traceback as a parameter.
-        traceback = (error.getMessageParameters() or {}).get("msg", "").strip()
-        if traceback:
-            return traceback.splitlines()[-1].strip()
+    # An error of Python code in an executor: Spark hands over the whole traceback as a parameter. Only PySpark's errors
+    # have the method, and PySpark may not be installed.
+    parameters: dict[str, str] = getattr(error, "getMessageParameters", dict)() or {}
+    traceback = parameters.get("msg", "").strip()
+    if traceback:
+        return traceback.splitlines()[-1].strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Py4J names its own call first, and then the JVM's error.
     of_jvm = next((line[2:] for line in lines if line.startswith(": ")), "")

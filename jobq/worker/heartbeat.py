@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from jobq import __version__
 from jobq.client.clock import boot_ns
@@ -52,7 +53,12 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
 
 
 def warn_of_eviction(client: Client) -> None:
-    """Log a warning if the server deletes keys once its memory is full."""
+    """Log a warning if the server deletes keys once its memory is full.
+
+    A user of `jobq acl` may not ask, and a refusal would be in the server's ACL LOG. `jobq check doctor` also warns.
+    """
+    if urlsplit(client.settings.url or "").username not in (None, "", "default"):
+        return
     try:
         text = client.command("INFO", "memory").decode()
     except JobqError as error:
