@@ -87,6 +87,10 @@ def check(client: Client, worker: WorkerEntry) -> int:
         raise ConfigError(
             f"worker {worker.name!r} is lost: last seen {seen_s:,} s ago, it reads no orders; look at its host"
         )
+    if not worker.started_at:
+        raise ConfigError(
+            f"worker {worker.name!r} is starting and reads no orders yet; try again in a moment"
+        )
     return now_ms
 
 

@@ -19,8 +19,13 @@ pytestmark = pytest.mark.one_server
 def ordered(client):
     """ordered("quiet"): send that order to the worker w, and its answer."""
 
+    def started():
+        """Return the worker's entry once it has more than the name, which a worker claims before it starts."""
+        entry = presence.some_workers(client, ["w"]).get("w")
+        return entry if entry and entry.started_at else None
+
     def send(verb, **more):
-        entry = until(lambda: presence.some_workers(client, ["w"]).get("w"))
+        entry = until(started)
         order_id = orders.send(client, entry, verb, by="anna", **more)
         [(worker, answer)] = orders.answers(client, {"w": order_id}, DEADLINE_S)
         assert worker == "w" and answer is not None and answer.verb == verb

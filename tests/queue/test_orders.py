@@ -56,6 +56,7 @@ def test_number_of_waiting_orders_is_bounded(client: Any) -> None:
     ("more", "words"),
     [
         ({"seen_at": 1}, "is lost: last seen"),
+        ({"started_at": 0}, "is starting"),
         ({"queues": "low"}, "is damaged"),
     ],
 )
