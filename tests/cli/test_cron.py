@@ -61,7 +61,9 @@ def test_lint_warns_of_what_modules_declare(line: Any, module: str) -> None:
     ended = line("cron", "lint", "--import", module, "--json")
 
     assert ended.code == 1
-    warnings = [(record["name"], record["warning"]) for record in ended.records]
+    # Other tests of this process may have declared schedules.
+    own = ("shop.digest", "morning", "often")
+    warnings = [(row["name"], row["warning"]) for row in ended.records if row["name"] in own]
     assert [name for name, _ in warnings] == ["shop.digest", "morning", "often", "often"]
     for (_, text), words in zip(
         warnings,

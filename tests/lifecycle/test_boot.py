@@ -142,7 +142,7 @@ def test_second_worker_of_a_name_has_one_of_its_own_and_orders_reach_both(start,
 
     def seen():
         entries = presence.workers(client)
-        return len(entries) == 2 and all(one.orders for one in entries) and entries
+        return len(entries) == 2 and all(one.started_at for one in entries) and entries
 
     both = until(seen)
     assert {one.pid for one in both} == {first.pid, second.pid}

@@ -186,7 +186,9 @@ def test_each_user_does_its_part_live(login, redis):
          for one, how in zip(taken, outcomes, strict=True)], dequeue=1,
     )  # fmt: skip
     worker.admin.collect()
-    presence.put_worker(worker.client, "w", {"seen_at": 0, "lease_ms": 0, "queues": []})
+    presence.put_worker(
+        worker.client, "w", {"seen_at": 0, "started_at": 1, "lease_ms": 0, "queues": []}
+    )
     presence.put_running(worker.client, "w", [])
     presence.put_jobs(worker.client, ["a.b"])
     known = presence.digest_of(["a.b"])

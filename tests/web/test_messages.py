@@ -46,8 +46,8 @@ def announce(client: Client, name: str, **more: Any) -> None:
     jobs = presence.digest_of(["a.b"])
     presence.put_jobs(client, ["a.b"])
     presence.put_worker(client, name, {
-        "seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": ["low"], "slots": 1, "version": "1.2",
-        "jobs": jobs, **more,
+        "seen_at": client.clock_ms(), "started_at": 1, "lease_ms": 15_000, "queues": ["low"], "slots": 1,
+        "version": "1.2", "jobs": jobs, **more,
     })  # fmt: skip
 
 

@@ -82,7 +82,9 @@ def test_each_event_is_committed_once_whatever_tasks_and_drivers_do(
     state = commit.state_of(lake.table("events"), "jobq-events")
     assert (state.rows, state.expired) == (960 + 50 * read, 60)
     engine.chance = 0.0
-    assert [one for one in inspection.check(lake, engine) if one.level != "ok"] == []
+    findings = [one for one in inspection.check(lake, engine) if one.level != "ok"]
+    # Lost tasks leave files that no commit names.
+    assert all(one.level == "note" and "files in no commit" in one.text for one in findings)
     # Files of lost tasks, of twins and of dead drivers count for nothing.
     upkeep.vacuum(lake, 0)
     folder = Path(lake.store.uri, "events")

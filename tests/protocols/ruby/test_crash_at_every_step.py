@@ -77,7 +77,7 @@ def test_each_job_is_enqueued_once(
 
 @pytest.mark.one_server
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", range(22))
+@pytest.mark.parametrize("step", range(21))
 def test_each_job_is_enqueued_once_where_a_line_is_full(
     redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
 ):
