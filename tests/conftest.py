@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -138,12 +139,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def start(program: str, folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """A server in `folder`; its output goes to `log` there."""
-    # Its title takes the place of the variables by which the guard of a run knows what to kill.
+    # Its title takes the place of the variables by which the guard of a run knows what to kill. The kernel's signal
+    # comes when the thread that started the server ends, so only the main thread's servers get it.
     own = os.getpid()
+    in_main_thread = threading.current_thread() is threading.main_thread()
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [program, "--dir", str(folder), "--save", "", *options],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=lambda: die_with(own),
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            preexec_fn=(lambda: die_with(own)) if in_main_thread else None,
         )  # fmt: skip
 
 

@@ -85,7 +85,6 @@ def test_outage_amid_a_thousand_enqueues_loses_none_and_keeps_their_order(stoppa
         if number == 310:
             thread.join()
     assert client.nbuffered > 600
-    # Not in the thread: the kernel ends a server with the thread that started it.
     stoppable.start()
     client.flush(60)
     assert client.nbuffered == 0

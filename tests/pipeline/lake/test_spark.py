@@ -17,6 +17,7 @@ from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
 from jobq.pipeline.lake.files import LiveFile
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.rollup import HOURLY, JOB_RUNS_SQL, LIVES
+from jobq.pipeline.report.engines import SparkEngine
 from tests import tools
 from tests.pipeline.lake.conftest import DAY, mids, rows
 from tests.pipeline.report.rows import event, source
@@ -202,7 +203,9 @@ def test_job_runs_have_a_row_per_message_with_its_attempts(spark, lake, ingest, 
 
 @pytest.mark.parametrize("statement", [HOURLY, JOB_RUNS_SQL], ids=["hourly", "job_runs"])
 def test_rollups_are_made_when_the_sum_of_hostile_run_times_is_beyond_a_number(spark, statement):
-    made = source(spark, [event(run_us=2**62, cpu_us=2**62, mid="m", wait=1.0) for _ in range(3)])
+    made = source(
+        SparkEngine(spark), [event(run_us=2**62, cpu_us=2**62, mid="m", wait=1.0) for _ in range(3)]
+    )
     made.selectExpr("*", "to_date(finished_at) AS dt").createOrReplaceTempView("lake_events")
     spark.sql(LIVES).createOrReplaceTempView("lake_lives")
     (row,) = spark.sql(statement).collect()

@@ -34,7 +34,7 @@ def test_rows_become_calls(spark, valkey, valkey_queue):
         "from range(0, 100, 1, 2)"
     )
     save(frame, valkey.url, queue="low", idColumn="id", argsColumn="list")
-    save(frame, valkey.url, queue="low", idColumn="id", argsColumn="list", commit="idempotent")
+    save(frame, valkey.url, queue="low", idColumn="id", argsColumn="list")
     found = sorted(calls(valkey_queue), key=lambda call: call.args)
     assert [call.args for call in found] == [[n, 1] for n in range(100)]
     assert found[3].kwargs == {"half": "1.5", "at": "2026-11-21T10:00:00+00:00"}
