@@ -53,11 +53,13 @@ class SqlEngine(Protocol):
 
     def rows(self, statement: str, args: Mapping[str, Any] | None = None) -> list[Row]:
         """Return the rows of a statement; their times are in UTC."""
+        ...
 
     def each(
         self, function: Callable[[Shared, Unit], Result], shared: Shared, units: Sequence[Unit]
     ) -> list[Result]:
         """Call the function for each unit, and return what it returned."""
+        ...
 
 
 class SparkEngine:
