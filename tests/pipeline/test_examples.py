@@ -31,7 +31,7 @@ import runpy, subprocess, sys
 from jobq.pipeline import session
 session(fast=True)
 runpy.run_path(sys.argv[1])
-worker = ["-m", "jobq", "worker", "--import", "examples.spark.spark_jobs", "--queues", "mail", "--burst"]
+worker = ["-m", "jobq", "worker", "--import", "examples.spark.spark_jobs", "--queues", "mail", "--burst=ready"]
 subprocess.run([sys.executable, *worker], check=True, stderr=subprocess.DEVNULL)
 print("again")
 runpy.run_path(sys.argv[1])
