@@ -57,8 +57,9 @@ def quick(ledger: str, name: str) -> None:
 @job(name="gated", **HERE)
 def gated(ledger: str, name: str) -> None:
     """Runs until its gate is there."""
-    note(ledger, name, "start", attempt=current().attempt, fence=current().fence)
     try:
+        # Inside, since a worker may end the job as soon as a test reads that it started.
+        note(ledger, name, "start", attempt=current().attempt, fence=current().fence)
         while not gate(ledger, name).exists():
             time.sleep(0.005)
     except JobAborted as aborted:
