@@ -23,6 +23,7 @@ from jobq.chaos.verdict import FinalState, Verdict, verdict_of
 from jobq.chaos.workers import WorkerGroup, WorkerOptions
 from jobq.client.connection import Client
 from jobq.flows.run import FlowRun
+from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.queue.types import Place
 
@@ -242,17 +243,18 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
         waiting |= {f"{queue.name}: {one.entry_id}" for one in queue.flow_outbox()}
         dead |= {one.mid for one in queue.admin.every_dead()}
         broken += [f"{one.rule}: {one.mid}" for one in queue.admin.fsck()]
-    leaked = tuple(_leaked(queues[0].client))
+    leaked = tuple(_leaked(queues))
     return FinalState(
         frozenset(waiting), frozenset(dead), leaked, tuple(broken), workers.tracebacks(), exited
     )
 
 
-def _leaked(client: Client) -> Iterator[str]:
+def _leaked(queues: Sequence[Queue]) -> Iterator[str]:
     """Yield the keys that nothing will remove. A queue keeps the secret of its flows' steps."""
-    secrets = f"{client.namespace}:flow-secret:"
+    client = queues[0].client
+    kept = {keys.flow_secret(client.namespace, queue.name) for queue in queues}
     for name in keys_of(client):
-        if name.startswith(secrets):
+        if name in kept:
             continue
         if name.rpartition(":")[2] not in KEPT and client.command("PTTL", name) == -1:
             yield name
