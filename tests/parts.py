@@ -7,6 +7,7 @@ Spark. `make test-all` runs all others: both parts end with a line that names th
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -82,7 +83,10 @@ class Parts:
             session.config.workeroutput["left"] = dict(self._left)
         elif self._passed:
             PASSED.parent.mkdir(exist_ok=True)
-            PASSED.write_text(json.dumps(sorted(passed() | self._passed)))
+            # Another run may read it at the same time.
+            part = PASSED.with_name(f"{PASSED.name}.{os.getpid()}")
+            part.write_text(json.dumps(sorted(passed() | self._passed)))
+            part.replace(PASSED)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

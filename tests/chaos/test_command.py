@@ -26,9 +26,11 @@ def chaos(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_round_on_a_named_server_leaves_nothing_there(server, redis, folder):
     redis.set("somebody's", "1")
     ran = chaos("--url", server.url, "--fault", "reset", "--jobs", "60", "--json", folder=folder)
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 0, ran.stdout + ran.stderr
     record = json.loads(ran.stdout)
-    assert (record["fault"], record["holds"], record["attempts"]) == ("reset", True, 60)
+    assert (record["fault"], record["holds"]) == ("reset", True)
+    # A machine that stalls for longer than a lease runs a job again.
+    assert record["attempts"] >= 60
     assert redis.keys("*") == [b"somebody's"]
     assert list(folder.iterdir()) == []
 

@@ -13,8 +13,13 @@ from jobq.worker.programs import reap_orphans
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come here
 ours = subprocess.Popen([sys.executable, "-S", "-c", ""])
 os.waitid(os.P_PID, ours.pid, os.WEXITED | os.WNOWAIT)
-middle = subprocess.run(["sh", "-c", "sleep 0 & echo $!"], stdout=subprocess.PIPE, check=True)
+# It ends only after its parent: a shell reaps what ends before the shell does.
+waits, ends = os.pipe()
+shell = "exec 3<&0; cat <&3 >/dev/null & echo $!"
+middle = subprocess.run(["sh", "-c", shell], stdin=waits, stdout=subprocess.PIPE, check=True)
 orphan = int(middle.stdout)
+os.close(waits)
+os.close(ends)
 os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
 reap_orphans({ours.pid})
 known = os.waitid(os.P_PID, ours.pid, os.WEXITED | os.WNOWAIT).si_pid == ours.pid
