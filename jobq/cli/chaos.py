@@ -99,7 +99,12 @@ def suitable(url: str | None) -> list[Fault]:
 
 
 def _round(session: Session, plan: RoundPlan, server: str, rates: dict[str, float]) -> bool:
-    folder = Path(tempfile.mkdtemp(prefix="jobq-chaos-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="jobq-chaos-"))
+    except OSError as error:
+        raise ConfigError(
+            f"no temporary folder can be made: {error.strerror}; set TMPDIR"
+        ) from error
     kept = True
     try:
         options = ALWAYS if plan.durability == "disk" else ()

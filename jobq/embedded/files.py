@@ -91,7 +91,14 @@ def runtime_folder() -> Path:
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.path.isabs(given) and len(os.fsencode(given)) < 60 and _is_runtime(given):
         return Path(given, "jobq")
-    return Path(tempfile.gettempdir(), f"jobq-{os.geteuid()}")
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError as error:
+        raise EmbeddedError(
+            f"there is no folder for the embedded server's socket: {error.strerror}; set XDG_RUNTIME_DIR or TMPDIR to "
+            "a folder that can be written, or JOBQ_URL to a server"
+        ) from error
+    return Path(temporary, f"jobq-{os.geteuid()}")
 
 
 def _is_runtime(folder: str) -> bool:

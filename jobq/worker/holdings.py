@@ -10,7 +10,6 @@ import mmap
 from collections.abc import Iterable
 from enum import IntEnum
 from itertools import groupby
-from multiprocessing import get_context
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple, Protocol
@@ -18,6 +17,7 @@ from typing import NamedTuple, Protocol
 from jobq.client.connection import Client
 from jobq.errors import JobqError
 from jobq.worker import logger
+from jobq.worker.shared_lock import new_lock
 from jobq.worker.shared_state import LOCK_WAIT_S, SharedSlots
 
 #: Entries of one child, and the bytes of each.
@@ -62,13 +62,13 @@ class SharedHoldings:
         self._memory = memoryview(mmap.mmap(-1, COUNT + COUNT * SIZE))
         self._states = self._memory[:COUNT]
         self.lease_s = 0.0
-        self._lock = get_context("fork").Lock()
+        self._lock = new_lock()
 
     def reset(self) -> None:
         """Empty it for the next child; the last one is gone."""
         if any(self._states):
             self._states[:] = bytes(COUNT)
-        self._lock = get_context("fork").Lock()
+        self._lock = new_lock()
 
     # The child's.
 

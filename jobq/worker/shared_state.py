@@ -16,14 +16,13 @@ import mmap
 from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, IntFlag
-from multiprocessing import get_context
 from struct import Struct
 from typing import NamedTuple
 
 from jobq.client.clock import boot_ns
-from jobq.errors import ConfigError
 from jobq.jobs.context import LINES_SIZE
 from jobq.queue.types import Lease, Message
+from jobq.worker.shared_lock import new_lock
 
 #: Slots of one child.
 COUNT = 256
@@ -123,17 +122,10 @@ class SharedSlots:
         self._in_thread = memory[_IN_THREAD : _IN_THREAD + COUNT]
         #: For a JobLines.
         self.lines = memory[_LINES:]
-        try:
-            self._new_lock()
-        except OSError as error:
-            raise ConfigError(
-                f"no lock can be made in shared memory ({error}): /dev/shm must be writable; in a container with a "
-                "read-only root mount a tmpfs there (docker run --tmpfs /dev/shm; Kubernetes: an emptyDir with medium: "
-                "Memory)"
-            ) from error
+        self._new_lock()
 
     def _new_lock(self) -> None:
-        self._lock = get_context("fork").Lock()
+        self._lock = new_lock()
         # As a context manager it costs two Python calls more, for each job.
         self._acquire, self._release = self._lock.acquire, self._lock.release
 

@@ -214,6 +214,14 @@ def test_socket_is_refused_when_its_path_is_too_long(runtime, tmp_path, monkeypa
         embedded.start_or_join(ServerSettings(embedded=True, data_dir=str(tmp_path / "data")))
 
 
+def test_start_is_refused_when_there_is_no_temporary_folder(runtime, tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+    with pytest.raises(EmbeddedError, match="set XDG_RUNTIME_DIR or TMPDIR"):
+        files_of(tmp_path)
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
 def test_runtime_folder_that_others_can_write_to_holds_no_socket(runtime, tmp_path, mode):
     assert files_of(tmp_path).socket.parent == runtime / "jobq"

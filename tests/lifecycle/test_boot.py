@@ -135,6 +135,20 @@ def test_worker_needs_no_temporary_folder(start, tmp_path, send, ledger):
 
 
 @pytest.mark.one_server
+def test_worker_runs_jobs_and_replaces_a_killed_child_when_shared_memory_is_read_only(
+    start, send, ledger
+):
+    worker = start("--processes", "1", module="tests.lifecycle.jobs_without_semaphores")
+    send("gated", "victim")
+    [victim] = until(lambda: ledger.lines("start"))
+    os.kill(victim["pid"], signal.SIGKILL)
+    until(lambda: ledger.lines("start")[1:])
+    ledger.gate("victim").touch()
+    until(lambda: ledger.lines("end"))
+    assert worker.stop() == 0
+
+
+@pytest.mark.one_server
 def test_second_worker_of_a_name_has_one_of_its_own_and_orders_reach_both(start, client):
     first = start("--processes", "1", "--name", "web", "--lease", "3s")
     until(lambda: [one.pid for one in presence.workers(client)] == [first.pid])

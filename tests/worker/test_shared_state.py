@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from types import SimpleNamespace
 
 import pytest
 
 from jobq.client.clock import boot_ns
-from jobq.errors import ConfigError
 from jobq.queue.types import Message
-from jobq.worker import shared_state
 from jobq.worker.shared_state import COUNT, NEVER, SharedSlots, SlotState
 
 LATER = 3_600_000_000_000
@@ -227,12 +223,3 @@ def test_each_running_slot_knows_its_start(memory):
     assert memory.start(0) is False
     with memory._lock:  # a child that is stopped within a change
         assert [held.mid for held, _ in memory.running_since()] == ["b"]
-
-
-def test_read_only_shared_memory_is_an_error_with_the_remedy(monkeypatch):
-    def refuse():
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(shared_state, "get_context", lambda _: SimpleNamespace(Lock=refuse))
-    with pytest.raises(ConfigError, match=r"Read-only file system.*--tmpfs /dev/shm"):
-        SharedSlots()

@@ -1,0 +1,113 @@
+"""A lock between the supervisor and one child, also where no semaphore can be made in /dev/shm."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from errno import EAGAIN, EINTR, ENOSYS
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Protocol
+
+from jobq.errors import ConfigError
+
+#: Room for a sem_t: 32 bytes in glibc and less in musl, at the beginning of a page.
+_SIZE = 64
+_POLL_S = 0.0005
+# Looked up before any fork: loading a library after it may deadlock. Calls of `_waiting` release the GIL.
+_waiting = ctypes.CDLL(None, use_errno=True)
+_brief = ctypes.PyDLL(None, use_errno=True)
+
+
+class SharedLock(Protocol):
+    """A lock in memory that forked processes share. A process that dies keeps it."""
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Take it; return whether it is taken."""
+        ...
+
+    def release(self) -> None:
+        """Let it go."""
+        ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+class SemaphoreInMemory:
+    """An unnamed semaphore of the C library. It needs no file system, and costs a microsecond more per use."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _SIZE)
+        self._at = ctypes.byref((ctypes.c_char * _SIZE).from_buffer(self._memory))
+        if _brief.sem_init(self._at, 1, 1):
+            _fail()
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Take it; return whether it is taken."""
+        if self._try():
+            return True
+        if not block:
+            return False
+        if timeout is None:
+            while _waiting.sem_wait(self._at):
+                if ctypes.get_errno() != EINTR:
+                    _fail()
+            return True
+        # The wait of the C library that has a timeout follows a clock that may be set.
+        deadline = time.monotonic() + timeout
+        while not (taken := self._try()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return taken
+
+    def release(self) -> None:
+        """Let it go."""
+        if _brief.sem_post(self._at):
+            _fail()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
+    def _try(self) -> bool:
+        while _brief.sem_trywait(self._at):
+            number = ctypes.get_errno()
+            if number == EAGAIN:
+                return False
+            if number != EINTR:
+                _fail()
+        return True
+
+
+def new_lock() -> SharedLock:
+    """Return a lock for processes that are forked later. ConfigError where none can be made."""
+    try:
+        return get_context("fork").Lock()
+    except (
+        ImportError,
+        OSError,
+    ) as error:  # /dev/shm is read-only, another user's, full or missing
+        try:
+            return SemaphoreInMemory()
+        except (AttributeError, OSError):
+            raise ConfigError(
+                f"no lock can be made in shared memory ({error}): /dev/shm must be writable; in a container with a "
+                "read-only root mount a tmpfs there (docker run --tmpfs /dev/shm; Kubernetes: an emptyDir with medium: "
+                "Memory)"
+            ) from error
+
+
+def _fail() -> None:
+    number = ctypes.get_errno() or ENOSYS
+    raise OSError(number, os.strerror(number))
