@@ -60,8 +60,16 @@ def application() -> Any:
         from jobq.web.app import create_app
     except ModuleNotFoundError as error:
         raise ImproperlyConfigured(f"the dashboard needs {error.name}; {install('web')}") from error
-    chosen = getattr(settings, "JOBQ_DASHBOARD", {})
+    chosen = {**_way_back(), **getattr(settings, "JOBQ_DASHBOARD", {})}
     return create_app(default_client(), identify=_identify, **chosen)
+
+
+def _way_back() -> dict[str, str]:
+    """A link to the admin, if the project has one."""
+    try:
+        return {"home_url": str(reverse("admin:index")), "home_label": "Admin"}
+    except NoReverseMatch:
+        return {}
 
 
 def _identify(request: Any) -> Identity | None:

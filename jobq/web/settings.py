@@ -13,6 +13,7 @@ from jobq.web.access.identity import Identity
 from jobq.web.access.settings import AccessSettings
 
 _TRACE = re.compile(r"https?://[^\s{}]*\{trace_id\}[^\s{}]*")
+_HOME = re.compile(r"(https?:/)?/[^\s/\\][^\s\\]*|/")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -29,6 +30,7 @@ class WebSettings:
     dashboard: who sends a request, None = nobody. hosts: the names under which that program serves it; none = the
     program checks the Host header. access: who may use what `jobq web` serves, in place of these two.
     always: read the queues every 30 s while no page is open, so that charts have no gaps.
+    home_url, home_label: a link in the header, back to the program that serves the dashboard.
     """
 
     title: str = "jobq"
@@ -46,6 +48,8 @@ class WebSettings:
     hosts: tuple[str, ...] = ()
     access: AccessSettings | None = None
     always: bool = False
+    home_url: str = ""
+    home_label: str = "Home"
 
     @property
     def who_may(self) -> AccessSettings:
@@ -59,6 +63,10 @@ class WebSettings:
             raise ConfigError(f"{self.accent!r:.50} is not a colour; write it as #1f5fa5")
         if self.prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.prefix):
             raise ConfigError(f"{self.prefix!r:.200} is not a prefix; write it as /ops/jobq")
+        if self.home_url and not _HOME.fullmatch(self.home_url):
+            raise ConfigError(
+                f"home_url={masked(self.home_url)!r:.200} is not a link; write a path such as /admin/, or a URL"
+            )
         if self.trace_url and not _TRACE.fullmatch(self.trace_url):
             raise ConfigError(
                 f"{masked(self.trace_url)!r:.200} is not a link; write https://traces.example.com/trace/{{trace_id}}"

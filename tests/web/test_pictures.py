@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobq.metrics.serving import Endpoint
+from jobq.web.access import users
+from jobq.web.access.settings import AccessSettings
 from jobq.web.live import sampler_of
 from tests import conftest
 from tests.web.blocks import block_font
@@ -130,13 +134,39 @@ def picture_of(page: Any, scheme: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", LOOKS)
+def test_login_page_looks_as_it_did(
+    tab: tuple[Any, Any, str], client: Any, scheme: str, request: pytest.FixtureRequest, tmp_path: Path
+):  # fmt: skip
+    page, blank, _ = tab
+    path = tmp_path / "users.json"
+    users.add_user(path, "anna", users.new_user("read", False, None))
+    access = AccessSettings(bind=Endpoint("127.0.0.1", 80), users=path)
+    with serving_app(client, None, title="Shop", access=access) as address:
+        fresh = picture_of(page, scheme, f"{address}/login?next=/queues")
+        fields = [page.locator(f"#{name}").bounding_box() for name in ("name", "password")]
+        button = page.get_by_role("button", name="Log in").bounding_box()
+    compare(blank, fresh, f"login-{scheme}", request, tmp_path)
+    # One below the other, all at the same edge.
+    for above, below in pairwise([*fields, button]):
+        assert above["y"] + above["height"] <= below["y"]
+        assert above["x"] == below["x"]
+
+
+@pytest.mark.parametrize("scheme", LOOKS)
 @pytest.mark.parametrize("route", ROUTES)
 def test_page_looks_as_it_did(
     tab: tuple[Any, Any, str], route: str, scheme: str, request: pytest.FixtureRequest, tmp_path: Path
 ):  # fmt: skip
     page, blank, address = tab
     fresh = picture_of(page, scheme, address + page_paths()[route])
-    kept = PICTURES / f"{route}-{scheme}.png"
+    compare(blank, fresh, f"{route}-{scheme}", request, tmp_path)
+
+
+def compare(
+    blank: Any, fresh: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Compare a picture with the stored one of this name, or store it."""
+    kept = PICTURES / f"{name}.png"
     renew = request.config.getoption("--renew-pictures")
     before = "" if renew or not kept.exists() else base64.b64encode(kept.read_bytes()).decode()
     found = blank.evaluate(COMPARE, [fresh, before])
@@ -144,7 +174,7 @@ def test_page_looks_as_it_did(
         PICTURES.mkdir(exist_ok=True)
         kept.write_bytes(base64.b64decode(found["picture"]))
         return
-    shown = tmp_path / f"{route}-{scheme}.png"
+    shown = tmp_path / f"{name}.png"
     shown.write_bytes(base64.b64decode(fresh))
     assert 0 <= found["changed"] <= MOST_CHANGED, (
         f"the page looks different: {found['changed']:.2%} changed, {found.get('before', '')} -> {found['size']}; "

@@ -205,7 +205,8 @@ def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
         return RefusedRequest(414, f"The address is longer than {MOST_URL} bytes.")
     if query.count(b"&") >= MOST_QUERY_KEYS:
         return RefusedRequest(400, f"The address has more than {MOST_QUERY_KEYS} parameters.")
-    length = headers.get("content-length", "0")
+    # WSGI allows an empty CONTENT_LENGTH for a request without a body: wsgiref and Django's runserver have it.
+    length = headers.get("content-length") or "0"
     if not length.isascii() or not length.isdigit():
         return RefusedRequest(400, "The header Content-Length is not a number.")
     return _TOO_LARGE if int(length[:20]) > MOST_BODY else None

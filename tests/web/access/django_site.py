@@ -1,12 +1,14 @@
 """A Django project with the dashboard, asked under WSGI and under ASGI; prints its replies as JSON.
 
-`python django_site.py DATABASE`, with JOBQ_URL set.
+`python django_site.py`, with JOBQ_URL and DATABASE set. `python django_site.py session` prints the session of a new
+superuser instead. `wsgi` and `asgi` are for servers. `python django_site.py wsgiref|runserver` starts one of those.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import warnings
 
@@ -15,10 +17,11 @@ from django.conf import settings
 
 settings.configure(
     SECRET_KEY="of the tests",
-    ALLOWED_HOSTS=["testserver"],
+    ALLOWED_HOSTS=["testserver", "127.0.0.1"],
     ROOT_URLCONF="django_site",
+    WSGI_APPLICATION="django_site.wsgi",
     DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1]}},
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["DATABASE"]}},
     INSTALLED_APPS=[
         "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions",
         "django.contrib.messages", "jobq.django",
@@ -48,7 +51,9 @@ django.setup()
 
 from django.contrib import admin  # noqa: E402
 from django.contrib.auth.models import Permission, User  # noqa: E402
+from django.core.asgi import get_asgi_application  # noqa: E402
 from django.core.management import call_command  # noqa: E402
+from django.core.wsgi import get_wsgi_application  # noqa: E402
 from django.test import AsyncClient, Client  # noqa: E402
 from django.urls import include, path  # noqa: E402
 
@@ -56,6 +61,7 @@ urlpatterns = [
     path("ops/jobq/", include("jobq.django.urls")),
     path("admin/", admin.site.urls),
 ]
+wsgi, asgi = get_wsgi_application(), get_asgi_application()
 SAME = {"sec-fetch-site": "same-origin"}
 CHOICE = {"theme": "dark", "next": "/ops/jobq/queues"}
 
@@ -130,6 +136,29 @@ def main() -> None:
     print(json.dumps(replies))
 
 
+def session() -> None:
+    """Make the database, and print a superuser's session."""
+    call_command("migrate", verbosity=0)
+    client = Client()
+    client.force_login(User.objects.create_superuser("root", password="x"))
+    print(client.cookies["sessionid"].value)
+
+
+def by_wsgiref() -> None:
+    """Serve with the server of Python's library."""
+    from wsgiref.simple_server import make_server
+
+    with make_server("127.0.0.1", 0, wsgi) as server:
+        print(f"http://127.0.0.1:{server.server_port}/", flush=True)
+        server.serve_forever()
+
+
+def by_runserver() -> None:
+    """Serve with `manage.py runserver`."""
+    call_command("runserver", "127.0.0.1:0", use_reloader=False, skip_checks=True)
+
+
 if __name__ == "__main__":
     sys.modules["django_site"] = sys.modules["__main__"]
-    main()
+    ways = {"session": session, "wsgiref": by_wsgiref, "runserver": by_runserver}
+    ways.get(sys.argv[-1], main)()

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +90,11 @@ def replies_of(ask: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def direct(client: Any, path: str) -> str:
+def direct(client: Any, path: str, **settings: Any) -> str:
     """A page of a dashboard with the prefix, which no program mounts."""
-    app = create_app(client, title="mounted", prefix="/ops/jobq", identify=lambda _: ANNA)
+    app = create_app(
+        client, title="mounted", prefix="/ops/jobq", identify=lambda _: ANNA, **settings
+    )
     page = TestClient(app, base_url="http://testserver", follow_redirects=False)
     text: str = page.get(path).text
     return text
@@ -112,17 +116,33 @@ def test_mounted_pages_equal_those_of_a_prefix(filled: Any, replies: Any):
     assert "mails/2026-ä" in got["named"].text
 
 
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "//evil.example", "/\\evil", "admin", "/a b"]
+)
+def test_home_url_is_rejected_when_it_is_no_link(client: Any, url: str):
+    with pytest.raises(ConfigError, match="home_url="):
+        create_app(client, identify=by_program, home_url=url)
+
+
 def test_a_program_that_says_nothing_of_users_mounts_nothing(client: Any):
     with pytest.raises(ConfigError, match="needs identify="):
         create_app(client)
+
+
+def env_of(server: Any, folder: Path) -> dict[str, str]:
+    """The environment of a process that serves the dashboard, with a database in the folder."""
+    return {
+        **os.environ, "JOBQ_URL": server.url, "DATABASE": str(folder / "db.sqlite3"), "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": f"{folder}:{HERE}:{HERE.parents[2]}",
+    }  # fmt: skip
 
 
 @pytest.fixture
 def django_replies(filled: Any, server: Any, tmp_path: Path) -> Any:
     """The replies of a Django project, by user and by interface."""
     ran = subprocess.run(
-        [sys.executable, str(HERE / "django_site.py"), str(tmp_path / "db.sqlite3")],
-        env={**os.environ, "JOBQ_URL": server.url, "PYTHONPATH": str(HERE.parents[2])},
+        [sys.executable, str(HERE / "django_site.py")],
+        env=env_of(server, tmp_path),
         capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -130,7 +150,8 @@ def django_replies(filled: Any, server: Any, tmp_path: Path) -> Any:
 
 
 def test_in_django_its_permissions_are_the_roles(django_replies: Any, filled: Any):
-    expected = plain(direct(filled, "/ops/jobq/queues"))
+    way_back = {"home_url": "/admin/", "home_label": "Admin"}
+    expected = plain(direct(filled, "/ops/jobq/queues", **way_back))
     for user, status in [
         ("root", 200),
         ("anna", 200),
@@ -164,6 +185,70 @@ def test_in_django_its_permissions_are_the_roles(django_replies: Any, filled: An
         assert ("/admin/jobq/dashboard/" in django_replies[user]["wsgi"]["index"][2]) == shown
 
 
+#: How each server is started with the project; it takes a free port, and prints it.
+SERVERS = {
+    "runserver": ("{site}", "runserver"),
+    "wsgiref": ("{site}", "wsgiref"),
+    "gunicorn": ("-m", "gunicorn", "--bind", "127.0.0.1:0", "--no-control-socket", "django_site:wsgi"),
+    "waitress": ("-m", "waitress", "--listen", "127.0.0.1:0", "django_site:wsgi"),
+    "uvicorn": ("-m", "uvicorn", "--port", "0", "django_site:asgi"),
+    "hypercorn": ("-m", "hypercorn", "--bind", "127.0.0.1:0", "django_site:asgi"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def django_session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder with a project's database, and the session of its superuser."""
+    folder = tmp_path_factory.mktemp("django")
+    ran = subprocess.run(
+        [sys.executable, str(HERE / "django_site.py"), "session"],
+        env={**os.environ, "DATABASE": str(folder / "db.sqlite3"), "PYTHONPATH": str(HERE.parents[2])},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return folder, ran.stdout.strip()
+
+
+@contextmanager
+def serving(words: list[str], env: dict[str, str], folder: Path) -> Iterator[tuple[str, int]]:
+    """The address and the process id of a server that prints where it listens."""
+    with subprocess.Popen(
+        [sys.executable, *words], env=env, cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        try:
+            output = ""
+            while not (address := re.search(r"http://127\.0\.0\.1:\d+", output)):
+                line = process.stdout.readline()
+                assert line, output
+                output += line
+            yield address[0], process.pid
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_django_dashboard_answers_under_each_server(
+    filled: Any, server: Any, django_session: tuple[Path, str], name: str
+):
+    if name not in ("runserver", "wsgiref"):
+        tools.library(name)
+    folder, session = django_session
+    words = [word.format(site=HERE / "django_site.py") for word in SERVERS[name]]
+    cookies = {"sessionid": session}
+    with serving(words, env_of(server, folder), folder) as (address, _):
+        with httpx.Client(base_url=address, cookies=cookies, headers=SAME, timeout=60) as page:
+            queues = page.get("/ops/jobq/queues")
+            assert queues.status_code == 200 and "mails/2026-ä" in queues.text
+            assert re.search(r'<a class="home" href="/admin/">Admin</a>', queues.text)
+            choice = page.post("/ops/jobq/view", data={"theme": "dark", "next": "/ops/jobq/queues"})
+            assert choice.status_code == 303
+            missing = page.get("/ops/jobq/nothing")
+            assert missing.status_code == 404 and "Nothing here" in missing.text
+
+
 def wsgi_status(app: Any, **environ: Any) -> str:
     """The status line of one WSGI request that no client would send."""
     started: list[str] = []
@@ -180,7 +265,7 @@ def wsgi_status(app: Any, **environ: Any) -> str:
 
 def test_requests_that_lie_do_not_keep_a_wsgi_thread(filled: Any):
     app = wsgi_app(filled, identify=by_program)
-    assert wsgi_status(app) == "200 OK"
+    assert wsgi_status(app) == wsgi_status(app, CONTENT_LENGTH="", CONTENT_TYPE="") == "200 OK"
     for environ, status in [
         ({"QUERY_STRING": "q=\xff"}, "400"), ({"PATH_INFO": "/\xff"}, "400"), ({"CONTENT_LENGTH": "x"}, "400"),
         ({"CONTENT_LENGTH": "-5", "REQUEST_METHOD": "POST"}, "400"),
@@ -211,27 +296,15 @@ def app(environ, start_response):
 def test_gunicorn_preload_gives_each_process_a_dashboard(filled: Any, server: Any, tmp_path: Path):
     tools.library("gunicorn")
     (tmp_path / "preloaded.py").write_text(PRELOADED)
-    with subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--bind", "127.0.0.1:0",
-         "--worker-tmp-dir", str(tmp_path), "preloaded:app"],
-        env={**os.environ, "JOBQ_URL": server.url, "PYTHONPATH": f"{tmp_path}:{HERE.parents[2]}"},
-        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        try:
-            said = ""
-            while not (found := re.search(r"Listening at: (http://\S+)", said)):
-                line = process.stderr.readline()
-                assert line, said
-                said += line
-            with httpx.Client(base_url=found[1], headers={"Connection": "close"}) as page:
-                seen = set()
-                for _ in range(200):
-                    reply = page.get("/queues", timeout=60)
-                    assert reply.status_code == 200
-                    seen.add(reply.headers["x-process"])
-                    if len(seen) == 2:
-                        break
-            assert str(process.pid) not in seen
-        finally:
-            process.terminate()
-            process.wait(60)
+    words = ["-m", "gunicorn", "--preload", "--workers", "2", "--bind", "127.0.0.1:0",
+             "--worker-tmp-dir", str(tmp_path), "preloaded:app"]  # fmt: skip
+    with serving(words, env_of(server, tmp_path), tmp_path) as (address, pid):
+        with httpx.Client(base_url=address, headers={"Connection": "close"}) as page:
+            seen = set()
+            for _ in range(200):
+                reply = page.get("/queues", timeout=60)
+                assert reply.status_code == 200
+                seen.add(reply.headers["x-process"])
+                if len(seen) == 2:
+                    break
+        assert str(pid) not in seen
