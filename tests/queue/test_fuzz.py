@@ -241,13 +241,14 @@ def _corruptions(queue: Queue, redis: Any) -> Iterator[tuple[str, Callable[[], A
     yield "dead", lambda: redis.zadd(f"{queue.prefix}dead", {b"\xff": "-inf", "no hash": 5, "#": 6})
 
 
+@hostile.EVERY
 def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(
-    queue: Queue, raw: Raw, redis: Any, good: dict[str, hostile.Call]
+    queue: Queue, raw: Raw, redis: Any, good: dict[str, hostile.Call], every: int
 ):
     called = {ENGINE[name]: call for name, call in good.items()}
-    hostile.raises_before_it_writes(raw, called, hostile.corruptions_of(redis))
+    hostile.raises_before_it_writes(raw, called, hostile.corruptions_of(redis), every)
     written = (Corruption(what, "", make) for what, make in _corruptions(queue, redis))
-    hostile.raises_before_it_writes(raw, called, written)
+    hostile.raises_before_it_writes(raw, called, written, every)
 
 
 def test_messages_are_handed_out_whatever_stands_beside_them(
