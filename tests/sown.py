@@ -1,9 +1,9 @@
 """Sow faults into `lua/` and `jobq/`, and count how many of them the tests notice.
 
-`python -m tests.sown record [pytest arguments]` runs tests once, and records which functions of `jobq/` and which
-scripts each of them runs in its own process. `python -m tests.sown list` prints the sample: 120 faults, the same ones
-as long as the code is the same. `python -m tests.sown run [FIRST LAST]` runs the recorded tests of each, or of those
-with these numbers, in a copy of this checkout, up to the first failure, and for 60 s of CPU at most.
+`python -m tests.sown record [pytest arguments]` runs tests once, and adds to the record which functions of `jobq/` and
+which scripts each of them runs in its own process. `python -m tests.sown list` prints the sample: 120 faults, the same
+ones as long as the code is the same. `python -m tests.sown run [FIRST LAST]` runs the recorded tests of each, or of
+those with these numbers, in a copy of this checkout, up to the first failure, and for 60 s of CPU at most.
 
 What only other processes run, such as a worker that a test starts, isn't recorded: a fault there counts as not run.
 """
@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 import pytest
@@ -221,6 +222,7 @@ class Recorder:
         self.ran: dict[str, list[str]] = {}
         self.failed: set[str] = set()
         self._units: set[str] = set()
+        self._unit_of: dict[CodeType, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the tests that fail without a fault: they can't tell anything."""
@@ -242,16 +244,28 @@ class Recorder:
 
     def _called(self, frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
-        name = code.co_filename.removeprefix(f"{ROOT}/")
-        if name.startswith("jobq/"):
-            self._units.add(f"{name}:{code.co_firstlineno}")
+        unit = self._unit_of.get(code)
+        if unit is None:
+            name = code.co_filename.removeprefix(f"{ROOT}/")
+            unit = f"{name}:{code.co_firstlineno}" if name.startswith("jobq/") else ""
+            if name == "tests/model/machine.py" and code.co_name == "run":
+                unit = "machine"
+            self._unit_of[code] = unit
+        if unit == "machine":
+            self._units.add(f"lua:{frame.f_locals['name'].rpartition('/')[2]}")
+        elif unit:
+            self._units.add(unit)
             # Of a client's calls these two know the script.
             if code.co_name in ("words", "__init__"):
                 script = frame.f_locals.get("script")
                 if isinstance(script, Script):
                     self._units.add(f"lua:{script.name}")
-        elif name == "tests/model/machine.py" and code.co_name == "run":
-            self._units.add(f"lua:{frame.f_locals['name'].rpartition('/')[2]}")
+
+
+def recorded() -> dict[str, list[str]]:
+    """Return what each recorded test runs."""
+    ran: dict[str, list[str]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return ran
 
 
 def covering(fault: Fault, ran: dict[str, list[str]]) -> list[str]:
@@ -329,7 +343,7 @@ def main(words: list[str]) -> int:
             passed = {
                 test: units for test, units in recorder.ran.items() if test not in recorder.failed
             }
-            RECORD.write_text(json.dumps(passed))
+            RECORD.write_text(json.dumps({**recorded(), **passed}))
         case ["list"]:
             for number, fault in enumerate(sample(), 1):
                 print(f"{number:3} {fault.path}:{fault.line} {fault.kind}: {fault.text!r}")
@@ -343,7 +357,7 @@ def main(words: list[str]) -> int:
 
 
 def _report(first: int, last: int) -> int:
-    ran = json.loads(RECORD.read_text())
+    ran = recorded()
     words: list[str] = []
     for number, fault in enumerate(sample()[first - 1 : last], first):
         words.append(verdict(fault, covering(fault, ran)))
