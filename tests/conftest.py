@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +23,6 @@ from jobq.client.connection import Client, connect, set_default_client
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, server_program_from_env
 from jobq.queue.queue import Queue
-from jobq.worker.signals import die_with
 from tests import parts, tools, warm
 from tests.costs import WATCHED
 
@@ -139,16 +137,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def start(program: str, folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """A server in `folder`; its output goes to `log` there."""
-    # Its title takes the place of the variables by which the guard of a run knows what to kill. The kernel's signal
-    # comes when the thread that started the server ends, so only the main thread's servers get it.
-    own = os.getpid()
-    in_main_thread = threading.current_thread() is threading.main_thread()
+    # A title would take the place of the variable by which the guard of a run knows what to kill (tests/leftovers.py).
+    command = [program, "--dir", str(folder), "--save", "", "--set-proc-title", "no", *options]
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [program, "--dir", str(folder), "--save", "", *options],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            preexec_fn=(lambda: die_with(own)) if in_main_thread else None,
-        )  # fmt: skip
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def answering(process: subprocess.Popen[bytes], folder: Path, **where: Any) -> None:

@@ -11,6 +11,8 @@ import psutil
 import pytest
 
 from tests import leftovers
+from tests.client.deployments import Node
+from tests.conftest import answering, binary, start
 from tests.warm import WarmPopen
 
 SHOWN = """
@@ -78,11 +80,14 @@ def test_process_starts_python_when_that_could_make_a_difference(words, given):
     assert subprocess.run(command, stdout=subprocess.PIPE, text=True, **given).stdout == "False\n"
 
 
-def test_guard_kills_what_has_the_mark_of_a_run():
-    env = {**os.environ, leftovers.MARK: "another run"}
-    with subprocess.Popen(["sleep", "100"], env=env) as process:
-        assert leftovers.end("another run") == 1
-        assert process.wait() == -signal.SIGKILL
+def test_guard_kills_servers_when_they_have_the_mark_of_a_run(monkeypatch, tmp_path):
+    monkeypatch.setenv(leftovers.MARK, "another run")
+    node = Node(binary() or "", tmp_path)
+    with start(binary() or "", tmp_path, "--port", "0", "--unixsocket", f"{tmp_path}/s") as process:
+        answering(process, tmp_path, unix_socket_path=f"{tmp_path}/s")
+        assert leftovers.end("another run") == 2
+        assert process.wait() == node.process.wait() == -signal.SIGKILL
+    node.kill()
 
 
 def test_warm_process_is_started_again_when_it_was_killed():

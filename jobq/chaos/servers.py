@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -19,6 +20,7 @@ from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
 from jobq.embedded.program import program
 from jobq.errors import ConfigError, JobqError, masked
+from jobq.worker.signals import die_with
 
 SCAN = 1000
 
@@ -117,7 +119,7 @@ class OwnServer(TargetServer):
             # Keep Python's signal handling: a file at its limit is an error for the server, not a signal that kills it.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env,
-                start_new_session=True, restore_signals=False,
+                start_new_session=True, restore_signals=False, preexec_fn=partial(die_with, os.getpid()),
             )  # fmt: skip
         deadline = time.monotonic() + START_S
         while not self._answers():
@@ -239,6 +241,7 @@ class OwnCluster(TargetServer):
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    preexec_fn=partial(die_with, os.getpid()),
                 )
             self._processes.append(process)
         wait_until(lambda: all(_said(port, "PING") for port in ports), "no shard answers", START_S)

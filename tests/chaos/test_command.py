@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jobq.chaos.faults import FAULTS
 from jobq.cli.chaos import suitable
+from tests.conftest import binary
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,6 +49,35 @@ def test_faults_on_an_own_server_leave_no_folder(folder):
     ]  # fmt: skip
     assert "seed 3" in ran.stderr
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["OwnServer", "OwnCluster"])
+def test_servers_end_when_the_rehearsal_is_killed(folder, kind):
+    program = f"""
+from pathlib import Path
+import psutil
+from jobq.chaos.servers import {kind}
+server = {kind}(Path({str(folder)!r}), {binary()!r})
+print(*(child.pid for child in psutil.Process().children()), flush=True)
+input()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as rehearsal:
+        assert rehearsal.stdout is not None
+        pids = [int(pid) for pid in rehearsal.stdout.readline().split()]
+        assert pids
+        assert all(map(alive, pids))
+        rehearsal.kill()
+    until(lambda: not any(map(alive, pids)))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of another parent runs; nobody may wait for it where it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_server_of_somebody_else_is_not_restarted(server, redis, folder):
