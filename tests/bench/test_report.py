@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.cases import CASES
-from bench.machine import Watch
 from bench.page import END, begin
 from bench.peers import PEERS
-from bench.peers.venvs import Missing, inside_of
 from bench.report import COMMAND, WAIT_COMMAND, last_run, report
 from bench.targets import NAPPING, NOOP, OF_WORKER, installed, judged
 
@@ -98,24 +94,6 @@ def test_part_that_was_not_measured_stays_as_it_is(results, tmp_path, monkeypatc
     assert "| ≤ 60 µs | 66 µs | **missed** by 10% |" in text
 
 
-def test_failure_is_not_told_once_the_case_was_measured_again(results):
-    again = [
-        {
-            "run": "new",
-            "failed": "every case",
-            "peer": "sidekiq",
-            "times": 1,
-            "why": "not installed",
-        },
-        {"run": "new", "failed": "enqueue", "peer": "rq", "times": 1, "why": "it broke again"},
-        line("new", "sidekiq", NOOP, 4),
-        line("new", "rq", "drain 1 ms CPU, 2 processes", 5) | {"case": "cpu"},
-    ]
-    with results.open("a") as file:
-        file.write("".join("\n" + json.dumps(one) for one in again))
-    assert [one["why"] for one in last_run(results).failed] == ["it broke again"]
-
-
 def test_report_refuses_a_page_without_marks(results, tmp_path, monkeypatch):
     monkeypatch.setattr("bench.report.RESULTS", results)
     page = tmp_path / "page.md"
@@ -140,33 +118,7 @@ def test_script_beyond_a_millisecond_is_named():
     assert verdict == "**missed** by slow"
 
 
-def test_watch_counts_own_processes_apart_from_others():
-    def spin() -> None:
-        until = time.process_time() + 0.3
-        while time.process_time() < until:
-            pass
-
-    watch = Watch()
-    child = multiprocessing.get_context("fork").Process(target=spin)
-    child.start()
-    child.join()
-    _, busy, own = (now - was for now, was in zip(Watch()._began, watch._began, strict=True))
-    assert own >= 0.25
-    assert busy >= 0.2
-    assert 0 <= watch.others() < 1
-
-
 def test_every_case_names_peers_that_exist_and_every_peer_has_a_module():
     assert {peer for case in CASES.values() for peer in case.peers} == set(PEERS)
     for name in PEERS:
         assert list((ROOT / "bench" / "peers").glob(f"{name}.*")), name
-
-
-def test_peer_says_what_it_needs_where_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr("bench.peers.venvs.shutil.which", lambda _: None)
-    with pytest.raises(
-        Missing, match="needs ruby-sidekiq ruby-redis ruby-hiredis; apt-get install"
-    ):
-        inside_of("sidekiq")
-    with pytest.raises(Missing, match="needs node and npm"):
-        inside_of("bullmq")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -109,22 +108,6 @@ def test_ci_makes_test_before_any_other_target_in_a_clone_of_its_own(machine: Ma
     assert required == [False, False, True, True]
 
 
-def test_ci_installs_node_packages_where_the_tests_run(machine: Machine):
-    _, ran = machine.run()
-
-    clone = places(ran, "make")[0][1]
-    assert {folder for _, folder in places(ran, "npm")} == {
-        clone / ".interop" / "rsmq" / "node", clone / ".interop" / "resque",
-    }  # fmt: skip
-    installed = " ".join(words for words, _ in places(ran, "npm"))
-    # Each with the version that the tests want.
-    assert len(re.findall(r"(?:^| )(?:rsmq|node-resque)@\d", installed)) == 2, installed
-    # They are there before the tests begin.
-    assert [line.split()[0] for line in ran if line.startswith(("npm", "make"))] == [
-        "npm", "npm", *("make" for _ in PARTS),
-    ]  # fmt: skip
-
-
 def test_ci_leaves_nothing_behind(machine: Machine):
     machine.run()
     assert list(machine.temporary.iterdir()) == []
@@ -151,15 +134,3 @@ def test_ci_installs_only_the_packages_whose_commands_are_missing(machine: Machi
     named = {word for word in installs.split()[3:] if not word.startswith("-")}
     assert {"ruby", "ruby-sidekiq", "redis-tools"} <= named
     assert not named & {"nodejs", "npm", "redis-server", "make", "git", "gcc"}
-
-
-def test_ci_clones_a_shallow_checkout_too(machine: Machine, tmp_path: Path):
-    deep = tmp_path / "deep"
-    machine.checkout.rename(deep)
-    subprocess.run(
-        ["git", "clone", "-q", "--depth", "1", f"file://{deep}", str(machine.checkout)], check=True
-    )
-    done, ran = machine.run()
-
-    assert done.returncode == 0, done.stderr
-    assert len(places(ran, "make")) == len(PARTS)

@@ -195,36 +195,6 @@ def test_make_test_all_runs_every_part_and_fails_at_the_end_when_one_fails(
     assert f"make test-all: failed: {part}\n" in done.stderr
 
 
-def test_make_test_all_succeeds_when_no_part_fails(tmp_path: Path):
-    done, ran = made("test-all", "no such part", with_another_python(tmp_path), "3.12")
-
-    assert all(called in ran for called in PARTS.values()), ran
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(("failing", "named"), [("chaos", "chaos"), ("tests/model", "tests/model")])
-def test_make_soak_runs_every_part_and_fails_at_the_end_when_one_fails(
-    failing: str, named: str, tmp_path: Path
-):
-    done, ran = made("soak", failing, tmp_path)
-
-    assert "chaos --jobs" in ran and "pytest tests/chaos" in ran.replace("--timeout 1800 ", "")
-    assert "pytest tests/model" in ran
-    assert done.returncode != 0
-    assert f"make soak: failed: {named}\n" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("target", "options"),
-    [("test", "--part test --server first"), ("test-spark", "--part spark --server first")],
-)
-def test_target_fails_when_its_tests_do(target: str, options: str, tmp_path: Path):
-    done, ran = made(target, "tests.run", tmp_path)
-
-    assert f"-m tests.run make {target} {options}" in ran
-    assert done.returncode != 0
-
-
 def test_make_test_pythons_tries_the_next_python_when_one_fails(tmp_path: Path):
     for version in ("3.12", "3.13"):
         environment(tmp_path / f"venv-{version}")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from jobq.cli import main
+from jobq.client import functions
+from jobq.client.connection import Client
 from jobq.config import CodecSettings
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
+from jobq.queue.roles import DEPLOYER, ROLES
 from jobq.queue.types import Ending, Message
 
 OLD, NEW = ("2026-05", b"o" * 32), ("2026-11", b"n" * 32)
@@ -45,3 +50,17 @@ def attempt(registry: Registry) -> Callable[..., Ending]:
     logging.getLogger("jobq").setLevel(logging.CRITICAL)
     yield hand_out
     logging.getLogger("jobq").setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def users(redis: Any, client: Client, capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Every user that `jobq acl` prints, made from its lines, with the library in place."""
+    assert main(["acl", "--namespace", "jobq"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        redis.execute_command(*shlex.split(line), ">x")
+    functions.load_library(client)
+    redis.execute_command("ACL", "LOG", "RESET")
+    yield
+    for role in (*ROLES, DEPLOYER):
+        redis.execute_command("ACL", "DELUSER", f"jobq_{role}")
+    redis.function_flush()

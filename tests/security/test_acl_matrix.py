@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
-from jobq.cli import main
 from jobq.client import functions
 from jobq.client.connection import connect
 from jobq.client.scripts import folder, load
@@ -19,60 +16,16 @@ PAIRS = [(role, name) for role in rights.ROLES for name in SCRIPTS]
 INSIDE = [(role, name) for role, name in PAIRS if name in rights.ROLES[role].scripts]
 #: Outside of a role's part, and yet of commands alone that its part needs too: rights can't tell them apart.
 INSEPARABLE = {
-    "producer": {
-        "checkpoint",
-        "close",
-        "extend",
-        "hold",
-        "level",
-        "pause",
-        "progress",
-        "purge",
-        "release",
-        "reschedule",
-        "resume",
-        "retention",
-        "revive",
-        "rule",
-    },
-    "worker": {
-        "content",
-        "edit",
-        "hold",
-        "level",
-        "lines",
-        "pause",
-        "purge",
-        "put_back",
-        "reschedule",
-        "resume",
-        "retention",
-        "revive",
-        "rule",
-        "take_out",
-    },
-    "dashboard": set(),
-    "metrics": set(),
-    "operator": {"checkpoint", "close", "collect", "enqueue", "extend", "progress", "release"},
-}
+    "producer": "checkpoint close extend hold level pause progress purge release "
+    "reschedule resume retention revive rule",
+    "worker": "content edit hold level lines pause purge put_back reschedule resume retention revive rule take_out",
+    "dashboard": "", "metrics": "", "operator": "checkpoint close collect enqueue extend progress release",
+}  # fmt: skip
 FAR = [
     (role, name)
     for role, name in PAIRS
-    if name not in rights.ROLES[role].scripts and name not in INSEPARABLE[role]
+    if name not in rights.ROLES[role].scripts and name not in INSEPARABLE[role].split()
 ]
-
-
-@pytest.fixture
-def users(redis, client, capsys):
-    """Every user that `jobq acl` prints, with the library in place."""
-    assert main(["acl", "--namespace", "jobq"]) == 0
-    for line in capsys.readouterr().out.splitlines():
-        redis.execute_command(*shlex.split(line), ">x")
-    functions.load_library(client)
-    yield
-    for role in (*rights.ROLES, rights.DEPLOYER):
-        redis.execute_command("ACL", "DELUSER", f"jobq_{role}")
-    redis.function_flush()
 
 
 @pytest.fixture

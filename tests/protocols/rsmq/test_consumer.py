@@ -55,16 +55,8 @@ def test_consume_handles_and_deletes_every_message(plain, concurrency):
         "q", lambda m: seen.append(m.message), burst=True, concurrency=concurrency
     )
     assert counted == Consumed(done=50)
-    assert sorted(seen, key=int) == sent
+    assert (seen if concurrency == 1 else sorted(seen, key=int)) == sent
     assert plain.counts("q") == (0, 0)
-
-
-def test_consume_hands_out_in_order_one_by_one(plain):
-    sent = [str(number) for number in range(20)]
-    plain.send_messages("q", sent)
-    seen: list[str] = []
-    plain.consume("q", lambda m: seen.append(m.message), burst=True)
-    assert seen == sent
 
 
 def test_consume_runs_so_many_handlers_at_a_time(plain):

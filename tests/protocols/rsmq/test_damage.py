@@ -71,13 +71,6 @@ def test_message_with_an_id_that_node_refuses_is_received_changed_and_deleted(rs
     assert rsmq.delete_message(q, GO_ID, receipt=1) is False
 
 
-def test_send_to_a_queue_that_is_being_deleted_leaves_nothing(rsmq, q, stored):
-    rsmq.delete_queue(q)
-    with pytest.raises(QueueNotFoundError):
-        rsmq.send_message(q, "x")
-    assert stored() == {}
-
-
 def test_messages_of_an_orphan_belong_to_the_queue_that_is_made_of_it(rsmq, redis):
     redis.zadd("rsmq:q", {PHANTOM: MS})
     redis.hset("rsmq:q:Q", mapping={PHANTOM: "orphan", "totalsent": 7})
@@ -100,28 +93,6 @@ def test_queue_that_was_never_listed_is_listed_when_made_again(rsmq, q, redis):
     with pytest.raises(QueueExistsError):
         rsmq.create_queue(q)
     assert rsmq.list_queues() == [q]
-
-
-@pytest.mark.parametrize("key", ["rsmq:q", "rsmq:q:Q", "rsmq:QUEUES"])
-def test_create_queue_writes_nothing_when_a_key_has_another_type(rsmq, redis, key):
-    redis.set(key, "somebody else's")
-    with pytest.raises(ScriptError, match="WRONGTYPE"):
-        rsmq.create_queue("q")
-    assert redis.keys() == [key.encode()]
-
-
-def test_send_message_writes_nothing_when_a_key_has_another_type(rsmq, q, redis):
-    redis.set("rsmq:q", "somebody else's")
-    before = redis.hgetall("rsmq:q:Q")
-    with pytest.raises(ScriptError, match="WRONGTYPE"):
-        rsmq.send_message(q, "x")
-    assert redis.hgetall("rsmq:q:Q") == before
-
-
-def test_scripts_that_were_flushed_are_brought_again(rsmq, q, redis):
-    rsmq.send_message(q, "x")
-    redis.script_flush()
-    assert rsmq.receive_message(q).message == "x"
 
 
 def test_counter_goes_on_from_what_it_holds_and_anew_from_what_is_no_number(rsmq, q, redis):
@@ -214,15 +185,6 @@ def test_heal_of_an_unknown_queue_lists_nothing(rsmq, stored):
     with pytest.raises(QueueNotFoundError):
         rsmq.repair("q")
     assert stored() == {}
-
-
-def test_calls_outlive_a_restart_of_their_idle_connections(client, q, redis):
-    rsmq = Rsmq(client)
-    rsmq.send_message(q, "x")
-    redis.client_kill_filter(skipme=True, _type="normal")
-    # Its connection is dead, which shows before anything is sent: so even a send goes on.
-    assert rsmq.send_message(q, "y")
-    assert rsmq.counts(q) == (2, 0)
 
 
 def test_move_counts_anew_where_the_total_is_no_number(rsmq, q, redis):
