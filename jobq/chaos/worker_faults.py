@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
-from collections.abc import Callable
 
 from jobq.chaos.ledger import STEM
 from jobq.chaos.producers import QUEUE, enqueue_content
@@ -38,12 +36,12 @@ def limits_kill(setup: RoundSetup, count: int = 10) -> None:
 
 def worker_kill(setup: RoundSetup) -> None:
     """Kill -9 one supervisor, whose processes must exit too; then start a new worker."""
-    _replace(setup, "worker-kill", os.kill)
+    _replace(setup, "worker-kill")
 
 
 def host_loss(setup: RoundSetup) -> None:
     """Kill -9 a supervisor and its processes at once, as if their machine were lost; then start a new worker."""
-    _replace(setup, "host-loss", os.killpg)
+    _replace(setup, "host-loss", with_children=True)
 
 
 def any_kill(setup: RoundSetup) -> None:
@@ -51,13 +49,14 @@ def any_kill(setup: RoundSetup) -> None:
     setup.random.choice((child_kill, worker_kill, host_loss))(setup)
 
 
-def _replace(setup: RoundSetup, name: str, kill: Callable[[int, int], None]) -> None:
+def _replace(setup: RoundSetup, name: str, with_children: bool = False) -> None:
     worker = setup.worker()
     _await_other(setup, worker.pid)
     children = children_of(worker.pid)
     setup.workers.remove(worker)
     with setup.injected(name, [worker.pid, *children], cuts=True):
-        kill(worker.pid, signal.SIGKILL)
+        for pid in (worker.pid, *(children if with_children else ())):
+            signalled(pid, signal.SIGKILL)
         worker.wait()
     _await_exit(setup, children)
     setup.workers.start()

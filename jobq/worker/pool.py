@@ -94,9 +94,24 @@ class PoolMember:
     def kill(self, why: str) -> None:
         """End the child at once, with the programs of the jobs that run in it."""
         self.killed_for = self.killed_for or why
+        self._end_programs()
+        self._send(signal.SIGKILL)
+
+    def has_exited(self) -> bool:
+        """Whether the child has exited. If it did so by itself, the programs of the jobs that ran in it are ended.
+
+        The caller reaps it.
+        """
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if not self.pid or os.waitid(os.P_PID, self.pid, options) is None:
+            return False
+        if not self.killed_for:
+            self._end_programs()
+        return True
+
+    def _end_programs(self) -> None:
         if self.pid and (began_at := self.slots.began_at()):
             end_programs(self.pid, began_at)
-        self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
         # A child that isn't reaped keeps its pid, so this hits no other process.

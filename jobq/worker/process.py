@@ -18,6 +18,7 @@ from jobq.jobs.forks import Home, flush
 from jobq.worker import exit_codes, logger
 from jobq.worker.async_runner import AsyncRunner
 from jobq.worker.child import Child, ChildContext, Hooks, PoolPlan, Runner
+from jobq.worker.programs import lead_group
 from jobq.worker.shared_state import Control, Phase, SharedSlots
 from jobq.worker.signals import Signals, die_with
 from jobq.worker.start_errors import tell
@@ -89,6 +90,7 @@ def child_main(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFil
 def _run(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFile) -> int:
     os.close(plan.alive_write)
     die_with(parent)
+    lead_group()
     reseed()
     home, listeners = Home(), Listeners()
     signalled, signals = _handle_signals(slots, listeners, home)

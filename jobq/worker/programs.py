@@ -15,6 +15,7 @@ class Process(NamedTuple):
     """A running process. started: in clock ticks since the boot."""
 
     parent: int
+    group: int
     started: int
     name: str
 
@@ -32,10 +33,21 @@ def reap_orphans(ours: Collection[int]) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def end_programs(child: int, since: int) -> None:
-    """End the processes below a child that started at `since` (boot_ns) or later: those of the jobs that run.
+def lead_group() -> None:
+    """In a child, lead a process group: programs of its jobs stay in the group when the child is gone.
 
-    Programs that earlier jobs left run on. Where there is no /proc nothing is ended.
+    Only the foreground group may read from a terminal. So a child that has one as stdin, for a debugger, leads none.
+    """
+    if not os.isatty(0):
+        with suppress(OSError):
+            os.setpgid(0, 0)
+
+
+def end_programs(child: int, since: int) -> None:
+    """End the processes below a child, or in its group, that started at `since` (boot_ns) or later: its running jobs'.
+
+    The child may have exited, but must not be reaped. Programs that earlier jobs left run on. Where there is no /proc
+    nothing is ended.
     """
     if not os.path.exists(f"/proc/{child}/stat"):
         return
@@ -43,7 +55,7 @@ def end_programs(child: int, since: int) -> None:
         _send(child, signal.SIGSTOP)  # it starts no others
     earliest = since * os.sysconf("SC_CLK_TCK") // 10**9 - 1
     ended: dict[int, Process] = {}
-    while below := _below({child, *ended}, _processes(), earliest, ended):
+    while below := _below(child, _processes(), earliest, ended):
         for pid in below:
             _send(pid, signal.SIGSTOP)
         ended |= below
@@ -55,12 +67,15 @@ def end_programs(child: int, since: int) -> None:
 
 
 def _below(
-    parents: Collection[int], running: dict[int, Process], earliest: int, known: Collection[int]
+    child: int, running: dict[int, Process], earliest: int, known: Collection[int]
 ) -> dict[int, Process]:
+    parents = {child, *known}
     return {
         pid: process
         for pid, process in running.items()
-        if process.parent in parents and process.started >= earliest and pid not in known
+        if (process.parent in parents or process.group == child)
+        and process.started >= earliest
+        and pid not in parents
     }
 
 
@@ -78,7 +93,7 @@ def _processes() -> dict[int, Process]:
         fields = rest.split()
         if fields[0] != "Z":
             name = ascii(head.partition("(")[2]).strip("'\"")
-            running[int(pid)] = Process(int(fields[1]), int(fields[19]), name)
+            running[int(pid)] = Process(int(fields[1]), int(fields[2]), int(fields[19]), name)
     return running
 
 

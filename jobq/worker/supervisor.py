@@ -284,17 +284,16 @@ class Supervisor:
 
     def _reap(self) -> None:
         for member in self.members:
-            if not member.pid:
+            if not member.has_exited():
                 continue
-            pid, status, usage = os.wait4(member.pid, os.WNOHANG)
-            if pid:
-                if self.plan.log is not None:
-                    self.plan.log.write_rest(member.slots.lines)
-                self._on_child_exit(
-                    member, inspect_exit(pid, status, usage, member.slots, member.counters)
-                )
-                if self.keeping:
-                    self.keeping.child_gone(member.holdings)
+            pid, status, usage = os.wait4(member.pid, 0)
+            if self.plan.log is not None:
+                self.plan.log.write_rest(member.slots.lines)
+            self._on_child_exit(
+                member, inspect_exit(pid, status, usage, member.slots, member.counters)
+            )
+            if self.keeping:
+                self.keeping.child_gone(member.holdings)
         reap_orphans({*(member.pid for member in self.members), self.feeder.pid, self.monitor.pid})
 
     def _on_child_exit(self, member: PoolMember, child: ChildExit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -31,6 +32,17 @@ def _start_tree() -> list[int]:
 def leaves_programs(ledger: str, name: str) -> None:
     """Ends before its programs do."""
     note(ledger, name, "end", programs=_start_tree())
+
+
+@job(name="crashes_over_programs", queue="low", retries=0)
+def crashes_over_programs(ledger: str, name: str, number: int) -> None:
+    """Is ended by a signal, or exits by itself for 0, while its programs run, one of them below no other."""
+    shell = "sleep 600 >/dev/null & echo $!"
+    orphan = subprocess.run(["sh", "-c", shell], stdout=subprocess.PIPE, check=True)
+    note(ledger, name, "start", programs=[*_start_tree(), int(orphan.stdout)])
+    if number:
+        os.kill(os.getpid(), number)
+    os._exit(0)
 
 
 @job(name="waits_for_programs", queue="low", retries=0, hard_timeout=1.5)

@@ -45,6 +45,27 @@ def test_programs_of_a_job_end_with_it_at_its_hard_timeout_and_earlier_ones_run_
 
 
 @pytest.mark.one_server
+@pytest.mark.parametrize("number", [signal.SIGSEGV, 0])
+def test_programs_of_a_job_end_when_its_child_crashes_and_earlier_ones_run_on(
+    queue, start, send, ledger, number
+):
+    worker = start("--processes", "1", "--crash-limit", "1", module=MODULE)
+    send("leaves_programs", "before")
+    [before] = until(lambda: ledger.lines("end"))
+    # Starts are known to a hundredth of a second.
+    until(lambda: psutil.Process(before["programs"][1]).create_time() < time.time() - 0.1)
+    send("crashes_over_programs", "crashed", number)
+    [crashed] = until(lambda: ledger.lines("start"))
+    until(queue.admin.dead)
+    until(lambda: not any(runs(pid) for pid in crashed["programs"]), "a program goes on")
+    assert all(runs(pid) for pid in before["programs"])
+    assert "programs of its jobs are ended" in worker.log
+    assert worker.stop() == 0
+    for pid in before["programs"]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.one_server
 def test_thread_that_a_job_left_is_named_when_its_child_leaves(start, send, ledger):
     worker = start("--processes", "1", module=MODULE, env={"LIFECYCLE_LOOP": "no"})
     send("leaves_threads", "a")

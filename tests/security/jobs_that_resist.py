@@ -46,10 +46,10 @@ def blocks(file: str) -> None:
 
 @job(name="leaves", **HARD)
 def leaves(file: str) -> None:
-    """Is in a session of its own and ignores what can be ignored."""
+    """Is in its supervisor's process group and ignores what can be ignored."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    os.setsid()
+    os.setpgid(0, os.getpgid(os.getppid()))
     note(file, "start")
     forever()
 

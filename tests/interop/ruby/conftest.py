@@ -231,7 +231,7 @@ def group(leader: int) -> list[int]:
     for pid in psutil.pids():
         try:
             alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-            if alive and os.getpgid(pid) == leader:
+            if alive and os.getsid(pid) == leader:
                 found.append(pid)
         except (ProcessLookupError, psutil.NoSuchProcess):
             pass
