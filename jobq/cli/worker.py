@@ -117,14 +117,15 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     client = session.client
     ruby = connect(settings=replace(client.settings, url=url or client.url, outage_buffer=0))
     ruby_queues = expanded(named, partial(usable_queues, ruby))
-    if not ruby_queues:
+    if not ruby_queues and not given["queues"]:
         patterns = listed([repr(queue.queue) for queue in named])
         raise ConfigError(
-            f"no queue of Ruby matches {patterns} yet; push a job first, or name the queues"
+            f"no queue of Ruby matches {patterns} yet; push a job first, or name queues to serve with --queues"
         )
     lease_s = given["lease"] if given["lease"] is not None else 15.0
     settings = IntakeSettings(
-        ruby_queues=tuple(ruby_queues), patterns=tuple(name for name in named if name.is_pattern),
+        ruby_queues=tuple(ruby_queues),
+        patterns={name: weight for name, weight in named.items() if name.is_pattern},
         names=parse_names(jobs), backlog=backlog, ruby_dead=dead, lease_s=max(1.0, lease_s),
     )  # fmt: skip
     known = names_of(given["queues"])

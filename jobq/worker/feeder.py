@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
+
+import msgspec
 
 from jobq.config import WorkerSettings
 from jobq.jobs.forks import flush
@@ -24,12 +27,12 @@ class SourceControl:
     """What a source knows about its worker, and what the worker asks of it."""
 
     def __init__(
-        self, settings: WorkerSettings, members: Sequence[PoolMember], supervisor: int
+        self, settings: WorkerSettings, members: Sequence[PoolMember], supervisor: int, asks: int
     ) -> None:
         self.name, self.burst, self.processes = settings.name, settings.burst, settings.processes
         self.supervisor = supervisor
         self._queues = [name for name, _ in settings.queues]
-        self._members = members
+        self._members, self._asks = members, asks
         self._stopping = self._quiet = False
         self.woken, self._filled = os.pipe()
         for end in (self.woken, self._filled):
@@ -56,6 +59,14 @@ class SourceControl:
             ]
         except (UnicodeDecodeError, IndexError):
             return []  # read while the child wrote, since its lock isn't shared with this process
+
+    def serve(self, queues: Mapping[str, int]) -> None:
+        """Have the worker serve these queues from now on, too, with their weights."""
+        new = {name: weight for name, weight in queues.items() if name not in self._queues}
+        if new:
+            # In the order in which the supervisor numbers them.
+            self._queues += new
+            os.write(self._asks, msgspec.json.encode(new) + b"\n")
 
     def drain(self) -> None:
         """Empty `woken`."""
@@ -97,7 +108,12 @@ class Feeder:
     def __init__(
         self, source: Source | None, settings: WorkerSettings, members: Sequence[PoolMember]
     ) -> None:
-        self._source, self._settings, self._members = source, settings, members
+        self._source, self.settings, self._members = source, settings, members
+        # What the source asks for: a line per request.
+        self._asked, self._asks = os.pipe() if source else (-1, -1)
+        if source:
+            os.set_blocking(self._asked, False)
+        self._unread = b""
         self.pid = 0
         self.done = source is None
         self._quiet = self._stopped = False
@@ -116,14 +132,26 @@ class Feeder:
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                _source_main(
-                    self._source, SourceControl(self._settings, self._members, parent), self._quiet
-                )
+                control = SourceControl(self.settings, self._members, parent, self._asks)
+                _source_main(self._source, control, self._quiet)
         except OSError as error:
             self._due_at = time.monotonic() + LONGEST_BACKOFF_S
             logger.error("no process can be forked for the message source: %s", error)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def wanted(self) -> dict[str, int]:
+        """Return queues that the source wants to be served since the last call, with their weights."""
+        if self._asked < 0:
+            return {}
+        with suppress(BlockingIOError):
+            while part := os.read(self._asked, 65_536):
+                self._unread += part
+        *lines, self._unread = self._unread.split(b"\n")
+        wanted: dict[str, int] = {}
+        for line in lines:
+            wanted |= msgspec.json.decode(line, type=dict[str, int])
+        return wanted
 
     def quiet(self, quiet: bool) -> None:
         """Ask it to enqueue nothing more, or to continue."""

@@ -41,10 +41,11 @@ class QueueTrouble(NamedTuple):
 
 
 class QueueHealth:
-    """Made before the first fork. Queues are given by index."""
+    """Made before the first fork. Queues are given by index. room: how many more may be served later."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, room: int = 0) -> None:
+        self.count, self.room = count, room
+        count += room
         words = 8 * (1 + _WORDS * count)
         memory = memoryview(mmap.mmap(-1, words + (_TEXT + 1) * count))
         # The first word is 1 if any queue is in trouble: a healthy worker reads nothing else.
@@ -54,6 +55,10 @@ class QueueHealth:
         self._untouched = bytes(count)
         #: Called for each try that failed.
         self.on_failure: Callable[[], None] = lambda: None
+
+    def grow(self, count: int) -> None:
+        """In the supervisor, note that the worker serves more queues. Children that are forked later know them."""
+        self.count, self.room = self.count + count, self.room - count
 
     @property
     def any_trouble(self) -> bool:

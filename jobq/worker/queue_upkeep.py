@@ -42,22 +42,32 @@ class QueueUpkeep:
         on_dead: bool = False,
     ) -> None:
         self._queues, self._settings, self._health = queues, settings, health
-        self._outages = OutageLog([queue.name for queue in queues])
+        self._names: list[str] = []
+        self._outages, self._on_dead = OutageLog(self._names), on_dead
         # Queues that don't know yet that deaths add messages.
-        self._to_note = set(range(len(queues))) if on_dead else set[int]()
+        self._to_note: set[int] = set()
         # Queues whose calls the server refuses the supervisor. Children note their own troubles.
         self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
         self._flows, self._once = LateFlows(queues[0].client), OnceAMinute()
         # When to ask which queue; at first all. Queues that are not here have no work to do.
-        self._due = dict.fromkeys(range(len(queues)), 0)
+        self._due: dict[int, int] = {}
         self._asked_at: dict[int, int] = {}
-        size = 1 if queues[0].client.is_cluster else PER_COMMAND
-        self._parts = [
-            range(first, min(first + size, len(queues))) for first in range(0, len(queues), size)
-        ]
-        self._next_part, self._sweep_at = 0, boot_ns() + SWEEP_NS
+        self._sweep_at = boot_ns() + SWEEP_NS
+        self.begin(0)
+
+    def begin(self, first: int) -> None:
+        """Look after the queues from this one on, too."""
+        count = len(self._queues)
+        new = range(first, count)
+        self._names += [queue.name for queue in self._queues[first:]]
+        if self._on_dead:
+            self._to_note.update(new)
+        self._due.update(dict.fromkeys(new, 0))
+        size = 1 if self._queues[0].client.is_cluster else PER_COMMAND
+        self._parts = [range(at, min(at + size, count)) for at in range(0, count, size)]
+        self._next_part = 0
 
     def ask(self, index: int, call: Callable[[], object]) -> bool:
         """Make the calls of one queue; whether they succeeded. Raises JobqError if the only server is away."""

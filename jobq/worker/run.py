@@ -33,6 +33,8 @@ from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
 
+#: Queues that a message source may have the worker serve later.
+MOST_LATER_QUEUES = 200
 HANDLED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP,
     signal.SIGCONT, signal.SIGTTIN, signal.SIGCHLD,
@@ -75,7 +77,7 @@ def run_worker(
         opened.close()
     connections.warn_of_new()
     alive_read, alive_write = os.pipe()
-    health = QueueHealth(len(settings.queues))
+    health = QueueHealth(len(settings.queues), MOST_LATER_QUEUES if source else 0)
     plan = PoolPlan(
         settings, client, registry, hooks or Hooks(), alive_read, alive_write, health, log
     )

@@ -76,7 +76,7 @@ class Supervisor:
         self._changed = plan.hooks.changed
         keeper = plan.hooks.keeper
         self.keeping = Keeping(keeper, self.client, settings.lease_s) if keeper else None
-        names = [queue.name for queue in self.queues]
+        self._names = names = [queue.name for queue in self.queues]
         self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
         acts = {
             "quiet": self.go_quiet, "resume": self.resume, "drain": self.drain,
@@ -102,8 +102,7 @@ class Supervisor:
         self.heartbeat.on_answer = self.cautions.answered
         on_dead = any(job.on_dead is not None for job in plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health, on_dead=on_dead)
-        make = None if settings.burst else plan.hooks.ticks
-        self.ticks = make(self.queues, plan.registry) if make else None
+        self.ticks = self._new_ticks()
         # Children that exited, with the queues in which what they held must still be ended.
         self._exits: list[tuple[ChildExit, ChildDeath, list[int]]] = []
         self.code: int | None = None
@@ -137,6 +136,7 @@ class Supervisor:
         self.monitor.start(self.plan.alive_write)
         while True:
             self._report_state()
+            self._serve_more(self.feeder.wanted())
             self.feeder.look_after()
             self._respawn()
             self._wait()
@@ -149,6 +149,29 @@ class Supervisor:
         self.monitor.leave()
         logger.info("%s leaves", self.settings.name)
         return self.code or exit_codes.OK
+
+    def _new_ticks(self) -> TickSource | None:
+        make = None if self.settings.burst else self.plan.hooks.ticks
+        return make(self.queues, self.plan.registry) if make else None
+
+    def _serve_more(self, wanted: dict[str, int]) -> None:
+        """Serve these queues from now on, too: children know them once they are replaced."""
+        first, health = len(self.queues), self.plan.health
+        new = [each for each in wanted.items() if each[0] not in self._names][: health.room]
+        if not new:
+            return
+        self.settings = replace(self.settings, queues=(*self.settings.queues, *new))
+        self.plan = self.plan._replace(settings=self.settings)
+        self.feeder.settings = self.settings
+        # Whoever numbers queues shares these lists. Numbers of running children stay as they are.
+        self.queues += [Queue(name, self.client) for name, _ in new]
+        self._names += [name for name, _ in new]
+        health.grow(len(new))
+        self.upkeep.begin(first)
+        self.ticks = self._new_ticks()
+        self._renew_at = 0.0  # others see it at once
+        logger.info("now also serves %s", named([f"{name}:{weight}" for name, weight in new]))
+        self.restart_children()
 
     def _report_state(self) -> None:
         """Say that this loop runs: to the monitor, which answers for this process, and to systemd."""
@@ -432,6 +455,9 @@ class Supervisor:
 
     def _restart(self) -> None:
         while self.restarting and not self.stopping:
+            if not self.restarting[0][0].slots.asks(Control.DRAIN):
+                # The longest job last: the others don't wait for it.
+                self.restarting.sort(key=lambda one: one[0].slots.began_at() or NEVER, reverse=True)
             member, old = self.restarting[0]
             if member.pid == old and old:
                 if not member.slots.asks(Control.DRAIN):

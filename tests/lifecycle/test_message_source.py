@@ -9,6 +9,8 @@ import signal
 import psutil
 import pytest
 
+from jobq.queue import presence
+
 from .conftest import until
 
 
@@ -108,4 +110,21 @@ def test_worker_feeds_queues_beside_its_own(start, push, send, ledger):
     worker = start("--processes", "1", "--sidekiq", "low", queues="other")
     push("quick", "a")
     until(lambda: ledger.lines("end", "a"))
+    assert worker.stop() == 0
+
+
+def test_queue_that_ruby_makes_later_is_served(start, push, redis, ledger, client):
+    push("quick", "a")
+    redis.sadd("queues", "low")
+    worker = start("--processes", "1", "--sidekiq", "*", queues="other")
+    until(lambda: ledger.lines("end", "a"))
+    fields = {"class": "quick", "args": [str(ledger.path), "b"], "jid": "b", "queue": "new"}
+    redis.sadd("queues", "new")
+    redis.lpush("queue:new", json.dumps(fields))
+    until(lambda: ledger.lines("end", "b"))
+    assert "now also serves new:1" in worker.log
+    served = {"other", "low", "new"}
+    until(lambda: {name for one in presence.workers(client) for name in one.queues} == served)
+    push("quick", "c")
+    until(lambda: ledger.lines("end", "c"))
     assert worker.stop() == 0

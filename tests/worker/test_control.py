@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.jobs.registry import Registry
 from jobq.worker.child import Hooks, PoolPlan
-from jobq.worker.queue_health import QueueHealth
+from jobq.worker.queue_health import BROKEN, QueueHealth
 from jobq.worker.shared_state import Control
 from jobq.worker.supervisor import Supervisor
 
@@ -23,7 +24,7 @@ def supervisor(client: Client) -> Iterator[Supervisor]:
     """Of two children that aren't started."""
     woken, waking = os.pipe()
     settings = WorkerSettings(queues=(("low", 1),), processes=2)
-    plan = PoolPlan(settings, client, Registry(), Hooks(), woken, waking, QueueHealth(1))
+    plan = PoolPlan(settings, client, Registry(), Hooks(), woken, waking, QueueHealth(1, 2))
     made = Supervisor(plan, woken)
     yield made
     made.client.close()
@@ -67,3 +68,17 @@ def test_line_comes_after_the_children_were_told(supervisor, caplog, signals, wo
     finally:
         logger.removeHandler(heard)
     assert [control in asked for asked in heard.told[word]] == [True, True]
+
+
+def test_worker_serves_queues_that_its_source_names_later(supervisor, caplog):
+    caplog.set_level(logging.INFO, logger="jobq")
+    supervisor._serve_more({"low": 1, "new": 3})
+    assert [queue.name for queue in supervisor.queues] == ["low", "new"]
+    assert supervisor.plan.settings.queues == (("low", 1), ("new", 3))
+    assert supervisor.heartbeat._facts["queues"] == ["low", "new"]
+    assert [member for member, _ in supervisor.restarting] == supervisor.members
+    supervisor.plan.health.failed([1], BROKEN, "why", boot_ns())
+    supervisor.upkeep.log_troubles()
+    assert "queue new: the server refuses its calls; 1 other queue continues" in caplog.text
+    supervisor._serve_more({"new": 1, "third": 1, "fourth": 1})
+    assert [queue.name for queue in supervisor.queues] == ["low", "new", "third"]

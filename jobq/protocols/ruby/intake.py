@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -45,8 +45,8 @@ FIRST_PAUSE_S, PAUSE_S = 0.01, 0.25
 TROUBLE_S = 1.0
 COMPLAIN_S = 10.0
 BEAT_S = 5.0
-#: How often to look for queues that a pattern names.
-MATCH_S = 10.0
+#: How often to look for queues that a pattern names, as Resque's workers do.
+MATCH_S = 5.0
 #: Claims whose jobs wait for room: how often they are tried again, and beyond how many nothing more is taken.
 PARKED_S, MOST_PARKED = 0.25, 50
 #: Other queues wait as long; what wasn't done is tried again in a later round.
@@ -222,31 +222,46 @@ class Intake:
         fed_worker: FedWorker,
         counts: RubyJobCounts,
     ) -> None:
-        self._ruby, self._settings, self._fed_worker = ruby, settings, fed_worker
-        queues = {
-            ruby_queue.queue: Queue(ruby_queue.queue, client) for ruby_queue in settings.ruby_queues
-        }
-        self._queues = queues
-        self.lines = [
-            QueueIntake(ruby, ruby_queue, queues[ruby_queue.queue], settings)
-            for ruby_queue in settings.ruby_queues
-        ]
+        self._client, self._ruby = client, ruby
+        self._settings, self._fed_worker, self._counts = settings, fed_worker, counts
+        self._queues: dict[str, Queue] = {}
+        self.lines: list[QueueIntake] = []
+        self._dead_jobs: list[DeadJobs] = []
         self._namespaces = sorted(
-            {p.namespace for p in settings.ruby_queues if p.system == "sidekiq"}
+            {
+                p.namespace
+                for p in (*settings.ruby_queues, *settings.patterns)
+                if p.system == "sidekiq"
+            }
         )
-        self._sleep = ListWaiter(ruby, settings.ruby_queues)
-        shown = queues.values() if settings.ruby_dead else ()
-        self._dead_jobs = [DeadJobs(ruby, [queue]) for queue in shown]
-        self._presences = [
-            (SidekiqEntry if system == "sidekiq" else ResqueEntry)(
-                ruby, list(group), fed_worker, counts
-            )
-            for (system, _), group in groupby(sorted(settings.ruby_queues, key=_side), key=_side)
-        ]
+        self._sleep = ListWaiter(ruby, ())
+        self._presences: list[SidekiqEntry | ResqueEntry] = []
+        self._take_from(settings.ruby_queues)
         self._beat_at = self._fill_at = self._promote_at = self._match_at = 0.0
-        self._unserved: set[RubyQueueName] = set()
         self._troubled, self._was_quiet, self._full_s = False, False, FIRST_PAUSE_S
         self._reminder = Reminder(COMPLAIN_S)
+
+    def _take_from(self, ruby_queues: Iterable[RubyQueueName]) -> None:
+        """Take the jobs of these queues, too."""
+        for ruby_queue in ruby_queues:
+            queue = self._queues.get(ruby_queue.queue)
+            if queue is None:
+                queue = self._queues[ruby_queue.queue] = Queue(ruby_queue.queue, self._client)
+                if self._settings.ruby_dead:
+                    self._dead_jobs.append(DeadJobs(self._ruby, [queue]))
+            self.lines.append(QueueIntake(self._ruby, ruby_queue, queue, self._settings))
+        served = [line.ruby_queue for line in self.lines]
+        self._sleep.close()
+        self._sleep = ListWaiter(self._ruby, served)
+        for presence in self._presences:
+            presence.leave()
+        self._presences = [
+            (SidekiqEntry if system == "sidekiq" else ResqueEntry)(
+                self._ruby, list(group), self._fed_worker, self._counts
+            )
+            for (system, _), group in groupby(sorted(served, key=_side), key=_side)
+        ]
+        self._beat_at = 0.0
 
     def run(self) -> None:
         """Run until the worker stops or, in a burst, until nothing is left."""
@@ -340,7 +355,11 @@ class Intake:
             self._fill_at = time.monotonic() + IDLE_S
             for dead_jobs in self._dead_jobs:
                 self._attempt(f"Ruby's dead of {dead_jobs}", dead_jobs.fill, 0)
-        if self._settings.patterns and time.monotonic() >= self._match_at:
+        if (
+            self._settings.patterns
+            and not self._fed_worker.burst
+            and time.monotonic() >= self._match_at
+        ):
             self._match_at = time.monotonic() + MATCH_S
             self._attempt("the list of queues", self._match, None)
         if time.monotonic() >= self._beat_at or self._was_quiet != self._fed_worker.quiet():
@@ -350,14 +369,20 @@ class Intake:
                 self._attempt("the heartbeat", partial(presence.beat, self._content), None)
 
     def _match(self) -> None:
-        """Log queues that match a pattern and are new: a worker serves the queues that it began with."""
-        served, patterns = {line.ruby_queue for line in self.lines}, self._settings.patterns
-        unserved = (
-            expanded(dict.fromkeys(patterns, 1), partial(usable_queues, self._ruby)).keys() - served
-        )
-        for name in sorted(unserved - self._unserved):
-            logger.warning("%s is new, and not served: restart the worker to take its jobs", name)
-        self._unserved = set(unserved)
+        """Serve queues that match a pattern and are new, as Ruby's workers do."""
+        served = dict.fromkeys((line.ruby_queue for line in self.lines), 1)
+        try:
+            matching = expanded(
+                {**served, **self._settings.patterns}, partial(usable_queues, self._ruby)
+            )
+        except ConfigError as error:
+            if self._reminder.is_due("patterns"):
+                logger.warning("new queues are not served: %s", error)
+            return
+        new = {name: weight for name, weight in matching.items() if name not in served}
+        if new:
+            self._fed_worker.serve({name.queue: weight for name, weight in new.items()})
+            self._take_from(new)
 
     def _content(self, queue: str, mid: str) -> bytes | None:
         """Return the content of a running message; None if it has just ended or can't be opened."""

@@ -24,19 +24,19 @@ class IntakeSettings:
     ruby_queues: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
     the most messages that are ready in the jobq queue; fewer where a second's work is less. ruby_dead: show
     dead messages in Sidekiq's dead set, Resque's failed list, too. lease_s: after so many seconds others take over what
-    an intake has taken and not delivered. patterns: what named these queues; queues that appear later aren't served,
-    and the log says so.
+    an intake has taken and not delivered. patterns: names of queues that may appear later, with their weights, and
+    the names that these exclude.
     """
 
     ruby_queues: tuple[RubyQueueName, ...]
-    patterns: tuple[RubyQueueName, ...] = ()
+    patterns: Mapping[RubyQueueName, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     backlog: int = 1_000
     ruby_dead: bool = False
     lease_s: float = 15.0
 
     def __post_init__(self) -> None:
-        if not self.ruby_queues:
+        if not self.ruby_queues and not self.patterns:
             raise ConfigError("an intake needs a Ruby queue; give --sidekiq or --resque")
         if not 1 <= self.backlog <= 1_000_000:
             raise ConfigError(f"backlog={self.backlog!r} is out of range; take 1 to 1,000,000")
@@ -142,6 +142,10 @@ class FedWorker(Protocol):
     @property
     def processes(self) -> int:
         """How many jobs run at once, at most."""
+        ...
+
+    def serve(self, queues: Mapping[str, int]) -> None:
+        """Have the worker serve these queues, too, with their weights."""
         ...
 
     def stopping(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -28,6 +28,8 @@ class HeldWatch:
         self.supervisor = os.getpid()
         self.jobs: list[tuple[int, str, str, int]] = []
         self.is_quiet = self.is_stopping = False
+        #: What the intake asked it to serve.
+        self.asked: list[dict[str, int]] = []
 
     def stopping(self) -> bool:
         """As told."""
@@ -40,6 +42,10 @@ class HeldWatch:
     def running(self) -> list[tuple[int, str, str, int]]:
         """As told."""
         return self.jobs
+
+    def serve(self, queues: Mapping[str, int]) -> None:
+        """Note it."""
+        self.asked.append(dict(queues))
 
     def drain(self) -> None:
         """Nothing is ever in it."""

@@ -292,17 +292,37 @@ def test_pattern_names_all_queues_that_are_there(redis, client):
         chosen("resque", "*")
 
 
-def test_queue_that_matches_a_pattern_later_is_told(redis, client, fed_worker, caplog):
-    redis.sadd("queues", "default", "mail")
-    pattern = RubyQueueName("sidekiq", "", "*")
-    settings = IntakeSettings(ruby_queues=(PLACE,), patterns=(pattern,))
+def test_queue_that_matches_a_pattern_later_is_taken_from(redis, client, fed_worker):
+    redis.sadd("resque:queues", "low", "slow_b")
+    texts = parse_queue_names("resque", ["*", "!slow_*"])
+    settings = IntakeSettings(ruby_queues=(), patterns=texts, ruby_dead=True)
     one = Intake(client, client, settings, fed_worker, RubyJobCounts())
-    one._match()
-    one._match()
-    redis.sadd("queues", "new")
-    one._match()
-    said = [one.getMessage() for one in caplog.records if "not served" in one.getMessage()]
-    assert [text.split()[1] for text in said] == ["queue:mail", "queue:new"]
+    for _ in range(2):
+        one._match()
+    redis.sadd("resque:queues", "new", "slow_a")
+    redis.rpush("resque:queue:new", b'{"class":"A","args":[]}')
+    for _ in range(2):
+        one._match()
+    assert fed_worker.asked == [{"low": 1}, {"new": 1}]
+    assert one._round() is False
+    assert Queue("new", client).admin.counts().ready == 1
+    [shown] = redis.smembers("resque:workers")
+    assert shown.endswith(b":low,new")
+    assert {str(dead_jobs) for dead_jobs in one._dead_jobs} == {"low", "new"}
+    one._leave()
+
+
+def test_new_queues_beyond_the_limit_are_told_once_and_others_go_on(
+    redis, client, fed_worker, caplog
+):
+    settings = IntakeSettings(ruby_queues=(LOW,), patterns=parse_queue_names("resque", ["*"]))
+    one = Intake(client, client, settings, fed_worker, RubyJobCounts())
+    redis.sadd("resque:queues", *[f"q{number}" for number in range(200)])
+    for _ in range(2):
+        one._match()
+    assert fed_worker.asked == []
+    [told] = [each.getMessage() for each in caplog.records if "not served" in each.getMessage()]
+    assert "201 queues of Ruby match" in told
 
 
 @pytest.mark.parametrize("namespace", ["", "resque:GitHub", "a:b:c"])
