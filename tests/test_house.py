@@ -25,7 +25,8 @@ def tracked(*patterns: str) -> list[Path]:
     found = [ROOT / line for line in listed.splitlines()] or [
         path
         for pattern in patterns or ("*",)
-        for path in ROOT.rglob(pattern)
+        for folder, _, name in [pattern.rpartition("/")]
+        for path in (ROOT / folder).rglob(name)
         if not path.relative_to(ROOT).parts[0].startswith(".")
     ]
     assert found, f"no file is {' or '.join(patterns)}"

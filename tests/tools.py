@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -52,10 +55,25 @@ def server(kind: str) -> str | None:
     return found and found.path
 
 
+def package_index() -> str | None:
+    """Where pip finds packages; None where no index answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--retries", "1", "-d", folder, "hatchling",
+        ]  # fmt: skip
+        return (
+            None if subprocess.run(command, capture_output=True, check=False).returncode else "pip"
+        )
+
+
 FINDING: dict[str, Callable[[], str | None]] = {
     "libfaketime": libfaketime,
     "redis-server": lambda: server("redis"),
-    **{name: program(name) for name in ("gcc", "node", "npm", "promtool", "redis-cli")},
+    "package index": functools.cache(package_index),
+    **{
+        name: program(name)
+        for name in ("curl", "gcc", "git", "node", "npm", "promtool", "redis-cli")
+    },
 }
 
 
@@ -110,7 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # Of a run in the background of a shell, the processes that tests start would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "needs(tool): not run where gcc or libfaketime isn't there")
+    config.addinivalue_line("markers", "needs(tool): not run where the tool isn't there")
 
 
 def pytest_unconfigure() -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from jobq.chaos.call_records import RECORD_VARIABLE
 from jobq.chaos.ledger import Ledger
 from jobq.errors import JobqError
+from jobq.worker.programs import running_processes
 
 PACKAGE = Path(__file__).resolve().parents[2]
 START_S, STOP_S = 100.0, 60.0
@@ -146,17 +147,12 @@ class WorkerGroup:
 
 def children_of(pid: int) -> list[int]:
     """Return the running children of a process."""
-    asked = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
-    )
-    rows = (line.split() for line in asked.stdout.splitlines())
-    return [int(row[0]) for row in rows if int(row[1]) == pid and not row[2].startswith("Z")]
+    return [child for child, process in running_processes().items() if process.parent == pid]
 
 
 def alive(pid: int) -> bool:
     """Return whether a process runs; a zombie doesn't."""
-    asked = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-    return asked.stdout.strip()[:1] not in ("", "Z")
+    return pid in running_processes()
 
 
 def signalled(pid: int, number: int) -> bool:

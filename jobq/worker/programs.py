@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
@@ -55,7 +56,7 @@ def end_programs(child: int, since: int) -> None:
         _send(child, signal.SIGSTOP)  # it starts no others
     earliest = since * os.sysconf("SC_CLK_TCK") // 10**9 - 1
     ended: dict[int, Process] = {}
-    while below := _below(child, _processes(), earliest, ended):
+    while below := _below(child, running_processes(), earliest, ended):
         for pid in below:
             _send(pid, signal.SIGSTOP)
         ended |= below
@@ -79,8 +80,13 @@ def _below(
     }
 
 
-def _processes() -> dict[int, Process]:
-    """Return all processes by their ids."""
+def running_processes() -> dict[int, Process]:
+    """Return all processes but zombies by their ids.
+
+    Where there is no /proc, `ps` names them, without the time when they started.
+    """
+    if not os.path.exists("/proc/self/stat"):
+        return _named_by_ps()
     running = {}
     for pid in os.listdir("/proc"):
         if not pid.isdecimal():
@@ -95,6 +101,17 @@ def _processes() -> dict[int, Process]:
             name = ascii(head.partition("(")[2]).strip("'\"")
             running[int(pid)] = Process(int(fields[1]), int(fields[2]), int(fields[19]), name)
     return running
+
+
+def _named_by_ps() -> dict[int, Process]:
+    columns = ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,comm="]
+    listed = subprocess.run(columns, capture_output=True, text=True, check=True).stdout
+    rows = [line.split(maxsplit=4) for line in listed.splitlines()]
+    return {
+        int(pid): Process(int(parent), int(group), 0, name)
+        for pid, parent, group, state, name in rows
+        if not state.startswith("Z")
+    }
 
 
 def _send(pid: int, number: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from jobq import variables
 from jobq.cli.app import COMMANDS, app
 from jobq.cli.settings import options, unknown
 from jobq.config import settings_from_env
+from tests.test_house import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Names of settings of Django, which no environment has.
@@ -70,13 +70,11 @@ def test_shared_variables_are_known_without_loading_a_command() -> None:
 
 
 def test_every_variable_that_the_project_names_is_known() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
-    paths = [ROOT / line for line in listed.splitlines()]
     named = {
         name
-        for path in paths
+        for path in tracked()
         if path.suffix in (".py", ".md", ".toml", "", ".rb", ".mjs") and path != Path(__file__) and path.is_file()
         for name in re.findall(r"\bJOBQ_[A-Z0-9_]*[A-Z0-9]\b(?!_)", path.read_text(errors="replace"))
     }  # fmt: skip
-    assert len(named) > 20 or not listed
+    assert len(named) > 20
     assert unknown(app, dict.fromkeys(named - DJANGO_SETTINGS, "")) == []

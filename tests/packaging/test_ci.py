@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.needs("git")
 ROOT = Path(__file__).resolve().parents[2]
 #: What every machine has.
 GIVEN = (

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,7 @@ def test_hooks_run_the_tools_of_make_check():
         assert f"$(BIN)/{program} {verb}" in check
 
 
+@pytest.mark.needs("git")
 def test_release_is_refused_when_a_change_is_not_committed(tmp_path):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/release", tmp_path / ".ci/release")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import jobq
+from tests import tools
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Spark looks for data sources in top-level packages named pyspark_*.
@@ -28,6 +29,8 @@ def add(a: int, b: int) -> int:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
+    if why := tools.missing("package index"):
+        tools.not_run(why)
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
