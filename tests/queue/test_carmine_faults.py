@@ -1,46 +1,17 @@
-"""Carmine's faults of enqueue: names, refusals, delays, updates and requeues."""
+"""Faults of Carmine's message queue, by their numbers, that no other file tests."""
 
 from __future__ import annotations
 
 import pytest
 
 from jobq.errors import ConfigError
+from jobq.events import attempt_record, decode
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 HOUR_S = 3_600
 HOUR = 1_000 * HOUR_S
-
-
-@pytest.mark.parametrize("mid", ["end-of-circle", "nil", "0", "false", "#", "a#b", "'", "x" * 128])
-def test_b06_no_mid_is_a_sentinel(queue, at, end, leftovers, mid):
-    """The mid "end-of-circle" was the sentinel: never handled, and a second one stayed."""
-    assert queue.enqueue(b"v", mid=mid, now=at(0)).action == "added"
-    [message] = queue.dequeue(now=at(0)).messages
-    assert message.mid == mid
-
-    assert end(queue, message, now=at(1)) == "ok"
-    queue.admin.collect(now=at(2))
-
-    assert leftovers() == set()
-
-
-@pytest.mark.parametrize("mid", ["", "a\nb", "a\x1fb", "x" * 129])
-def test_b06_mid_that_could_be_mistaken_is_refused(queue, facts, mid):
-    """Nothing outside 1-128 printable characters is a mid, whoever sends it."""
-    with pytest.raises(ConfigError):
-        queue.enqueue(b"v", mid=mid)
-    assert facts() == {}
-
-
-def test_b07_refused_enqueue_grows_nothing(queue, redis, at, facts):
-    """A refused enqueue still pushed: 500 refusals made a ready list of 1,001."""
-    queue.enqueue(b"v", mid="m", now=at(0))
-    before = facts()
-
-    for i in range(500):
-        assert queue.enqueue(b"w", mid="m", now=at(i))[1:] == ("exists", "queued")
-
-    assert facts() == before
-    assert redis.llen(f"{queue.prefix}ready") == 1
+LEASE = 1_000
 
 
 @pytest.mark.parametrize("state", ["nil", "locked", "done-awaiting-gc", "done-with-backoff"])
@@ -126,9 +97,6 @@ def test_b17_shortened_delay_moves_the_message_and_wakes(queue, redis, at, delay
 
 def test_b25_requeued_message_keeps_the_moment_of_its_own_enqueue(queue, redis, at):
     """The requeue's time stamp was set when it was dequeued, so age and latency were wrong."""
-    from jobq.events import attempt_record, decode
-    from jobq.queue.types import Ending
-
     queue.enqueue(b"enqueued at 0", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
     queue.enqueue(b"enqueued at 1000", mid="m", can_requeue=True, now=at(1_000))
@@ -189,3 +157,47 @@ def test_b26_can_requeue_always_brings_one_more_run(queue, at, end, state):
         end(queue, a, now=at(4))
     [b] = queue.dequeue(2, now=at(100)).messages
     assert (b.content, b.attempt) == (b"v2", 1)
+
+
+def test_b13_requeued_message_starts_without_the_old_lock(queue, at, end):
+    """Requeue kept the old lock: the new run waited for it, or a late HDEL freed its own."""
+    queue.enqueue(b"v1", mid="m", lease=3600, now=at(0))
+    [a] = queue.dequeue(now=at(0)).messages
+    assert queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(10)).action == "requeued"
+
+    assert end(queue, a, now=at(20)) == "ok"
+    [b] = queue.dequeue(lease=LEASE / 1000, now=at(30)).messages
+    assert (b.content, b.attempt, b.lock_at) == (b"v2", 1, at(30 + LEASE))
+
+    assert end(queue, a, now=at(40)) == "stale"
+    assert queue.status("m", now=at(40)).word == "locked"
+
+
+@pytest.mark.parametrize("crash_limit", [1, 3, 5])
+@pytest.mark.parametrize("how", ["crashed", "lock expired"])
+def test_b20_message_that_crashes_its_worker_is_dead_at_the_limit(queue, at, crash_limit, how):
+    """No attempt limit in the engine: a crashing job was redelivered every lock-ms for ever."""
+    queue.enqueue(b"poison", mid="m", now=at(0))
+    now = at(0)
+    for crash in range(1, crash_limit + 1):
+        [message] = queue.dequeue(lease=1, crash_limit=crash_limit, now=now).messages
+        assert (message.attempt, message.ncrashes) == (crash, crash - 1)
+        now += 1_000
+        if how == "crashed":
+            ending = Ending(mid="m", token=message.token, outcome="crashed", reason="signal 11")
+            queue.finish([ending], crash_limit=crash_limit, now=now)
+        else:
+            queue.admin.collect(crash_limit=crash_limit, now=now)
+
+    assert queue.dequeue(crash_limit=crash_limit, now=now + 100).messages == []
+    assert queue.status("m", now=now).word == "dead"
+    [dead] = queue.admin.dead()
+    assert (dead.mid, dead.ncrashes, dead.content) == ("m", crash_limit, b"poison")
+    assert dead.reason == ("signal 11" if how == "crashed" else "lock expired")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a{b", "a}b", "{}", "a\n", "x" * 129])
+def test_b24_name_that_would_break_the_tag_is_refused(client, name):
+    """A brace in a queue's name would move the hash tag."""
+    with pytest.raises(ConfigError, match="queue"):
+        Queue(name, client)
