@@ -11,7 +11,7 @@ from .conftest import until
 
 
 def test_job_of_a_killed_child_runs_again_in_another(queue, start, send, ledger):
-    worker = start("--processes", "2")
+    worker = start("--processes", "2", "--lease", "1h")
     send("gated", "victim")
     send("gated", "bystander")
     until(lambda: len(ledger.lines("start")) == 2)
@@ -73,16 +73,6 @@ def test_on_dead_is_called_after_a_failure_and_after_a_crash(queue, start, send,
     assert (failed["job"], failed["crashes"], killed["crashes"]) == ("dies", 0, 1)
     assert "ValueError: bad" in failed["reason"] and "SIGKILL" in killed["reason"]
     assert len(queue.admin.dead()) == 2
-
-
-def test_job_of_a_killed_child_does_not_wait_for_its_lease(start, send, ledger):
-    start("--processes", "1", "--lease", "1h")
-    send("gated", "a")
-    [first] = until(lambda: ledger.lines("start"))
-    os.kill(first["pid"], signal.SIGKILL)
-    until(lambda: ledger.lines("start")[1:])
-    ledger.gate("a").touch()
-    until(lambda: ledger.lines("end"))
 
 
 def test_messages_waiting_behind_the_running_one_are_given_back_unharmed(

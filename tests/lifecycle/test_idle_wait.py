@@ -5,7 +5,6 @@ from __future__ import annotations
 from jobq.client.connection import connect
 from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings
-from jobq.queue.queue import Queue
 
 from .conftest import until
 
@@ -26,16 +25,6 @@ def test_sleep_outlasts_the_timeout_of_a_socket_on_one_connection(server, redis)
     assert waiting(redis) == first
     sleep.end(())
     client.close()
-
-
-def test_marker_that_is_popped_and_lost_takes_no_message_along(server, redis, client):
-    queue = Queue("low", client)
-    queue.enqueue(b"v", mid="m")
-    assert redis.lrange(queue.wake_key, 0, -1) == [b"1"]
-    assert (
-        redis.lpop(queue.wake_key) == b"1"
-    )  # by somebody whose connection is cut before the reply
-    assert [message.mid for message in queue.dequeue().messages] == ["m"]
 
 
 def test_no_command_blocks_on_anything_but_the_marker(start, send, ledger, redis, queue):

@@ -37,11 +37,6 @@ class OwnServer:
         )  # fmt: skip
         answering(self.process, self.folder, unix_socket_path=self.socket)
 
-    def restart(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.begin()
-
     def end(self):
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
@@ -62,32 +57,6 @@ def own_queue(own):
     client = connect(settings=ServerSettings(url=own.url))
     yield Queue("low", client)
     client.close()
-
-
-def test_script_flush_under_load_is_unseen(own, own_queue, start, send, ledger):
-    worker = start("--processes", "2", url=own.url)
-    for number in range(300):
-        send("quick", f"q{number}", to=own_queue)
-        if number % 20 == 0:
-            own_queue.client.command("SCRIPT", "FLUSH")
-    until(lambda: own_queue.admin.counts().messages == 0)
-    assert len(ledger.lines("end")) == 300
-    assert worker.stop() == 0
-    assert "Traceback" not in worker.log
-
-
-def test_restart_of_the_server_under_load_is_unseen(own, own_queue, start, send, ledger):
-    worker = start("--processes", "2", url=own.url)
-    for number in range(300):
-        send("quick", f"q{number}", to=own_queue)
-        if number in (100, 200):
-            own.restart()
-    until(lambda: own_queue.admin.counts().messages == 0)
-    ended = [line["name"] for line in ledger.lines("end")]
-    assert set(ended) == {f"q{number}" for number in range(300)}
-    assert len(ended) == 300
-    assert worker.stop() == 0
-    assert own_queue.admin.fsck() == []
 
 
 def test_job_is_stopped_before_its_lease_ends_when_the_server_is_silent(

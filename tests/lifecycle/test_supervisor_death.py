@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import psutil
@@ -28,40 +27,6 @@ def test_children_are_gone_and_jobs_come_back_after_the_lease_when_the_superviso
     assert ledger.lines("end") == []
     ledger.gate("a").touch()
     until(lambda: queue.admin.counts().messages == 0)
-    assert queue.admin.fsck() == []
-
-
-def test_late_finish_is_refused_when_the_worker_was_stopped_for_two_leases(
-    queue, start, send, ledger, client
-):
-    paused = start("--processes", "1", "--lease", "3s")
-    send("gated", "a")
-    until(lambda: ledger.lines("start"))
-    stopped = [paused.pid, *paused.children()]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-
-    # Lease over, counted by the server's clock.
-    lock_at = queue.status("a").lock_at
-
-    def over():
-        seconds, micros = client.command("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000 > lock_at
-
-    until(over)
-    other = start("--processes", "1")
-    second = until(lambda: ledger.lines("start")[1:])[0]
-    ledger.gate("a").touch()
-    until(lambda: queue.status("a").word in ("nil", "done-awaiting-gc"))
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
-
-    until(lambda: "gated a stopped" in paused.log or "refused" in paused.log)
-    assert other.stop() == 0
-    assert paused.stop() == 0
-    assert len(ledger.lines("start")) == 2
-    assert second["fence"] > ledger.lines("start")[0]["fence"]
-    assert queue.admin.dead() == []
     assert queue.admin.fsck() == []
 
 
