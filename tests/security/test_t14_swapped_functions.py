@@ -131,14 +131,6 @@ def test_versions_live_side_by_side_until_pruned(client, redis, capsys):
     redis.function_flush()
 
 
-def test_flushed_scripts_are_brought_again_by_who_may(client, redis):
-    queue = Queue("low", client)
-    queue.enqueue(b"{}")
-    redis.script_flush()
-    queue.enqueue(b"{}")
-    assert queue.admin.counts().messages == 2
-
-
 def test_every_node_of_a_cluster_gets_the_library(server, tmp_path, capsys):
     spread = Spread(binary(server.kind), tmp_path)
     try:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +13,6 @@ from jobq.queue import presence
 from jobq.queue.audit_log import Act, AuditLog
 from jobq.queue.queue import Queue
 from jobq.schedules.definition import Schedule, encoded
-from jobq.web.sampler import Sampling
 from tests import waiting
 from tests.web.test_sampler import run, worker
 
@@ -145,30 +141,6 @@ def test_overview_says_so_when_the_audit_log_cannot_be_read(visit, client, redis
     text = visit().get("/").text
     assert "The newest actions can" in text and "WRONGTYPE" in text
     assert visit().get("/queues/halted").status_code == 200
-
-
-def test_figures_equal_those_of_the_command(client, filled, server):
-    """What `jobq queues --json` prints, to the unit."""
-    client.command("SREM", "jobq:queues", "broken")
-    ran = subprocess.run(
-        [sys.executable, "-m", "jobq", "queues", "--json", "--url", client.url],
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
-    printed = {one["queue"]: one for one in map(json.loads, ran.stdout.splitlines())}
-    shown = Sampling(client).read().queues
-    assert printed.keys() == shown.keys()
-    for name, one in shown.items():
-        found = (
-            one.ready,
-            one.delayed,
-            one.running,
-            one.dead,
-            one.messages,
-            one.paused,
-            one.workers,
-        )
-        columns = ("ready", "delayed", "locked", "dead", "messages", "paused", "workers")
-        assert found == tuple(printed[name][column] for column in columns), name
 
 
 def test_first_page_names_schedules_that_are_late(visit, client, filled):

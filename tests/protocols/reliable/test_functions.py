@@ -32,21 +32,6 @@ def test_command_brings_and_checks_the_library(client, redis, capsys, chosen):
     assert loaded == {"reliable"} | ({engine_library().name, "topic"} if chosen == "all" else set())
 
 
-def test_missing_and_swapped_library_is_told_with_its_remedy(client, redis, capsys):
-    words = ["functions", "check", "--url", client.url, "--library", "reliable"]
-    assert main(words) == 4
-    assert "is missing; run jobq functions load --library reliable" in capsys.readouterr().err
-    redis.function_load(area_library("reliable").source.replace(b"'RPUSH'", b"'LPUSH'"))
-    assert main(words) == 4
-    assert "it was replaced, or another version" in capsys.readouterr().err
-
-
-def test_prune_of_other_versions_leaves_the_library(client, redis):
-    main(["functions", "load", "--url", client.url, "--library", "all"])
-    assert main(["functions", "load", "--url", client.url, "--prune"]) == 0
-    assert len(redis.function_list()) == 3
-
-
 def test_functions_that_only_read_may_be_called_so(fcall, redis):
     fcall("push", ["q"], "a")
     keys = places("reliable", "q")
