@@ -229,7 +229,7 @@ def _append(lake: Lake, seed: int, later_ms: int) -> None:
         .to_batches()
     )
     files = write_rows(lake.below(EVENTS.name), EVENTS, to_lake(batch))
-    state = state_of(lake.table(EVENTS.name), EVENTS.app)
+    state = state_of(lake, EVENTS)
     commit_batch(lake, EVENTS, files, state.following({}, batch.num_rows, {}))
 
 

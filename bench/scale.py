@@ -152,7 +152,7 @@ def appended(
     files: list[DataFile] = []
     for first in range(0, rows.num_rows, FILE):
         files += write_rows(lake.below(EVENTS.name), EVENTS, rows.slice(first, FILE))
-    state = state_of(lake.table(EVENTS.name), EVENTS.app)
+    state = state_of(lake, EVENTS)
     commit_batch(lake, EVENTS, files, state.following({}, rows.num_rows, {}, bad=0, remade=[]))
     return rows.num_rows
 

@@ -947,7 +947,7 @@ def _audited(
         spark = spark_session("jobq lake audit", master=master, memory=memory)
     try:
         events = read(spark, lake, "events")
-        missed = losses(lake.table("events"))
+        missed = losses(lake)
         audit = LakeAudit(spark, events)
         return audit.run(_ms(span[0]), _ms(span[1]), names, lives, missed, quarantine.entries(lake))
     finally:

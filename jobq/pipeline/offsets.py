@@ -9,9 +9,7 @@ All functions are pure except those that take a client.
 
 from __future__ import annotations
 
-import base64
 import json
-import lzma
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
@@ -420,102 +418,6 @@ def from_plain(data: Any) -> dict[str, LogOffset]:
         raise ConfigError(
             f'offsets {data!r:.200} can\'t be read; write {{"queue": {{"id": "1763719200000-0", "n": 0}}}}'
         ) from error
-
-
-#: Adaptive codes of single bytes: what is left after the differences has no repetitions.
-_CODES = [{"id": lzma.FILTER_LZMA1, "dict_size": 2**20, "lc": 0, "lp": 0, "pb": 0}]
-
-
-def packed(before: Mapping[str, LogOffset], after: Mapping[str, LogOffset]) -> str:
-    """Return what changed from `before` to `after` as text, a few bytes for each change. No queue may be missing.
-
-    A queue of `before` is its place in the order of names. Times are differences to the earliest, and counts to those
-    before. First come all lowest bytes of a column, then all second ones, and so on, so that equal ones lie together.
-    """
-    order = {queue: number for number, queue in enumerate(sorted(before))}
-    known: list[tuple[int, ...]] = []
-    new: list[tuple[int, ...]] = []
-    names, odd, last = list[str](), list[tuple[str, str, int]](), 0
-    for queue, place in sorted(after.items()):
-        if place == before.get(queue):
-            continue
-        ms, seq = _numbers(place.id)
-        if _id_of(ms, seq) != place.id:
-            odd.append((queue, place.id, place.n))
-        elif queue in order:
-            known.append((order[queue] - last, ms, seq, place.n - before[queue].n))
-            last = order[queue]
-        else:
-            names.append(queue)
-            new.append((0, ms, seq, place.n))
-    columns = [list(one) for one in zip(*(known + new))]
-    heads = [_head_of(column) for column in columns]
-    head = json.dumps([len(known) + len(new), heads, names, odd], separators=(",", ":"))
-    body = b"".join(_planes(*one) for one in zip(columns, heads, strict=True))
-    text = lzma.compress(head.encode() + b"\n" + body, lzma.FORMAT_RAW, filters=_CODES)
-    return base64.b85encode(text).decode()
-
-
-def unpacked(before: Mapping[str, LogOffset], text: str) -> dict[str, LogOffset]:
-    """Return `after`, for the `before` and the text of `packed`; ConfigError if they don't match."""
-    try:
-        found = lzma.decompress(base64.b85decode(text), lzma.FORMAT_RAW, filters=_CODES)
-        head, _, body = found.partition(b"\n")
-        count, heads, names, odd = json.loads(head)
-        order, after, number = sorted(before), dict(before), 0
-        known = count - len(names)
-        rows = zip(*_read_planes(body, heads, count), strict=True)
-        for row, (gap, ms, seq, n) in enumerate(rows):
-            number += gap
-            queue = order[number] if row < known else str(names[row - known])
-            was = before[queue].n if row < known else 0
-            after[queue] = LogOffset(_id_of(ms, seq), was + n)
-        for queue, entry_id, n in odd:
-            after[str(queue)] = LogOffset(_checked_id(entry_id), int(n))
-        return after
-    except (
-        ValueError,
-        OSError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        EOFError,
-        lzma.LZMAError,
-    ) as error:
-        raise ConfigError(f"packed offsets {text!r:.80} can't be read: {error}") from error
-
-
-def _numbers(entry_id: str) -> tuple[int, int]:
-    """Return an id as time and sequence + 1; 0 for an id without a sequence."""
-    ms, seq = parsed_id(entry_id)
-    return ms, seq + 1 if "-" in entry_id else 0
-
-
-def _id_of(ms: int, seq: int) -> str:
-    return f"{ms}-{seq - 1}" if seq else str(ms)
-
-
-def _head_of(column: Sequence[int]) -> tuple[int, int]:
-    """Return the lowest number and how many bytes the differences to it take."""
-    low = min(column)
-    return low, ((max(column) - low).bit_length() + 7) // 8
-
-
-def _planes(column: Sequence[int], head: tuple[int, int]) -> bytes:
-    low, width = head
-    raw = b"".join((number - low).to_bytes(width, "little") for number in column)
-    return b"".join(raw[place::width] for place in range(width))
-
-
-def _read_planes(body: bytes, heads: Sequence[tuple[int, int]], count: int) -> Iterator[list[int]]:
-    first = 0
-    for low, width in heads:
-        planes = [body[first + count * place :][:count] for place in range(width)]
-        first += count * width
-        if planes:
-            yield [low + int.from_bytes(one, "little") for one in zip(*planes, strict=True)]
-        else:
-            yield [low] * count
 
 
 def _checked_id(entry_id: Any) -> str:

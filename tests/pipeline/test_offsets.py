@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 
@@ -242,36 +241,3 @@ def test_streams_are_trimmed_together_and_each_tells_its_own_error(client, redis
     assert first is third is None
     assert isinstance(second, ScriptError)
     assert [redis.xlen(key) for key in (KEY, other)] == [2, 1]
-
-
-def test_packed_offsets_are_read_as_they_were():
-    chance = random.Random(3)
-    ids = [f"{chance.randrange(2**44)}-{chance.randrange(2**64)}" for _ in range(40)]
-    ids += ["0-0", "7", "007-1", f"0-{2**64 - 1}"]
-    before: dict[str, LogOffset] = {}
-    for step in range(30):
-        names = chance.sample([f"q\n{n}ä" for n in range(5 + step)], 5)
-        changed = {one: LogOffset(chance.choice(ids), chance.randrange(9)) for one in names}
-        after = {**before, **changed}
-        assert offsets.unpacked(before, offsets.packed(before, after)) == after
-        before = after
-
-
-def test_packed_offsets_of_thousands_of_queues_are_short_when_their_ids_are_spread():
-    chance = random.Random(3)
-
-    def places(start: int, spread: int) -> dict[str, LogOffset]:
-        ids = [f"{start + chance.randrange(spread)}-{chance.randrange(2)}" for _ in range(3_000)]
-        return {f"q{number}": LogOffset(one, start) for number, one in enumerate(ids)}
-
-    for spread, most in ((30_000, 8_000), (3_600_000, 11_500)):
-        before, after = places(1_763_719_200_000, spread), places(1_763_722_800_000, spread)
-        text = offsets.packed(before, after)
-        assert len(text) < most
-        assert offsets.unpacked(before, text) == after
-
-
-@pytest.mark.parametrize("text", ["", "x", ".x", "~~", offsets.packed({}, {"a": LogOffset()})[:-3]])
-def test_packed_offsets_that_are_none_are_refused(text):
-    with pytest.raises(ConfigError, match="packed offsets"):
-        offsets.unpacked({}, text)

@@ -48,7 +48,7 @@ def keep_audit(
 
 
 def _kept(lake: Lake, client: Client, log: str) -> int:
-    state = state_of(lake.table(AUDIT.name), AUDIT.app)
+    state = state_of(lake, AUDIT)
     tail = offsets.events_tail(client, keys.audit_log(client.namespace))
     known = {log: state.places[log]} if log in state.places else {}
     plan = offsets.plan(known, {log: tail})

@@ -1,10 +1,8 @@
 """Commit files and offsets together, so that a table has a batch completely or not at all.
 
-The offsets are in the commit's own metadata. No checkpoint beside the table can disagree with it. Delta keeps the
-number of each app's last transaction for ever; the offsets that count are those of the commit with that number.
-
-A table of few queues or topics has all offsets in every commit. With more of them, a commit has those that its batch
-changed, and now and then a commit has all.
+The offsets after a batch are a file below the table. It is written before the commit that names it, and never changed:
+no checkpoint beside the table can disagree with it. Delta keeps the number of each app's last transaction for ever; the
+offsets that count are those of the commit with that number. The files of the newest KEPT batches stay.
 
 `losses` lists the events that were trimmed before the ingest read them. `adopt` computes the offsets from the rows,
 for a table whose log was rewritten, or whose every commit is older than the log's retention.
@@ -12,36 +10,28 @@ for a table whose log was rewritten, or whose every commit is older than the log
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.client.connection import Client
-from jobq.durations import DAY_MS
-from jobq.errors import LakeError
+from jobq.errors import ConfigError, LakeError
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.files import DataFile
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import stored_rows
-from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
+from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files, write_file
 from jobq.pipeline.lake.tables import EVENTS, TABLES, TOPICS, LakeTable, from_lake, parted
-from jobq.pipeline.offsets import (
-    LogOffset,
-    LogTail,
-    from_plain,
-    packed,
-    parsed_id,
-    to_plain,
-    unpacked,
-)
+from jobq.pipeline.offsets import LogOffset, LogTail, from_plain, parsed_id, to_plain
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Transaction
@@ -49,15 +39,11 @@ if TYPE_CHECKING:
 
 
 KEY = "jobq"
-#: A table with more queues or topics has commits with changed offsets only.
-FEW_PLACES = 100
-#: After so many commits, or such a time, a commit has all offsets again. The log is kept longer.
-COPY_EVERY, COPY_MS = 20, DAY_MS
-#: How many of the newest commits to search for the offsets, step by step; None: all.
-_LOOKS = (1, COPY_EVERY + 5, 500, None)
-#: Offsets and losses after the newest batches, by the batches' uids.
-_KNOWN: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
-_NKNOWN = 16
+#: Below a table: the files of offsets, and of how many batches they stay. A reader may be so far behind, and a log
+#: whose newest commits are gone still has offsets.
+FOLDER, KEPT = "_offsets", 10
+#: How many of the newest commits to search for the last batch, step by step; None: all.
+_LOOKS = (1, 25, None)
 #: How many conflicts in a row are retried before the error is raised.
 OVERTAKEN = 20
 
@@ -80,202 +66,166 @@ def taken_back(store: LakeStore, files: Iterable[DataFile]) -> Iterator[None]:
         raise
 
 
-class FullCopy(NamedTuple):
-    """The newest commit with all offsets: about its version, and when, epoch ms. The default: every commit has all."""
-
-    version: int = 0
-    at_ms: int = 0
-
-    def is_due(self, version: int) -> bool:
-        """Return whether the commit of that version should have all offsets again."""
-        age = time.time_ns() // 1_000_000 - self.at_ms
-        return version - self.version >= COPY_EVERY or not 0 <= age < COPY_MS
-
-
 @dataclass(frozen=True, kw_only=True)
-class IngestState:
-    """How far the ingest of one table is.
+class BatchRecord:
+    """What a commit says of the newest batch.
 
-    rows, lost: totals of all batches; facts: figures of the last batch alone. expired: rows that were dropped for their
-    age; before: the day, YYYY-MM-DD, before which they were dropped. erased: rows that `jobq lake erase` dropped. uid:
-    names the batch; empty if all commits have all offsets. copied: where the newest full copy is. previous: the state
-    one batch before, of a batch to commit.
+    rows: total of all batches; facts: figures of the batch alone. expired: rows that were dropped for their age;
+    before: the day, YYYY-MM-DD, before which they were dropped. erased: rows that `jobq lake erase` dropped. offsets:
+    the files of the newest batches, this one's first; without any, the table has no offsets.
     """
 
     batch: int = 0
-    places: Mapping[str, LogOffset] = field(default_factory=dict)
     rows: int = 0
     expired: int = 0
     before: str = ""
     erased: int = 0
-    lost: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    uid: str = ""
-    copied: FullCopy = field(default_factory=FullCopy)
-    previous: IngestState | None = field(default=None, compare=False, repr=False)
+    offsets: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Return the state as a commit's metadata, with all offsets."""
-        return {**self._figures(), "places": to_plain(self.places), "lost": dict(self.lost)}
+        """Return the record as a commit's metadata."""
+        return {name: getattr(self, name) for name in _RECORDED}
 
-    def changes(self, version: int) -> dict[str, Any]:
-        """Return the state as the metadata of the commit `version`, with the changed offsets where that is enough."""
-        whole = self.copied.is_due(version)
-        copied = FullCopy(version, time.time_ns() // 1_000_000) if whole else self.copied
-        found: dict[str, Any] = {
-            **self._figures(),
-            "uid": self.uid,
-            "copied": list(copied),
-            "whole": whole,
-        }
-        if whole:
-            return {**found, "places": packed({}, self.places), "lost": dict(self.lost)}
-        # Without a previous state it is a batch that is committed already: its own commit has the offsets.
-        if self.previous is None:
-            return {**found, "places": None}
-        return {**found, "places": packed(self.previous.places, self.places)}
 
-    def _figures(self) -> dict[str, Any]:
-        return {
-            "batch": self.batch, "rows": self.rows, "expired": self.expired, "before": self.before,
-            "facts": dict(self.facts),
-            **({"erased": self.erased} if self.erased else {}),
-        }  # fmt: skip
+_RECORDED = tuple(one.name for one in fields(BatchRecord))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestState(BatchRecord):
+    """How far the ingest of one table is: the record of its newest batch, and the offsets after it.
+
+    lost: entries that were trimmed before they were read, all batches together.
+    """
+
+    places: Mapping[str, LogOffset] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     def following(
         self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
     ) -> IngestState:
-        """Return the state after one more batch."""
-        everything = {**self.places, **places}
+        """Return the state after one more batch, with the files of offsets of those before it."""
+        everything, total = {**self.places, **places}, dict(self.lost)
+        for name, number in lost.items():
+            total[name] = total.get(name, 0) + number
+        told = {
+            name: (number, _ms_of(self.places, name), _ms_of(everything, name))
+            for name, number in lost.items()
+            if number
+        }
         return replace(
-            self, batch=self.batch + 1, places=everything, rows=self.rows + rows,
-            lost=_summed(self.lost, lost), facts={"rows": rows, "lost": dict(lost), **facts},
-            uid=uuid.uuid4().hex if len(everything) > FEW_PLACES else "",
-            previous=replace(self, previous=None),
+            self, batch=self.batch + 1, places=everything, rows=self.rows + rows, lost=total,
+            facts={"rows": rows, "lost": told, **facts},
         )  # fmt: skip
 
 
-def _summed(lost: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    total = {name: lost.get(name, 0) + more.get(name, 0) for name in {*lost, *more}}
-    return {name: number for name, number in sorted(total.items()) if number}
+def _ms_of(places: Mapping[str, LogOffset], name: str) -> int:
+    return parsed_id(places[name].id)[0] if name in places else 0
 
 
-def state_of(table: DeltaTable | None, app: str) -> IngestState:
-    """Return the state of the table's newest batch. OffsetsUntoldError if the log no longer has it."""
-    batch = (table.transaction_version(app) if table is not None else None) or 0
-    if table is None or not batch:
-        return IngestState()
+def state_of(lake: Lake, table: LakeTable) -> IngestState:
+    """Return the state after the table's newest batch. OffsetsUntoldError if the lake no longer tells it."""
+    record = record_of(lake.table(table.name), table.app)
+    state, store = IngestState(**vars(record)), lake.below(table.name)
+    if not record.offsets:
+        return state
+    told = offsets_after(store, record)
+    if told is None:
+        raise _untold(store.uri, record.batch, f"{record.offsets[0]} is gone or damaged")
+    return replace(state, places=told[0], lost=told[1])
+
+
+def offsets_after(
+    store: LakeStore, record: BatchRecord
+) -> tuple[dict[str, LogOffset], dict[str, int]] | None:
+    """Return the offsets after a batch, and what was lost until then; None if the file isn't there or is damaged."""
+    if not record.offsets:
+        return None
+    try:
+        with lake_errors(store), store.files().open_input_stream(record.offsets[0]) as stream:
+            told = json.loads(stream.read())
+        return from_plain(told["places"]), dict(told["lost"])
+    except LakeError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    except (ConfigError, ValueError, KeyError, TypeError):
+        return None
+
+
+def record_of(delta: DeltaTable | None, app: str) -> BatchRecord:
+    """Return what the log says of the table's newest batch. OffsetsUntoldError if it no longer does."""
+    batch = (delta.transaction_version(app) if delta is not None else None) or 0
+    if delta is None or not batch:
+        return BatchRecord()
     for limit in _LOOKS:
-        records = list(_records(table, limit))
-        newest = next((one for one in records if one["batch"] == batch), None)
+        newest = next((one for one in _records(delta, limit) if one.batch == batch), None)
         if newest is not None:
-            found = _combined(newest, records)
-            if found is not None:
-                return found
-    raise OffsetsUntoldError(
-        f"the log of {table.table_uri} doesn't tell the offsets of batch {batch} any more; "
+            return newest
+    raise _untold(delta.table_uri, batch, "its log no longer has the commit")
+
+
+def _untold(uri: str, batch: int, why: str) -> OffsetsUntoldError:
+    return OffsetsUntoldError(
+        f"{uri} doesn't tell the offsets of batch {batch} any more: {why}; "
         "`jobq lake ingest --adopt` takes them from the rows"
     )
 
 
-def states(table: DeltaTable) -> Iterator[IngestState]:
-    """Yield the state after each batch in the table's log, oldest first.
-
-    States before the first full copy in the log have no offsets, and of the losses those of their batch.
-    """
-    # Upkeep repeats the metadata of the last batch; another batch may have been committed before it.
-    own = {
-        found["batch"]: found for found in _records(table, None) if found.get("places") is not None
-    }
-    last = IngestState()
-    for batch in sorted(own):
-        found, state = own[batch], _figures_of(own[batch])
-        if not _is_whole(found) and (last.batch != batch - 1 or not last.places):
-            last = replace(state, lost=state.facts.get("lost") or {})
-        else:
-            last = _after(last, state, found)
-        yield last
+def batches(delta: DeltaTable) -> list[BatchRecord]:
+    """Return each batch in the table's log, oldest first."""
+    # Upkeep repeats the record of the last batch; another batch may have been committed before it.
+    own = {record.batch: record for record in _records(delta, None)}
+    return [own[batch] for batch in sorted(own)]
 
 
-def _records(table: DeltaTable, limit: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the metadata of batches, newest first."""
-    for entry in table.history(limit):
+def _records(delta: DeltaTable, limit: int | None) -> Iterator[BatchRecord]:
+    """Yield what commits say of batches, newest first."""
+    for entry in delta.history(limit):
         found = entry.get(KEY)
         if isinstance(found, dict) and "batch" in found:
-            yield found
+            yield BatchRecord(**{**found, "offsets": tuple(found["offsets"])})
 
 
-def _is_whole(found: Mapping[str, Any]) -> bool:
-    return bool(found.get("whole", True))
+def _stored(store: LakeStore, state: IngestState) -> BatchRecord:
+    """Write the file of the offsets; return the record that names it."""
+    path = f"{FOLDER}/{state.batch}-{uuid.uuid4().hex[:16]}.json"
+    told = {"places": to_plain(state.places), "lost": state.lost}
+    with lake_errors(store):
+        write_file(store, path, json.dumps(told, separators=(",", ":")).encode())
+    return BatchRecord(**state.plain() | {"offsets": (path, *state.offsets)[:KEPT]})
 
 
-def _after(before: IngestState, state: IngestState, found: Mapping[str, Any]) -> IngestState:
-    """Return the state with offsets and losses: those of its record, or those before with what it changed."""
-    places, lost = found.get("places"), found.get("lost") or {}
-    if isinstance(places, str) and not _is_whole(found):
-        lost = _summed(before.lost, state.facts.get("lost") or {})
-        return replace(state, places=unpacked(before.places, places), lost=lost)
-    found_places = unpacked({}, places) if isinstance(places, str) else from_plain(places)
-    return replace(state, places=found_places, lost=lost)
+def forget_offsets(store: LakeStore, record: BatchRecord, older_s: float) -> int:
+    """Delete the files of offsets that no batch names and that are older; return their number."""
+    from pyarrow.fs import FileSelector
 
-
-def _combined(
-    newest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
-) -> IngestState | None:
-    """Return the state of a batch from its record and earlier ones; None if they don't reach back to a full copy."""
-    state = _figures_of(newest)
-    if state.uid in _KNOWN:
-        return replace(state, **_KNOWN[state.uid])
-    own: dict[int, Mapping[str, Any]] = {}
-    for record in records:
-        batch = record["batch"]
-        if record.get("places") is not None and (batch not in own or _is_whole(record)):
-            own[batch] = record
-    first = state.batch
-    while first in own and not _is_whole(own[first]):
-        first -= 1
-    if first not in own:
-        return None
-    reached = IngestState()
-    for batch in range(first, state.batch + 1):
-        reached = _after(reached, _figures_of(own[batch]), own[batch])
-    state = replace(state, places=reached.places, lost=reached.lost)
-    _remember(state)
-    return state
-
-
-def _remember(state: IngestState) -> None:
-    if state.uid:
-        _KNOWN[state.uid] = {"places": state.places, "lost": state.lost}
-        if len(_KNOWN) > _NKNOWN:
-            _KNOWN.popitem(last=False)
-
-
-def _figures_of(found: Mapping[str, Any]) -> IngestState:
-    return IngestState(
-        batch=int(found["batch"]), rows=int(found["rows"]), expired=int(found.get("expired") or 0),
-        before=found.get("before") or "", facts=found.get("facts") or {}, uid=found.get("uid") or "",
-        copied=FullCopy(*found.get("copied", ())),
-        erased=int(found.get("erased") or 0),
-    )  # fmt: skip
+    with lake_errors(store):
+        found = store.files().get_file_info(FileSelector(FOLDER, allow_not_found=True))
+    latest = time.time_ns() - older_s * 1e9
+    paths = [
+        path
+        for one in found
+        if (path := f"{FOLDER}/{one.base_name}") not in record.offsets
+        and one.mtime_ns is not None
+        and one.mtime_ns <= latest
+    ]
+    remove_files(store, paths)
+    return len(paths)
 
 
 class Drop(NamedTuple):
-    """What a commit drops for ever: rows for their age, all of days before `before`; rows that were erased.
-
-    log: the log before the commit is dropped, so that the commit has all offsets.
-    """
+    """What a commit drops for ever: rows for their age, all of days before `before`; rows that were erased."""
 
     expired: int = 0
     before: str = ""
     erased: int = 0
-    log: bool = False
 
-    def from_(self, state: IngestState) -> IngestState:
-        """Return the state without these rows."""
+    def from_(self, record: BatchRecord) -> BatchRecord:
+        """Return the record without these rows."""
         return replace(
-            state, expired=state.expired + self.expired, before=max(state.before, self.before),
-            erased=state.erased + self.erased, copied=FullCopy() if self.log else state.copied,
+            record, expired=record.expired + self.expired, before=max(record.before, self.before),
+            erased=record.erased + self.erased,
         )  # fmt: skip
 
 
@@ -286,26 +236,24 @@ def commit_batch(
     files = list(files)
     with taken_back(lake.below(table.name), files):
         delta = lake.made(table.name)
-        before = state_of(delta, table.app)
-        if before.batch != after.batch - 1 or (after.previous and after.previous.uid != before.uid):
+        before = record_of(delta, table.app)
+        if before.batch != after.batch - 1 or before.offsets != after.offsets:
             raise CommitConflictError(
                 f"another ingest committed batch {after.batch} of {table.name} first"
             )
-        # Rows may have gone while this batch was read, and all offsets been copied.
-        after = replace(
-            after, expired=before.expired, before=before.before, erased=before.erased, copied=before.copied
-        )  # fmt: skip
+        # Rows may have gone while this batch was read.
+        after = replace(after, expired=before.expired, before=before.before, erased=before.erased)
         commit_files(lake, table.name, delta, [file.action() for file in files], after)
 
 
 def commit_files(
     lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
-    state: IngestState | None = None, *, drop: Drop | None = None,
+    state: BatchRecord | None = None, *, drop: Drop | None = None,
 ) -> None:  # fmt: skip
-    """Commit actions to the table as `delta` has it. With a state, the commit is a batch of the ingest.
+    """Commit actions to the table as `delta` has it. With a state, the commit is a batch, with offsets if it has them.
 
     Raises CommitConflictError if another commit of the same app came first, or if both remove files. List the files to
-    remove from this same `delta`. Without a state the commit repeats the last batch's metadata, so that it is found
+    remove from this same `delta`. Without a state the commit repeats the last batch's record, so that it is found
     quickly. drop: rows that this commit drops for ever; a batch that was committed in between is a conflict, too.
     """
     from deltalake import CommitProperties
@@ -313,32 +261,34 @@ def commit_files(
 
     table, store, actions = TABLES[name], lake.below(name), list(actions)
     # Read again: batches may have come since `delta`, and the newest is the one to repeat.
-    known = state or state_of(delta if drop else lake.table(name), table.app)
-    numbered = known if state or drop else None
-    transactions = _transactions(delta, table, numbered, actions) or None
-    known = drop.from_(known) if drop else known
-    properties = CommitProperties(
-        custom_metadata=_metadata(known, delta), app_transactions=transactions
-    )
+    known = state or record_of(delta if drop else lake.table(name), table.app)
+    transactions = _transactions(delta, table, known if state or drop else None, actions) or None
+    if isinstance(state, IngestState):
+        known = _stored(store, state)
+    elif drop:
+        known = drop.from_(known)
+    before = set(state.offsets if state else known.offsets)
+    properties = CommitProperties(custom_metadata=_metadata(known), app_transactions=transactions)
     with lake_errors(store):
         try:
             _write_transaction(delta, actions, table, properties)
         except CommitFailedError as error:
+            remove_files(store, {*known.offsets} - before)
             raise CommitConflictError(
                 f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
                 if state
                 else f"another process works on {store.uri}; nothing was changed, run this again"
             ) from error
-    _remember(known)
     with lake_errors(store, "it is committed, but a power cut may lose it"):
         delta.update_incremental()
         _settle(store, delta)
+    remove_files(store, before - {*known.offsets})
 
 
 def _transactions(
     delta: DeltaTable,
     table: LakeTable,
-    state: IngestState | None,
+    state: BatchRecord | None,
     actions: list[AddAction | RemoveAction],
 ) -> list[Transaction]:
     from deltalake import Transaction
@@ -378,16 +328,14 @@ def _settle(store: LakeStore, delta: DeltaTable) -> None:
 
 
 def last_batch_again(delta: DeltaTable, app: str) -> Any:
-    """Return properties for deltalake's own operations: they repeat the last batch's metadata."""
+    """Return properties for deltalake's own operations: they repeat the last batch's record."""
     from deltalake import CommitProperties
 
-    return CommitProperties(custom_metadata=_metadata(state_of(delta, app), delta))
+    return CommitProperties(custom_metadata=_metadata(record_of(delta, app)))
 
 
-def _metadata(known: IngestState, delta: DeltaTable) -> dict[str, Any] | None:
-    if not known.batch:
-        return None
-    return {KEY: known.changes(delta.version() + 1) if known.uid else known.plain()}
+def _metadata(known: BatchRecord) -> dict[str, Any] | None:
+    return {KEY: known.plain()} if known.batch else None
 
 
 class Loss(NamedTuple):
@@ -399,28 +347,24 @@ class Loss(NamedTuple):
     upto_ms: int
 
 
-def losses(table: DeltaTable | None) -> list[Loss]:
-    """Return the losses in the table's log, oldest first. after_ms is 0 where only the total is known."""
-    if table is None:
+def losses(lake: Lake) -> list[Loss]:
+    """Return the losses of events in the order of batches. after_ms is 0 where only the total is known."""
+    delta = lake.table(EVENTS.name)
+    if delta is None:
         return []
-    return list(_losses(states(table)))
-
-
-def _losses(batches: Iterable[IngestState]) -> Iterator[Loss]:
-    last, known = IngestState(), Counter[str]()
-    for batch in batches:
-        for queue, count in batch.facts.get("lost", {}).items():
-            if count:
-                known[queue] += count
-                yield Loss(queue, count, _ms_of(last, queue), _ms_of(batch, queue))
-        last = batch
-    for queue, total in last.lost.items():
-        if total > known[queue]:
-            yield Loss(queue, total - known[queue], 0, _ms_of(last, queue))
-
-
-def _ms_of(state: IngestState, queue: str) -> int:
-    return parsed_id(state.places[queue].id)[0] if queue in state.places else 0
+    state, known = state_of(lake, EVENTS), Counter[str]()
+    told = [
+        Loss(queue, *loss)
+        for batch in batches(delta)
+        for queue, loss in batch.facts.get("lost", {}).items()
+    ]
+    for one in told:
+        known[one.queue] += one.nevents
+    return told + [
+        Loss(queue, total - known[queue], 0, _ms_of(state.places, queue))
+        for queue, total in state.lost.items()
+        if total > known[queue]
+    ]
 
 
 #: The number of an offset that only the server of another source can count.
@@ -434,7 +378,7 @@ def adopt(lake: Lake, client: Client, source: str = "") -> None:
     """
     for table in (EVENTS, TOPICS):
         delta = lake.table(table.name)
-        if delta is None or _is_told(delta, table.app):
+        if delta is None or _is_told(lake, table):
             continue
         ids, rows = _event_ids(lake) if table is EVENTS else _topic_ids(lake)
         places = {
@@ -446,9 +390,9 @@ def adopt(lake: Lake, client: Client, source: str = "") -> None:
         )
 
 
-def _is_told(delta: DeltaTable, app: str) -> bool:
+def _is_told(lake: Lake, table: LakeTable) -> bool:
     try:
-        state_of(delta, app)
+        state_of(lake, table)
     except OffsetsUntoldError:
         return False
     return True

@@ -62,7 +62,7 @@ def keep_dead(
     jobq's and are skipped. tolerating: a context entered per queue; an error that it swallows skips that queue.
     source: of the server. engine: runs the tasks that read and write; ran: called with which it was, if there are any.
     """
-    state = state_of(lake.table(DEAD.name), DEAD.app)
+    state = state_of(lake, DEAD)
     own = replace(state, places=of_source(source, state.places))
     upto, newest = latest_time(client), dict[str, int]()
     names = list(queues)

@@ -34,7 +34,7 @@ from jobq.pipeline.lake.commit import (
     Drop,
     commit_files,
     last_batch_again,
-    state_of,
+    record_of,
     taken_back,
 )
 from jobq.pipeline.lake.conditions import Argument, Condition, Sought, moment
@@ -400,12 +400,12 @@ def forget_rollups(lake: Lake) -> None:
 
     Days that have expired keep their rows, because they can't be computed again.
     """
-    kept_from = state_of(lake.table(EVENTS.name), EVENTS.app).before
+    kept_from = record_of(lake.table(EVENTS.name), EVENTS.app).before
     for table in (ROLLUP, JOB_RUNS):
         delta = lake.table(table.name)
         if delta is None:
             continue
-        state = state_of(delta, table.app)
+        state = record_of(delta, table.app)
         days = {day: rows for day, rows in state.facts.get("days", {}).items() if day < kept_from}
         after = replace(state, batch=state.batch + 1, facts={"days": days} if days else {})
         commit_files(lake, table.name, delta, [], after)
@@ -434,7 +434,7 @@ def _purge(lake: Lake, name: str) -> None:
             retention_hours=0, dry_run=False, full=store.is_local, enforce_retention_duration=False,
             commit_properties=last_batch_again(delta, table.app),
         )  # fmt: skip
-        commit_files(lake, name, lake.made(name), [], drop=Drop(log=True))
+        commit_files(lake, name, lake.made(name), [], drop=Drop())
         delta = lake.made(name)
         delta.create_checkpoint()
         _forget_log(store, delta.version())

@@ -120,7 +120,7 @@ def erase_events(
     source: str = "",
 ) -> None:  # fmt: skip
     """Delete the entries that the lake has read past; count the others as left."""
-    places = of_source(source, state_of(lake.table(EVENTS.name), EVENTS.app).places)
+    places = of_source(source, state_of(lake, EVENTS).places)
     for name, mids in _by_queue(client, chosen, LiveErased(), source).items():
         wanted = {mid.encode() for mid in mids}
         key = offsets.events_key(client.namespace, name)

@@ -119,7 +119,7 @@ class Ingest:
 
     def events(self) -> IngestBatch:
         """Ingest one batch of events."""
-        state = state_of(self.lake.table(EVENTS.name), EVENTS.app)
+        state = state_of(self.lake, EVENTS)
         own = of_source(self.options.source, state.places)
         found = self._tails(self.options.names or sorted({*self.queues(), *own}))
         near = offsets.overruns(self.client, own, found)
@@ -134,7 +134,7 @@ class Ingest:
 
     def topics(self) -> IngestBatch:
         """Ingest one batch of topics."""
-        state = state_of(self.lake.table(TOPICS.name), TOPICS.app)
+        state = state_of(self.lake, TOPICS)
         names: set[str] = set()
         if self.options.names is None:
             names.update(of_source(self.options.source, state.places))
@@ -289,7 +289,7 @@ class Ingest:
 
     def _drop(self, tails: Mapping[str, LogTail]) -> None:
         """Trim from the streams what the lake has."""
-        places = state_of(self.lake.table(EVENTS.name), EVENTS.app).places
+        places = state_of(self.lake, EVENTS).places
         ends = {
             tail.key: places[queue]
             for queue, tail in tails.items()

@@ -19,7 +19,7 @@ from jobq.errors import JobqError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import WHERE, Engine
 from jobq.pipeline.lake import erase
-from jobq.pipeline.lake.commit import state_of, states
+from jobq.pipeline.lake.commit import batches, offsets_after, state_of
 from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore, lake_errors
@@ -78,7 +78,7 @@ def stats(lake: Lake) -> list[TableStats]:
         delta = lake.table(name)
         if delta is None:
             continue
-        files, state = live_files(delta), state_of(delta, table.app)
+        files, state = live_files(delta), state_of(lake, table)
         rows, size = sum(one.rows for one in files), sum(one.size for one in files)
         found.append(
             TableStats(
@@ -116,7 +116,7 @@ def backlog(
 
     source: the name under which the lake has this server's queues.
     """
-    places = of_source(source, state_of(lake.table(EVENTS.name), EVENTS.app).places)
+    places = of_source(source, state_of(lake, EVENTS).places)
     found = []
     queues = sorted({*queue_names(client), *places})
     streams = [offsets.events_key(client.namespace, queue) for queue in queues]
@@ -164,7 +164,7 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
         if name in KEYS:
             unread = {path for path, _ in wrong}
             yield from _unique(engine, store, table, [f for f in files if f.path not in unread])
-            yield from _commits(delta, table, rows)
+            yield from _commits(lake, delta, table, rows)
     yield from _erasures(lake, engine)
 
 
@@ -335,15 +335,15 @@ def _search(
     return DuplicateSearch(table.name, store, tuple(some), since_us, until_us)
 
 
-def _commits(delta: DeltaTable, table: LakeTable, rows: int) -> Iterator[LakeFinding]:
-    state = state_of(delta, table.app)
+def _commits(lake: Lake, delta: DeltaTable, table: LakeTable, rows: int) -> Iterator[LakeFinding]:
+    state = state_of(lake, table)
     if state.rows - state.expired - state.erased != rows:
         erased = f", and {state.erased:,} were erased" if state.erased else ""
         yield LakeFinding(
             "fail", table.name,
             f"{rows:,} rows, but {state.rows:,} were committed and {state.expired:,} expired{erased}",
         )  # fmt: skip
-    wrong = list(_backwards(delta))
+    wrong = list(_backwards(lake.below(table.name), delta))
     yield from (LakeFinding("fail", table.name, text) for text in wrong)
     if not wrong and state.batch:
         yield LakeFinding("ok", table.name, f"{state.batch:,} batches, offsets only ever forward")
@@ -353,14 +353,19 @@ def _commits(delta: DeltaTable, table: LakeTable, rows: int) -> Iterator[LakeFin
         )
 
 
-def _backwards(delta: DeltaTable) -> Iterator[str]:
-    """Yield commits whose offsets are before those of an earlier commit, although no stream was recreated."""
-    for before, after in pairwise(states(delta)):
+def _backwards(store: LakeStore, delta: DeltaTable) -> Iterator[str]:
+    """Yield commits whose offsets are before those of an earlier commit, although no stream was recreated.
+
+    Of batches whose offsets are no longer kept, only the numbers are compared.
+    """
+    told = ((one, offsets_after(store, one)) for one in batches(delta))
+    for (before, then), (after, now) in pairwise(told):
         if after.batch != before.batch + 1:
             yield f"batch {after.batch} follows batch {before.batch}"
-        remade = set(after.facts.get("remade", ()))
-        for name in before.places.keys() & after.places.keys() - remade:
-            was, now = before.places[name], after.places[name]
+        if then is None or now is None:
+            continue
+        remade, was, reached = set(after.facts.get("remade", ())), then[0], now[0]
+        for name in was.keys() & reached.keys() - remade:
             # Compared by id alone: a server that lost entries after they were read has a lower count.
-            if parsed_id(now.id) < parsed_id(was.id):
-                yield f"batch {after.batch}: {name} goes back from {was} to {now}"
+            if parsed_id(reached[name].id) < parsed_id(was[name].id):
+                yield f"batch {after.batch}: {name} goes back from {was[name]} to {reached[name]}"

@@ -54,7 +54,7 @@ class KeptEntries(NamedTuple):
 def quarantine_of(lake: Lake, remade: Iterable[str]) -> Quarantine:
     """Return the table's state for tasks."""
     delta, again = lake.table(QUARANTINE.name), frozenset(remade)
-    places = state_of(delta, QUARANTINE.app).places
+    places = state_of(lake, QUARANTINE).places
     files = tuple(live_files(delta)) if again else ()
     upto = {queue: place.id for queue, place in places.items()}
     return Quarantine(lake.below(QUARANTINE.name), upto, again, files)
@@ -86,7 +86,7 @@ def commit(lake: Lake, kept: Iterable[KeptEntries]) -> None:
         for queue, entry_id in one.places.items():
             last = places.get(queue, LogOffset())
             places[queue] = max(last, LogOffset(entry_id), key=lambda at: offsets.parsed_id(at.id))
-    state = state_of(lake.table(QUARANTINE.name), QUARANTINE.app)
+    state = state_of(lake, QUARANTINE)
     rows, files = sum(one.rows for one in kept), [file for one in kept for file in one.files]
     commit_batch(lake, QUARANTINE, files, state.following(places, rows, {}))
 

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jobq.events import KINDS
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake.commit import (
-    IngestState,
+    BatchRecord,
     OffsetsUntoldError,
     commit_files,
-    state_of,
+    record_of,
     taken_back,
 )
 from jobq.pipeline.lake.files import (
@@ -275,16 +275,16 @@ def refreshed_at(lake: Lake) -> float:
     return float(_known(lake.table(ROLLUP.name), ROLLUP).facts.get("at", 0.0))
 
 
-def _known(delta: DeltaTable | None, table: LakeTable) -> IngestState:
+def _known(delta: DeltaTable | None, table: LakeTable) -> BatchRecord:
     """Return the state after the last refresh; without facts if the log no longer has it."""
     try:
-        return state_of(delta, table.app)
+        return record_of(delta, table.app)
     except OffsetsUntoldError:
         assert delta is not None
-        return IngestState(batch=delta.transaction_version(table.app) or 0)
+        return BatchRecord(batch=delta.transaction_version(table.app) or 0)
 
 
-def _unread(lake: Lake, table: LakeTable, known: IngestState) -> Unread:
+def _unread(lake: Lake, table: LakeTable, known: BatchRecord) -> Unread:
     delta = lake.table(EVENTS.name)
     if delta is None:
         return Unread(0, [], False)
@@ -337,7 +337,7 @@ def _hourly(lake: Lake, spark: SparkSession) -> int:
 def _first_day(lake: Lake, new: Unread) -> str:
     """Return the first day whose events are all there."""
     try:
-        before = state_of(lake.table(EVENTS.name), EVENTS.app).before
+        before = record_of(lake.table(EVENTS.name), EVENTS.app).before
     except OffsetsUntoldError:
         before = ""
     return before or min(one.dt for one in new.files)
@@ -351,7 +351,7 @@ def _runs(lake: Lake, spark: SparkSession) -> int:
     delta = lake.made(JOB_RUNS.name)
     work = _RunsRefresh(lake, spark, delta, known)
     if not new.whole and not work.can_continue():
-        new = _unread(lake, JOB_RUNS, IngestState())
+        new = _unread(lake, JOB_RUNS, BatchRecord())
     with shuffled(spark, new.files):
         return work.run(new)
 
@@ -360,7 +360,7 @@ class _RunsRefresh:
     """One refresh of job_runs."""
 
     def __init__(
-        self, lake: Lake, spark: SparkSession, delta: DeltaTable, known: IngestState
+        self, lake: Lake, spark: SparkSession, delta: DeltaTable, known: BatchRecord
     ) -> None:
         self._lake, self._spark, self._delta, self._known = lake, spark, delta, known
         self._store = lake.below(JOB_RUNS.name)
@@ -530,11 +530,11 @@ def _has_between(minutes: Sequence[int], low: int, high: int) -> bool:
 
 def _replace(
     lake: Lake, table: LakeTable, delta: DeltaTable, old: Sequence[LiveFile], new: Sequence[DataFile],
-    known: IngestState, **facts: Any,
+    known: BatchRecord, **facts: Any,
 ) -> None:  # fmt: skip
     """Replace files in one commit, which keeps what the next refresh needs."""
     total = sum(one.rows for one in new)
-    after = IngestState(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
+    after = BatchRecord(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
     actions: list[Any] = [*removal(old), *(one.action() for one in new)]
     with taken_back(lake.below(table.name), new):
         commit_files(lake, table.name, delta, actions, after)

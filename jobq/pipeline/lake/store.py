@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from errno import EDQUOT, EFBIG, ENOSPC
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from jobq.errors import LakeError
@@ -49,10 +50,10 @@ class LakeStore:
         return _remote(self)
 
     def settle(self, path: str) -> None:
-        """Sync a file to disk. Object stores do that by themselves."""
+        """Sync a file and its folders to disk. Object stores do that by themselves."""
         if not self.is_local:
             return
-        for name in (path, os.path.dirname(path)):
+        for name in (path, *map(str, PurePath(path).parents)):
             handle = os.open(os.path.join(self.uri, name), os.O_RDONLY)
             try:
                 os.fsync(handle)
@@ -90,6 +91,8 @@ class _Bytes:
 def write_file(store: LakeStore, path: str, content: bytes) -> None:
     """Write one file completely, or leave none."""
     files = store.files()
+    if store.is_local:
+        os.makedirs(os.path.join(store.uri, os.path.dirname(path)), exist_ok=True)
     try:
         with files.open_output_stream(path) as stream:
             stream.write(content)

@@ -19,7 +19,9 @@ from jobq.pipeline.lake.commit import (
     CommitConflictError,
     Drop,
     commit_files,
+    forget_offsets,
     last_batch_again,
+    record_of,
     taken_back,
 )
 from jobq.pipeline.lake.files import (
@@ -274,6 +276,8 @@ def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
                     enforce_retention_duration=False, commit_properties=last_batch_again(delta, table.app),
                 )
             )  # fmt: skip
+        delta = lake.made(name)
+        gone[name] += forget_offsets(lake.below(name), record_of(delta, table.app), older_s)
     return gone
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from jobq.pipeline import register
 from jobq.pipeline.engine import SPARK_ROWS, gc_off
-from jobq.pipeline.lake.commit import IngestState, OffsetsUntoldError, state_of
+from jobq.pipeline.lake.commit import BatchRecord, OffsetsUntoldError, record_of
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import event_rows, read, time_span
@@ -149,9 +149,9 @@ def _rows_of_lake(lake: Lake, query: ReportQuery) -> int | None:
     return sum(file.rows for file in live_files(delta, span.first_day, span.last_day))
 
 
-def ingest_state(delta: DeltaTable | None) -> IngestState:
+def ingest_state(delta: DeltaTable | None) -> BatchRecord:
     """Return the state of an ingest; an empty one if the table tells none."""
     try:
-        return state_of(delta, EVENTS.app)
+        return record_of(delta, EVENTS.app)
     except OffsetsUntoldError:
-        return IngestState()
+        return BatchRecord()

@@ -16,10 +16,9 @@ from jobq.cli import main
 from jobq.errors import ConfigError
 from jobq.events import Event
 from jobq.pipeline.lake.audit import LakeAudit
-from jobq.pipeline.lake.commit import IngestState, Loss, _losses, losses
+from jobq.pipeline.lake.commit import Loss, losses
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import read
-from jobq.pipeline.offsets import LogOffset
 from jobq.queue.audit import LIVE, Audit, Tally
 from jobq.queue.types import Ending
 
@@ -167,15 +166,6 @@ def test_losses_of_the_ingest_are_said(audit):
     assert "missed 1,234 events" in one.notes[0]
 
 
-def test_losses_come_from_the_log_of_commits_and_from_its_totals():
-    def batch(at, lost, total):
-        places = {"low": LogOffset(f"{at}-0", 1)}
-        return IngestState(places=places, facts={"lost": lost}, lost=total)
-
-    found = list(_losses([batch(5, {}, {"low": 7}), batch(9, {"low": 3}, {"low": 10})]))
-    assert found == [Loss("low", 3, 5, 9), Loss("low", 7, 0, 9)]
-
-
 def test_lake_alone_says_what_the_live_queue_says(
     spark, valkey_queue, valkey_redis, tmp_path, monkeypatch
 ):
@@ -199,9 +189,7 @@ def test_lake_alone_says_what_the_live_queue_says(
 
     [one] = audit.run(live.since_ms, live.until_ms, ["low"])
     assert one.open == live.live + live.lost
-    [asked] = audit.run(
-        live.since_ms, live.until_ms, ["low"], lives, losses(Lake.open(path).table("events"))
-    )
+    [asked] = audit.run(live.since_ms, live.until_ms, ["low"], lives, losses(Lake.open(path)))
     figures = asdict(live)
     assert {name: getattr(asked, name) for name in figures} == figures
     assert (asked.open, asked.notes) == (0, [])

@@ -1,9 +1,8 @@
-"""What commits say of offsets: all of them, or those that changed since the commit before."""
+"""What commits say of offsets: each batch has a file of them, which is kept while another program may read it."""
 
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,45 +13,40 @@ from jobq.errors import LakeError
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import commit, inspection, rollup, upkeep
-from jobq.pipeline.lake.commit import FullCopy, losses, state_of, states
+from jobq.pipeline.lake.commit import (
+    KEPT,
+    CommitConflictError,
+    Loss,
+    OffsetsUntoldError,
+    losses,
+    record_of,
+    state_of,
+)
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, mids
 
 LATER = datetime.fromtimestamp(DAY / 1000 + 2 * 86_400, UTC)
 
 
-@pytest.fixture
-def many(monkeypatch):
-    """Tables of three queues count as tables of many."""
-    monkeypatch.setattr(commit, "FEW_PLACES", 2)
+def stored(lake: Lake) -> list[str]:
+    """The files of offsets, in the order of their batches."""
+    folder = Path(lake.below("events").uri)
+    return sorted(str(path.relative_to(folder)) for path in folder.glob("_offsets/*"))
 
 
-def records(lake):
-    """The metadata of the commits, oldest first."""
-    return list(commit._records(lake.table("events"), None))[::-1]
+def faults(lake: Lake) -> list[str]:
+    return [one.text for one in inspection.check(lake) if one.level == "fail"]
 
 
-def read_anew(lake):
-    """The state as another process reads it."""
-    commit._KNOWN.clear()
-    return state_of(lake.table("events"), EVENTS.app)
-
-
-def test_each_commit_has_all_offsets_when_a_lake_has_few_queues(lake, ingest, write):
-    for number in range(3):
-        write("low", 1, first=number + 1)
-        ingest.events()
-    assert all(record["places"]["low"] for record in records(lake))
-
-
-def test_offsets_are_the_same_when_commits_have_changes_only(
-    lake, valkey_client, write, many, monkeypatch
+def test_offsets_are_those_of_the_streams_whatever_upkeep_commits_between(
+    lake, valkey_client, write
 ):
-    monkeypatch.setattr(commit, "COPY_EVERY", 5)
     work, chance, written = Ingest(lake, valkey_client, Engine("local")), random.Random(7), 0
-    for step in range(24):
+    for step in range(KEPT + 4):
         for queue in chance.sample([f"q{number}" for number in range(3 + step // 4)], 3):
             written += 1
             write(queue, 1, first=written)
@@ -62,19 +56,39 @@ def test_offsets_are_the_same_when_commits_have_changes_only(
         if step == 11:
             upkeep.expire(lake, 0, now=LATER)
             upkeep.vacuum(lake, 0)
-        state = state_of(lake.table("events"), EVENTS.app)
-        assert read_anew(lake) == state
+        state = state_of(lake, EVENTS)
         tails = work._tails(list(state.places))
         assert {name: one.place for name, one in tails.items()} == state.places
-
-    told = [one for one in records(lake) if one.get("whole")]
-    assert 3 < len(told) < 12
-    assert list(states(lake.table("events")))[-1].places == state.places
-    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+        assert stored(lake) == sorted(state.offsets)
+    assert state.batch == KEPT + 4 and len(state.offsets) == KEPT
+    assert faults(lake) == []
 
 
-def test_losses_are_counted_when_commits_have_changes_only(
-    lake, ingest, valkey_client, write, many
+def test_file_of_offsets_is_deleted_when_its_commit_is_refused(lake, ingest, write):
+    write("low", 1)
+    ingest.events()
+    state = state_of(lake, EVENTS)
+    version = lake.made("events")
+    write("low", 1, first=2)
+    ingest.events()
+    before = stored(lake)
+    with pytest.raises(CommitConflictError):
+        commit.commit_files(lake, "events", version, [], state.following({}, 0, {}))
+    assert stored(lake) == before
+
+
+def test_vacuum_deletes_files_of_offsets_that_no_batch_names(lake, ingest, write):
+    write("low", 1)
+    ingest.events()
+    orphan = Path(lake.below("events").uri, "_offsets", "2-dead.json")
+    orphan.write_text("{}")
+    assert upkeep.vacuum(lake, 3600)["events"] == 0 and orphan.exists()
+    assert upkeep.vacuum(lake, 0)["events"] == 1
+    assert stored(lake) == list(state_of(lake, EVENTS).offsets)
+
+
+def test_losses_are_counted_with_the_time_in_which_they_came(
+    lake, ingest, valkey_client, write, monkeypatch
 ):
     for queue, first in (("a", 1), ("b", 101), ("c", 201)):
         write(queue, 10, first=first)
@@ -83,29 +97,64 @@ def test_losses_are_counted_when_commits_have_changes_only(
         write(queue, 10, first=first)
         valkey_client.command("XTRIM", offsets.events_key("jobq", queue), "MAXLEN", 4)
         ingest.events()
-    assert dict(read_anew(lake).lost) == {"a": 6, "b": 6}
-    assert [(one.queue, one.nevents) for one in losses(lake.table("events"))] == [
-        ("a", 6), ("b", 6),
-    ]  # fmt: skip
+    assert state_of(lake, EVENTS).lost == {"a": 6, "b": 6}
+    assert losses(lake) == [Loss("a", 6, DAY + 10, DAY + 20), Loss("b", 6, DAY + 110, DAY + 120)]
     assert sum(mids(lake).values()) == 38
+    # The log no longer has the commit of the first loss, and the totals do.
+    plain = commit.batches
+    monkeypatch.setattr(commit, "batches", lambda delta: plain(delta)[2:])
+    assert losses(lake) == [Loss("b", 6, DAY + 110, DAY + 120), Loss("a", 6, 0, DAY + 20)]
 
 
-def test_log_without_a_full_copy_is_told_and_adopted(lake, ingest, valkey_client, write, many):
-    for number in range(3):
-        write(f"q{number}", 2, first=number * 10 + 1)
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text('{"places": {"lo')])
+def test_offsets_without_their_file_are_told_and_adopted(
+    lake, ingest, valkey_client, write, damage
+):
+    write("q0", 2)
     ingest.events()
-    write("q0", 1, first=50)
+    write("q1", 1, first=50)
     ingest.events()
-    log = Path(lake.store.uri) / "events" / "_delta_log"
-    lake.table("events").create_checkpoint()
-    for path in sorted(log.glob("*.json"))[:-1]:
-        path.unlink()
-    with pytest.raises(LakeError, match="--adopt"):
-        read_anew(lake)
+    record = record_of(lake.table("events"), EVENTS.app)
+    damage(Path(lake.below("events").uri, record.offsets[0]))
+    with pytest.raises(
+        OffsetsUntoldError, match=f"{record.offsets[0]} is gone or damaged.*--adopt"
+    ):
+        ingest.events()
     commit.adopt(lake, valkey_client)
     assert ingest.events().rows == 0
     write("q1", 1, first=60)
     assert ingest.events().rows == 1
+    assert set(mids(lake).values()) == {1}
+
+
+def test_file_of_offsets_that_cannot_be_read_is_not_taken_for_none(
+    lake, ingest, valkey_client, write
+):
+    write("low", 2)
+    ingest.events()
+    newest = state_of(lake, EVENTS).offsets[0]
+    path = Path(lake.below("events").uri, newest)
+    path.rename(path.with_suffix(".away"))
+    path.mkdir()
+    for read in (ingest.events, lambda: commit.adopt(lake, valkey_client)):
+        with pytest.raises(LakeError) as raised:
+            read()
+        assert not isinstance(raised.value, OffsetsUntoldError)
+
+
+def test_log_without_the_last_batch_is_told_and_adopted(lake, ingest, valkey_client, write):
+    write("low", 3)
+    ingest.events()
+    delta = lake.table("events")
+    delta.alter.set_table_properties({"delta.appendOnly": "false"})
+    delta.create_checkpoint()
+    log = Path(lake.below("events").uri) / "_delta_log"
+    for path in sorted(log.glob("*.json"))[:-1]:
+        path.unlink()
+    with pytest.raises(OffsetsUntoldError, match="--adopt"):
+        state_of(lake, EVENTS)
+    commit.adopt(lake, valkey_client)
+    assert ingest.events().rows == 0
     assert set(mids(lake).values()) == {1}
 
 
@@ -125,22 +174,25 @@ def test_lake_that_cannot_be_read_is_not_taken_for_one_without_offsets(
             read()
 
 
-def test_ingest_does_not_go_on_from_a_batch_that_a_restored_lake_never_had(
-    lake, ingest, write, many
-):
-    for number in range(3):
-        write(f"q{number}", 2, first=number * 10 + 1)
+def test_ingest_does_not_go_on_from_a_batch_that_a_restored_lake_never_had(lake, ingest, write):
+    write("low", 2)
     ingest.events()
-    state = state_of(lake.table("events"), EVENTS.app)
-    other = state.following({}, 0, {})
-    other = replace(other, previous=replace(state, uid="of another history"))
-    with pytest.raises(commit.CommitConflictError):
-        commit.commit_batch(lake, EVENTS, [], other)
+    other = replace(state_of(lake, EVENTS), offsets=("_offsets/of another history.json",))
+    with pytest.raises(CommitConflictError):
+        commit.commit_batch(lake, EVENTS, [], other.following({}, 0, {}))
 
 
-@pytest.mark.parametrize(
-    ("version", "at_ms", "due"), [(80, -9, False), (81, -9, True), (70, -2 * 86_400_000, True), (70, 9e9, True)],
-)  # fmt: skip
-def test_full_copy_is_due_after_some_commits_or_a_day(version, at_ms, due):
-    now = time.time_ns() // 1_000_000
-    assert FullCopy(61, now + int(at_ms)).is_due(version) is due
+def test_file_and_new_folders_are_synced_before_a_commit_names_the_file(tmp_path, monkeypatch):
+    synced, opened, real = [], {}, commit.os.open
+
+    def opening(path, *flags):
+        handle = real(path, *flags)
+        opened[handle] = str(Path(path))
+        return handle
+
+    monkeypatch.setattr("jobq.pipeline.lake.store.os.open", opening)
+    monkeypatch.setattr(
+        "jobq.pipeline.lake.store.os.fsync", lambda handle: synced.append(opened[handle])
+    )
+    commit.write_file(LakeStore(str(tmp_path)), "new/file", b"x")
+    assert synced == [str(tmp_path / "new" / "file"), str(tmp_path / "new"), str(tmp_path)]

@@ -15,8 +15,8 @@ import pytest
 from jobq.errors import ConfigError
 from jobq.jobs.codec import encode
 from jobq.pipeline.engine import Engine
-from jobq.pipeline.lake import commit, dead_messages, erase, inspection, rollup, upkeep
-from jobq.pipeline.lake.commit import IngestState, adopt, commit_files
+from jobq.pipeline.lake import dead_messages, erase, inspection, rollup, upkeep
+from jobq.pipeline.lake.commit import BatchRecord, adopt, commit_files
 from jobq.pipeline.lake.conditions import (
     Sought,
     has_argument,
@@ -107,13 +107,7 @@ def finished(lake: Lake, engine: Engine = LOCAL) -> dict[str, int]:
     return done
 
 
-@pytest.fixture(params=["arg", "where"])
-def asked(request, monkeypatch):
-    """How it is selected. With `where` commits have only the offsets that changed."""
-    monkeypatch.setattr(commit, "FEW_PLACES", {"arg": 100, "where": 0}[request.param])
-    return request.param
-
-
+@pytest.mark.parametrize("asked", ["arg", "where"])
 def test_nothing_of_a_customer_is_left_in_any_file(asked, customers, valkey_client):
     words = {"arg": {"argument": parsed_argument("customer=2")},
              "where": {"conditions": parsed_conditions("key = 'key-2'")}}  # fmt: skip
@@ -140,7 +134,6 @@ def test_nothing_of_a_customer_is_left_in_any_file(asked, customers, valkey_clie
     assert [row["kind"] for row in rows(customers, "erased")].count("done") == 1
 
     # Nor does it come back: what the server still has, and what it gets now.
-    commit._KNOWN.clear()
     bury(Queue("low", valkey_client), 2)
     bury(Queue("low", valkey_client), 4)
     take_in(customers, valkey_client)
@@ -198,7 +191,7 @@ def test_rollups_are_computed_again_from_the_events_that_are_left(customers):
     days = {one.dt for one in live_files(customers.table("events"))}
     version = customers.table("events").version()
     for name in ("rollup_hourly", "job_runs"):
-        made = IngestState(
+        made = BatchRecord(
             batch=1, rows=0, facts={"days": dict.fromkeys(days, 99), "version": version}
         )
         commit_files(customers, name, customers.made(name), [], made)

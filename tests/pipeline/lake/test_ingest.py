@@ -17,7 +17,7 @@ from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import inspection, partitions, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError, state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
-from jobq.pipeline.lake.tables import EVENTS
+from jobq.pipeline.lake.tables import EVENTS, TOPICS
 from jobq.queue import directory
 from jobq.queue.queue import Queue
 from jobq.topics import Record, Topic
@@ -147,7 +147,7 @@ def test_loss_by_trimming_is_told_to_the_entry(ingest, write, lake, valkey_clien
     assert (batch.rows, dict(batch.lost)) == (15, {"low": 25})
     write("low", 2, first=51)
     assert not ingest.events().lost
-    state = state_of(lake.table("events"), EVENTS.app)
+    state = state_of(lake, EVENTS)
     assert (state.rows, dict(state.lost)) == (27, {"low": 25})
 
 
@@ -502,7 +502,7 @@ def test_topic_tells_what_retention_dropped_between_two_pages_of_a_read(
     assert found.rows + found.lost["orders"] == 200
     assert 0 < found.lost["orders"] < 149
     assert [row["index"] for row in rows(lake, "topics")][-51:] == list(range(150, 201))
-    assert (ingest.topics().rows, state_of(lake.table("topics"), "jobq-topics").lost) == (
+    assert (ingest.topics().rows, state_of(lake, TOPICS).lost) == (
         0, dict(found.lost),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ import pytest
 from jobq.errors import LakeError
 from jobq.events import KINDS
 from jobq.pipeline.lake import inspection, read, rollup, upkeep
-from jobq.pipeline.lake.commit import IngestState, commit_batch, commit_files, state_of
+from jobq.pipeline.lake.commit import BatchRecord, commit_batch, commit_files, state_of
 from jobq.pipeline.lake.files import live_files, write_rows
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, to_lake
@@ -75,7 +75,7 @@ def ingest(lake: Lake, events: list[Event]) -> None:
         pa.Table.from_pylist(events, arrow_schema(EVENT_COLUMNS)).combine_chunks().to_batches()
     )
     files = write_rows(lake.below("events"), EVENTS, to_lake(batch))
-    state = state_of(lake.table("events"), EVENTS.app)
+    state = state_of(lake, EVENTS)
     commit_batch(lake, EVENTS, files, state.following({}, len(events), {}))
 
 
@@ -200,7 +200,7 @@ def test_refreshes_after_any_history_equal_a_computation_from_all_events(
         equal(spark, lake, history)
         upkeep.expire(lake, 0, now=history.events[-1]["finished_at"])
     kept = os.listdir(os.path.join(lake.below("job_runs").uri, rollup.OPEN_FOLDER))
-    facts = state_of(lake.table("job_runs"), JOB_RUNS.app).facts
+    facts = state_of(lake, JOB_RUNS).facts
     assert {f"{rollup.OPEN_FOLDER}/{name}" for name in kept} == {*facts["events"], *facts["base"]}
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
 
@@ -209,8 +209,8 @@ def _left_by_a_jobq_that_computed_days(lake: Lake) -> None:
     for table in (ROLLUP, JOB_RUNS):
         delta = lake.table(table.name)
         assert delta is not None
-        batch = state_of(delta, table.app).batch + 1
-        commit_files(lake, table.name, delta, [], IngestState(batch=batch, facts={"days": {}}))
+        batch = state_of(lake, table).batch + 1
+        commit_files(lake, table.name, delta, [], BatchRecord(batch=batch, facts={"days": {}}))
 
 
 def _refresh_killed_before_its_commit(spark, lake, monkeypatch) -> None:

@@ -24,6 +24,7 @@ from jobq.pipeline.lake import erase, inspection, upkeep
 from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import EVENTS
 from jobq.queue.queue import Queue
 from tests.pipeline.lake import jobs_to_ingest
 from tests.pipeline.lake.conftest import batches, mids, rows
@@ -166,7 +167,7 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
     erase.begin(lake, gone, "a test")
     erase.finish(lake, Engine("local"))
     written = {key: offsets.events_tail(valkey_client, key).n for key in keys}
-    state = state_of(lake.table("events"), "jobq-events")
+    state = state_of(lake, EVENTS)
     assert state.lost == {}
     found = [(row["queue"], row["entry_at"], row["entry_seq"]) for row in rows(lake)]
     assert len(found) == len(set(found)) == sum(written.values()) + NERASED
@@ -198,7 +199,7 @@ def test_each_row_is_there_or_erased_when_the_erasure_is_killed_again_and_again(
         found = mids(lake)
         assert set(found.values()) == {1}
         assert every - gone <= found.keys() <= every
-        erased = state_of(lake.table("events"), "jobq-events").erased
+        erased = state_of(lake, EVENTS).erased
         assert erased == len(every) - len(found)
         faults = [one.text for one in inspection.check(lake) if one.level == "fail"]
         assert bool(faults) == bool(erase.pending(lake))

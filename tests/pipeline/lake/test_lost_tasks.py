@@ -16,6 +16,7 @@ from jobq.pipeline.lake import commit, inspection, upkeep
 from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, mids
 from tests.pipeline.lake.lossy_engine import DriverKilledError, LossyEngine
 
@@ -26,10 +27,14 @@ NOW = datetime.fromtimestamp((DAY + 20 * 3_600_000) / 1000, UTC)
 
 @pytest.fixture
 def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[LossyEngine], None]:
-    """The driver of this engine may die before each commit, after it, and before it trims the streams."""
+    """The driver of this engine may die before and after each step of a commit, and before it trims the streams.
+
+    The steps: write the offsets, commit, delete the offsets that are too old.
+    """
 
     def make(engine: LossyEngine) -> None:
-        for owner, name in ((commit, "_write_transaction"), (Ingest, "_drop")):
+        steps = [(commit, name) for name in ("_stored", "_write_transaction", "remove_files")]
+        for owner, name in (*steps, (Ingest, "_drop")):
             real = getattr(owner, name)
 
             def risky(*given: Any, real: Callable[..., Any] = real) -> Any:
@@ -79,7 +84,7 @@ def test_each_event_is_committed_once_whatever_tasks_and_drivers_do(
     assert engine.ntasks > 200 and engine.nlost and engine.ntwins and engine.ndeaths
     assert set(found.values()) == {1}
     assert len(found) == 900 + 50 * read
-    state = commit.state_of(lake.table("events"), "jobq-events")
+    state = commit.state_of(lake, EVENTS)
     assert (state.rows, state.expired) == (960 + 50 * read, 60)
     engine.chance = 0.0
     findings = [one for one in inspection.check(lake, engine) if one.level != "ok"]
@@ -88,6 +93,9 @@ def test_each_event_is_committed_once_whatever_tasks_and_drivers_do(
     # Files of lost tasks, of twins and of dead drivers count for nothing.
     upkeep.vacuum(lake, 0)
     folder = Path(lake.store.uri, "events")
+    offsets = {str(path.relative_to(folder)) for path in folder.glob("_offsets/*")}
+    record = commit.record_of(lake.table("events"), EVENTS.app)
+    assert offsets == set(record.offsets) and len(offsets) == min(state.batch, commit.KEPT)
     left = {
         str(path.relative_to(folder))
         for path in folder.rglob("*.parquet")

@@ -65,7 +65,7 @@ def test_offsets_of_other_sources_are_counted_by_their_next_ingest(lake, valkey_
     round_of(lake, valkey_client, "us")
     write("low", 2, first=6)
     delta = lake.made(EVENTS.name)
-    known = state_of(delta, EVENTS.app)
+    known = state_of(lake, EVENTS)
     # As if another program had written the log anew: the batch's number is there, its offsets aren't.
     properties = CommitProperties(app_transactions=[Transaction(EVENTS.app, 7)])
     delta.create_write_transaction(
@@ -74,7 +74,7 @@ def test_offsets_of_other_sources_are_counted_by_their_next_ingest(lake, valkey_
     with pytest.raises(LakeError, match="--adopt"):
         round_of(lake, valkey_client, "us")
     adopt(lake, valkey_client, "eu")
-    places = state_of(lake.table(EVENTS.name), EVENTS.app).places
+    places = state_of(lake, EVENTS).places
     assert places["{eu}low"] == known.places["{eu}low"]
     assert places["{us}low"] == known.places["{us}low"]._replace(n=-1)
     for source in ("us", "eu"):

@@ -194,10 +194,10 @@ def stored(lake):
 
 
 def test_offsets_survive_compacting_and_expiring(three_days, valkey_client, write):
-    places = state_of(three_days.table("events"), EVENTS.app).places
+    places = state_of(three_days, EVENTS).places
     upkeep.compact(three_days)
     upkeep.expire(three_days, 0, now=NOON)
-    assert state_of(three_days.table("events"), EVENTS.app).places == places
+    assert state_of(three_days, EVENTS).places == places
     work = Ingest(three_days, valkey_client, Engine("local"))
     assert work.events().rows == 0
 
@@ -245,7 +245,7 @@ def test_expiring_drops_whole_days_before_the_time(three_days):
         "2026-11-20",
         "2026-11-21",
     }
-    assert state_of(three_days.table("events"), EVENTS.app).expired == 20
+    assert state_of(three_days, EVENTS).expired == 20
     assert all(finding.level == "ok" for finding in inspection.check(three_days))
 
 
@@ -272,7 +272,7 @@ def test_check_tells_offsets_that_go_back(lake, ingest, write):
     write("low", 12)
     ingest.events()
     delta = lake.made("events")
-    state = state_of(delta, EVENTS.app)
+    state = state_of(lake, EVENTS)
     back = state.following({"low": LogOffset(f"{DAY + 5}-0", 12)}, 0, {})
     commit_files(lake, "events", delta, [], back)
     found = [one.text for one in inspection.check(lake) if one.level == "fail"]

@@ -141,10 +141,7 @@ def test_two_servers_and_a_cluster_share_a_lake(client, valkey_client, tmp_path)
                 behind = inspection.backlog(lake, one, source=source)
                 assert "low" in {each.queue for each in behind if not each.backlog}
                 added = offsets.events_tail(one, offsets.events_key("jobq", "low")).n
-                assert (
-                    state_of(lake.table("events"), EVENTS.app).places[sourced(source, "low")].n
-                    == added
-                )
+                assert state_of(lake, EVENTS).places[sourced(source, "low")].n == added
     finally:
         node.kill()
     assert {one.level for one in inspection.check(lake)} == {"ok"}

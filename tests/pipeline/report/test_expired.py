@@ -166,7 +166,7 @@ def ingested(lake: Lake, rows: Rows) -> None:
     """Commit rows as a batch of events."""
     [batch] = pa.Table.from_pylist(rows, events_schema()).combine_chunks().to_batches()
     files = write_rows(lake.below("events"), EVENTS, to_lake(batch))
-    before = state_of(lake.table("events"), EVENTS.app)
+    before = state_of(lake, EVENTS)
     commit_batch(lake, EVENTS, files, before.following({}, len(rows), {}))
 
 
