@@ -10,7 +10,8 @@ next refresh computes their rows again. All other rows are complete but for even
 second `done`: their sums are added to the row that is there.
 
 Without the version of the last refresh, or if the log or a file is gone, both tables are computed from all events.
-Strings are grouped by, never aggregated, so that Spark hashes instead of sorting.
+Strings are grouped by, never aggregated, so that Spark hashes instead of sorting. Statements name the DataFrames that
+they read as `{events}`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
   {_total("CASE WHEN kind = 'done' THEN run_us END")} AS done_us,
   {_total(f"CASE WHEN kind IN ({_FAILED}) THEN run_us END")} AS failed_us,
   dt
-FROM lake_events
+FROM {{events}}
 GROUP BY dt, date_trunc('HOUR', finished_at), queue, job
 """  # noqa: S608  # nosec B608
 
@@ -103,7 +104,7 @@ SELECT hour, queue, job, {_SUMS}, max(rss_kib) AS rss_kib,
   CASE WHEN count(run_us_sketch) > 0 THEN kll_merge_agg_bigint(run_us_sketch, {K}) END AS run_us_sketch,
   CASE WHEN count(wait_ms_sketch) > 0 THEN kll_merge_agg_bigint(wait_ms_sketch, {K}) END AS wait_ms_sketch,
   dt
-FROM lake_hours
+FROM {{hours}}
 GROUP BY dt, hour, queue, job
 """  # noqa: S608  # nosec B608
 
@@ -120,7 +121,7 @@ LIVES = f"""
 SELECT * EXCEPT (lives, begins, ended, last_entry, last_segment),
   coalesce(enqueued_at, array_max(filter(lives, at -> at <= finished_at))) AS life_at,
   NOT ended AND segment = last_segment
-    AND last_entry >= (SELECT least(max(entry_at), now()) FROM lake_events) - INTERVAL {2 * LOOK_BACK_DAYS} DAYS
+    AND last_entry >= (SELECT least(max(entry_at), now()) FROM {{events}}) - INTERVAL {2 * LOOK_BACK_DAYS} DAYS
     AS is_open
 FROM (
   SELECT *, collect_set(enqueued_at) OVER one AS lives, bool_or(kind IN ({_ENDS})) OVER one AS ended,
@@ -130,7 +131,7 @@ FROM (
     FROM (
       SELECT *, CASE WHEN lag(kind) OVER ordered IN ({_ENDS})
         OR entry_at > lag(entry_at) OVER ordered + INTERVAL {LOOK_BACK_DAYS} DAYS THEN 1 ELSE 0 END AS begins
-      FROM lake_events WHERE mid IS NOT NULL
+      FROM {{events}} WHERE mid IS NOT NULL
       WINDOW ordered AS (PARTITION BY mid, queue ORDER BY entry_at, entry_seq, finished_at, kind)
     )
     WINDOW ordered AS (PARTITION BY mid, queue ORDER BY entry_at, entry_seq, finished_at, kind)
@@ -164,9 +165,9 @@ WITH runs AS (
     count_if(kind = 'done') AS done, {_total("run_us")} AS run_us, {_total("cpu_us")} AS cpu_us,
     max(rss_kib) AS rss_kib, count(*) AS nevents, count_if(kind = 'snoozed') AS snoozes,
     min(finished_at) FILTER (WHERE {FIRST_RUN} AND started_at IS NOT NULL) AS first_ended_at
-  FROM lake_lives GROUP BY queue, mid, life_at, is_open, apart
+  FROM {{lives}} GROUP BY queue, mid, life_at, is_open, apart
 ),
-jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM lake_events WHERE job IS NOT NULL)
+jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM {{events}} WHERE job IS NOT NULL)
 SELECT queue, mid, jobs.job, enqueued_at, coalesce(enqueued_at, first_event) AS first_at, started_at, last_at,
   CASE WHEN newest IS NOT NULL THEN element_at(array({_NAMES}), CAST(newest % 16L AS INT) + 1) END AS outcome,
   attempts, retries, ncrashes, done, {_WAITED},
@@ -195,7 +196,7 @@ SELECT *, {_WAITED} FROM (
     max_by(outcome, newer) FILTER (WHERE outcome IS NOT NULL) AS outcome,
     {_ADDED}, max(rss_kib) AS rss_kib,
     min(first_ended_at) AS first_ended_at, dt
-  FROM lake_runs GROUP BY queue, mid, enqueued_at, first_at, dt
+  FROM {{runs}} GROUP BY queue, mid, enqueued_at, first_at, dt
 )
 """  # noqa: S608  # nosec B608
 
@@ -321,12 +322,10 @@ def _hourly(lake: Lake, spark: SparkSession) -> int:
         days = {day for day in days if day >= first}
     old = [one for one in live_files(delta) if one.dt in days]
     events = of_files(spark, lake, EVENTS, [one for one in new.files if one.dt in days])
-    events.createOrReplaceTempView("lake_events")
-    rows = spark.sql(HOURLY)
+    rows = spark.sql(HOURLY, events=events)
     if old and not new.whole:
         there = of_files(spark, lake, ROLLUP, old).drop("file")
-        rows.unionByName(there).createOrReplaceTempView("lake_hours")
-        rows = spark.sql(HOURLY_MERGED)
+        rows = spark.sql(HOURLY_MERGED, hours=rows.unionByName(there))
     rows = rows.coalesce(1).sortWithinPartitions("dt", *ROLLUP.sort)
     with shuffled(spark, new.files):
         written = _files_of(rows, lake.below(ROLLUP.name), ROLLUP, COMPACTED.prefix)
@@ -384,10 +383,8 @@ class _RunsRefresh:
         events = events.select(*(c.name for c in OPEN_COLUMNS))
         if facts.get("events"):
             events = events.unionByName(self._kept(facts["events"], OPEN_COLUMNS))
-        events.createOrReplaceTempView("lake_events")
-        lives = self._spark.sql(LIVES).persist()
-        lives.createOrReplaceTempView("lake_lives")
-        rows = self._spark.sql(JOB_RUNS_SQL).persist()
+        lives = self._spark.sql(LIVES, events=events).persist()
+        rows = self._spark.sql(JOB_RUNS_SQL, events=events, lives=lives).persist()
         try:
             return self._write(new, lives, rows, facts.get("base", ()))
         finally:
@@ -473,8 +470,8 @@ class _RunsRefresh:
         both = rows.selectExpr("*", "1 AS newer").unionByName(older.selectExpr("*", "0 AS newer"))
         # Rows without a life are one segment each.
         apart = both.where("enqueued_at IS NULL").drop("newer")
-        both.where("enqueued_at IS NOT NULL").createOrReplaceTempView("lake_runs")
-        return self._spark.sql(RUNS_MERGED).select(*apart.columns).unionByName(apart)
+        runs = both.where("enqueued_at IS NOT NULL")
+        return self._spark.sql(RUNS_MERGED, runs=runs).select(*apart.columns).unionByName(apart)
 
     def _rows_written(self, rows: DataFrame, prefix: str) -> list[DataFile]:
         # Executors share a large day, and small ones are one file each.

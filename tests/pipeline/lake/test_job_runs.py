@@ -181,7 +181,7 @@ def equal(spark, lake, history: History) -> None:
 def test_refreshes_after_any_history_equal_a_computation_from_all_events(
     spark, lake, seed, monkeypatch
 ):
-    history = History(seed)
+    history, views = History(seed), spark.catalog.listTables()
     monkeypatch.setattr(rollup, "MOST_FILES", 1)
     ingest(lake, history.more(80))
     rollup.refresh(lake, spark)
@@ -199,6 +199,7 @@ def test_refreshes_after_any_history_equal_a_computation_from_all_events(
         assert _read_by_a_refresh(spark, lake, monkeypatch) <= new
         equal(spark, lake, history)
         upkeep.expire(lake, 0, now=history.events[-1]["finished_at"])
+    assert spark.catalog.listTables() == views
     kept = os.listdir(os.path.join(lake.below("job_runs").uri, rollup.OPEN_FOLDER))
     facts = state_of(lake, JOB_RUNS).facts
     assert {f"{rollup.OPEN_FOLDER}/{name}" for name in kept} == {*facts["events"], *facts["base"]}

@@ -206,9 +206,8 @@ def test_rollups_are_made_when_the_sum_of_hostile_run_times_is_beyond_a_number(s
     made = source(
         SparkEngine(spark), [event(run_us=2**62, cpu_us=2**62, mid="m", wait=1.0) for _ in range(3)]
     )
-    made.selectExpr("*", "to_date(finished_at) AS dt").createOrReplaceTempView("lake_events")
-    spark.sql(LIVES).createOrReplaceTempView("lake_lives")
-    (row,) = spark.sql(statement).collect()
+    events = made.selectExpr("*", "to_date(finished_at) AS dt")
+    (row,) = spark.sql(statement, events=events, lives=spark.sql(LIVES, events=events)).collect()
     assert (row["run_us"], row["cpu_us"], row["nevents"]) == (2**63 - 1, 2**63 - 1, 3)
 
 
