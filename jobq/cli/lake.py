@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake.audit import LakeAudited, Lives
     from jobq.pipeline.lake.erase import Selection
-    from jobq.pipeline.lake.erase_live import LiveErased
-    from jobq.pipeline.lake.ingest import IngestBatch, IngestRound, StopRequest
-    from jobq.pipeline.lake.lake import Lake, RepeatedLock
+    from jobq.pipeline.lake.erasure import Erasure, ErasureRequest, LiveErased
+    from jobq.pipeline.lake.ingest import IngestBatch, IngestRound
+    from jobq.pipeline.lake.lake import Lake
     from jobq.pipeline.lake.reading import ArchivedRows, ArchiveSummary, TimeSpan
     from jobq.pipeline.lake.upkeep import Compacted
     from jobq.pipeline.replay import Replayed, ReplayTarget
@@ -450,7 +450,7 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
 )
 @master_option
 @wait_option
-def erase(session: Session, lake: Lake, **given: Any) -> bool:
+def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
     """Erase messages from all tables, so that no file of the lake has them any more.
 
     The lake keeps a salted hash of each mid, and an ingest leaves these messages out. An interrupted erasure
@@ -459,24 +459,33 @@ def erase(session: Session, lake: Lake, **given: Any) -> bool:
     """
     from jobq.pipeline.engine import WHERE, Engine
     from jobq.pipeline.lake import erase as erasing
-    from jobq.pipeline.lake.ingest import stopped_by_signals
+    from jobq.pipeline.lake.erasure import Erasure, ErasureRequest
+    from jobq.pipeline.lake.ingest import Ingest, IngestOptions, stopped_by_signals
     from jobq.pipeline.lake.lake import RepeatedLock
 
     how = [name for name in ("mids", "where", "argument", "resume") if given[name]]
-    if len(how) != 1 or (given["resume"] and given["live"]):
+    if len(how) != 1 or (given["resume"] and live):
         raise ConfigError(
             "say what to erase: give one of --mid, --where, --arg and --resume; --live goes with the first three"
         )
+    request = ErasureRequest.parsed(
+        given["mids"], given["where"], given["argument"], given["queue"]
+    )
     engine = Engine(given["engine"], master=given["master"])
+    options = IngestOptions(source=given["source"])
     with stopped_by_signals() as ending, closing(engine):
         turns = RepeatedLock(lake, wait_s=given["wait"], enough=ending)
-        if given["resume"]:
-            if not erasing.pending(lake):
-                session.note("no erasure was interrupted; erased rows are looked for all the same")
-        else:
-            found = _begin_erasure(session, lake, _Erasing(engine, turns, ending), given)
+        work = Erasure(
+            lake, engine, turns, ending,
+            Ingest(lake, session.client, engine, options, problem=session.problem) if live else None,
+            lambda batch: _note_batch(session, batch),
+        )  # fmt: skip
+        if not given["resume"]:
+            found = _begin_erasure(session, work, request, given["dry_run"], given["yes"])
             if not found or given["dry_run"]:
                 return found
+        elif not erasing.pending(lake):
+            session.note("no erasure was interrupted; erased rows are looked for all the same")
         done = erasing.finish(lake, engine, alone=turns, enough=ending)
         used = engine.used
     if done is None:
@@ -487,86 +496,40 @@ def erase(session: Session, lake: Lake, **given: Any) -> bool:
     return True
 
 
-def _say_selected(session: Session, chosen: Selection, counted: dict[str, int]) -> None:
-    rows = ", ".join(f"{number:,} of {name}" for name, number in counted.items() if number)
-    record = {"selected": len(chosen.found), "rows": counted, "unsearched": dict(chosen.unsearched)}
+def _begin_erasure(
+    session: Session, work: Erasure, request: ErasureRequest, dry_run: bool, yes: bool
+) -> bool:
+    """Select, ask, and commit the tombstones; with --live erase on the server. Return whether there is anything."""
+    from jobq.pipeline.lake.tables import parted
+
+    chosen = work.select(request, ingest=not dry_run)
+    _say_selected(session, chosen)
+    if dry_run or not chosen.found:
+        return bool(chosen.found)
+    place = "the lake and the server" if work.server else "the lake"
+    session.confirmed(f"Erase {chosen.rows.total():,} rows for ever from {place}?", yes)
+    work.begin(request, chosen)
+    if work.server:
+        queue = request.sought.queue and parted(request.sought.queue)[1]
+        with session.operation(queue, request.basis.replace(" ", ":")):
+            done = work.erase_live(work.server, chosen)
+        _say_live(session, done)
+    return True
+
+
+def _say_selected(session: Session, chosen: Selection) -> None:
+    rows = ", ".join(f"{number:,} of {name}" for name, number in chosen.rows.items() if number)
+    record = {
+        "selected": len(chosen.found),
+        "rows": dict(chosen.rows),
+        "unsearched": dict(chosen.unsearched),
+    }
     session.say(record, f"{len(chosen.found):,} selected: rows: {rows or 'none'}")
     for name, number in chosen.unsearched.items():
         session.note(
             f"{name}: {number:,} contents can't be searched: encrypted, compressed or no calls; "
             "erase those by --mid or --where"
         )
-
-
-class _Erasing(NamedTuple):
-    engine: Engine
-    turns: RepeatedLock
-    ending: StopRequest
-
-
-def _begin_erasure(session: Session, lake: Lake, work: _Erasing, given: dict[str, Any]) -> bool:
-    """Select, ask, and commit the tombstones; with --live erase on the server. Return whether there is anything."""
-    from jobq.pipeline.lake import erase as erasing
-    from jobq.pipeline.lake import erase_live
-    from jobq.pipeline.lake.conditions import checked_text, parsed_argument, parsed_conditions
-    from jobq.pipeline.lake.tables import parted
-
-    for mid in given["mids"]:
-        checked_text("--mid", mid)
-    if given["queue"] is not None:
-        checked_text("--queue", given["queue"])
-    argument = parsed_argument(given["argument"]) if given["argument"] else None
-    conditions = parsed_conditions(given["where"]) if given["where"] else ()
-    if given["live"] and not given["dry_run"]:
-        _take_in(session, lake, work, given["source"])
-    chosen = erasing.selected(
-        lake, work.engine, given["mids"], given["queue"], conditions, argument
-    )
-    if given["live"] and not given["mids"]:
-        more, skipped = erase_live.selected_live(
-            session.client,
-            given["queue"],
-            conditions,
-            argument,
-            session.tolerating,
-            given["source"],
-        )
-        chosen.found |= more
-        if skipped:
-            chosen.unsearched["live messages"] += skipped
-    counted = erasing.counted(lake, work.engine, chosen.found)
-    _say_selected(session, chosen, counted)
-    if given["dry_run"] or not chosen.found:
-        return bool(chosen.found)
-    place = "the lake and the server" if given["live"] else "the lake"
-    rows = sum(counted.values())
-    session.confirmed(f"Erase {rows:,} rows for ever from {place}?", given["yes"])
-    with work.turns():
-        what = f"--arg {argument.name}" if argument else "--where" if conditions else "--mid"
-        erasing.begin(lake, chosen.found, what)
-    if given["live"]:
-        queue = given["queue"] and parted(given["queue"])[1]
-        with session.operation(queue, what.replace(" ", ":")):
-            source = given["source"]
-            done = erase_live.erase_messages(
-                session.client, chosen.found, session.tolerating, source
-            )
-            # What cancelling has added to the streams.
-            _take_in(session, lake, work, source)
-            erase_live.erase_events(
-                lake, session.client, chosen.found, done, session.tolerating, source
-            )
-        _say_live(session, done)
-    return True
-
-
-def _take_in(session: Session, lake: Lake, work: _Erasing, source: str) -> None:
-    from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
-
-    options = IngestOptions(source=source)
-    ingest = Ingest(lake, session.client, work.engine, options, problem=session.problem)
-    with work.turns():
-        one_round(ingest, lambda batch: _note_batch(session, batch), work.ending)
 
 
 #: What --live leaves, and what to do about it.

@@ -37,7 +37,7 @@ from jobq.pipeline.lake.commit import (
     record_of,
     taken_back,
 )
-from jobq.pipeline.lake.conditions import Argument, Condition, Sought, moment
+from jobq.pipeline.lake.conditions import Condition, Sought, moment
 from jobq.pipeline.lake.files import (
     COMPACTED,
     INGESTED,
@@ -94,10 +94,11 @@ class Erasable(NamedTuple):
 
 @dataclass
 class Selection:
-    """What to erase. unsearched: by table, contents that could not be searched for an argument."""
+    """What to erase, and how many rows of each table. unsearched: by table, contents that could not be searched."""
 
     found: set[Erasable] = field(default_factory=set)
     unsearched: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
 
 
 class _SearchUnit(NamedTuple):
@@ -133,26 +134,22 @@ class _RewriteResult(NamedTuple):
     failed: str = ""
 
 
-def selected(
-    lake: Lake, engine: Engine, mids: Iterable[str] = (), queue: str | None = None,
-    conditions: Sequence[Condition] = (), argument: Argument | None = None,
-) -> Selection:  # fmt: skip
+def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) -> Selection:
     """Find what to erase: these mids, the rows with all conditions, and the contents with the argument.
 
     Mids are selected whether the lake has them or not. A condition selects messages by events, job_runs and dead, and
     messages of topics and entries of the quarantine by themselves.
     """
-    chosen = Selection({Erasable("mid", queue, mid) for mid in mids})
-    if not conditions and argument is None:
+    chosen = Selection({Erasable("mid", sought.queue, mid) for mid in mids})
+    if not sought.conditions and sought.argument is None:
         return chosen
-    _check_columns(conditions)
+    _check_columns(sought.conditions)
     for name in NAMED:
         names = {column.name for column in TABLES[name].columns}
-        if any(one.column not in names for one in conditions) or (
-            argument is not None and name not in SEARCHED
+        if any(one.column not in names for one in sought.conditions) or (
+            sought.argument is not None and name not in SEARCHED
         ):
             continue
-        sought = Sought(queue, tuple(conditions), argument)
         files = live_files(lake.table(name))
         units = [_SearchUnit(name, lake.below(name), some, sought) for some in _grouped(files)]
         for answer in engine.run(_search, units, sum(one.rows for one in files)):

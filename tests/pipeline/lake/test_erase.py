@@ -24,6 +24,7 @@ from jobq.pipeline.lake.conditions import (
     parsed_conditions,
 )
 from jobq.pipeline.lake.erase import Erasable
+from jobq.pipeline.lake.erasure import ErasureRequest
 from jobq.pipeline.lake.files import INGESTED, live_files
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.lake import Lake
@@ -97,6 +98,9 @@ def customers(lake, valkey_client, valkey_queue):
     return lake
 
 
+CUSTOMER_1 = ErasureRequest.parsed(argument="customer=1")
+
+
 def of_customer(number: int) -> tuple[str, ...]:
     return MIDS[number], f"key-{number}", f"c{number}@a.b", f"street {number}"
 
@@ -109,12 +113,13 @@ def finished(lake: Lake, engine: Engine = LOCAL) -> dict[str, int]:
 
 @pytest.mark.parametrize("asked", ["arg", "where"])
 def test_nothing_of_a_customer_is_left_in_any_file(asked, customers, valkey_client):
-    words = {"arg": {"argument": parsed_argument("customer=2")},
-             "where": {"conditions": parsed_conditions("key = 'key-2'")}}  # fmt: skip
+    request = ErasureRequest.parsed(
+        **{"arg": {"argument": "customer=2"}, "where": {"where": "key = 'key-2'"}}[asked]
+    )
     assert len(traces(folder(customers), *of_customer(2))) > 6
     before = {name: len(rows(customers, name)) for name in NAMED}
 
-    found = erase.selected(customers, LOCAL, **words[asked])
+    found = erase.selected(customers, LOCAL, *request)
     # Contents of the quarantine that are no JSON.
     assert found.unsearched == ({"quarantine": 4} if asked == "arg" else {})
     counted = erase.counted(customers, LOCAL, found.found)
@@ -159,7 +164,7 @@ def test_an_erasure_that_is_killed_at_any_step_is_finished_by_the_next(
     customers, monkeypatch, step
 ):
     """The steps: commits of the tables, their vacuums, their logs, and the last row of the table `erased`."""
-    chosen = erase.selected(customers, LOCAL, argument=parsed_argument("customer=1")).found
+    chosen = erase.selected(customers, LOCAL, *CUSTOMER_1).found
     erase.begin(customers, chosen, "arg customer")
     steps = iter(range(step))
 
@@ -215,10 +220,9 @@ def test_large_files_are_rewritten_row_group_by_row_group(customers, monkeypatch
 
 
 def test_executors_erase_the_same(customers, spark):
-    chosen = erase.selected(
-        customers, Engine("spark", session=lambda: spark), argument=parsed_argument("customer=3")
-    )
-    assert chosen == erase.selected(customers, LOCAL, argument=parsed_argument("customer=3"))
+    asked = ErasureRequest.parsed(argument="customer=3")
+    chosen = erase.selected(customers, Engine("spark", session=lambda: spark), *asked)
+    assert chosen == erase.selected(customers, LOCAL, *asked)
     erase.begin(customers, chosen.found, "arg customer")
     done = finished(customers, Engine("spark", session=lambda: spark))
     assert done == {"events": 2, "job_runs": 0, "dead": 1, "topics": 1, "quarantine": 1, "audit": 0}
@@ -254,10 +258,10 @@ def test_every_column_can_be_asked_for_or_is_refused(lake):
             conditions = parsed_conditions(f"{column.name} in ('x', '1')")
             if column.type == "map":
                 with pytest.raises(ConfigError, match="has no single value"):
-                    erase.selected(lake, LOCAL, conditions=conditions)
+                    erase.selected(lake, LOCAL, (), Sought(None, conditions, None))
             elif column.type == "timestamp":
                 with pytest.raises(ConfigError, match=f"--where {column.name}='x' is not a time"):
-                    erase.selected(lake, LOCAL, conditions=conditions)
+                    erase.selected(lake, LOCAL, (), Sought(None, conditions, None))
             else:
                 none = TABLES[name].schema().empty_table()
                 assert len(Sought(None, conditions, None).mask(none, queue)[0]) == 0

@@ -1,0 +1,241 @@
+"""One erasure, from what is asked for to the last file: in a lake, and on the server that its ingest reads.
+
+The server has messages, dead messages, results and entries of event streams. An entry is deleted once the lake has read
+past it, so that the ingest doesn't count it as lost. A topic's log has no call that deletes one message: such messages
+are counted as left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from jobq.client.connection import Client
+from jobq.client.names import is_name
+from jobq.errors import ConfigError
+from jobq.pipeline import offsets
+from jobq.pipeline.engine import Engine
+from jobq.pipeline.lake import erase
+from jobq.pipeline.lake.commit import state_of
+from jobq.pipeline.lake.conditions import (
+    Sought,
+    checked_text,
+    parsed_argument,
+    parsed_conditions,
+)
+from jobq.pipeline.lake.erase import Erasable, Selection
+from jobq.pipeline.lake.ingest import Ingest, IngestBatch, one_round
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import EVENTS, of_source, parted, sourced
+from jobq.pipeline.reading.live import QueueRows, message_batches
+from jobq.pipeline.reading.request import ReadRequest
+from jobq.pipeline.schema import MESSAGE_COLUMNS
+from jobq.queue.directory import queue_names
+from jobq.queue.mids import checked_mid
+from jobq.queue.queue import Queue
+
+#: Entries of a stream per call, and mids per call.
+PAGE = 1_000
+
+
+class ErasureRequest(NamedTuple):
+    """What to erase: messages by their mids, else what is sought, of a queue or of all."""
+
+    mids: Sequence[str]
+    sought: Sought
+
+    @classmethod
+    def parsed(
+        cls, mids: Sequence[str] = (), where: str | None = None, argument: str | None = None, queue: str | None = None
+    ) -> ErasureRequest:  # fmt: skip
+        """Read what the options of `jobq lake erase` say; ConfigError for what they can't."""
+        for mid in mids:
+            checked_text("--mid", mid)
+        if queue is not None:
+            checked_text("--queue", queue)
+        conditions = parsed_conditions(where) if where else ()
+        sought = Sought(queue, conditions, parsed_argument(argument) if argument else None)
+        return cls(mids, sought)
+
+    @property
+    def basis(self) -> str:
+        """How it was asked for, without any value."""
+        if self.sought.argument:
+            return f"--arg {self.sought.argument.name}"
+        return "--where" if self.sought.conditions else "--mid"
+
+
+@dataclass
+class LiveErased:
+    """What the server had: erased by kind, and left by the reason."""
+
+    erased: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Erase from a lake: `select`, `begin`, then `erase.finish`. With a server, `erase_live` comes before the last.
+
+    alone: a context for each step that changes the lake, such as a RepeatedLock. enough: whether to stop. server: reads
+    the server from which to erase, too; told: called with each batch that it has read.
+    """
+
+    lake: Lake
+    engine: Engine
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
+    enough: Callable[[], bool] = bool
+    server: Ingest | None = None
+    told: Callable[[IngestBatch], None] = field(default=lambda batch: None)
+
+    def select(self, request: ErasureRequest, *, ingest: bool = True) -> Selection:
+        """Find what is meant, and count its rows. ingest: have the lake read first what the server has."""
+        if self.server and ingest:
+            self._ingest(self.server)
+        chosen = erase.selected(self.lake, self.engine, *request)
+        if self.server and not request.mids:
+            _select_live(self.server, request.sought, chosen)
+        chosen.rows.update(erase.counted(self.lake, self.engine, chosen.found))
+        return chosen
+
+    def begin(self, request: ErasureRequest, chosen: Selection) -> None:
+        """Commit the tombstones: from now on `erase.finish` does the rest, whatever ends this process."""
+        with self.alone():
+            erase.begin(self.lake, chosen.found, request.basis)
+
+    def erase_live(self, server: Ingest, chosen: Selection) -> LiveErased:
+        """Erase on the server what it still has. The outcome of a running attempt is refused."""
+        done = LiveErased()
+        by_queue = _by_queue(server, chosen.found, done)
+        _erase_messages(server, by_queue, done)
+        # What cancelling has added to the streams.
+        self._ingest(server)
+        _erase_events(server, by_queue, done)
+        return done
+
+    def _ingest(self, server: Ingest) -> None:
+        with self.alone():
+            one_round(server, self.told, self.enough)
+
+
+def _select_live(server: Ingest, sought: Sought, chosen: Selection) -> None:
+    """Add the live messages that are meant, and how many contents could not be searched."""
+    known = {column.name for column in MESSAGE_COLUMNS}
+    client, source = server.client, server.options.source
+    owner, name = parted(sought.queue) if sought.queue is not None else (source, None)
+    if owner != source or any(one.column not in known for one in sought.conditions):
+        return
+    sought = sought._replace(queue=name)
+    request = ReadRequest(view="messages", settings=client.settings, columns=MESSAGE_COLUMNS)
+    for each in [name] if name is not None else queue_names(client):
+        with server.tolerating(f"messages of queue {each}"):
+            for batch in message_batches(request, QueueRows(each, 0), client):
+                rows = pa.Table.from_batches([batch])
+                mask, skipped = sought.mask(rows, "queue")
+                if skipped:
+                    chosen.unsearched["live messages"] += skipped
+                mids = rows.filter(mask)["mid"].to_pylist()
+                chosen.found.update(
+                    Erasable("mid", sourced(source, each), str(mid)) for mid in mids
+                )
+
+
+def _erase_messages(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
+    """Cancel messages, purge dead ones and delete results."""
+    for name, mids in by_queue.items():
+        with server.tolerating(f"messages of queue {name}"):
+            queue = Queue(name, server.client)
+            # A stream's entry may name what no message can have.
+            for some in _pages(sorted(filter(_can_be_mid, mids))):
+                words = Counter(queue.cancel(*some))
+                done.erased["messages"] += words["cancelled"]
+                done.left["done"] += sum(words[word] for word in words if word.startswith("done"))
+                done.erased["dead"] += sum(_purged(queue, mid) for mid in some)
+                for mid in some:
+                    done.erased["results"] += int(
+                        server.client.command("DEL", queue.result_key(mid))
+                    )
+
+
+def _purged(queue: Queue, mid: str) -> int:
+    """Purge the dead messages of a mid; return how many there were."""
+    number = 0
+    while dead := queue.admin.dead(mid=mid, limit=1):
+        ids = [one.dead_id for one in dead]
+        if dead[0].mid != mid:
+            # The dead id of a message is the mid of another, which `dead` doesn't find by it.
+            ids = [one.dead_id for one in queue.admin.every_dead() if one.mid == mid]
+        purged = queue.admin.purge(*ids) if ids else 0
+        if not purged:
+            break
+        number += purged
+    return number
+
+
+def _can_be_mid(mid: str) -> bool:
+    try:
+        checked_mid(mid)
+    except ConfigError:
+        return False
+    return True
+
+
+def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
+    """Delete the entries that the lake has read past; count the others as left."""
+    client, places = (
+        server.client,
+        of_source(server.options.source, state_of(server.lake, EVENTS).places),
+    )
+    for name, mids in by_queue.items():
+        wanted = {mid.encode() for mid in mids}
+        key = offsets.events_key(client.namespace, name)
+        upto = offsets.parsed_id(places[name].id) if name in places else (0, 0)
+        with server.tolerating(f"events of queue {name}"):
+            for entries in _entries(client, key, wanted):
+                ids = [one for one in entries if offsets.parsed_id(one) <= upto]
+                done.left["events"] += len(entries) - len(ids)
+                if ids:
+                    done.erased["events"] += int(client.command("XDEL", key, *ids))
+
+
+def _entries(client: Client, key: str, mids: set[bytes]) -> Iterator[list[str]]:
+    """Yield the ids of entries that name one of the mids, page by page."""
+    after = offsets.START
+    while True:
+        page = client.command("XRANGE", key, f"({after}", "+", "COUNT", PAGE)
+        ids = [entry[0].decode() for entry in page]
+        values = [b"\x1f".join(entry[1]).split(b"\x1f") for entry in page]
+        yield [one for one, parts in zip(ids, values, strict=True) if not mids.isdisjoint(parts)]
+        if len(page) < PAGE:
+            return
+        after = ids[-1]
+
+
+def _by_queue(server: Ingest, chosen: Iterable[Erasable], done: LiveErased) -> dict[str, set[str]]:
+    """Return the mids by queue of the server; count messages of its topics, which stay."""
+    everywhere, found, source = set[str](), dict[str, set[str]](), server.options.source
+    for one in chosen:
+        owner, queue = parted(one.queue) if one.queue is not None else (source, None)
+        if owner != source:
+            continue
+        if one.kind != "mid":
+            done.left["topics"] += one.kind == "message"
+        elif queue is None:
+            everywhere.add(one.name)
+        elif is_name("queue", queue.encode()):
+            found.setdefault(queue, set()).add(one.name)
+    for name in queue_names(server.client) if everywhere else ():
+        found.setdefault(name, set()).update(everywhere)
+    return found
+
+
+def _pages(mids: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(mids)
+    while some := list(islice(rest, PAGE)):
+        yield some
