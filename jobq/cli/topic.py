@@ -21,7 +21,7 @@ from jobq.config import parse_time
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
 from jobq.queue.audit_log import Performed
 from jobq.topics import Lag, Record, RedismqTopic, Retention, Topic, TopicBatch, TopicMessage
-from jobq.topics.calls import forget_topic, strange_topic_names, topic_names
+from jobq.topics.calls import forget_topic, listed_topics, strange_topic_names
 from jobq.topics.listing import description_record, group_record, lag_record, topic_record
 
 
@@ -270,10 +270,14 @@ def read(
 @command("list", "", "--json", group=topic)
 def list_(session: Session) -> None:
     """List topics in jobq's layout."""
-    names = topic_names(session.client)
-    session.strange("topic", strange_topic_names(session.client))
+    listed = listed_topics(session.client)
+    session.strange("topic", listed.strange)
+    if listed.left_out:
+        session.remark(
+            f"{listed.left_out:,} other topics are listed; only {len(listed.names):,} are looked at"
+        )
     rows = []
-    for name in names:
+    for name in listed.names:
         with session.tolerating(name, "topic"):
             rows.append(topic_record(name, Topic(name, session.client).describe()))
     empty = "no topic was ever used here; run 'jobq topic append', or check --url and --namespace"

@@ -91,6 +91,7 @@ EXPORTER = table(
     Metric("jobq_lake_behind_seconds", "gauge", ("queue",), "Since the lake's newest event; absent if none waits."),
     Metric("jobq_lake_overrun_seconds", "gauge", ("queue",), "Time until these are dropped; absent if none waits."),
     Metric("jobq_queues_left_out", "gauge", (), "Names on the list of queues without metrics: unused, or no names."),
+    Metric("jobq_topics_left_out", "gauge", (), "Names on the list of topics without metrics: too many, or no names."),
     Metric("jobq_up", "gauge", (), "1 if the server answered."),
     Metric("jobq_scrape_seconds", "gauge", (), "How long reading everything took."),
     Metric("jobq_clock_skew_seconds", "gauge", (), "How far the server's clock is ahead of the exporter's."),

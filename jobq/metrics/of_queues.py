@@ -10,7 +10,7 @@ from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
-from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableError
+from jobq.errors import ConfigError, GroupNotFoundError, JobqError, ScriptError, UnavailableError
 from jobq.metrics.names import EXPORTER, PLACES, Family, LakeBehind, Rows
 from jobq.metrics.serving import logger
 from jobq.observe.facts import head_enqueued_at
@@ -19,8 +19,8 @@ from jobq.queue.directory import ListedQueues, listed_queues
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Schedules
 from jobq.schedules.definition import decoded
-from jobq.schedules.listing import late_by
-from jobq.topics.calls import topic_names
+from jobq.schedules.listing import late_by, queues_with
+from jobq.topics.calls import listed_topics
 from jobq.topics.topic import Topic
 from jobq.worker.counters import MOST_QUEUES, OTHER
 
@@ -171,15 +171,33 @@ class QueueExporter:
             asked = list(queues)
         else:
             asked = [queue for queue in queues if queue.name in self._scheduled]
-        for queue, found in self._each(asked, lambda queue: queue.admin.schedules_call()):
+        for queue, found in self._each(
+            self._with_schedules(asked), lambda queue: queue.admin.schedules_call()
+        ):
             (self._scheduled.add if found.definitions else self._scheduled.discard)(queue.name)
             put_schedules(sheet, queue.name, found)
 
+    def _with_schedules(self, queues: Sequence[Queue]) -> list[Queue]:
+        """Return those that have schedules, and all of them where that can't be asked together."""
+        try:
+            some = set(queues_with(self._client, [queue.name for queue in queues], "schedules"))
+        except ScriptError:  # of a queue that is closed to this user
+            return list(queues)
+        self._scheduled &= some
+        return [queue for queue in queues if queue.name in some]
+
     def _topics(self, sheet: Sheet) -> None:
-        for name in topic_names(self._client):
+        listed = listed_topics(self._client)
+        left_out, asked = listed.left_out + len(listed.strange), 0
+        for name in listed.names:
             topic = Topic(name, self._client)
             try:
-                for group in topic.groups():
+                groups = topic.groups()
+                asked += len(groups)
+                if asked > MOST_LABELS:
+                    left_out += 1
+                    continue
+                for group in groups:
                     lag = topic.group(group).lag()
                     sheet.put("jobq_topic_lag_messages", lag.messages, name, group)
                     sheet.put(
@@ -191,6 +209,7 @@ class QueueExporter:
                 if isinstance(error, UnavailableError) and not self._client.is_cluster:
                     raise
                 logger.warning("topic %s can't be read: %s", name, error)
+        sheet.put("jobq_topics_left_out", left_out)
 
     def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, LakeBehind]]) -> None:
         try:

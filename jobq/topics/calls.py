@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobq.client.connection import Client, default_client
 from jobq.client.facade import BlockingFacade, stepwise
@@ -15,6 +15,9 @@ from jobq.client.runtime import runtime
 from jobq.client.scripts import Argument
 from jobq.client.steps import Request, Steps
 from jobq.topics import keys
+
+#: Topics that a page or a command looks at, with two round trips or more for each.
+MOST_TOPICS = 1_000
 
 
 class TopicCalls(BlockingFacade):
@@ -101,9 +104,28 @@ class TopicCalls(BlockingFacade):
         return os.getpid(), self.client.url, self.client.namespace, self.name
 
 
+class ListedTopics(NamedTuple):
+    """Topics that a page or a command looks at.
+
+    names: sorted. strange: entries that can't be names, sorted. left_out: how many other names weren't taken.
+    """
+
+    names: list[str]
+    strange: Sequence[bytes] = ()
+    left_out: int = 0
+
+
 def topic_names(client: Client) -> list[str]:
     """Return the names of all topics, sorted, without entries that can't be a topic's name."""
     return sorted(name.decode() for name in _listed(client) if is_name("topic", name))
+
+
+def listed_topics(client: Client) -> ListedTopics:
+    """Return at most MOST_TOPICS topics to look at, the first by name: every producer may write names into the list."""
+    listed = _listed(client)
+    names = sorted(name.decode() for name in listed if is_name("topic", name))
+    strange = sorted(name for name in listed if not is_name("topic", name))
+    return ListedTopics(names[:MOST_TOPICS], strange, max(0, len(names) - MOST_TOPICS))
 
 
 def strange_topic_names(client: Client) -> list[bytes]:

@@ -47,6 +47,10 @@ class Ring:
 
     def _forget(self, point: int) -> None:
         """Clear what the points up to `point` held a round ago."""
+        if point - self._last >= self.size:
+            if self._last >= 0:  # else nothing was put yet
+                self._parts = array("f", [_UNKNOWN]) * len(self._parts)
+            return
         for one in range(max(self._last + 1, point - self.size + 1), point + 1):
             at = one % self.size * self.width
             for i in range(self.width):

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from jobq.client.pipelining import run_each
 from jobq.errors import UnavailableError
 from jobq.jobs.codec import encode
+from jobq.metrics import of_queues
 from jobq.metrics.names import EXPORTER
 from jobq.metrics.of_queues import MOST_LABELS, QueueExporter, Sheet, put_schedules
 from jobq.metrics.serving import fetch, parse_endpoint
@@ -16,6 +18,7 @@ from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Schedules, TickState
 from jobq.schedules.definition import Schedule, encoded
+from jobq.topics import calls
 from jobq.topics.topic import Topic
 from tests import tools
 from tests.lifecycle.conftest import ROOT, until
@@ -120,6 +123,39 @@ def test_names_without_a_queue_are_counted_when_the_list_is_too_long(
     found = scrape()
     assert found["jobq_queue_dead"] == {("low",): 0}
     assert found["jobq_queues_left_out"] == {(): 10}
+
+
+def test_topics_beyond_the_bounds_are_counted_and_not_read(client, scrape, redis, monkeypatch):
+    for name in ("a", "b", "c"):
+        Topic(name, client).append_many([b"1"])
+        for number in range(2):
+            Topic(name, client).group(f"g{number}").subscribe("earliest")
+    redis.sadd("jobq:topics", b"\xff")
+    assert scrape()["jobq_topics_left_out"] == {(): 1}
+    monkeypatch.setattr(of_queues, "MOST_LABELS", 4)
+    found = scrape()
+    assert {topic for topic, _ in found["jobq_topic_lag_messages"]} == {"a", "b"}
+    assert found["jobq_topics_left_out"] == {(): 2}
+    monkeypatch.setattr(calls, "MOST_TOPICS", 1)
+    found = scrape()
+    assert {topic for topic, _ in found["jobq_topic_lag_messages"]} == {"a"}
+    assert found["jobq_topics_left_out"] == {(): 3}
+
+
+def test_queues_without_schedules_are_not_asked_for_them(client, scrape, monkeypatch):
+    for number in range(9):
+        Queue(f"q{number}", client).enqueue(b"v")
+    text = encoded(Schedule(name="digest", job="resize", every_ms=60_000))
+    Queue("q3", client).admin.schedule("add", "digest", text)
+    asked = []
+    monkeypatch.setattr(
+        of_queues,
+        "run_each",
+        lambda client, calls: asked.append(len(calls)) or run_each(client, calls),
+    )
+    scrape()
+    # The counts of each queue, and the schedules of one.
+    assert asked == [9, 1]
 
 
 def test_answer_is_kept_for_a_moment_and_a_lost_server_is_reported(client, redis):
