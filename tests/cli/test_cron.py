@@ -13,6 +13,7 @@ from jobq.jobs.codec import decode
 from jobq.jobs.ticks import tick_of
 from jobq.queue import presence
 from jobq.queue.queue import Queue
+from jobq.schedules.definition import Schedule, encoded
 
 MODULE = """
 from jobq import job, schedule
@@ -165,3 +166,16 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     assert set(states()) == {"added", "here", "paused"}
     presence.put_worker(client, "w", facts | {"jobs": "unknown"})
     assert states()["here"] == ""
+
+
+def test_run_now_enqueues_as_the_module_of_the_job_declares(
+    cli: Any, bare: Path, queue: Queue
+) -> None:
+    (bare / "shop_with_keys.py").write_text(
+        "from jobq import job\n@job(queue='low', key='customer')\ndef digest(customer): ...\n"
+    )
+    one = Schedule(name="nightly", job="shop_with_keys.digest", every_ms=60_000, args=("acme",))
+    queue.list_in_directory()
+    queue.admin.schedule("add", "nightly", encoded(one))
+    assert cli("cron", "run-now", "nightly").code == 0
+    assert [row.key for row in queue.admin.every_key()] == ["acme"]

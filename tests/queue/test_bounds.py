@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from jobq.client.numbered_calls import Caller
+from jobq.errors import ConfigError
 from jobq.queue.fsck import PARTS
 from jobq.queue.types import Ending
 
@@ -162,3 +164,9 @@ def test_dequeue_reads_no_long_contents_that_it_leaves(queue, redis, at):
 
     [read] = [words[2:] for words in ran if words[:2] == ["HMGET", f"{queue.prefix}messages"]]
     assert read == [m.mid for m in handed]
+
+
+def test_enqueue_at_once_is_refused_when_it_is_too_much_for_a_call(queue, facts):
+    with pytest.raises(ConfigError, match="251 messages are too many"):
+        queue.enqueue_at_once([b"x"] * 251, Caller())
+    assert facts() == {}

@@ -70,6 +70,14 @@ def test_preview_counts_names_and_samples_and_changes_nothing(low, kill, frozen,
     assert stored(redis) == before
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_preview_stays_unfinished_when_the_dashboard_closes(low, kill, frozen, operations, chosen):
+    [dead_id] = kill(low, 1)
+    operations.close()
+    view = frozen("purge", **{"ids": [("low", dead_id)]} if chosen else {"filter": "queue:low"})
+    assert view.state.phase != "previewed" and not view.may_apply
+
+
 def test_revive_and_its_undo_leave_the_dead_as_they_were(
     low, kill, frozen, applied, undone, redis, client
 ):
