@@ -30,11 +30,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobq.client.scripts import Script
+from tests.costs import noted
 
 ROOT = Path(__file__).parents[1]
 RECORD = Path(".pytest_cache/sown.json")
 SEED, SAMPLE, CPU_S, WALL_S = 33, 120, 60, 900
-#: Of the tests of a fault, those that run least besides.
+#: Of the tests of a fault, the cheapest.
 MOST_TESTS = 400
 KINDS = ("dropped write", "dropped guard", "off by one", "swapped order", "inverted comparison")
 INVERTED = {
@@ -269,11 +270,12 @@ def recorded() -> dict[str, list[str]]:
 
 
 def covering(fault: Fault, ran: dict[str, list[str]]) -> list[str]:
-    """Return the tests that run what the fault changes, those that run least besides first."""
+    """Return the tests that run what the fault changes, the cheapest first."""
     lua = fault.path.startswith("lua/")
     units = {f"lua:{name}" for name in including(fault.path)} if lua else {fault.unit}
     tests = [test for test, ran_units in ran.items() if units & set(ran_units)]
-    return sorted(tests, key=lambda test: len(ran[test]))[:MOST_TESTS]
+    costs = noted()
+    return sorted(tests, key=lambda test: (costs.get(test, 0.0), len(ran[test])))[:MOST_TESTS]
 
 
 def verdict(fault: Fault, tests: list[str]) -> str:
