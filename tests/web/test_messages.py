@@ -17,8 +17,9 @@ from jobq.observe.why import why
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending
+from jobq.queue.types import Ending, Status
 from jobq.web import UserRole
+from jobq.web.messages import state_of
 from tests.web.test_search import call, filled, settings
 
 
@@ -154,6 +155,15 @@ def test_page_says_first_why_a_message_waits(
     assert codes == [reason.code for reason in reasons]
     assert (codes[-1] if name == "server_full" else codes[0]) == name
     assert says in words(reply.text)
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [(Status("queued", lock_at=1), "lease ended"), (Status("queued-with-backoff", attempts=1), "waits for a retry"),
+     (Status("queued-with-backoff"), "delayed"), (Status("queued"), "ready"), (Status("nil"), "not here")],
+)  # fmt: skip
+def test_state_tells_what_is_tried_again_from_what_is_new(status: Status, shown: str):
+    assert state_of(status).word == shown
 
 
 def test_message_shows_attempts_arguments_and_result(queue: Queue, client: Client, visit: Any):
