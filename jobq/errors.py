@@ -190,7 +190,7 @@ class JobAlreadyRegisteredError(JobqError):
 
 
 class DuplicateError(JobqError):
-    """A call of a unique job with on_conflict="raise" was refused: one like it waits or runs already.
+    """A call with on_conflict="raise" was refused: a message with its arguments or mid waits or runs already.
 
     `receipts`: those of the refused calls; they lead to the messages that live. The other calls of the same
     `enqueue_many` are enqueued.

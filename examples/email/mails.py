@@ -26,7 +26,7 @@ def send_newsletter(address: str, issue: int) -> None:
 def announce(issue: int, addresses: list[str]) -> list[Receipt[None]]:
     """Enqueue an issue for everybody; calling it again within a day sends nothing twice."""
     return [
-        send_newsletter.options(mid=f"newsletter-{issue}:{address}", dedupe="1d").enqueue(
+        send_newsletter.options(mid=f"newsletter-{issue}:{address}", until="1d").enqueue(
             address, issue
         )
         for address in addresses

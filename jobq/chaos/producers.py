@@ -154,7 +154,7 @@ def enqueue_content(
     while True:
         outcome, action = "info", ""
         try:
-            action = queue.enqueue(content, mid=mid, dedupe=_dedupe(queue), **keyed).action
+            action = queue.enqueue(content, mid=mid, until=_until(queue), **keyed).action
             outcome = "info" if action == "buffered" else "ok"
         except NotDurableError:
             ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)
@@ -176,6 +176,6 @@ def contents(mid: str, seconds: float, padding: int = 0) -> bytes:
     return json.dumps({"job": "jobq.chaos", "args": [mid, seconds, *more]}).encode()
 
 
-def _dedupe(queue: Queue) -> float | None:
+def _until(queue: Queue) -> float | None:
     # Else what ran before it was found to be durable would be added by the repetition, and run again.
     return None if queue.client.durability == "memory" else DEDUPE_S

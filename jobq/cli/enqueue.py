@@ -34,16 +34,17 @@ _OPTIONS = (
         "--at TIME",
         "Run no earlier than 2026-11-21T08:00 (this host's zone, or +01:00), or epoch seconds.",
     ),
-    option("--can-update", "Replace the content of a waiting message with the same mid."),
-    option("--can-requeue", "If the mid is running, run the new content after it."),
-    option("--dedupe DURATION", "Refuse the mid for this long after the message is done."),
     option("--unique", "Refuse a call like one that waits or runs: the same arguments."),
-    option("--until WHEN", "With --unique: until it is done, until its start, or this long."),
     option(
-        "--on-conflict WORD", "With --unique: skip, raise, replace or requeue.  [default: skip]"
+        "--until WHEN",
+        "With --unique or --mid: accept another call after done, after start, or this long after done.",
+    ),
+    option(
+        "--on-conflict WORD",
+        "With --unique or --mid: skip, raise, replace or requeue the other call.  [default: skip]",
     ),
     option("--debounce DURATION", "Run once no like call came for this long."),
-    option("--at-most DURATION", "With --debounce: run after this long in any case."),
+    option("--debounce-max DURATION", "With --debounce: run after this long in any case."),
     option("--throttle DURATION", "Refuse like calls for this long after the first."),
     option("--lease DURATION", "Least length of the message's lease.  [default: the worker's]"),
     option("--key TEXT", "Line of the queue to wait in.  [default: the job's]"),

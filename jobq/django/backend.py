@@ -195,7 +195,7 @@ class JobqBackend(BaseTaskBackend):
             return receipt
         if "mid" in options:
             # The mid is new, so the server may refuse it after the task is done.
-            options["dedupe"] = DAY_S
+            options["until"] = DAY_S
         # A transaction of its own outside one, else a savepoint.
         block: Any = transaction.atomic(using=self.outbox)
         with block:

@@ -52,9 +52,6 @@ _REFUSED_OPTIONS = {
     "unique": "its steps are unique by their names; give unique=None",
     "debounce": "its steps run once each; give debounce=None",
     "throttle": "its steps run once each; give throttle=None",
-    "can_update": "its steps never change; leave it out",
-    "can_requeue": "its steps run once each; leave it out",
-    "dedupe": "its steps are unique by their names; leave it out",
     "expires": "what a step waits for has no known length; give the flow's wait a timeout",
 }
 #: Options of a job that its messages get when they are sent.

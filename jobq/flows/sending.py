@@ -186,7 +186,7 @@ class StepSender:
         content = message_of(self._client, item.queue, mid, item.call, due_ms)
         if not self._sending.may_go():
             return False
-        options |= {"dedupe": DEDUPE_S, "created_at": self._created_at}
+        options |= {"until": DEDUPE_S, "created_at": self._created_at}
         self._accept(queue, [(mid, content)], **options)
         return True
 

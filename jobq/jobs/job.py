@@ -26,7 +26,7 @@ from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt, Receipts, ResultRefusedError
 from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, MOST_RETRIES, Decision, Listed, Rules
 from jobq.jobs.signing import seal_for
-from jobq.jobs.unique import unique_of
+from jobq.jobs.unique import conflict_options, refuse, refuse_any, unique_of
 from jobq.queue.mids import new_mid
 from jobq.queue.types import PER_CALL, Enqueued
 
@@ -36,9 +36,11 @@ T = TypeVar("T")
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Arguments = tuple[Sequence[Any], dict[str, Any]]
+#: One call as a message: its mid, if it must have a certain one, its bytes and its key.
+Prepared = tuple[str | None, bytes, str | None]
 #: One message of enqueue_many: content, or mid and content, or mid, content and key.
 Row = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
-_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lease", "ordered", "durability")
+_TO_QUEUE = ("delay", "at", "lease", "ordered", "durability")
 
 
 class Args(Generic[P, R]):
@@ -75,28 +77,9 @@ class Outgoing:
         self.calls = calls
         self.size = 0
 
-    def contents(self, queue: QueueLike) -> list[tuple[str | None, bytes]]:
-        """The calls as bytes, each with its mid, if it must have a certain one."""
-        job, server = self.job, queue.client.settings
-        now = time.time_ns() // 1_000_000 + wall.ahead_ms
-        name, mid, headers, overrides = job.name, self.mid, self.headers, job.travelling(now)
-        limit = server.max_content
-        unique = None if mid else job.unique
-        contents: list[tuple[str | None, bytes]] = [
-            (
-                unique.mid(args, kwargs) if unique else mid,
-                encode(name, args, kwargs, now, headers, overrides, limit),
-            )
-            for args, kwargs in self.calls
-        ]
-        if server.codec is not None and (seal := seal_for(server.codec)) is not None:
-            due_ms = job.due_ms(now)
-            mids = [own or new_mid() for own, _ in contents]
-            contents = [
-                (mid, seal.close_call(queue.name, mid, content, due_ms))
-                for mid, (_, content) in zip(mids, contents, strict=True)
-            ]
-        return contents
+    def prepared(self, queue: QueueLike) -> list[Prepared]:
+        """The calls as messages of the queue."""
+        return [self.job.prepared(queue, args, kwargs, self) for args, kwargs in self.calls]
 
     def deliver(self) -> list[Receipt[Any]]:
         """Encode the calls and enqueue them in one round trip."""
@@ -104,18 +87,16 @@ class Outgoing:
         client = job.settings.get("client") or runtime.default
         known = client.queues.get(self.queue) if client is not None else None
         queue: QueueLike = known or queue_of(self.queue, client)
-        contents = self.contents(queue)
-        keys = [job.key_of(args, kwargs) for args, kwargs in self.calls]
-        self.size = sum([len(content) for _, content in contents])
-        if len(contents) == 1:
-            [(mid, content)] = contents
-            done = queue.enqueue(content, mid=mid, **job.options_with(keys[0]))
+        messages = self.prepared(queue)
+        self.size = sum([len(message[1]) for message in messages])
+        if len(messages) == 1:
+            [(mid, content, key)] = messages
+            done = queue.enqueue(content, mid=mid, **job.options_with(key))
             receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.stores_result)
             if done.action == "exists":
                 job.refused(receipt, queue, *self.calls[0])
             return [receipt]
-        rows = contents if job.keyless else [(*one, key) for one, key in zip(contents, keys)]
-        accepted = queue.enqueue_many(rows, **job.queue_options)
+        accepted = queue.enqueue_many(job.rows(messages), **job.queue_options)
         return list(job.receipts(accepted, queue))
 
 
@@ -159,10 +140,8 @@ class Job(Generic[P, R]):
         client = self.settings.get("client") or runtime.default
         known = client.queues.get(self.queue) if client is not None else None
         queue: QueueLike = known or queue_of(self.queue, client)
-        mid, content = self._content(queue, args, kwargs)
-        options = self.queue_options
-        if not self.keyless:
-            options = self.options_with(self.key_of(args, kwargs))
+        mid, content, key = self.prepared(queue, args, kwargs)
+        options = self.queue_options if self.keyless else self.options_with(key)
         done = queue.enqueue(content, mid=mid, **options)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
         if done.action == "exists":
@@ -184,13 +163,11 @@ class Job(Generic[P, R]):
         if queue is None:
             # The first one may start a server, or look one up.
             queue = await _in_thread(queue_of, self.queue, client)
-        mid, content = self._content(queue, args, kwargs)
-        options = self.queue_options
-        if not self.keyless:
-            options = self.options_with(self.key_of(args, kwargs))
+        mid, content, key = self.prepared(queue, args, kwargs)
+        options = self.queue_options if self.keyless else self.options_with(key)
         done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
-        if done.action == "exists" and self.unique is not None:
+        if done.action == "exists" and self.raises_duplicates:
             await _in_thread(self.refused, receipt, queue, args, kwargs)
         return receipt
 
@@ -224,7 +201,8 @@ class Job(Generic[P, R]):
                 receipts += self._through(layers, Outgoing(self, batch))
             return receipts
         queue = queue_of(self.queue, self.settings.get("client"))
-        accepted = queue.enqueue_many(self._contents(queue, calls), **self.queue_options)
+        messages = (self.prepared(queue, *call) for call in calls)
+        accepted = queue.enqueue_many(self.rows(messages), **self.queue_options)
         return self.receipts(accepted, queue)
 
     @overload
@@ -240,23 +218,25 @@ class Job(Generic[P, R]):
             return await _in_thread(self.enqueue_many, calls_of)
         calls = self._many(arguments)
         queue: Any = await _in_thread(queue_of, self.queue, self.settings.get("client"))
-        contents = self._contents(queue, calls)
-        accepted = await _asyncio_calls().aenqueue_many(queue, contents, **self.queue_options)
+        rows = self.rows(self.prepared(queue, *call) for call in calls)
+        accepted = await _asyncio_calls().aenqueue_many(queue, rows, **self.queue_options)
         return self.receipts(accepted, queue)
 
     def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
         """The receipts of many calls. DuplicateError if some were refused and the job wants to know."""
         receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.stores_result)
-        if self.unique is not None and self.unique.raises:
-            self.unique.refuse_any(receipts)
+        if self.raises_duplicates:
+            refuse_any(self.name, receipts)
         return receipts
 
     def refused(
         self, receipt: Receipt[R], queue: QueueLike, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         """One like this call lives: DuplicateError if the job wants to know."""
-        if self.unique is not None and self.unique.raises:
-            self.unique.refuse(receipt, args, kwargs, queue)
+        if self.raises_duplicates:
+            unique = self.unique
+            call = unique.shown(args, kwargs) if unique else f"{self.name} with mid {receipt.mid}"
+            refuse(call, receipt, queue)
 
     def unique_mid(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """The mid that stands for this call of a unique job, for `receipt` and `jobq status`."""
@@ -276,33 +256,44 @@ class Job(Generic[P, R]):
             )
         return self._calls(arguments)
 
-    def _contents(self, queue: QueueLike, calls: Iterator[Arguments]) -> Iterator[Row]:
-        """What is enqueued of each call: the bytes, with the mid that they are sealed for and with their key."""
-        for args, kwargs in calls:
-            made = self._content(queue, args, kwargs)
-            if not self.keyless:
-                yield (*made, self.key_of(args, kwargs))
-            else:
-                yield made[1] if made[0] is None else made
+    def rows(self, messages: Iterable[Prepared]) -> Iterator[Row]:
+        """The messages as `Queue.enqueue_many` takes them."""
+        if not self.keyless:
+            yield from messages
+            return
+        for mid, content, _ in messages:
+            yield content if mid is None else (mid, content)
 
-    def _content(
-        self, queue: QueueLike, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[str | None, bytes]:
-        """The mid of one call, if it must have a certain one, and its bytes."""
+    def prepared(
+        self,
+        queue: QueueLike,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        outgoing: Outgoing | None = None,
+    ) -> Prepared:
+        """One call as a message: its mid, if it must have a certain one, its bytes and its key.
+
+        outgoing: what middleware made of the job's mid and headers.
+        """
         server = queue.client.settings
         now = time.time_ns() // 1_000_000 + wall.ahead_ms
-        encoder = None if self.expires is not None else self._encoder
-        if encoder is None or encoder.limit != server.max_content:
-            headers = self.settings.get("headers")
-            encoder = CallEncoder(self.name, headers, self.travelling(now), server.max_content)
-            self._encoder = encoder
-        unique = self.unique
-        mid = self.settings.get("mid") if unique is None else unique.mid(args, kwargs)
-        content = encoder(args, kwargs, now)
+        mid: str | None = self.settings.get("mid") if outgoing is None else outgoing.mid
+        if not mid:
+            mid = self.unique.mid(args, kwargs) if self.unique is not None else None
+        if outgoing is not None:
+            headers, overrides = outgoing.headers, self.travelling(now)
+            content = encode(self.name, args, kwargs, now, headers, overrides, server.max_content)
+        else:
+            encoder = None if self.expires is not None else self._encoder
+            if encoder is None or encoder.limit != server.max_content:
+                own = self.settings.get("headers")
+                encoder = CallEncoder(self.name, own, self.travelling(now), server.max_content)
+                self._encoder = encoder
+            content = encoder(args, kwargs, now)
         if server.codec is not None and (seal := seal_for(server.codec)) is not None:
             mid = mid or new_mid()
             content = seal.close_call(queue.name, mid, content, self.due_ms(now))
-        return mid, content
+        return mid, content, None if self.keyless else self.key_of(args, kwargs)
 
     def travelling(self, now: int) -> Overrides | None:
         """The options that go with a call that is enqueued now."""
@@ -430,8 +421,9 @@ class Job(Generic[P, R]):
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
         }
         self.unique = unique_of(self.name, self._signature, settings)
-        if self.unique is not None:
-            self.queue_options |= self.unique.queue_options
+        self.queue_options |= conflict_options(self.name, settings, self.unique)
+        #: Whether a refused call raises DuplicateError.
+        self.raises_duplicates = settings.get("on_conflict") == "raise"
         if settings.get("ordered") and self.keyless:
             raise ConfigError(
                 f"ordered=True of {self.name} orders the messages of a key; give key=…, too"

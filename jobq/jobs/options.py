@@ -9,16 +9,20 @@ from typing import Any, Literal, TypedDict, get_args
 from uuid import UUID
 
 from jobq.client.names import checked_queue
-from jobq.config import duration_s, parse_durability
+from jobq.config import parse_durability
 from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.queues import ClientLike
 from jobq.jobs.retry import MOST_RETRIES, checked_filter
-from jobq.queue.types import checked_key
+from jobq.queue.types import (
+    MAX_DURATION_S,
+    check_start,
+    checked_at,
+    checked_duration,
+    checked_key,
+)
 
-MAX_S = 3_153_600_000.0
 DAY_S = 86_400.0
-YEAR_10000_S = 253_402_300_800.0
 #: Names that a job hides, and their length.
 MOST_REDACTED, LONGEST_REDACTED = 50, 100
 
@@ -30,14 +34,13 @@ OnConflict = Literal["skip", "raise", "replace", "requeue"]
 class Options(TypedDict, total=False):
     """For `.options(...)`; durations in seconds, as timedelta or as "5m".
 
-    queue, client: where to. mid: the message's id and dedupe key. delay, at: not before. can_update: newer
-    content replaces what waits under the mid. can_requeue: newer content runs after the current run.
+    queue, client: where to. mid: the message's id and dedupe key. delay, at: not before.
     unique: refuse a call while one like it waits or runs; True compares all arguments, names compare some, a function
-    of the arguments compares what it returns. until: "done", "start", or how long after the run. on_conflict: "skip",
-    "raise", "replace" or "requeue". debounce: run that long after the last call like it, at_most that long after the
+    of the arguments compares what it returns. until, with unique or mid: when another call is accepted: "done",
+    "start", or how long after the run. on_conflict, with unique or mid: "skip", "raise", "replace" or "requeue" the
+    call that isn't accepted. debounce: run that long after the last call like it, debounce_max that long after the
     first. throttle: refuse calls like it for that long.
-    dedupe: refuse the mid for that long after it is done. lease: the least length of the message's leases, where the
-    worker's is shorter. headers: go with it.
+    lease: the least length of the message's leases, where the worker's is shorter. headers: go with it.
     key: the line of the queue that it waits in, or a function of the arguments that returns it; None = no key.
     ordered: messages of the key start one after another, in the order in which they were enqueued.
     durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
@@ -51,15 +54,12 @@ class Options(TypedDict, total=False):
     mid: str | None
     delay: Duration | None
     at: datetime | float | None
-    can_update: bool
-    can_requeue: bool
     unique: bool | str | Sequence[str] | Callable[..., Any] | None
     until: Duration | None
     on_conflict: OnConflict | None
     debounce: Duration | None
-    at_most: Duration | None
+    debounce_max: Duration | None
     throttle: Duration | None
-    dedupe: Duration | None
     lease: Duration | None
     key: str | Callable[..., object] | None
     ordered: bool
@@ -105,10 +105,7 @@ def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, A
             known = ", ".join(sorted(_CHECKS if declaring else Options.__annotations__))
             raise ConfigError(f"there is no option {name}={value!r}; options are {known}")
         checked[name] = check(name, value)
-    if checked.get("delay") is not None and checked.get("at") is not None:
-        raise ConfigError(
-            f"delay={given['delay']!r} and at={given['at']!r} say two things; give one"
-        )
+    check_start(given.get("delay"), given.get("at"))
     return checked
 
 
@@ -146,24 +143,8 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _duration(least: float, most: float = MAX_S) -> Callable[[str, Any], float | None]:
-    def check(name: str, value: Any) -> float | None:
-        if value is None:
-            return None
-        try:
-            seconds = duration_s(value)
-        except (ConfigError, TypeError, ValueError):
-            raise ConfigError(
-                f"{name}={value!r} is not a duration; give seconds, a timedelta or '5m'"
-            ) from None
-        if not least <= seconds <= most:
-            longest = "100 years" if most == MAX_S else f"{most:g}"
-            raise ConfigError(
-                f"{name}={value!r} is out of range; take {least:g} seconds to {longest}"
-            )
-        return seconds
-
-    return check
+def _duration(least: float, most: float = MAX_DURATION_S) -> Callable[[str, Any], float | None]:
+    return lambda name, value: checked_duration(name, value, least, most)
 
 
 def _unique(name: str, value: Any) -> Any:
@@ -185,7 +166,7 @@ def _until(name: str, value: Any) -> Any:
     if value is None or value in ("done", "start"):
         return value
     try:
-        return _duration(0.001)(name, value)
+        return checked_duration(name, value, 0.001)
     except ConfigError as error:
         raise ConfigError(f"{error}; or 'done' or 'start'") from None
 
@@ -199,15 +180,7 @@ def _on_conflict(name: str, value: Any) -> Any:
 
 
 def _at(name: str, value: Any) -> float | None:
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ConfigError(f"at={value!r} has no time zone; use datetime.now(timezone.utc) + …")
-        value = value.timestamp()
-    if value is None or (isinstance(value, int | float) and 0 <= value < YEAR_10000_S):
-        return None if value is None else float(value)
-    raise ConfigError(
-        f"at={value!r} is not a moment; give a datetime with a time zone, or epoch seconds"
-    )
+    return checked_at(value)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -297,15 +270,12 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "mid": _mid,
     "delay": _duration(0),
     "at": _at,
-    "can_update": _flag,
-    "can_requeue": _flag,
     "unique": _unique,
     "until": _until,
     "on_conflict": _on_conflict,
     "debounce": _duration(0.001),
-    "at_most": _duration(0.001),
+    "debounce_max": _duration(0.001),
     "throttle": _duration(0.001),
-    "dedupe": _duration(0),
     "lease": _duration(0.001, DAY_S),
     "key": _key,
     "ordered": _flag,

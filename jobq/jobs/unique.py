@@ -27,21 +27,14 @@ DIGEST_CHARACTERS = 22
 _MOST_NAME = LONGEST_MID - DIGEST_CHARACTERS - 2
 #: Characters of the arguments in an error.
 _SHOWN = 60
-#: What an enqueue says of itself where the job is unique, and how `unique` says it.
-_SAID_OTHERWISE = {
-    "mid": "unique makes the mid",
-    "dedupe": "say until=… or throttle=…",
-    "can_update": "say on_conflict='replace'",
-    "can_requeue": "say on_conflict='requeue'",
-}
 _NEEDS_NAMES = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _encode = Encoder(order="sorted").encode
 
 
 class Unique:
-    """What the calls of one job are compared by, and the options of their enqueue."""
+    """What the calls of one job are compared by."""
 
-    __slots__ = ("_defaults", "_job", "_kinds", "_pick", "_signature", "queue_options", "raises")
+    __slots__ = ("_defaults", "_job", "_kinds", "_pick", "_signature")
 
     def __init__(self, job: str, signature: Signature, settings: Mapping[str, Any]) -> None:
         self._job, self._signature = job, signature
@@ -51,10 +44,6 @@ class Unique:
             one.name: None if one.default is one.empty else one.default for one in parameters
         }
         self._pick = self._checked_pick(settings.get("unique"))
-        self.raises = settings.get("on_conflict") == "raise"
-        self.queue_options = _queue_options(job, settings)
-        if settings.get("result_ttl") is not None:
-            self.queue_options["drop_results"] = True
 
     def mid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The mid of a call whose arguments were checked; ConfigError if they can't be compared."""
@@ -72,26 +61,6 @@ class Unique:
             name, text = name[:_MOST_NAME], f"{name}:".encode() + text
         digest = urlsafe_b64encode(blake2b(text, digest_size=16).digest())
         return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
-
-    def refuse(
-        self,
-        receipt: Receipt[Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        queue: QueueLike,
-    ) -> None:
-        """Raise DuplicateError for a call that was refused."""
-        raise DuplicateError(f"{self.shown(args, kwargs)} {_lives(receipt, queue)}", (receipt,))
-
-    def refuse_any(self, receipts: Sequence[Receipt[Any]]) -> None:
-        """Raise DuplicateError if some of many calls were refused; the others are enqueued."""
-        refused = tuple([one for one in receipts if one.action == "exists"])
-        if refused:
-            more = f"{len(refused):,} of {len(receipts):,} calls of {self._job}"
-            raise DuplicateError(
-                f"{more} wait or run already, {refused[0].mid} the first of them; the others were enqueued",
-                refused,
-            )
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The call as errors name it: `send=7`."""
@@ -141,61 +110,102 @@ def unique_of(job: str, signature: Signature, settings: Mapping[str, Any]) -> Un
     get = settings.get
     if get("unique") is False:
         return None
-    unique = get("unique") is not None or get("debounce") is not None or get("throttle") is not None
-    if not unique:
-        for name in ("until", "on_conflict", "at_most"):
-            if get(name) is not None:
-                other = "debounce=…" if name == "at_most" else "unique=True"
-                raise ConfigError(f"{name}={get(name)!r} of {job} needs {other}")
+    if get("unique") is None and get("debounce") is None and get("throttle") is None:
         return None
-    for name, remedy in _SAID_OTHERWISE.items():
-        if get(name):
-            raise ConfigError(
-                f"{name}={get(name)!r} contradicts unique of {job}: {remedy}, or .options(unique=False)"
-            )
+    if get("mid"):
+        raise ConfigError(
+            f"mid={get('mid')!r} contradicts unique of {job}: unique makes the mid, or .options(unique=False)"
+        )
     return Unique(job, signature, settings)
 
 
-def _queue_options(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `Queue.enqueue` for what was asked."""
+def conflict_options(
+    job: str, settings: Mapping[str, Any], unique: Unique | None
+) -> dict[str, Any]:
+    """The options of `Queue.enqueue` for a mid that may be taken; ConfigError if they contradict one another."""
+    get = settings.get
+    if unique is None:
+        return _options_of_mid(job, settings)
+    options = _options_of_unique(job, settings)
+    if get("result_ttl") is not None:
+        options["drop_results"] = True
+    return options
+
+
+def _options_of_mid(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for a call that is not unique, but may have a mid of its own."""
+    get = settings.get
+    if get("unique") is False and not get("mid"):
+        return {}  # what the job declares for its unique calls
+    if get("debounce_max") is not None and get("unique") is not False:
+        raise ConfigError(f"debounce_max={get('debounce_max')!r} of {job} needs debounce=…")
+    options = {name: get(name) for name in ("until", "on_conflict") if get(name) is not None}
+    for name, value in options.items():
+        if not get("mid"):
+            raise ConfigError(f"{name}={value!r} of {job} needs unique=True, or a call with mid=…")
+    _check_requeue(job, settings)
+    if options.get("on_conflict") == "raise":
+        del options["on_conflict"]
+    return options
+
+
+def _check_requeue(job: str, settings: Mapping[str, Any]) -> None:
+    until = settings.get("until")
+    if settings.get("on_conflict") == "requeue" and until not in (None, "done", "start"):
+        raise ConfigError(
+            f"on_conflict='requeue' of {job} with until={until:g}: a call can't be refused for a time and run; "
+            "take until='done'"
+        )
+
+
+def _options_of_unique(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     get = settings.get
     if get("debounce") is not None:
         return _debounced(job, settings)
-    if get("at_most") is not None:
-        raise ConfigError(f"at_most={get('at_most')!r} of {job} needs debounce=…")
-    until, conflict = get("until") or "done", get("on_conflict") or "skip"
-    for_s = None if until in ("done", "start") else until
+    if get("debounce_max") is not None:
+        raise ConfigError(f"debounce_max={get('debounce_max')!r} of {job} needs debounce=…")
+    conflict = get("on_conflict") or "skip"
     if get("throttle") is not None:
         _only(job, settings, "throttle", ("until",))
         if conflict in ("replace", "requeue"):
             raise ConfigError(
                 f"on_conflict={conflict!r} of {job}: a throttle runs the first call; take 'skip' or 'raise'"
             )
-        return {"again": "done", "throttle": get("throttle")}
-    if conflict == "requeue" and for_s is not None:
-        raise ConfigError(
-            f"on_conflict='requeue' of {job} with until={until:g}: a call can't be refused for a time and run; "
-            "take until='done'"
-        )
-    options: dict[str, Any] = {"again": "start" if until == "start" else "done"}
-    if for_s is not None:
-        options["dedupe"] = for_s
+        return {"throttle": get("throttle")}
+    _check_requeue(job, settings)
+    options: dict[str, Any] = {"until": get("until") or "done"}
     if conflict in ("replace", "requeue"):
-        options["can_update" if conflict == "replace" else "can_requeue"] = True
+        options["on_conflict"] = conflict
     return options
 
 
 def _debounced(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     _only(job, settings, "debounce", ("throttle", "until", "on_conflict", "delay", "at"))
-    debounce, at_most = settings["debounce"], settings.get("at_most")
-    options = {"again": "start", "can_update": True, "delay": debounce}
-    if at_most is not None:
-        if at_most < debounce:
+    debounce, debounce_max = settings["debounce"], settings.get("debounce_max")
+    options = {"until": "start", "on_conflict": "replace", "delay": debounce}
+    if debounce_max is not None:
+        if debounce_max < debounce:
             raise ConfigError(
-                f"at_most={at_most:g} of {job} is shorter than debounce={debounce:g}; make it longer"
+                f"debounce_max={debounce_max:g} of {job} is shorter than debounce={debounce:g}; make it longer"
             )
-        options["at_most"] = at_most
+        options["debounce_max"] = debounce_max
     return options
+
+
+def refuse(call: str, receipt: Receipt[Any], queue: QueueLike) -> None:
+    """Raise DuplicateError for a call that was refused."""
+    raise DuplicateError(f"{call} {_lives(receipt, queue)}", (receipt,))
+
+
+def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
+    """Raise DuplicateError if some of many calls were refused; the others are enqueued."""
+    refused = tuple([one for one in receipts if one.action == "exists"])
+    if refused:
+        more = f"{len(refused):,} of {len(receipts):,} calls of {job}"
+        raise DuplicateError(
+            f"{more} wait or run already, {refused[0].mid} the first of them; the others were enqueued",
+            refused,
+        )
 
 
 def _only(job: str, settings: Mapping[str, Any], name: str, others: Sequence[str]) -> None:

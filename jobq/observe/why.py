@@ -186,7 +186,7 @@ def _over(facts: MessageFacts) -> Reason:
         return _dead(facts)
     if word == "done-with-backoff":
         until = facts.until(facts.status.not_before)
-        text = f"done; its mid is refused for another {until}, because it was enqueued with dedupe"
+        text = f"done; its mid is refused for another {until}, because it was enqueued with until"
         return Reason("deduped", text, "to run it again now, enqueue it under another mid")
     if last is not None and last.kind in _ENDED:
         by = f" by {last.worker}" if last.worker else ""

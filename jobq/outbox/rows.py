@@ -18,7 +18,7 @@ from jobq.jobs.job import Arguments, Job, Outgoing
 from jobq.jobs.middleware import around_enqueue
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt
-from jobq.queue.mids import new_mid
+from jobq.queue.mids import new_mid, users_mid
 from jobq.queue.queue import enqueue_values, given_mid
 from jobq.queue.types import PER_CALL, checked_content, checked_key
 
@@ -47,12 +47,10 @@ class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     new_mid: bool = False
     delay: float | None = None
     at: float | None = None
-    can_update: bool = False
-    can_requeue: bool = False
-    again: Literal["done", "start"] | None = None
-    dedupe: float | None = None
+    on_conflict: Literal["replace", "requeue"] | None = None
+    until: Literal["done", "start"] | float | None = None
     throttle: float | None = None
-    at_most: float | None = None
+    debounce_max: float | None = None
     lease: float | None = None
     drop_results: bool = False
     key: str | None = None
@@ -62,7 +60,7 @@ class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 #: What of them goes to the queue as it is.
 _AS_GIVEN = (
-    "at", "can_update", "can_requeue", "again", "dedupe", "throttle", "lease", "drop_results", "ordered", "durability",
+    "at", "on_conflict", "until", "throttle", "lease", "drop_results", "ordered", "durability",
 )  # fmt: skip
 _options_of = msgspec.json.Decoder(QueueOptions).decode
 _written = msgspec.json.Encoder().encode
@@ -83,7 +81,7 @@ class StoredRow:
                 checked_key(self.options.key)
             parse_durability(self.options.durability or "memory")
             values = enqueue_values(**self._checkable())
-            given_mid(mid, values)
+            users_mid(mid) if self.options.new_mid else given_mid(mid, values)
             checked_content(mid, self.content)
         except (
             ConfigError,
@@ -112,14 +110,14 @@ class StoredRow:
         passed_s = max(0.0, (now - self.created_at) / 1000)
         options = {name: getattr(given, name) for name in _AS_GIVEN}
         if given.new_mid:
-            options["dedupe"] = max(dedupe_s, given.dedupe or 0.0)
-        elif not (given.again or given.can_requeue or given.dedupe):
+            options["until"] = dedupe_s
+        elif not (given.until or given.throttle) and given.on_conflict != "requeue":
             # Otherwise a mid that was just used is refused until it is collected, and the row is deleted all the same.
-            options["again"] = "done"
+            options["until"] = "done"
         if given.delay is not None:
             options["delay"] = max(0.0, given.delay - passed_s)
-        if given.at_most is not None:
-            options["at_most"] = max(0.001, given.at_most - passed_s)
+        if given.debounce_max is not None:
+            options["debounce_max"] = max(0.001, given.debounce_max - passed_s)
         return {
             name: value
             for name, value in options.items()
@@ -185,8 +183,8 @@ def _made(job: Job[..., Any], outgoing: Outgoing) -> list[OutboxRow]:
     encoding = cast("QueueLike", _Encoding(outgoing.queue, settings))
     now = time.time_ns() // 1_000_000
     rows = []
-    for (mid, content), (args, kwargs) in zip(outgoing.contents(encoding), outgoing.calls):
-        options = QueueOptions(new_mid=not chosen, **job.options_with(job.key_of(args, kwargs)))
+    for mid, content, key in outgoing.prepared(encoding):
+        options = QueueOptions(new_mid=not chosen, **job.options_with(key))
         text = _written(options).decode()
         rows.append(OutboxRow(mid or new_mid(), outgoing.queue, content, text, now))
     return rows

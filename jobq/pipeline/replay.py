@@ -222,7 +222,7 @@ class QueueReplay:
         if self._unsure > 0:
             # The last run may have enqueued these and been killed before it recorded that.
             messages = [one for one in messages if self._queue.status(one[0]).word != "dead"]
-        done = self._queue.enqueue_many(messages, dedupe=self._dedupe_s) if messages else []
+        done = self._queue.enqueue_many(messages, until=self._dedupe_s) if messages else []
         self._unsure -= len(batch)
         note = f"{batch[-1].index} {self._begun or batch[0].index}"
         self._queue.client.command("SET", self._note, note, "PX", self._remember_ms)
@@ -336,7 +336,7 @@ class DeadReplay:
         if not some:
             return 0
         done = self._queue.enqueue_many(
-            [(one.mid, one.content) for one in some], dedupe=self._dedupe_s
+            [(one.mid, one.content) for one in some], until=self._dedupe_s
         )
         ids = {one.mid: one.dead_id for one in some}
         added = [ids[one.mid] for one in done if one.action == "added"]

@@ -13,24 +13,18 @@ from typing import Any, Unpack
 
 from jobq.client.aio import async_client
 from jobq.client.scripts import Argument
-from jobq.config import HARD_MAX_CONTENT
 from jobq.errors import UnavailableError
-from jobq.queue.mids import new_mid
 from jobq.queue.queue import (
     ADDED,
-    NO_OPTIONS,
     Content,
     EnqueueOptions,
     Queue,
     Values,
     batches_of,
-    enqueue_values,
-    given_mid,
-    keys_of,
-    member_values,
-    suited,
+    members_batches,
+    prepared,
 )
-from jobq.queue.types import Enqueued, EnqueuedMany, checked_content
+from jobq.queue.types import Enqueued, EnqueuedMany
 
 
 def aenqueue(
@@ -45,15 +39,10 @@ def aenqueue(
 
     What waits for a disk, for replicas or in an outage buffer does so in a thread.
     """
-    values = enqueue_values(**options) if options else NO_OPTIONS
-    mid = new_mid() if mid is None else given_mid(mid, values)
-    client = queue.client
+    batch, client = prepared(content, mid, options), queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
         return asyncio.to_thread(queue.enqueue, content, mid=mid, durability=durability, **options)
-    if len(content) > HARD_MAX_CONTENT:
-        checked_content(mid, content)
-    rows = (mid, content, *keys_of(options)) if values["keyed"] else (mid, content)
-    return send(queue, values, rows, (mid,), one=True)
+    return send(queue, *batch, one=True)
 
 
 async def aenqueue_many(
@@ -69,16 +58,14 @@ async def aenqueue_many(
         return await asyncio.to_thread(
             queue.enqueue_many, contents, durability=durability, **options
         )
-    values = enqueue_values(**options) if options else NO_OPTIONS
-    done = EnqueuedMany()
+    batches, done = batches_of(contents, options), EnqueuedMany()
     under_way: deque[asyncio.Task[Sequence[Enqueued]]] = deque()
     try:
-        for batch in batches_of(contents, values, options.get("key")):
+        for batch in batches:
             if isinstance(batch, Exception):
                 await asyncio.gather(*under_way)
                 raise batch
-            suiting = suited(values, *batch)
-            under_way.append(asyncio.create_task(send(queue, suiting, *batch)))
+            under_way.append(asyncio.create_task(send(queue, *batch)))
             # The task sends; the next batch is prepared while the server takes this one.
             await asyncio.sleep(0)
             if len(under_way) > 1:
@@ -107,11 +94,11 @@ async def aenqueue_members(
         return await asyncio.to_thread(
             queue.enqueue_members, contents, durability=durability, **options
         )
-    values, done = member_values(options), EnqueuedMany()
-    for batch in batches_of(contents, values, options.get("key")):
+    done = EnqueuedMany()
+    for batch in members_batches(contents, options):
         if isinstance(batch, Exception):
             raise batch
-        done.add(await send(queue, suited(values, *batch), *batch))
+        done.add(await send(queue, *batch))
     return done
 
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import chain, islice
-from math import isfinite
 from time import monotonic
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from jobq.client.connection import Client, default_client
 from jobq.client.names import checked_name
@@ -78,7 +77,10 @@ from jobq.queue.types import (
     Lease,
     Message,
     Status,
+    check_start,
+    checked_at,
     checked_content,
+    checked_duration,
     checked_key,
     text_of,
 )
@@ -91,7 +93,6 @@ ACTIONS: dict[bytes, Action] = {
 _WITH_REASON = frozenset(("dead", "crashed"))
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
-_LATEST_S = 253_402_300_799
 #: Endings and hand-outs of one call.
 MOST = 1_000
 #: What the scripts take for a mid at most.
@@ -99,12 +100,14 @@ MOST_MID_BYTES = 512
 
 #: A content, with its mid, with its key.
 Content = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
-#: The rows of a round trip, and their mids.
-Batch = tuple[list[Argument], Sequence[str]]
 Values = dict[str, Argument]
-#: Once what may a mid that lives be enqueued again.
-Again = Literal["done", "start"]
-#: In place of that, of the messages of flows; for members of a map followed by the time when their flow was created.
+#: The options of a round trip, its rows, and their mids.
+Batch = tuple[Values, Sequence[Argument], Sequence[str]]
+#: How enqueue treats a message whose mid is taken. The script knows it as the flags can_update and can_requeue.
+OnConflict = Literal["skip", "replace", "requeue"]
+#: When a taken mid is free again. The script knows it as `again` and dedupe_ms.
+Until = Literal["done", "start"] | Duration
+#: In place of `again`, of the messages of flows; for members of a map followed by the time when their flow was created.
 MEMBER = "member"
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
@@ -120,12 +123,10 @@ class EnqueueOptions(TypedDict, total=False):
 
     delay: Duration | None
     at: datetime | float | None
-    can_update: bool
-    can_requeue: bool
-    again: Again | None
-    dedupe: Duration | None
+    on_conflict: OnConflict | None
+    until: Until | None
     throttle: Duration | None
-    at_most: Duration | None
+    debounce_max: Duration | None
     lease: Duration | None
     drop_results: bool
     key: str | None
@@ -176,18 +177,16 @@ class Queue:
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
-        values = enqueue_values(**options) if options else NO_OPTIONS
-        mid = new_mid() if mid is None else given_mid(mid, values)
-        if len(content) > HARD_MAX_CONTENT:
-            checked_content(mid, content)
-        rows: tuple[Argument, ...] = (mid, content)
-        if values["keyed"]:
-            rows = (mid, content, *keys_of(options))
         client = self.client
         level = durability or client.durability
+        if mid is None and not options and len(content) <= HARD_MAX_CONTENT:
+            mid = new_mid()
+            batch: Batch = NO_OPTIONS, (mid, content), (mid,)  # as below, without its frames
+        else:
+            batch = prepared(content, mid, options)
         if client.outage is None or caller is not None:
-            return self.send(level, values, rows, (mid,), caller)[0]
-        accepted: Enqueued = client.outage.enqueue(self, level, values, rows, (mid,))[0]
+            return self.send(level, *batch, caller)[0]
+        accepted: Enqueued = client.outage.enqueue(self, level, *batch)[0]
         return accepted
 
     def enqueue_many(
@@ -204,11 +203,12 @@ class Queue:
         After an error, those before it stay enqueued, and the one behind it may be.
 
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
-        can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
-        after the current run. again="done": a new message may take the mid once the one before is done; "start": once
-        it runs, to run after it, unless newer content waits for that already. dedupe: how long to refuse the mid after
-        it is done; without it only until it is collected. throttle: how long to refuse it from now on, also when it is
-        done earlier. at_most: how long after the first content `delay` of later ones may move the message.
+        on_conflict="skip" (default): a message whose mid is taken is refused. "replace": it replaces the waiting
+        content. "requeue": it runs after the current run. until: when a taken mid is free again. "done": once the
+        message is done; "start": once it runs, and the new message runs after it, unless newer content waits for that
+        already; a duration: that long after it is done; None: once the done message is collected. throttle: refuse the
+        mid for this long from now on, even if the message is done earlier. debounce_max: how long after the first
+        content `delay` of later ones may move the message.
         drop_results: delete the results that earlier messages of these mids left. lease: the least length of this
         message's leases. key: messages of a key wait in a line of their own, and keys take turns; a third item of a
         content is its own key. ordered: they start in the order of their enqueue, one at a time, a retry before the
@@ -218,18 +218,17 @@ class Queue:
         accepted but not as durably as asked, UnavailableError when the outcome of a call is unknown (its `mids` are the
         messages), BufferFullError when the client has an outage buffer and that is full.
         """
-        values = enqueue_values(**options) if options else NO_OPTIONS
-        done, batches = EnqueuedMany(), batches_of(contents, values, options.get("key"))
+        done, batches = EnqueuedMany(), batches_of(contents, options)
         some = list(islice(batches, 2))
         level = durability or self.client.durability
         alone = caller is not None or level != "memory" or self.client.outage is not None
         if len(some) == 2 and not alone:
-            self._overlap(values, chain(some, batches), done)
+            self._overlap(chain(some, batches), done)
             return done
         for batch in chain(some, batches):
             if isinstance(batch, Exception):
                 raise batch
-            done.add(self._enqueue(values, *batch, caller, durability))
+            done.add(self._enqueue(batch, caller, durability))
         return done
 
     def enqueue_at_once(
@@ -246,9 +245,8 @@ class Queue:
             raise ConfigError(
                 f"{len(contents):,} messages are too many for a call; give {PER_CALL}"
             )
-        values = enqueue_values(**options)
-        rows = _rows(contents, values, options.get("key"))
-        return self._enqueue(values, *rows, caller, None)
+        batch = batch_of(contents, enqueue_values(**options), options.get("key"))
+        return self._enqueue(batch, caller, None)
 
     def enqueue_members(
         self,
@@ -264,15 +262,15 @@ class Queue:
         created_at: of the flow, epoch ms, for members of one step in the order of their numbers, of which those before
         were accepted. Those that were accepted for this flow within the hour are refused as 'exists', 'accepted'.
 
-        Otherwise as enqueue_many, without can_update, can_requeue, again, at_most and drop_results, and past an outage
-        buffer: what this returns is at the server.
+        Otherwise as enqueue_many, without on_conflict, throttle, debounce_max and drop_results, with a duration as
+        `until` only, and past an outage buffer: what this returns is at the server.
         """
-        values, done = member_values(options, created_at), EnqueuedMany()
+        batches, done = members_batches(contents, options, created_at), EnqueuedMany()
         level = durability or self.client.durability
-        for batch in batches_of(contents, values, options.get("key")):
+        for batch in batches:
             if isinstance(batch, Exception):
                 raise batch
-            done.add(self.send(level, suited(values, *batch), *batch, caller))
+            done.add(self.send(level, *batch, caller))
         return done
 
     def announce(
@@ -599,20 +597,14 @@ class Queue:
         return Queue(self.name, client)
 
     def _enqueue(
-        self,
-        values: Values,
-        rows: Sequence[Argument],
-        mids: Sequence[str],
-        caller: Caller | None,
-        durability: str | None,
+        self, batch: Batch, caller: Caller | None, durability: str | None
     ) -> Sequence[Enqueued]:
-        values = suited(values, rows, mids)
         buffer = self.client.outage
         level = durability or self.client.durability
         if buffer is not None and caller is None:
-            accepted: Sequence[Enqueued] = buffer.enqueue(self, level, values, rows, mids)
+            accepted: Sequence[Enqueued] = buffer.enqueue(self, level, *batch)
             return accepted
-        return self.send(level, values, rows, mids, caller)
+        return self.send(level, *batch, caller)
 
     def send(
         self,
@@ -656,9 +648,7 @@ class Queue:
         counted = [("HINCRBY", meta, "refused", number), ("HSET", meta, "refused_at", now_ms)]
         commands(self.client, self.wake_key, counted)
 
-    def _overlap(
-        self, values: Values, batches: Iterable[Batch | Exception], done: EnqueuedMany
-    ) -> None:
+    def _overlap(self, batches: Iterable[Batch | Exception], done: EnqueuedMany) -> None:
         """Make enqueue calls of which two are under way, each of a caller of its own."""
         script, calls = self.scripts["enqueue"], OverlappingCalls(self.client, self.wake_key)
         under_way: deque[tuple[Caller, CallState, Sequence[str]]] = deque()
@@ -678,12 +668,12 @@ class Queue:
                     break
                 if monotonic() >= self.listed_until:
                     self.list_in_directory()
-                suiting = suited(values, *batch)
+                values, rows, mids = batch
                 own = self.callers.take()
-                dropped = self.more_keys(values, batch[1])
-                state = script.numbered(own, suiting, batch[0], dropped)
+                dropped = self.more_keys(values, mids)
+                state = script.numbered(own, values, rows, dropped)
                 calls.send(state)
-                under_way.append((own, state, batch[1]))
+                under_way.append((own, state, mids))
                 if len(under_way) > 1:
                     take()
             while under_way:
@@ -755,42 +745,50 @@ def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
     unknown = options.keys() - EnqueueOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"enqueue takes no option {min(unknown)!r}")
-    delay, at, lease = options.get("delay"), options.get("at"), options.get("lease")
-    if delay is not None and at is not None:
-        raise ConfigError(f"delay={delay!r} and at={at!r} contradict each other; give one")
+    delay, at, lease = options.get("delay"), checked_at(options.get("at")), options.get("lease")
+    check_start(delay, at)
+    on_conflict = options.get("on_conflict") or "skip"
+    if on_conflict not in get_args(OnConflict):
+        known = ", ".join(get_args(OnConflict))
+        raise ConfigError(f"on_conflict={on_conflict!r} is not supported here; use one of {known}")
+    again, dedupe_ms = _until(options.get("until"), options.get("throttle"))
     return {
         "now": moment(options.get("now")),
         "delay_ms": _milliseconds("delay", delay),
-        "at": _epoch_ms(at),
-        "can_update": int(options.get("can_update", False)),
-        "can_requeue": int(options.get("can_requeue", False)),
-        "again": options.get("again") or "",
+        "at": "" if at is None else round(at * 1000),
+        "can_update": int(on_conflict == "replace"),
+        "can_requeue": int(on_conflict == "requeue"),
+        "again": again,
         "keyed": _keyed(options),
         "lock_ms": "" if lease is None else _lease_ms(lease),
-        "dedupe_ms": _dedupe_ms(options.get("dedupe"), options.get("throttle")),
-        "at_most_ms": _at_most_ms(options.get("at_most"), options),
+        "dedupe_ms": dedupe_ms,
+        "at_most_ms": _debounce_max_ms(options),
         "drop_results": 1 if options.get("drop_results") else "",
     }
 
 
-def _dedupe_ms(dedupe: Duration | None, throttle: Duration | None) -> Argument:
-    if throttle is None:
-        return _milliseconds("dedupe", dedupe)
-    if dedupe is not None:
-        raise ConfigError(
-            f"dedupe={dedupe!r} and throttle={throttle!r} contradict each other; give one"
-        )
-    return f"@{_milliseconds('throttle', throttle)!s}"
-
-
-def _at_most_ms(at_most: Duration | None, options: EnqueueOptions) -> Argument:
-    if at_most is not None:
-        others = (options.get("at"), options.get("dedupe"), options.get("throttle"))
-        if options.get("delay") is None or others != (None, None, None):
+def _until(until: Until | None, throttle: Duration | None) -> tuple[str, Argument]:
+    """When the mid is free again, as the script's arguments `again` and dedupe_ms."""
+    if throttle is not None:
+        if until is not None:
             raise ConfigError(
-                f"at_most={at_most!r} bounds a delay; give delay=…, and neither dedupe nor throttle"
+                f"until={until!r} and throttle={throttle!r} contradict each other; give one"
             )
-    return _milliseconds("at_most", at_most)
+        return "done", f"@{_milliseconds('throttle', throttle)!s}"
+    if until is None or until in ("done", "start"):
+        return str(until or ""), ""
+    return "done", _milliseconds("until", until)
+
+
+def _debounce_max_ms(options: EnqueueOptions) -> Argument:
+    debounce_max, until = options.get("debounce_max"), options.get("until")
+    if debounce_max is not None:
+        refuses_later = until not in (None, "done", "start") or options.get("throttle") is not None
+        if options.get("delay") is None or refuses_later:
+            raise ConfigError(
+                f"debounce_max={debounce_max!r} bounds a delay; give delay=…, without throttle= or until=duration"
+            )
+    return _milliseconds("debounce_max", debounce_max)
 
 
 def is_of_flows(again: Argument) -> bool:
@@ -798,18 +796,22 @@ def is_of_flows(again: Argument) -> bool:
     return str(again).startswith(MEMBER)
 
 
-def member_values(options: EnqueueOptions, created_at: int | None = None) -> Values:
-    """The options of an enqueue of messages of flows."""
-    values = enqueue_values(**options)
-    if values["can_update"] or values["can_requeue"] or values["again"] or values["drop_results"]:
+def members_batches(
+    contents: Iterable[Content], options: EnqueueOptions, created_at: int | None = None
+) -> Iterator[Batch | Exception]:
+    """The round trips of messages of flows; see batches_of."""
+    values, until = enqueue_values(**options), options.get("until")
+    alone = until not in ("done", "start") and options.get("throttle") is None
+    if values["can_update"] or values["can_requeue"] or values["drop_results"] or not alone:
         raise ConfigError(
-            "messages of flows take none of can_update, can_requeue, again, drop_results"
+            "messages of flows take none of on_conflict, throttle, drop_results, until='done' and until='start'"
         )
-    return {**values, "again": MEMBER if created_at is None else f"{MEMBER}{created_at}"}
+    again = MEMBER if created_at is None else f"{MEMBER}{created_at}"
+    return _batches(contents, {**values, "again": again}, options.get("key"))
 
 
 def given_mid(mid: str, values: Values) -> str:
-    """`mid`, if it can be used: those that begin with '=' belong to unique jobs, which say `again`, '~' to flows."""
+    """`mid`, if it can be used: those that begin with '=' belong to unique jobs, which set `until`, '~' to flows."""
     again = values["again"]
     if not again:
         return users_mid(mid)
@@ -823,23 +825,6 @@ def _keyed(options: EnqueueOptions) -> str:
     return "ordered" if options.get("ordered") else "" if key is None else "key"
 
 
-def suited(values: Values, rows: Sequence[Argument], mids: Sequence[str]) -> Values:
-    """The options of a call with these rows, which may have keys of their own."""
-    if len(rows) > 2 * len(mids):
-        return values if values["keyed"] else {**values, "keyed": "key"}
-    if values["keyed"]:
-        raise ConfigError("ordered=True needs a key for each message; give key=")
-    return values
-
-
-def keys_of(options: EnqueueOptions) -> tuple[str]:
-    """What a row of one message ends in."""
-    key = options.get("key")
-    if key is None:
-        raise ConfigError("ordered=True needs a key; give key=")
-    return (key,)
-
-
 def line_full(reply: Sequence[bytes]) -> KeyFullError:
     """The error for the reply of an enqueue to a line that is full."""
     key, most = text_of(reply[1]), int(reply[2])
@@ -849,35 +834,50 @@ def line_full(reply: Sequence[bytes]) -> KeyFullError:
     )  # fmt: skip
 
 
-def _rows(batch: Sequence[Content], values: Values, key: str | None = None) -> Batch:
-    """A round trip's rows, and their mids. key: of those that have none of their own."""
-    contents = [item for item in batch if isinstance(item, bytes)]
-    mids: Sequence[str] = MadeMids(len(contents))
-    found: list[str] = []
-    if len(contents) < len(batch):
-        items = [(None, item) if isinstance(item, bytes) else item for item in batch]
+def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
+    """One message as a round trip of its own."""
+    values = enqueue_values(**options) if options else NO_OPTIONS
+    return batch_of(((mid, content),), values, options.get("key"))
+
+
+def batch_of(contents: Sequence[Content], values: Values, key: str | None = None) -> Batch:
+    """A round trip of these contents. key: of those that have none of their own."""
+    bare = [item for item in contents if isinstance(item, bytes)]
+    mids: Sequence[str] = MadeMids(len(bare))
+    own_keys: list[str] = []
+    if len(bare) < len(contents):
+        items = [(None, item) if isinstance(item, bytes) else item for item in contents]
         mids = [new_mid() if item[0] is None else given_mid(item[0], values) for item in items]
-        contents = [item[1] for item in items]
+        bare = [item[1] for item in items]
         if any(len(item) > 2 for item in items):
             own = [item[2] if len(item) > 2 else key for item in items]
-            found = ["" if one is None else checked_key(one) for one in own]
-    if max(map(len, contents)) > HARD_MAX_CONTENT:
-        for mid, content in zip(mids, contents, strict=True):
+            own_keys = ["" if one is None else checked_key(one) for one in own]
+    if max(map(len, bare)) > HARD_MAX_CONTENT:
+        for mid, content in zip(mids, bare, strict=True):
             checked_content(mid, content)
-    if key is not None and not found:
-        found = [key] * len(contents)
-    width = 3 if found else 2
-    rows: list[Argument] = [b""] * (width * len(contents))
-    rows[::width], rows[1::width] = mids, contents
-    if found:
-        rows[2::width] = found
-    return rows, mids
+    if key is not None and not own_keys:
+        own_keys = [key] * len(bare)
+    if own_keys and not values["keyed"]:
+        values = {**values, "keyed": "key"}
+    elif values["keyed"] and not own_keys:
+        raise ConfigError("ordered=True needs a key for each message; give key=")
+    width = 3 if own_keys else 2
+    rows: list[Argument] = [b""] * (width * len(bare))
+    rows[::width], rows[1::width] = mids, bare
+    if own_keys:
+        rows[2::width] = own_keys
+    return values, rows, mids
 
 
-def batches_of(
-    contents: Iterable[Content], values: Values, key: str | None = None
-) -> Iterator[Batch | Exception]:
+def batches_of(contents: Iterable[Content], options: EnqueueOptions) -> Iterator[Batch | Exception]:
     """The round trips of these contents, and last what went wrong with the contents behind them."""
+    values = enqueue_values(**options) if options else NO_OPTIONS
+    return _batches(contents, values, options.get("key"))
+
+
+def _batches(
+    contents: Iterable[Content], values: Values, key: str | None
+) -> Iterator[Batch | Exception]:
     batch: list[Content] = []
     size = 0
     try:
@@ -885,10 +885,10 @@ def batches_of(
             batch.append(item)
             size += len(item if isinstance(item, bytes) else item[1])
             if len(batch) == PER_CALL or size >= BYTES_PER_CALL:
-                yield _rows(batch, values, key)
+                yield batch_of(batch, values, key)
                 batch, size = [], 0
         if batch:
-            yield _rows(batch, values, key)
+            yield batch_of(batch, values, key)
     except Exception as error:
         yield error
 
@@ -974,22 +974,5 @@ def _ttl_ms(seconds: float) -> int:
 
 
 def _milliseconds(name: str, value: Duration | None) -> Argument:
-    if value is None:
-        return ""
-    seconds = duration_s(value)
-    if not 0 <= seconds < 3_153_600_000:
-        raise ConfigError(f"{name}={value!r} is out of range; take 0 seconds to 100 years")
-    return round(seconds * 1000)
-
-
-def _epoch_ms(at: datetime | float | None) -> Argument:
-    if at is None:
-        return ""
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise ConfigError(f"at={at!r} has no time zone; use datetime.now(timezone.utc) + …")
-        at = at.timestamp()
-    if not isfinite(at) or at > _LATEST_S:
-        raise ConfigError(f"at={at!r} is out of range; take a moment before the year 10000")
-    # What lies before 1970 is over as well.
-    return max(0, round(at * 1000))
+    seconds = checked_duration(name, value)
+    return "" if seconds is None else round(seconds * 1000)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from jobq.config import HARD_MAX_CONTENT
+from jobq.config import HARD_MAX_CONTENT, duration_s
+from jobq.durations import Duration
 from jobq.errors import CodecError, ConfigError
 
 #: `written` is said of a call in an outbox: it isn't at the server yet.
@@ -30,6 +32,48 @@ CRASH_LIMIT = 3
 
 #: Of a key, in characters.
 LONGEST_KEY = 128
+MAX_DURATION_S = 3_153_600_000.0
+_YEAR_10000_S = 253_402_300_800.0
+
+
+def checked_duration(
+    name: str, value: Duration | None, least: float = 0.0, most: float = MAX_DURATION_S
+) -> float | None:
+    """Return the option `name` in seconds; raise ConfigError if it can't be one."""
+    if value is None:
+        return None
+    try:
+        seconds = duration_s(value)
+    except (ConfigError, TypeError, ValueError):
+        raise ConfigError(
+            f"{name}={value!r} is not a duration; give seconds, a timedelta or '5m'"
+        ) from None
+    if not least <= seconds <= most:
+        longest = "100 years" if most == MAX_DURATION_S else f"{most:g}"
+        raise ConfigError(f"{name}={value!r} is out of range; take {least:g} seconds to {longest}")
+    return seconds
+
+
+def checked_at(value: datetime | float | None) -> float | None:
+    """Return a start time as epoch seconds, 0 for one before 1970; raise ConfigError for any other value."""
+    at = value
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ConfigError(f"at={value!r} has no time zone; use datetime.now(timezone.utc) + …")
+        at = at.timestamp()
+    if at is None:
+        return None
+    if isinstance(at, int | float) and not isinstance(at, bool) and at < _YEAR_10000_S:
+        return max(0.0, float(at))
+    raise ConfigError(
+        f"at={value!r} is not a time before the year 10000; give a datetime with a time zone, or epoch seconds"
+    )
+
+
+def check_start(delay: object, at: object) -> None:
+    """Raise ConfigError if both are given."""
+    if delay is not None and at is not None:
+        raise ConfigError(f"delay={delay!r} and at={at!r} contradict each other; give one")
 
 
 def checked_key(key: str) -> str:

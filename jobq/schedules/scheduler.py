@@ -187,13 +187,6 @@ class Scheduler:
             logger.warning("%s", text)
 
 
-def _key_of(job: Job[..., object], schedule: Schedule) -> str | None:
-    try:
-        return job.key_of(schedule.args, schedule.kwargs)
-    except Exception as error:
-        raise ConfigError(f"the key of {job.name} can't be found: {error!r}") from error
-
-
 _WORDS = {
     "skipped": "skipped, since the run before isn't over",
     "missed": "missed: no worker ran then",
@@ -223,14 +216,15 @@ def enqueue_tick(
     outgoing = Outgoing(job, [(list(schedule.args), dict(schedule.kwargs))])
     outgoing.mid = schedule.mid(one.tick_ms)
     outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
-    [(mid, content)] = outgoing.contents(queue)
-    key = _key_of(job, schedule)
-    lease, dedupe = job.settings.get("lease"), job.settings.get("dedupe")
+    try:
+        [(mid, content, key)] = outgoing.prepared(queue)
+    except Exception as error:  # of the function that makes its key, too
+        raise ConfigError(f"the call of {job.name} can't be made: {error!r}") from error
+    lease = job.settings.get("lease")
     return queue.admin.tick(
         schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,
         due_ms=one.tick_ms + schedule.shift_ms(queue.name), missed=one.missed,
         overlap="run" if at_once else schedule.overlap if one.runs else "miss",
         key=key, ordered=bool(job.settings.get("ordered")),
         now=moment(now), lock_ms="" if lease is None else round(lease * 1000),
-        dedupe_ms="" if dedupe is None else round(dedupe * 1000),
     )  # fmt: skip

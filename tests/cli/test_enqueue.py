@@ -53,7 +53,9 @@ def test_enqueue_of_a_mid_that_lives_is_refused_and_is_no_error(cli: Any) -> Non
     ended = cli("enqueue", "a.b", "--mid", "m")
     assert (ended.code, ended.out) == (0, "m  exists  queued\n")
     assert (
-        cli("enqueue", "a.b", "--mid", "m", "--can-update", "--json").records[0]["action"]
+        cli("enqueue", "a.b", "--mid", "m", "--on-conflict", "replace", "--json").records[0][
+            "action"
+        ]
         == "updated"
     )
 
@@ -185,5 +187,7 @@ def test_unique_call_is_refused_while_one_with_the_same_arguments_waits(cli: Any
     told = cli("enqueue", "a.b", "x", "--unique", "--on-conflict", "raise")
     assert told.code != 0 and "a.b" in told.err
     assert cli("enqueue", "a.b", "x", "--until", "soon").code == 2
-    [late] = cli("enqueue", "a.b", "z", "--debounce", "5m", "--at-most", "1h", "--json").records
+    [late] = cli(
+        "enqueue", "a.b", "z", "--debounce", "5m", "--debounce-max", "1h", "--json"
+    ).records
     assert late["action"] == "added"

@@ -32,7 +32,7 @@ def _no_mark(patch: pytest.MonkeyPatch) -> None:
     enqueue_members = sending.enqueue_members
 
     def enqueued(*args: Any, created_at: int | None = None, **options: Any) -> None:
-        is_step = "dedupe" in options
+        is_step = "until" in options
         enqueue_members(*args, created_at=None if is_step else created_at, **options)
 
     patch.setattr(sending, "enqueue_members", enqueued)

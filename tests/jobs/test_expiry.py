@@ -69,7 +69,7 @@ def test_a_worker_drops_what_expired(queue: Queue):
     queue.admin.events_level("attempts")
     queue.enqueue(b"old", mid="m")
     [first] = queue.dequeue().messages
-    queue.enqueue(b"new", mid="m", can_requeue=True)
+    queue.enqueue(b"new", mid="m", on_conflict="requeue")
     expired = Ending(mid="m", token=first.token, outcome="expired")
     assert queue.finish([expired]).replies == ["ok"]
     [second] = queue.dequeue().messages

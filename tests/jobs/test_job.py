@@ -179,7 +179,7 @@ def test_options_make_a_copy(add, client):
     status = Queue("other", client).status("m")
     assert status.word == "queued-with-backoff"
     assert later.enqueue(1).action == "exists"
-    assert later.options(can_update=True, delay=None).enqueue(2).action == "updated"
+    assert later.options(on_conflict="replace", delay=None).enqueue(2).action == "updated"
 
 
 def test_moment_is_a_datetime_with_a_zone(add, queue):
@@ -189,7 +189,7 @@ def test_moment_is_a_datetime_with_a_zone(add, queue):
 
 
 def test_message_waits_under_the_dedupe_it_asked_for(add, work, queue):
-    once = add.options(mid="m", dedupe="1h")
+    once = add.options(mid="m", until="1h")
     once.enqueue(1)
     work()
     assert queue.status("m").word == "done-with-backoff"

@@ -10,6 +10,7 @@ import pytest
 
 from jobq.client.numbered_calls import Caller
 from jobq.errors import CodecError, ConfigError, DuplicateError
+from jobq.jobs.codec import decode
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry, job
 from jobq.queue.types import Ending
@@ -207,7 +208,7 @@ def test_throttle_refuses_until_its_window_ends_however_short_the_run_was(declar
 
 
 def test_debounce_runs_the_last_content_after_its_delay_and_at_most_so_late(declare, queue, at):
-    send = declare(debounce="10s", at_most="25s", unique=["customer"])
+    send = declare(debounce="10s", debounce_max="25s", unique=["customer"])
     options, mid = send.queue_options, send.unique_mid(7)
     done = [
         queue.enqueue(b"%d" % s, mid=mid, now=at(s * 1_000), **options).action
@@ -233,13 +234,12 @@ def test_debounce_runs_the_last_content_after_its_delay_and_at_most_so_late(decl
 @pytest.mark.parametrize(
     "options",
     [
-        {"until": "done"}, {"on_conflict": "skip"}, {"at_most": "1m"}, {"unique": []}, {"unique": "nobody"},
+        {"until": "done"}, {"on_conflict": "skip"}, {"debounce_max": "1m"}, {"unique": []}, {"unique": "nobody"},
         {"unique": [3]}, {"unique": 3}, {"unique": True, "until": "never"}, {"unique": True, "until": 0},
         {"unique": True, "on_conflict": "x"},
-        {"unique": True, "dedupe": 3}, {"unique": True, "can_update": True}, {"unique": True, "can_requeue": True},
-        {"unique": True, "mid": "x"}, {"unique": True, "at_most": 3}, {"throttle": "1h", "until": "start"},
+        {"unique": True, "mid": "x"}, {"unique": True, "debounce_max": 3}, {"throttle": "1h", "until": "start"},
         {"throttle": "1h", "on_conflict": "replace"}, {"throttle": "1h", "debounce": "1m"}, {"throttle": 0},
-        {"debounce": "1m", "at_most": "10s"}, {"debounce": "1m", "delay": 3},
+        {"debounce": "1m", "debounce_max": "10s"}, {"debounce": "1m", "delay": 3},
         {"debounce": "1m", "on_conflict": "raise"},
         {"unique": True, "until": "1h", "on_conflict": "requeue"},
     ],
@@ -314,3 +314,27 @@ def test_refusal_is_answered_alike_when_its_call_is_repeated_after_the_message_h
     own.number -= 1
     assert queue.enqueue(b"2", mid="m", caller=own) == refused == ("m", "exists", "queued")
     assert queue.status("m").word == "nil"
+
+
+def test_call_with_a_mid_obeys_on_conflict_and_until_when_its_job_is_not_unique(declare, queue):
+    send = declare()
+    assert send.options(mid="m").enqueue(1).action == "added"
+    with pytest.raises(DuplicateError, match=r"^send with mid m waits already"):
+        send.options(mid="m", on_conflict="raise").enqueue(2)
+    assert send.options(mid="m", on_conflict="replace").enqueue(3).action == "updated"
+    [message] = queue.dequeue().messages
+    assert decode(message.content).args == [3]
+    assert send.options(mid="m", until="done").enqueue(4).action == "exists"
+    assert (
+        send.options(mid="m", on_conflict="requeue", until="start").enqueue(5).action == "requeued"
+    )
+    queue.finish([Ending(mid="m", token=message.token)])
+    [message] = queue.dequeue().messages
+    queue.finish([Ending(mid="m", token=message.token)])
+    assert send.options(mid="m").enqueue(6).action == "exists"
+    assert send.options(mid="m", until="done").enqueue(7).action == "added"
+
+
+def test_on_conflict_of_a_unique_job_is_left_out_when_a_call_is_not_unique(declare):
+    send = declare(unique=True, on_conflict="raise", until="1h").options(unique=False)
+    assert [send.enqueue(1).action, send.enqueue(1).action] == ["added", "added"]

@@ -29,7 +29,7 @@ def unique(ledger: str, burst: str, number: int) -> None:
     work(ledger, burst, number)
 
 
-@job(name="debounced", **HERE, debounce="50ms", at_most="2s")
+@job(name="debounced", **HERE, debounce="50ms", debounce_max="2s")
 def debounced(ledger: str, burst: str, number: int) -> None:
     work(ledger, burst, number)
 

@@ -49,7 +49,7 @@ def test_rows_are_enqueued_with_their_options_and_in_their_order(
     ]  # fmt: skip
     for number in range(4, 9):
         write(note.options(key="a", ordered=number % 2 == 0), number)
-    write(note.options(durability="memory", lease=60, dedupe="2d"), 9)
+    write(note.options(durability="memory", lease=60, mid="nine", until="2d"), 9)
     write(note.options(queue="high"), 10)
     # The delay counts from the enqueue, not from the relay's round.
     database.execute("UPDATE jobq_outbox SET created_at = created_at - 60000 WHERE id IN (1, 3)")

@@ -179,7 +179,7 @@ def test_inbox_lets_a_message_do_its_work_once(
     assert worked("low") == ["retry"] and database.rows("SELECT number FROM effects") == []
     content = queue.content(receipt.mid)
     assert content is not None
-    queue.enqueue(content, mid=receipt.mid, can_update=True, delay=0)
+    queue.enqueue(content, mid=receipt.mid, on_conflict="replace", delay=0)
     assert worked("low") == ["done"]
     queue.admin.clear()
     queue.enqueue(content, mid=receipt.mid)

@@ -26,7 +26,7 @@ def good(queue: Queue, kill_message: Any) -> dict[str, Call]:
     for n in range(3):
         kill_message(queue, f"dead{n}")
     queue.enqueue_many([("ready", b"v"), ("ready2", b"v")])
-    queue.enqueue(b"v", mid="due", delay=3_600, dedupe=1)
+    queue.enqueue(b"v", mid="due", delay=3_600, until=1)
     queue.cancel("ready")
     args = {
         "dead": ((0, "", NOW * 2, 10), (0, 2, 3)),

@@ -119,7 +119,9 @@ class Reference:
         if word == "done-with-requeue" and update:
             one.newer = newer
             return "updated", ""
-        if not requeue:
+        # A call with a dedupe time of its own takes a mid that is done, unless a dedupe time runs that was asked for.
+        again = newer.dedupe_ms is not None and word != "done-with-requeue"
+        if not requeue and not (again and (word == "done-awaiting-gc" or one.dedupe_ms is None)):
             return "exists", word
         one.newer = newer
         if word != "done-awaiting-gc":

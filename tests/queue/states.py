@@ -51,7 +51,7 @@ def _locked(queue: Any, at: int = NOW - 1_000) -> Held:
 
 def _requeued(queue: Any) -> Held:
     held = _locked(queue)
-    queue.enqueue(b"2", mid="m", can_requeue=True, now=NOW - 500)
+    queue.enqueue(b"2", mid="m", on_conflict="requeue", now=NOW - 500)
     return held
 
 
@@ -63,7 +63,7 @@ def _done(queue: Any, **more: Any) -> Held:
 
 def _done_requeued(queue: Any) -> Held:
     held = _done(queue, backoff=HOUR_MS / 1000)
-    queue.enqueue(b"2", mid="m", can_requeue=True, now=NOW - 5)
+    queue.enqueue(b"2", mid="m", on_conflict="requeue", now=NOW - 5)
     return held
 
 
@@ -145,10 +145,10 @@ def _silent(verb: str) -> Callable[[Held], str]:
 VERBS: dict[str, Callable[[Held], str]] = {
     "enqueue": _enqueue(),
     "enqueue, delayed": _enqueue(delay=60),
-    "enqueue, can_update": _enqueue(can_update=True),
-    "enqueue, can_requeue": _enqueue(can_requeue=True),
-    "enqueue, again=done": _enqueue(again="done"),
-    "enqueue, again=start": _enqueue(again="start"),
+    "enqueue, on_conflict=replace": _enqueue(on_conflict="replace"),
+    "enqueue, on_conflict=requeue": _enqueue(on_conflict="requeue"),
+    "enqueue, until=done": _enqueue(until="done"),
+    "enqueue, until=start": _enqueue(until="start"),
     "dequeue": _dequeue,
     "finish done": lambda held: held.end("done"),
     "finish done, dedupe": lambda held: held.end("done", backoff=HOUR_MS / 1000),

@@ -83,11 +83,11 @@ def test_newer_content_is_an_acceptance_of_its_own(recorded):
     recorded.enqueue(b"v", mid="m")
     [held] = recorded.dequeue().messages
     for content in (b"w", b"x"):
-        recorded.enqueue(content, mid="m", can_requeue=True)
+        recorded.enqueue(content, mid="m", on_conflict="requeue")
     recorded.finish([Ending(mid="m", token=held.token)])
     middle = Audit(recorded).result()
     assert (figures(middle), middle.live, middle.superseded) == ((3, 1, 0, 0), 1, 1)
-    recorded.enqueue(b"y", mid="m", can_update=True)
+    recorded.enqueue(b"y", mid="m", on_conflict="replace")
     run(recorded, 1)
     result = Audit(recorded).result()
     assert figures(result) == (3, 2, 0, 0)
@@ -97,7 +97,7 @@ def test_newer_content_is_an_acceptance_of_its_own(recorded):
 def test_retry_with_newer_content_waiting_is_superseded(recorded):
     recorded.enqueue(b"v", mid="m")
     [held] = recorded.dequeue().messages
-    recorded.enqueue(b"w", mid="m", can_requeue=True)
+    recorded.enqueue(b"w", mid="m", on_conflict="requeue")
     recorded.finish([Ending(mid="m", token=held.token, outcome="retry")])
     run(recorded, 1)
     result = Audit(recorded).result()
@@ -191,7 +191,7 @@ def test_ending_twice_is_a_duplicate():
 def test_release_lets_newer_content_start_and_supersedes_what_never_ran(recorded):
     recorded.enqueue(b"v", mid="m")
     [held] = recorded.dequeue().messages
-    recorded.enqueue(b"w", mid="m", can_requeue=True)
+    recorded.enqueue(b"w", mid="m", on_conflict="requeue")
     recorded.release([Lease("m", held.token)])
     run(recorded, 1)
     result = Audit(recorded).result()
@@ -199,10 +199,10 @@ def test_release_lets_newer_content_start_and_supersedes_what_never_ran(recorded
 
 
 def test_content_that_waits_for_a_dedupe_backoff_is_superseded_by_newer(recorded):
-    recorded.enqueue(b"v", mid="m", dedupe=60)
+    recorded.enqueue(b"v", mid="m", until=60)
     run(recorded, 1)
     for content in (b"w", b"x"):
-        assert recorded.enqueue(content, mid="m", can_requeue=True).action == "requeued"
+        assert recorded.enqueue(content, mid="m", on_conflict="requeue").action == "requeued"
     held = recorded.dequeue(now=server_ms(recorded) + 60_000).messages
     recorded.finish([Ending(mid="m", token=held[0].token)])
     result = Audit(recorded).result()
@@ -213,7 +213,7 @@ def test_content_enqueued_over_an_expired_lock_cuts_a_run_short(recorded):
     recorded.enqueue(b"v", mid="m")
     assert recorded.dequeue(lease=0.001).messages
     time.sleep(0.005)
-    assert recorded.enqueue(b"w", mid="m", can_update=True).action == "updated"
+    assert recorded.enqueue(b"w", mid="m", on_conflict="replace").action == "updated"
     run(recorded, 1)
     assert figures(Audit(recorded).result()) == (1, 1, 1, 0)
 
@@ -244,8 +244,8 @@ class Chance:
         self.random.choice(acts)()
 
     def accept(self) -> None:
-        how = self.random.choice(({}, {"can_update": True}, {"can_requeue": True}))
-        waits = self.random.choice(({}, {}, {"dedupe": 0.003}, {"delay": 0.002}))
+        how = self.random.choice(({}, {"on_conflict": "replace"}, {"on_conflict": "requeue"}))
+        waits = self.random.choice(({}, {}, {"until": 0.003}, {"delay": 0.002}))
         self.queue.enqueue(b"v", mid=self.random.choice("abc"), **how, **waits)
 
     def take(self) -> None:

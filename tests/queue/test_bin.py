@@ -45,7 +45,7 @@ def run_all(queue, at, most=30):
 
 def test_messages_come_back_byte_for_byte_with_time_place_and_options(queue, redis, bin_, at, end):
     queue.enqueue_many([(f"m{i}", b"\xff\x00%d" % i) for i in range(6)], lease=70, now=at(0))
-    queue.enqueue(b"later", mid="later", delay=60, dedupe=9, now=at(0))
+    queue.enqueue(b"later", mid="later", delay=60, until=9, now=at(0))
     queue.enqueue(b"again", mid="again", now=at(0))
     held = {one.mid: one for one in queue.dequeue(7, now=at(1)).messages}
     queue.checkpoint("m0", held["m0"].token, "half \x1f way")
@@ -156,7 +156,7 @@ def test_revived_messages_are_dead_again_unless_they_started(queue, redis, bin_,
     assert queue.status("a", now=at(10)).not_before == at(60_000)
     [held] = queue.dequeue(1, now=at(11)).messages
     assert held.mid == "b"
-    queue.enqueue(b"other", mid="d", can_update=True, now=at(12))
+    queue.enqueue(b"other", mid="d", on_conflict="replace", now=at(12))
 
     assert bin_.put_back("revived", a, b, c, d, now=at(13)) == [
         "restored", "changed", "restored", "changed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from jobq.client.numbered_calls import Caller
 from jobq.errors import ConfigError
+from jobq.queue.aio import aenqueue
 from jobq.queue.fsck import PARTS
 from jobq.queue.types import Ending
 
@@ -54,7 +56,7 @@ VERBS: dict[str, tuple[Callable[[int], int], Callable[[Any, int, int], Any]]] = 
     ),
     "enqueue, shortened": (
         lambda n: 28 + 16 * n,
-        lambda q, n, now: q.enqueue_many(mids("later", n), can_update=True, delay=0, now=now),
+        lambda q, n, now: q.enqueue_many(mids("later", n), on_conflict="replace", delay=0, now=now),
     ),
     "dequeue": (handing_out, lambda q, n, now: q.dequeue(n, now=now)),
     "finish and dequeue": (handing_out, lambda q, n, now: q.finish([], dequeue=n, now=now)),
@@ -170,3 +172,23 @@ def test_enqueue_at_once_is_refused_when_it_is_too_much_for_a_call(queue, facts)
     with pytest.raises(ConfigError, match="251 messages are too many"):
         queue.enqueue_at_once([b"x"] * 251, Caller())
     assert facts() == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": 1, "at": 1}, {"at": True}, {"at": float("inf")}, {"delay": float("inf")}, {"on_conflict": "raise"},
+        {"until": "1h", "throttle": 5}, {"until": "never"}, {"debounce_max": 5},
+        {"delay": 1, "until": 3, "debounce_max": 5}, {"ordered": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_enqueue_of_one_or_many_is_refused_when_options_contradict(queue, redis, options):
+    for enqueue in (
+        lambda: queue.enqueue(b"v", mid="m", **options),
+        lambda: queue.enqueue_many([("m", b"v")], **options),
+        lambda: asyncio.run(aenqueue(queue, b"v", mid="m", **options)),
+    ):
+        with pytest.raises(ConfigError):
+            enqueue()
+    assert not redis.exists(f"{queue.prefix}messages")

@@ -17,7 +17,7 @@ LEASE = 1_000
 @pytest.mark.parametrize("state", ["nil", "locked", "done-awaiting-gc", "done-with-backoff"])
 def test_b08_delay_is_honoured_whatever_the_mid_was(queue, at, end, state):
     """ "In 1 h" ran at once when the mid was done and awaited collection, or was requeued."""
-    later = {"mid": "m", "can_requeue": True, "delay": HOUR_S}
+    later = {"mid": "m", "on_conflict": "requeue", "delay": HOUR_S}
     if state != "nil":
         queue.enqueue(b"v1", mid="m", now=at(0))
         [a] = queue.dequeue(now=at(0)).messages
@@ -40,7 +40,7 @@ def test_b10_update_under_an_expired_lock_is_handled(queue, at, end):
     queue.enqueue(b"v1", mid="m", now=at(0))
     [a] = queue.dequeue(lease=1, now=at(0)).messages
 
-    assert queue.enqueue(b"v2", mid="m", can_update=True, now=at(1_000)).action == "updated"
+    assert queue.enqueue(b"v2", mid="m", on_conflict="replace", now=at(1_000)).action == "updated"
     assert end(queue, a, now=at(1_001)) == "ok"
 
     [b] = queue.dequeue(now=at(1_002)).messages
@@ -52,11 +52,11 @@ def test_b11_update_after_a_retry_with_requeue_is_what_runs(queue, at, end):
     """Retry with a requeue pending was a hidden state: v3 was then overwritten by v2."""
     queue.enqueue(b"v1", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
-    queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(1))
+    queue.enqueue(b"v2", mid="m", on_conflict="requeue", now=at(1))
     assert end(queue, a, "retry", backoff=0.5, now=at(2)) == "ok"
     assert queue.status("m", now=at(3))[:2] == ("queued", 0)
 
-    assert queue.enqueue(b"v3", mid="m", can_update=True, now=at(4)).action == "updated"
+    assert queue.enqueue(b"v3", mid="m", on_conflict="replace", now=at(4)).action == "updated"
 
     [b] = queue.dequeue(now=at(5)).messages
     assert (b.content, b.attempt) == (b"v3", 1)
@@ -88,7 +88,7 @@ def test_b17_shortened_delay_moves_the_message_and_wakes(queue, redis, at, delay
     # As it is: only that it would be gone in a few ms by the server's clock.
     redis.set(f"{queue.prefix}eoq-backoff?", at(1) + dry.sleep_ms)
 
-    queue.enqueue(b"v", mid="m", can_update=True, delay=delay, now=at(100))
+    queue.enqueue(b"v", mid="m", on_conflict="replace", delay=delay, now=at(100))
 
     assert not redis.exists(f"{queue.prefix}eoq-backoff?")
     assert redis.llen(queue.wake_key) == 1
@@ -99,7 +99,7 @@ def test_b25_requeued_message_keeps_the_moment_of_its_own_enqueue(queue, redis, 
     """The requeue's time stamp was set when it was dequeued, so age and latency were wrong."""
     queue.enqueue(b"enqueued at 0", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
-    queue.enqueue(b"enqueued at 1000", mid="m", can_requeue=True, now=at(1_000))
+    queue.enqueue(b"enqueued at 1000", mid="m", on_conflict="requeue", now=at(1_000))
     done = Ending(mid="m", token=a.token)
     [b] = queue.finish([done], dequeue=1, now=at(9_000)).dequeued.messages
     assert b.content == b"enqueued at 1000"
@@ -141,8 +141,8 @@ def test_b26_enqueue_around_the_end_of_a_run_says_what_it_does(
 
 
 @pytest.mark.parametrize("state", ["locked", "done-awaiting-gc", "done-with-backoff", "nil"])
-def test_b26_can_requeue_always_brings_one_more_run(queue, at, end, state):
-    """With can_requeue the answer differs, the outcome doesn't: the newer content runs once."""
+def test_b26_requeue_always_brings_one_more_run(queue, at, end, state):
+    """With on_conflict="requeue" the answer differs, the outcome doesn't: the newer content runs once."""
     queue.enqueue(b"v1", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
     if state != "locked":
@@ -150,7 +150,7 @@ def test_b26_can_requeue_always_brings_one_more_run(queue, at, end, state):
     if state == "nil":
         queue.admin.collect(now=at(2))
 
-    action = queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(3)).action
+    action = queue.enqueue(b"v2", mid="m", on_conflict="requeue", now=at(3)).action
 
     assert action == ("requeued" if state in ("locked", "done-with-backoff") else "added")
     if state == "locked":
@@ -163,7 +163,7 @@ def test_b13_requeued_message_starts_without_the_old_lock(queue, at, end):
     """Requeue kept the old lock: the new run waited for it, or a late HDEL freed its own."""
     queue.enqueue(b"v1", mid="m", lease=3600, now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
-    assert queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(10)).action == "requeued"
+    assert queue.enqueue(b"v2", mid="m", on_conflict="requeue", now=at(10)).action == "requeued"
 
     assert end(queue, a, now=at(20)) == "ok"
     [b] = queue.dequeue(lease=LEASE / 1000, now=at(30)).messages

@@ -260,7 +260,10 @@ def test_dequeues_do_not_grow_with_what_was_cancelled_at_the_head(
 def test_moment_before_1970_is_over_and_lengths_are_whole_numbers(queue: Queue, at: Any):
     queue.enqueue(b"v", mid="m", now=at(0))
     [message] = queue.dequeue(now=at(0)).messages
-    assert queue.enqueue(b"w", mid="m", can_requeue=True, at=-5_000, now=at(1)).action == "requeued"
+    assert (
+        queue.enqueue(b"w", mid="m", on_conflict="requeue", at=-5_000, now=at(1)).action
+        == "requeued"
+    )
     queue.finish([Ending(mid="m", token=message.token)], now=at(2))
     assert [one.content for one in queue.dequeue(now=at(3)).messages] == [b"w"]
     for bad in (
@@ -290,7 +293,7 @@ def test_cancelled_mid_does_not_start_again_before_its_lock_is_over(queue: Queue
     assert queue.dequeue(lease=1, now=at(0)).messages
     queue.cancel("m", now=at(10))
 
-    assert queue.enqueue(b"new", mid="m", can_requeue=True, now=at(20)).action == "requeued"
+    assert queue.enqueue(b"new", mid="m", on_conflict="requeue", now=at(20)).action == "requeued"
     for moment in (30, 999):
         assert queue.dequeue(now=at(moment)).messages == []
     assert [message.content for message in queue.dequeue(now=at(1_000)).messages] == [b"new"]
@@ -304,7 +307,7 @@ def test_update_under_an_expired_lock_counts_as_the_crash_that_it_was(
     for number in range(times):
         [message] = queue.dequeue(lease=1, now=at(2_000 * number)).messages
         assert message.ncrashes == number
-    queue.enqueue(b"cure", mid="m", can_update=True, now=at(2_000 * times))
+    queue.enqueue(b"cure", mid="m", on_conflict="replace", now=at(2_000 * times))
 
     [message] = queue.dequeue(now=at(2_000 * times)).messages
 

@@ -31,12 +31,12 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     now = at(0)
     for cycle in range(3):
         many = [(f"m{i}", b"v") for i in range(12)]
-        queue.enqueue_many(many, now=now, lease=5, can_requeue=True, can_update=True)
-        queue.enqueue(b"d", mid="d", delay=1, dedupe=2, now=now, can_update=True)
+        queue.enqueue_many(many, now=now, lease=5, on_conflict="replace", until="start")
+        queue.enqueue(b"d", mid="d", delay=1, until=2, now=now, on_conflict="replace")
         messages = queue.dequeue(8, lease=1, crash_limit=2, now=now).messages
         held = {m.mid: m.token for m in messages}
         for mid in list(held)[:3]:
-            queue.enqueue(b"newer", mid=mid, can_requeue=True, delay=cycle % 2, now=now)
+            queue.enqueue(b"newer", mid=mid, on_conflict="requeue", delay=cycle % 2, now=now)
         queue.extend(list(held.items()), 1, now=now)
         for mid, token in held.items():
             queue.progress(mid, token, "half")
@@ -61,7 +61,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
                 overlap=overlap, now=tick_ms + 50,
             )  # fmt: skip
         now += 2_000
-        queue.enqueue(b"late", mid="m0", can_update=True, delay=3, now=now)
+        queue.enqueue(b"late", mid="m0", on_conflict="replace", delay=3, now=now)
         queue.admin.collect(crash_limit=2, now=now)
         queue.admin.pause()
         queue.dequeue(now=now)
@@ -90,7 +90,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
 def members(queue: Queue, now: int) -> None:
     """Messages of flows that end in each way, and what is said to flows."""
     mids = [f"~f.map.{i}" for i in range(8)]
-    queue.enqueue_members([(mid, b"v") for mid in mids], dedupe=1, now=now)
+    queue.enqueue_members([(mid, b"v") for mid in mids], until=1, now=now)
     held = queue.dequeue(5, now=now).messages
     for outcome, one in zip(("done", "dead", "crashed", "expired", "retry"), held, strict=True):
         ending = Ending(mid=one.mid, token=one.token, outcome=outcome, result=b"r", result_ttl=9)
@@ -131,8 +131,8 @@ def keys_of_messages(queue: Queue, now: int) -> None:
     queue.rules(max=50, key_max=2, key_rate="100/m", key_weight=2)
     queue.rule("A", max=3, waiting=5, weight=4)
     rows = [(f"k{i}", b"v", "AB"[i % 2]) for i in range(8)]
-    queue.enqueue_many(rows, now=now, can_update=True, can_requeue=True)
-    queue.enqueue(b"v", mid="o", key="C", ordered=True, now=now, can_update=True)
+    queue.enqueue_many(rows, now=now, on_conflict="replace", until="start")
+    queue.enqueue(b"v", mid="o", key="C", ordered=True, now=now, on_conflict="replace")
     with pytest.raises(KeyFullError):
         queue.enqueue_many([(f"{now}-{i}", b"v", "A") for i in range(9)], now=now)
     for outcome in ("hold", "crashed", "retry", "release"):
@@ -140,7 +140,7 @@ def keys_of_messages(queue: Queue, now: int) -> None:
         queue.finish(
             [Ending(mid=m.mid, token=m.token, outcome=outcome, backoff=1) for m in held], now=now
         )
-    queue.enqueue(b"w", mid="k0", key="B", can_update=True, can_requeue=True, delay=1, now=now)
+    queue.enqueue(b"w", mid="k0", key="B", on_conflict="replace", until="start", delay=1, now=now)
     queue.hold("A", 10, now=now)
     queue.why("k1", now=now)
     queue.admin.keys(now=now)

@@ -104,9 +104,9 @@ def test_what_changes_nothing_leaves_no_mark(queue, at, end, stream):
 def everything(queue, at, end):
     queue.enqueue_many([("a", b""), ("b", b"")], now=at(0))
     queue.enqueue(b"", mid="a", now=at(0))
-    queue.enqueue(b"", mid="a", can_update=True, now=at(0))
+    queue.enqueue(b"", mid="a", on_conflict="replace", now=at(0))
     a, b = queue.dequeue(2, now=at(0)).messages
-    queue.enqueue(b"", mid="b", can_requeue=True, now=at(1))
+    queue.enqueue(b"", mid="b", on_conflict="requeue", now=at(1))
     end(queue, a, now=at(2))
     end(queue, b, "retry", now=at(3))
 
@@ -166,7 +166,7 @@ def test_content_superseded_unrun_is_an_event_where_enqueues_are(queue, at, stre
         queue.admin.events_level(level)
         queue.enqueue(b"", mid="m", now=at(0))
         [held] = queue.dequeue(now=at(0)).messages
-        queue.enqueue(b"w", mid="m", can_requeue=True, now=at(0))
+        queue.enqueue(b"w", mid="m", on_conflict="requeue", now=at(0))
         queue.release([Lease("m", held.token)], now=at(0))
         assert [one for one in kinds(stream()) if one[0] != "enqueued"] == expected
         queue.admin.clear(now=at(0))
@@ -176,7 +176,7 @@ def test_content_superseded_unrun_is_an_event_where_enqueues_are(queue, at, stre
 def test_content_enqueued_over_an_expired_lock_is_a_recovery(queue, at, stream):
     queue.enqueue(b"", mid="m", now=at(0))
     assert queue.dequeue(lease=1, now=at(0)).messages
-    queue.enqueue(b"w", mid="m", can_update=True, now=at(1_000))
+    queue.enqueue(b"w", mid="m", on_conflict="replace", now=at(1_000))
     queue.admin.collect(now=at(1_000))
     [event] = stream()
     assert (event.kind, event.attempt, event.error) == ("recovered", 1, "lock expired")
@@ -215,7 +215,7 @@ def test_stream_keeps_about_its_length(queue, redis, at):
     fill(redis, key, 105_000)
 
     for i in range(10):
-        queue.enqueue(b"v", mid="m", can_requeue=True, now=at(i))
+        queue.enqueue(b"v", mid="m", on_conflict="requeue", now=at(i))
         [held] = queue.dequeue(now=at(i)).messages
         queue.finish([Ending(mid="m", token=held.token)], now=at(i))
 

@@ -75,13 +75,13 @@ class CallSequence:
 def enqueue(it: CallSequence) -> None:
     mids = it.random.sample(MIDS, it.random.randint(1, 3))
     options: dict[str, Any] = it.random.choice(
-        ({}, {"delay": 1}, {"dedupe": 3_600}, {"key": "k"}, {"key": "k", "ordered": True})
+        ({}, {"delay": 1}, {"until": 3_600}, {"key": "k"}, {"key": "k", "ordered": True})
     )
     it.queue.enqueue_members([(mid, b"v") for mid in mids], now=it.now, **options)
 
 
 def enqueue_plain(it: CallSequence) -> None:
-    it.queue.enqueue_many([(mid, b"v") for mid in PLAIN], now=it.now, can_update=True)
+    it.queue.enqueue_many([(mid, b"v") for mid in PLAIN], now=it.now, on_conflict="replace")
 
 
 def dequeue(it: CallSequence) -> None:

@@ -61,12 +61,12 @@ def handed_out_anew(queue, held, at, end):
 
 
 def requeued(queue, held, at, end):
-    queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(10))
+    queue.enqueue(b"v2", mid="m", on_conflict="requeue", now=at(10))
     assert end(queue, held, now=at(20)) == "ok"
 
 
 def updated_and_recovered(queue, held, at, end):
-    assert queue.enqueue(b"v2", mid="m", can_update=True, now=at(LEASE)).action == "updated"
+    assert queue.enqueue(b"v2", mid="m", on_conflict="replace", now=at(LEASE)).action == "updated"
     queue.admin.collect(now=at(LEASE))
 
 
@@ -156,7 +156,7 @@ def test_holder_whose_lock_ran_out_untaken_may_still_finish(queue, at, end):
 def test_fence_numbers_only_ever_grow(queue, at, end):
     fences = []
     for cycle in range(30):
-        queue.enqueue_many([(f"m{i}", b"") for i in range(3)], now=at(cycle), can_requeue=True)
+        queue.enqueue_many([(f"m{i}", b"") for i in range(3)], now=at(cycle), on_conflict="requeue")
         messages = queue.dequeue(3, now=at(cycle)).messages
         fences += [m.fence for m in messages]
         if cycle % 10 == 9:

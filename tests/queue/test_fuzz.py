@@ -103,14 +103,14 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     end(queue, again, "unknown", backoff=0.5, now=at(1))
     end(queue, over, "done", backoff=10, now=at(1))
     queue.progress("held", held.token, "a little")
-    queue.enqueue(b"newer", mid="held", can_requeue=True, lease=70, now=at(2))
-    queue.enqueue_many([(f"due{i}", b"v") for i in range(3)], delay=3_600, dedupe=1, now=at(3))
+    queue.enqueue(b"newer", mid="held", on_conflict="requeue", lease=70, now=at(2))
+    queue.enqueue_many([(f"due{i}", b"v") for i in range(3)], delay=3_600, until=1, now=at(3))
     queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
     queue.cancel("ready0", now=at(4))
     queue.enqueue_members([(f"~f.s.{i}", b"v") for i in range(3)], now=at(3))
     queue.cancel("~f.s.0", now=at(4))
     keyed_ones(queue, at)
-    queue.enqueue(b"w", mid="ready3", can_update=True, delay=60, now=at(4))
+    queue.enqueue(b"w", mid="ready3", on_conflict="replace", delay=60, now=at(4))
     queue.admin.schedule("add", "nightly", "{}", now=at(1_000))
     queue.admin.tick("nightly", at(1_000) + 1, at(1_000), "nightly@1", b"tick", now=at(2_000))
     queue.admin.schedule("pause", "paused", "{}", now=at(1_000))
@@ -150,7 +150,7 @@ def _keys(queue: Queue, script: Script) -> list[str]:
 
 def _still_works(queue: Queue) -> None:
     queue.admin.resume()
-    [taken] = [queue.enqueue(b"after all", mid="sane", can_update=True)]
+    [taken] = [queue.enqueue(b"after all", mid="sane", on_conflict="replace")]
     assert taken.action in ("added", "updated")
     for _ in range(20):
         messages = queue.dequeue(100).messages

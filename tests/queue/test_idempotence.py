@@ -53,10 +53,10 @@ VERBS: dict[str, Callable[[Stage, Caller, int], Any]] = {
         b"n", mid="n", delay=9, caller=c, now=now
     ),
     "enqueue, updated": lambda s, c, now: s.queue.enqueue(
-        b"n", mid="c", can_update=True, caller=c, now=now
+        b"n", mid="c", on_conflict="replace", caller=c, now=now
     ),
     "enqueue, requeued": lambda s, c, now: s.queue.enqueue(
-        b"n", mid="a", can_requeue=True, caller=c, now=now
+        b"n", mid="a", on_conflict="requeue", caller=c, now=now
     ),
     "dequeue": lambda s, c, now: s.queue.dequeue(2, caller=c, now=now),
     "finish": lambda s, c, now: s.queue.finish(s.endings(), caller=c, now=now),

@@ -89,17 +89,17 @@ WAKING: dict[str, Any] = {
     "enqueue": lambda q, held, now: q.enqueue(b"", now=now),
     "enqueue, due first": lambda q, held, now: q.enqueue(b"", delay=60, now=now),
     "enqueue, shortened": lambda q, held, now: q.enqueue(
-        b"", mid="due", can_update=True, delay=60, now=now
+        b"", mid="due", on_conflict="replace", delay=60, now=now
     ),
     "enqueue, due now": lambda q, held, now: q.enqueue(
-        b"", mid="due", can_update=True, delay=0, now=now
+        b"", mid="due", on_conflict="replace", delay=0, now=now
     ),
     "enqueue, done before": lambda q, held, now: (
         q.finish([Ending(mid="held", token=held.token)], now=now),
-        q.enqueue(b"", mid="held", can_requeue=True, now=now),
+        q.enqueue(b"", mid="held", on_conflict="requeue", now=now),
     ),
     "enqueue under an expired lock": lambda q, held, now: q.enqueue(
-        b"", mid="held", can_update=True, now=now + 60_000
+        b"", mid="held", on_conflict="replace", now=now + 60_000
     ),
     "retry": lambda q, held, now: q.finish(
         [Ending(mid="held", token=held.token, outcome="retry")], now=now
@@ -112,7 +112,7 @@ WAKING: dict[str, Any] = {
     ),
     "release": lambda q, held, now: q.release([("held", held.token)], now=now),
     "newer content": lambda q, held, now: (
-        q.enqueue(b"", mid="held", can_requeue=True, now=now),
+        q.enqueue(b"", mid="held", on_conflict="requeue", now=now),
         q.finish([Ending(mid="held", token=held.token)], now=now),
     ),
     "promote": lambda q, held, now: q.admin.collect(now=now + 3_600_000),
@@ -165,7 +165,7 @@ def test_verb_that_makes_work_ends_the_rest_and_leaves_one_marker(
 QUIET: dict[str, Any] = {
     "enqueue, exists": lambda q, held, now: q.enqueue(b"", mid="due", now=now),
     "enqueue, due later": lambda q, held, now: q.enqueue(b"", delay=7_000, now=now),
-    "requeued": lambda q, held, now: q.enqueue(b"", mid="held", can_requeue=True, now=now),
+    "requeued": lambda q, held, now: q.enqueue(b"", mid="held", on_conflict="requeue", now=now),
     "done": lambda q, held, now: q.finish([Ending(mid="held", token=held.token)], now=now),
     "stale": lambda q, held, now: q.finish([Ending(mid="held", token="x")], now=now),
     "extend": lambda q, held, now: q.extend([("held", held.token)], now=now),

@@ -183,10 +183,10 @@ def test_a_key_stays_with_its_message(queue, redis, at):
     """Through an update, newer content under another key, death and revival."""
     options = f"{queue.prefix}options"
     queue.enqueue(b"x", mid="m", key="a,b:1", lease=60, now=at(0))
-    queue.enqueue(b"y", mid="m", can_update=True, lease=70, now=at(0))
+    queue.enqueue(b"y", mid="m", on_conflict="replace", lease=70, now=at(0))
     assert redis.hget(options, "m") == b"70000,,0,a,b:1"
     held = queue.dequeue(now=at(1)).messages
-    queue.enqueue(b"z", mid="m", can_requeue=True, key="other", now=at(1))
+    queue.enqueue(b"z", mid="m", on_conflict="requeue", key="other", now=at(1))
     queue.finish(endings(held, outcome="dead", reason="why"), now=at(2))
     assert key_in(redis.hget(options, "m")) == "other"
     assert [one.content for one in queue.dequeue(now=at(3)).messages] == [b"z"]
@@ -266,7 +266,9 @@ def some_act(
         queue.hold(dice.choice("AB"), dice.choice((0, 0.01)), now=now)
     elif mids:
         row = (dice.choice(mids), b"z", dice.choice(("A", "Z", None)))
-        queue.enqueue_many([row], can_update=dice.random() < 0.5, can_requeue=True, now=now)
+        queue.enqueue_many(
+            [row], on_conflict=dice.choice(("replace", "requeue")), until="start", now=now
+        )
 
 
 @pytest.mark.parametrize("rules", [{}, {"key_max": 2, "max": 5}, {"key_rate": "50/s"}], ids=str)

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jobq.queue.queue import Queue
+from jobq.queue.queue import OnConflict, Queue
 from jobq.queue.types import Ending
 from tests.queue.reference import CRASH_LIMIT, LEASE_MS, Reference
 
@@ -44,25 +44,22 @@ class Machine(RuleBasedStateMachine):
     def now(self) -> int:
         return self.reference.now
 
-    @rule(mid=mids, delay=st.sampled_from([None, None, 0, 5]), update=flags, requeue=flags,
-          dedupe=st.sampled_from([None, None, 0, 30]))  # fmt: skip
-    def enqueue(
-        self, mid: str, delay: int | None, update: bool, requeue: bool, dedupe: int | None
-    ) -> None:
+    @rule(mid=mids, delay=st.sampled_from([None, None, 0, 5]), conflict=st.sampled_from(["skip", "replace", "requeue"]),
+          until=st.sampled_from([None, None, 0, 30]))  # fmt: skip
+    def enqueue(self, mid: str, delay: int | None, conflict: OnConflict, until: int | None) -> None:
         self.ncontents += 1
         content = str(self.ncontents).encode()
         done = self.queue.enqueue(
             content,
             mid=mid,
             delay=delay,
-            can_update=update,
-            can_requeue=requeue,
-            dedupe=dedupe,
+            on_conflict=conflict,
+            until=until,
             now=self.now,
         )
         expected = self.reference.enqueue(
-            mid, content, None if delay is None else delay * 1000, update, requeue,
-            None if dedupe is None else dedupe * 1000,
+            mid, content, None if delay is None else delay * 1000, conflict == "replace", conflict == "requeue",
+            None if until is None else until * 1000,
         )  # fmt: skip
         assert (done.action, done.existing_status) == expected
 

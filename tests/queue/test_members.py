@@ -84,7 +84,7 @@ def test_an_ending_is_in_the_outbox_when_nobody_finishes_it(queue: Queue, redis:
 def test_a_dead_member_is_refused_until_a_person_revives_it(
     queue: Queue, redis: Any, at: Any, end: Any
 ):
-    queue.enqueue_members(ROOT[:2], dedupe=3_600, now=at(0))
+    queue.enqueue_members(ROOT[:2], until=3_600, now=at(0))
     first, second = queue.dequeue(2, now=at(1)).messages
     end(queue, first, "dead", reason="why", now=at(2))
     end(queue, second, now=at(2))
@@ -150,7 +150,7 @@ def test_members_of_a_map_are_refused_when_one_has_no_number(queue: Queue, redis
 
 
 def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
-    for refused in ({}, {"again": "done"}, {"again": "start", "can_update": True}):
+    for refused in ({}, {"until": "done"}, {"until": "start", "on_conflict": "replace"}):
         with pytest.raises(ConfigError, match="belong to flows"):
             queue.enqueue(b"v", mid="~x", **refused)
     with pytest.raises(ConfigError, match="belong to flows"):
@@ -158,7 +158,7 @@ def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
     with pytest.raises(ConfigError, match="begin with '~'"):
         queue.enqueue_members([("x", b"v")])
     with pytest.raises(ConfigError, match="none of"):
-        queue.enqueue_members(ROOT, can_update=True)
+        queue.enqueue_members(ROOT, on_conflict="replace")
     script = queue.scripts["enqueue"]
     plain = ["", "", "", 0, 0, "", "", "", "", "", ""]
     for number, rest in enumerate((["~x", b"v"], ["a ~b", b"v", "~x", b"v"]), 1):
@@ -171,7 +171,7 @@ def test_members_are_refused_from_anybody_but_flows(queue: Queue, at: Any):
 
 
 def test_a_queue_with_members_is_not_cleared(queue: Queue, redis: Any, at: Any):
-    queue.enqueue_members(ROOT, dedupe=60, now=at(0))
+    queue.enqueue_members(ROOT, until=60, now=at(0))
     [held] = queue.dequeue(now=at(1)).messages
     with pytest.raises(ConfigError, match=r"holds 8 messages of flows; cancel those first"):
         queue.admin.clear(now=at(2))

@@ -26,10 +26,10 @@ def full(queue, redis, at):
     "options",
     [
         {},
-        {"mid": "g", "can_update": True},
-        {"mid": "a", "can_requeue": True},
+        {"mid": "g", "on_conflict": "replace"},
+        {"mid": "a", "on_conflict": "requeue"},
         {"mid": "later", "delay": 60},
-        {"mid": "own", "lease": 0.009, "dedupe": 9},
+        {"mid": "own", "lease": 0.009, "until": 9},
     ],
     ids=["new", "update", "requeue", "delayed", "options"],
 )

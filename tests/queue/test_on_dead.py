@@ -99,7 +99,7 @@ def test_a_lease_that_ended_once_too_often_is_told_of_once(
     queue.enqueue(encode("dies"), mid="m", now=at(0))
     queue.dequeue(lease=1, now=at(0))
     if newer:
-        queue.enqueue(encode("plain"), mid="m", can_requeue=True, now=at(1))
+        queue.enqueue(encode("plain"), mid="m", on_conflict="requeue", now=at(1))
     queue.admin.collect(crash_limit=1, now=at(2_000))
     handed = queue.dequeue(10, now=at(3_000)).messages
     assert [message.mid.partition(":")[0] for message in handed] == ["on_dead", "m"][: 1 + newer]

@@ -75,7 +75,7 @@ def test_recovered_message_goes_to_the_back(queue, at):
 def test_newer_content_goes_to_the_back(queue, at, end):
     queue.enqueue_many([(mid, b"1") for mid in "ab"], now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
-    queue.enqueue(b"2", mid="a", can_requeue=True, now=at(1))
+    queue.enqueue(b"2", mid="a", on_conflict="requeue", now=at(1))
     end(queue, a, now=at(2))
     assert [(m.mid, m.content) for m in queue.dequeue(2, now=at(3)).messages] == [
         ("b", b"1"),
@@ -85,7 +85,7 @@ def test_newer_content_goes_to_the_back(queue, at, end):
 
 def test_update_keeps_the_place(queue, at):
     queue.enqueue_many([(mid, b"1") for mid in "abc"], now=at(0))
-    queue.enqueue(b"2", mid="a", can_update=True, now=at(1))
+    queue.enqueue(b"2", mid="a", on_conflict="replace", now=at(1))
     got = queue.dequeue(3, now=at(2)).messages
     assert [(m.mid, m.content) for m in got] == [("a", b"2"), ("b", b"1"), ("c", b"1")]
 

@@ -127,7 +127,7 @@ def test_sample_names_what_waits_at_the_head(queue: Queue, redis: Any, at: Any):
     sample = queue.admin.sample()
     assert sample.head == ("m1", 1, b"c1") and sample.counts == queue.admin.counts()
     assert (sample.fence, sample.added) == (1, redis.xlen(f"{queue.prefix}events"))
-    queue.enqueue(b"x" * 4_097, mid="m1", can_update=True, now=at(2_000))
+    queue.enqueue(b"x" * 4_097, mid="m1", on_conflict="replace", now=at(2_000))
     assert queue.admin.sample().head == ("m1", 1, b"")
 
 

@@ -90,7 +90,7 @@ def test_dry_dequeues_alone_do_the_same(queue, at, end):
 
 def test_dedupe_that_is_over_is_collected(queue, at, end, leftovers):
     for i in range(150):
-        queue.enqueue(b"", mid=f"m{i}", dedupe=1, now=at(0))
+        queue.enqueue(b"", mid=f"m{i}", until=1, now=at(0))
     for message in queue.dequeue(150, now=at(0)).messages:
         end(queue, message, now=at(0))
     assert queue.admin.counts().deduped == 150
@@ -145,12 +145,14 @@ def live_at_random(queue, rng, at, steps):
     for _ in range(steps):
         now += rng.choice([0, 1, 50, 900])
         mid = f"m{rng.randrange(30)}"
-        flags = {name: rng.random() < 0.5 for name in ("can_update", "can_requeue")}
+        conflict = rng.choice(("skip", "replace", "requeue"))
         match rng.randrange(9):
             case 0 | 1:
                 delay = rng.choice([None, 0, 1])
-                dedupe = rng.choice([None, 1])
-                queue.enqueue(b"v", mid=mid, delay=delay, dedupe=dedupe, **flags, now=now)
+                until = rng.choice([None, "start", 1])
+                queue.enqueue(
+                    b"v", mid=mid, delay=delay, until=until, on_conflict=conflict, now=now
+                )
             case 2 | 3:
                 got = queue.dequeue(rng.randrange(1, 6), lease=0.8, now=now).messages
                 held.update((m.mid, m.token) for m in got)

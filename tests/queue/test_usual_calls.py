@@ -106,7 +106,7 @@ class Twins:
         options: dict[str, Any] = {}
         if odd < 0.05:
             options = self.random.choice(
-                [{"delay": 1}, {"delay": 20}, {"lease": 90}, {"dedupe": 5}, {"key": "k"}]
+                [{"delay": 1}, {"delay": 20}, {"lease": 90}, {"until": 5}, {"key": "k"}]
             )
         elif odd < 0.06:
             mid = "m\xe9\u20ac"

@@ -88,7 +88,7 @@ def test_ticks_have_the_key_of_their_job(
 
     assert keys == [("a", 1), ("a", 1)]
     assert [record.message for record in caplog.records] == [
-        "schedule bad can't be enqueued: the key of work can't be found: "
+        "schedule bad can't be enqueued: the call of work can't be made: "
         "IndexError('string index out of range')"
     ]
 

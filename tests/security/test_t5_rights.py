@@ -137,7 +137,7 @@ def test_each_user_does_its_part_live(login, redis):
     producer, worker, dashboard, operator = (Queue("low", login(role)) for role in roles)
     assert [one.action for one in producer.enqueue_many([(f"m{n}", b"{}") for n in range(9)])]
     producer.enqueue(b"{}", mid="late", delay=60)
-    producer.enqueue(b"[]", mid="m0", can_update=True)
+    producer.enqueue(b"[]", mid="m0", on_conflict="replace")
     assert producer.cancel("m8")[0] == "cancelled" and producer.status("m0").word == "queued"
     taken = worker.dequeue(4).messages
     assert worker.progress(taken[0].mid, taken[0].token, "half")

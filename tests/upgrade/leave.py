@@ -88,7 +88,7 @@ def fill(url: str, lake: str) -> dict[str, object]:
         deliver.options(mid=f"due-{i}", delay=1).enqueue(f"due-{i}")
     deliver.options(mid="far", at=FAR).enqueue("far")
     deliver.options(mid="updated").enqueue("old")
-    deliver.options(mid="updated", can_update=True).enqueue("new")
+    deliver.options(mid="updated", on_conflict="replace").enqueue("new")
     deliver.options(mid="long-lock", lease=10).enqueue("long-lock")
     deliver.options(mid="cancelled").enqueue("cancelled")
     letters.cancel("cancelled")
@@ -170,7 +170,7 @@ def held_and_ended(letters: Queue, deliver: Any) -> dict[str, str]:
     ]  # fmt: skip
     letters.finish(endings)
     letters.progress("held-0", held["held-0"].token, "half")
-    deliver.options(mid="requeued", can_requeue=True).enqueue("newer")
+    deliver.options(mid="requeued", on_conflict="requeue").enqueue("newer")
     return {
         "retried": "retried", "snoozed": "snoozed", "held-0": "held-0", "held-1": "held-1", "requeued": "newer",
     }  # fmt: skip

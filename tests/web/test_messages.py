@@ -119,7 +119,7 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
     if name == "gone":
         return
     content = call("a.unknown" if name == "unknown_job" else "a.b")
-    later = {"delayed": {"delay": 60}, "deduped": {"dedupe": 60}}.get(name, {})
+    later = {"delayed": {"delay": 60}, "deduped": {"until": 60}}.get(name, {})
     queue.enqueue(content, mid="m", **later)
     STEPS.get(name, lambda *_: None)(queue, client, redis)
 

@@ -38,7 +38,7 @@ def contents(client: Client) -> Contents:
 def filled(queue: Queue) -> None:
     """30 messages: 10 ready, 6 of them with keys; 5 due, 5 running, 3 done, 2 deduped, 5 dead."""
     for n in range(15):
-        queue.enqueue(call("a.run", n), mid=f"run{n:02}", dedupe=60 if n < 2 else None)
+        queue.enqueue(call("a.run", n), mid=f"run{n:02}", until=60 if n < 2 else None)
     taken = queue.dequeue(15).messages
     words = ["done"] * 5 + ["dead"] * 5
     queue.finish(

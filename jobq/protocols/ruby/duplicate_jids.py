@@ -55,8 +55,8 @@ class DuplicateJids:
                 return
             if found == "another":
                 break
-            # Not can_update: what waits there now may be another call.
-            again: EnqueueOptions = {**options, "can_requeue": True}
+            # Not on_conflict="replace": what waits there now may be another call.
+            again: EnqueueOptions = {**options, "on_conflict": "requeue"}
             if self._queue.enqueue(sealed, mid=mid, caller=caller, **again).action != "exists":
                 return
         self._warn(mid, own)

@@ -57,7 +57,7 @@ _NOTHING = {
     "running": ("Nothing runs", "Messages that a worker has taken are here until their attempt ends.",
                 "jobq worker --import MODULE --queues"),
     "done": ("Nothing is kept", "A finished message is removed by the next dequeues; its mid stays if it was "
-             "enqueued with dedupe.", "jobq enqueue JOB --dedupe 1h --queue"),
+             "enqueued with until=1h.", "jobq enqueue JOB --mid ID --until 1h --queue"),
     "dead": ("No dead messages", "Messages land here after their last attempt.", ""),
 }  # fmt: skip
 

@@ -211,7 +211,7 @@ def lived(queue, redis):
                 else structs.replace(ending, backoff=None)
             ]
         )
-    queue.enqueue(b"w", mid=held[-1].mid, can_requeue=True)
+    queue.enqueue(b"w", mid=held[-1].mid, on_conflict="requeue")
     queue.finish([Ending(mid=held[-1].mid, token=held[-1].token, outcome="retry", backoff=0.001)])
     queue.admin.revive(queue.admin.dead()[0].dead_id)
     queue.cancel("m39")

@@ -23,7 +23,7 @@ def many(valkey_queue):
         valkey_queue.enqueue(CALL, mid=mid)
     done, again = valkey_queue.dequeue(2, lease=60).messages
     valkey_queue.finish([Ending(mid="done", token=done.token, backoff=60)])
-    valkey_queue.enqueue(CALL, mid="again", can_requeue=True)
+    valkey_queue.enqueue(CALL, mid="again", on_conflict="requeue")
     valkey_queue.enqueue(CALL, mid="later", delay=60)
     valkey_queue.enqueue(CALL, mid="queued")
     return valkey_queue, again

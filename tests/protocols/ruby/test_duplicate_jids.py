@@ -100,7 +100,7 @@ def test_message_that_python_enqueued_under_the_jid_is_left_alone(come, default)
     default.enqueue(b'{"job":"own","args":["own"]}', mid="a")
     come(1)
     assert sorted(arg for _, arg in run_calls(default) if arg != "own") == [1]
-    default.enqueue(b"no call", mid="a", can_requeue=True)
+    default.enqueue(b"no call", mid="a", on_conflict="requeue")
     come(2)
     assert {message.content for message in default.dequeue(9).messages} > {b"no call"}
 
@@ -139,7 +139,7 @@ def test_nothing_is_lost_when_the_first_ends_and_another_comes_between_look_and_
         monkeypatch.undo()
         default.finish([Ending(mid="a", token=running.token)])
         default.admin.collect()
-        default.enqueue(b'{"job":"B","args":["other"]}', mid="a", can_requeue=True)
+        default.enqueue(b'{"job":"B","args":["other"]}', mid="a", on_conflict="requeue")
         return found
 
     monkeypatch.setattr(DuplicateJids, "_compared", compared)

@@ -86,13 +86,13 @@ asynchronous: AsyncJob[[str], bytes] = fetch
 registry = Registry()
 in_registry = job(registry=registry)(plain)
 on_client = bare.options(
-    client=jobq.connect("redis://"), queue="high", mid="a", at=datetime.now(UTC), can_update=True,
-    can_requeue=True, dedupe="1h", lease="5m", headers={"a": "b"}, retries=1, hard_timeout=9, result_ttl=None,
+    client=jobq.connect("redis://"), queue="high", mid="a", at=datetime.now(UTC),
+    on_conflict="requeue", until="1h", lease="5m", headers={"a": "b"}, retries=1, hard_timeout=9, result_ttl=None,
 )  # fmt: skip
 assert_type(on_client.enqueue(1), Receipt[int])
 assert_type(bare.options(unique=["a"], until="start", on_conflict="replace").unique_mid(1), str)
 assert_type(bare.options(unique=lambda a, **_: a, throttle="1h").enqueue(1), Receipt[int])
-job(debounce="10s", at_most="2m", unique=True, registry=registry, name="b")(plain)
+job(debounce="10s", debounce_max="2m", unique=True, registry=registry, name="b")(plain)
 Queue("low", jobq.connect()).admin.counts()
 
 shared = rsmq.Rsmq(jobq.connect(), ns="rsmq", realtime=True)

@@ -27,6 +27,7 @@ add.options(bogus=1)  # E
 add.options(delay=[1])  # E
 add.options(unique=3)  # E
 add.options(on_conflict="never")  # E
+add.options(can_update=True)  # E
 add.options(retry=jobq.retry.fixed(1))  # E
 add.options(delay=1).enqueue(1, z=3)  # E
 add.options(delay=1).enqueue("a")  # E
