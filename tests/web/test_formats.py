@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobq.web import formats
+from jobq.web.rendering import Times
 
 NOW = datetime(2026, 11, 23, 14, 30, tzinfo=UTC)
 
@@ -72,3 +73,8 @@ def test_times_are_relative_within_an_hour(before, shown):
 def test_time_that_a_stranger_wrote_is_shown(ms: float, zone: str):
     at = formats.at_ms(ms)
     assert formats.moment(at, ZoneInfo(zone)) and formats.time(at, formats.at_ms(0), ZoneInfo(zone))
+
+
+def test_time_that_is_not_known_is_shown_as_such():
+    times = Times(ZoneInfo("UTC"), NOW)
+    assert times.ago(None) == times.moment(None) == formats.UNKNOWN
