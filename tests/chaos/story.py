@@ -47,10 +47,14 @@ class Story:
         if reply:
             self.say("finished", call=call, replies=[reply], pid=1)
 
-    def whole(self, mid: str, fence: int, pid: int = 1) -> None:
+    def ran(self, mid: str, fence: int, pid: int = 1, thread: int = 0) -> None:
+        """It ran, and nobody heard of its end."""
         self.hand(mid, fence, pid)
-        self.run("start", mid, fence, pid)
-        self.run("end", mid, fence, pid)
+        for word in ("start", "end"):
+            self.run(word, mid, fence, pid, thread=thread)
+
+    def whole(self, mid: str, fence: int, pid: int = 1) -> None:
+        self.ran(mid, fence, pid)
         self.finish(mid, fence)
 
     def injected(self, pids: tuple[int, ...] = (), cuts: bool = True, spares: bool = False) -> None:
@@ -77,9 +81,7 @@ def poisoned(story: Story, runs: int) -> None:
 def interrupted(story: Story, pids: tuple[int, ...], cuts: bool = True) -> Verdict:
     """A run by process 1 whose end nobody hears of, a fault, and a run by process 2."""
     story.enqueue("a")
-    story.hand("a", 1)
-    story.run("start", "a", 1)
-    story.run("end", "a", 1)
+    story.ran("a", 1)
     story.injected(pids, cuts)
     story.now += 2
     story.whole("a", 2, pid=2)
@@ -106,9 +108,7 @@ def repeated(story: Story, *mids: str) -> None:
     """Each runs to its end by a process of its own, once more after a fault."""
     for pid, mid in enumerate(mids, 1):
         story.enqueue(mid)
-        story.hand(mid, 1, pid)
-        story.run("start", mid, 1, pid)
-        story.run("end", mid, 1, pid)
+        story.ran(mid, 1, pid=pid)
     story.injected(tuple(range(1, len(mids) + 1)))
     story.now += 2
     for mid in mids:

@@ -17,9 +17,7 @@ def story() -> Story:
 def test_second_run_without_a_fault_is_unexplained(story):
     story.enqueue("a")
     story.whole("a", 1)
-    story.hand("a", 2, pid=2)
-    story.run("start", "a", 2, pid=2)
-    story.run("end", "a", 2, pid=2)
+    story.ran("a", 2, pid=2)
     verdict = story.judged()
     assert broken(verdict) == {"unexplained": ["a"]}
     assert verdict.duplicates == 1
@@ -46,9 +44,7 @@ def test_fault_after_the_end_was_accepted_explains_nothing(story):
     story.enqueue("a")
     story.whole("a", 1)
     story.injected()
-    story.hand("a", 2, pid=2)
-    story.run("start", "a", 2, pid=2)
-    story.run("end", "a", 2, pid=2)
+    story.ran("a", 2, pid=2)
     story.finish("a", 2, "stale")
     assert broken(story.judged()) == {"unexplained": ["a"]}
 
@@ -64,17 +60,13 @@ def test_message_of_a_third_process_is_unexplained_by_a_fault_of_two(story):
     repeated(story, "a", "b")
     story.enqueue("c")
     story.whole("c", 1, pid=3)
-    story.hand("c", 2, pid=4)
-    story.run("start", "c", 2, pid=4)
-    story.run("end", "c", 2, pid=4)
+    story.ran("c", 2, pid=4)
     assert broken(story.judged()) == {"unexplained": ["c"]}
 
 
 def test_one_fault_explains_one_further_run_and_no_more(story):
     repeated(story, "a")
-    story.hand("a", 3, pid=4)
-    story.run("start", "a", 3, pid=4)
-    story.run("end", "a", 3, pid=4)
+    story.ran("a", 3, pid=4)
     verdict = story.judged()
     assert broken(verdict) == {"unexplained": ["a"]}
     assert (verdict.hit, verdict.duplicates) == (1, 2)
@@ -84,9 +76,7 @@ def test_one_fault_explains_one_further_run_and_no_more(story):
 def test_kill_that_spares_what_had_ended_explains_only_what_ran(story, spares):
     for mid in ("a", "b"):
         story.enqueue(mid)
-        story.hand(mid, 1)
-        story.run("start", mid, 1)
-        story.run("end", mid, 1)
+        story.ran(mid, 1)
     story.injected((1,), spares=spares)
     for mid in ("a", "b"):
         story.whole(mid, 2, pid=2)
@@ -98,9 +88,7 @@ def test_kill_that_spares_what_had_ended_explains_only_what_ran(story, spares):
 def test_each_thread_may_have_an_end_that_was_not_noted(story):
     for thread, mid in enumerate("abcd"):
         story.enqueue(mid)
-        story.hand(mid, 1)
-        story.run("start", mid, 1, thread=thread % 2)
-        story.run("end", mid, 1, thread=thread % 2)
+        story.ran(mid, 1, thread=thread % 2)
     story.injected((1,), spares=True)
     for mid in "abcd":
         story.whole(mid, 2, pid=2)
@@ -110,9 +98,7 @@ def test_each_thread_may_have_an_end_that_was_not_noted(story):
 def test_job_that_gives_slots_back_may_have_an_end_that_was_not_noted(story):
     for mid in ("limited-a", "limited-b", "c"):
         story.enqueue(mid)
-        story.hand(mid, 1)
-        story.run("start", mid, 1)
-        story.run("end", mid, 1)
+        story.ran(mid, 1)
     story.injected((1,), spares=True)
     for mid in ("limited-a", "limited-b", "c"):
         story.whole(mid, 2, pid=2)
@@ -181,9 +167,7 @@ def test_run_whose_end_was_accepted_amid_a_fault_needs_no_other(story):
     story.enqueue("a")
     story.say("fault", name="blackhole", pids=[], until=story.now + 5, cuts=True)
     story.whole("a", 1)
-    story.hand("a", 2, pid=2)
-    story.run("start", "a", 2, pid=2)
-    story.run("end", "a", 2, pid=2)
+    story.ran("a", 2, pid=2)
     assert broken(story.judged()) == {"unexplained": ["a"]}
 
 
@@ -225,9 +209,7 @@ def test_poison_explains_the_last_end_in_its_process_and_no_more(
     mids = [f"job{number}" for number in range(ended_before)]
     for mid in mids:
         story.enqueue(mid)
-        story.hand(mid, 1)
-        story.run("start", mid, 1)
-        story.run("end", mid, 1)
+        story.ran(mid, 1)
     story.hand("poison", 1, pid=poisoned_pid)
     story.run("start", "poison", 1, pid=poisoned_pid)
     for mid in mids:
