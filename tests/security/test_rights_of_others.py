@@ -103,6 +103,16 @@ def test_user_of_one_queue_reaches_no_other(user, client):
             rq.pop(1, 0, name)
 
 
+@pytest.mark.parametrize(("words", "may"), [((), True), (("--queues", "q"), False)])
+def test_dashboard_sees_queues_of_other_protocols_unless_it_is_for_some_queues(
+    user, redis, words, may
+):
+    user("dashboard", *words)
+    for line in ("HMGET rsmq:mails:Q vt", "LRANGE queue:default 0 9", "LLEN resque:queue:low"):
+        reply = redis.execute_command("ACL", "DRYRUN", "shop", *line.split())
+        assert (reply in (b"OK", True)) == may, line
+
+
 def test_first_part_of_keys_goes_with_those_that_have_one(capsys):
     assert main(["acl", "worker", "--ns", "x"]) == 2
     assert "rsmq or reliable" in capsys.readouterr().err
