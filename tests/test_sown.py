@@ -94,7 +94,12 @@ def test_tests_are_chosen_when_they_run_the_changed_function_or_script() -> None
         next(faults_of_lua("lua/queue/clear.lua", LUA)),
         next(faults_of_python("x.py", PYTHON)),
     )
-    ran = {"both": ["lua:clear", "x.py:2"], "python": ["x.py:2"], "none": ["x.py:9"]}
+    ran = {
+        "both": ["lua:clear", "x.py:2"],
+        "python": ["x.py:2"],
+        "none": ["x.py:9"],
+        "mutant": ["x.py:2"],
+    }
 
     assert covering(lua, ran) == ["both"]
     assert covering(python, ran) == ["python", "both"]
