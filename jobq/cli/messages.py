@@ -15,6 +15,7 @@ from jobq.errors import ConfigError
 from jobq.events import ATTEMPTS, Event
 from jobq.observe.facts import Collector, job_name
 from jobq.queue.queue import Queue
+from jobq.queue.types import DeadMessage, Status
 
 
 def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
@@ -26,6 +27,8 @@ def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
 MOST_SHOWN = 200
 #: Attempts whose log is looked for.
 MOST_LOGS = 20
+#: Facts that have lines of their own.
+_LISTED = ("history", "failed_attempt", "traceback")
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
 
@@ -41,6 +44,7 @@ def status(session: Session, mid: str, queues: str | None, logged: bool) -> bool
 
     The attempts are those among the newest 5,000 events of the queue; jobq report finds older ones in a lake.
     checkpoint: what the next attempt reads; the first 200 characters, --json prints all of it.
+    The traceback of the latest failed attempt follows, unless its worker runs with --no-tracebacks.
     Exit code 1: no queue has it, nor a log of it with --log. It was never enqueued, or it finished or was cancelled and
     is already removed.
     """
@@ -51,7 +55,13 @@ def status(session: Session, mid: str, queues: str | None, logged: bool) -> bool
     for record in found or nowhere[: not session.problems]:
         log = _log_of(session, record, queues) if logged else {}
         known = known or log.get("log_of_attempt") is not None
-        session.say(record | log, _sentence(record), *_attempt_lines(record), *_log_lines(log))
+        session.say(
+            record | log,
+            _sentence(record),
+            *_attempt_lines(record),
+            *traceback_lines(record),
+            *_log_lines(log),
+        )
     return known
 
 
@@ -61,7 +71,7 @@ def _sentence(record: dict[str, Any]) -> str:
         key: output.moment(record.get(key) or 0)
         for key in ("not_before", "lock_at", "running_since")
     }
-    facts = {key: value for key, value in (record | times).items() if value and key != "history"}
+    facts = {key: value for key, value in (record | times).items() if value and key not in _LISTED}
     if record["status"] == UNKNOWN:
         return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is done and removed"
     if len(facts.get("checkpoint", "")) > MOST_SHOWN:
@@ -98,6 +108,25 @@ def _log_lines(log: dict[str, Any]) -> list[str]:
     ]
 
 
+def failure_facts(
+    session: Session, queue: str, mid: str, status: Status, dead: DeadMessage | None
+) -> dict[str, Any]:
+    """Return the number and the traceback of the latest failed attempt. A dead message has it in its reason."""
+    number, text = status.failed_attempt, session.shown("reason", queue, mid, status.traceback)
+    if dead is not None and not text:
+        number = dead.attempts
+        text = session.shown("reason", queue, mid, dead.reason).partition("\n\n")[2]
+    return {"failed_attempt": number if text else 0, "traceback": text}
+
+
+def traceback_lines(record: dict[str, Any]) -> list[str]:
+    """Return the lines of a traceback for people."""
+    if not record.get("traceback"):
+        return []
+    lines = (f"      {line}" for line in record["traceback"].split("\n"))
+    return [f"    attempt {record['failed_attempt']} failed:", *lines]
+
+
 def _attempt_lines(record: dict[str, Any]) -> list[str]:
     return [_attempt_line(attempt) for attempt in record.get("history", ())]
 
@@ -114,7 +143,11 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
 
 def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:
     def one(queue: Queue) -> Iterator[dict[str, Any]]:
-        facts = queue.status(mid)._asdict()
+        found = queue.status(mid)
+        dead = queue.admin.dead(mid=mid) if found.word == "dead" else []
+        facts = found._asdict() | failure_facts(
+            session, queue.name, mid, found, dead[0] if dead else None
+        )
         for what in ("progress", "checkpoint"):
             facts[what] = session.shown(what, queue.name, mid, facts[what])
         record = {"mid": mid, "queue": queue.name, "status": facts.pop("word"), **facts}

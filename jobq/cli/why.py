@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from jobq.cli.arguments import names_of
+from jobq.cli.messages import failure_facts, traceback_lines
 from jobq.cli.options import queues_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
@@ -102,8 +103,10 @@ def why_(session: Session, mid: str, queues: str | None) -> bool:
         for what, error in unread.items():
             session.note(f"{facts.queue}: {what} can't be read: {error}")
         job = f", {facts.job}" if facts.job else ""
+        failure = failure_facts(session, facts.queue, mid, facts.status, facts.dead)
         _show(session, f"{mid} (queue {facts.queue}{job})", why(facts), {
             "mid": mid, "queue": facts.queue, "status": facts.status.word, "job": facts.job, "unread": unread,
+            **failure,
         })  # fmt: skip
     # A queue that can't be read may know it.
     if not known and not session.problems and member_of(mid) is not None:
@@ -154,4 +157,5 @@ def _show(session: Session, title: str, reasons: list[Reason], record: dict[str,
         for line in (f"  {reason.sentence}", f"      {reason.remedy}")
         if line.strip()
     ]
-    session.say(record | {"reasons": [one._asdict() for one in reasons]}, title, *lines)
+    shown = record | {"reasons": [one._asdict() for one in reasons]}
+    session.say(shown, title, *lines, *traceback_lines(record))

@@ -224,6 +224,7 @@ def setting(
 )
 @option("--reload", "Start anew when a source file changes; for development.")
 @intake_options
+@option("--no-tracebacks", "Neither log nor store the tracebacks of failed attempts.")
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
 @option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
 @option("--log-format text|json", "Format of log lines.", default="text")
@@ -330,6 +331,7 @@ def settings_of(given: dict[str, Any]) -> WorkerSettings:
     prefetch_time = given.pop("prefetch_time")
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")
+    given["tracebacks"] = not given.pop("no_tracebacks")
     unknown_for, unknown_wait = given.pop("unknown_for"), given.pop("unknown_wait")
     wanted = {
         **given,

@@ -14,7 +14,7 @@ from typing import Any
 from jobq.errors import Dead, shortened
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.context import Call, Context, failure_log, job_logger
-from jobq.jobs.failure import MAX_TEXT, class_name, clean, fingerprint, one_column, summary
+from jobq.jobs.failure import class_name, clean, fingerprint, one_column, summary, traceback_text
 from jobq.jobs.failure import reason as error_reason
 from jobq.jobs.results import encode_failure
 from jobq.jobs.retry import Decision, Rules, checked
@@ -23,6 +23,8 @@ from jobq.queue.types import Ending, Message, OutcomeWord
 #: run_us, cpu_us, rss_kib, worker
 Figures = tuple[int, int, int, str]
 Stops = Callable[[BaseException], bool]
+#: Characters of the reason that a job gives with `Dead`.
+MAX_VERDICT = 1_024
 #: After this many different names the log stops to tell new ones apart.
 MOST_NAMES = 1_000
 
@@ -52,14 +54,19 @@ class UnknownJobs:
 
 
 def failed_ending(
-    context: Context, call: Call, error: BaseException, figures: Figures, stops: Stops
+    context: Context,
+    call: Call,
+    error: BaseException,
+    figures: Figures,
+    stops: Stops,
+    traced: bool = True,
 ) -> Ending:
     """The ending of an attempt that raised `error`. If the job's rules raise too, the default policy decides.
 
-    stops(raised): whether that error must escape instead.
+    stops(raised): whether that error must escape instead. traced: whether to log and keep its traceback.
     """
     try:
-        return _ending(context, call, error, figures, stops)
+        return _ending(context, call, error, figures, stops, traced)
     except BaseException as broken:
         if stops(broken):
             raise
@@ -68,7 +75,7 @@ def failed_ending(
 
 
 def _ending(
-    context: Context, call: Call, error: BaseException, figures: Figures, stops: Stops
+    context: Context, call: Call, error: BaseException, figures: Figures, stops: Stops, traced: bool
 ) -> Ending:
     decision = _decision(context, call, error, stops)
     # The error's traceback refers to frames that hold the context: avoid a reference cycle.
@@ -85,13 +92,21 @@ def _ending(
     )  # fmt: skip
     ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
     figured = _figured(call, decision.outcome, figures[0], kind, mark)
-    if decision.outcome != "dead":
-        _log_return(context, error, decision, figured)
+    if decision.outcome in ("snooze", "hold"):
+        _log_wait(context, decision, figured)
         return Ending(outcome=decision.outcome, backoff=decision.after_s, **ending)
-    reason = _reason(error, decision.why)
-    job_logger(context, failure_log).error(
-        "%s %s is dead: %s", context.job, context.mid, reason, extra=figured
-    )
+    trace = traceback_text(error) if traced and not _is_verdict(error) else ""
+    if decision.outcome != "dead":
+        _log_failure(
+            context, logging.WARNING, trace, figured, "%s %s attempt %d failed: %s; again in %.1f s",
+            context.job, context.mid, context.attempt, summary(error), decision.after_s,
+        )  # fmt: skip
+        return Ending(outcome=decision.outcome, backoff=decision.after_s, traceback=trace, **ending)
+    reason = _reason(error, decision.why, trace)
+    _log_failure(
+        context, logging.ERROR, trace, figured, "%s %s is dead: %s",
+        context.job, context.mid, reason.partition("\n")[0],
+    )  # fmt: skip
     if call.job.stores_result:
         ending["result"] = encode_failure(reason.partition("\n")[0], kind)
         ending["result_ttl"] = call.job.result_ttl
@@ -128,10 +143,15 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
         return Rules(retries=call.job.retries).by_count(call.failures, error)
 
 
-def _reason(error: BaseException, why: str) -> str:
-    if isinstance(error, Dead) and error.__cause__ is None:
-        return clean(shortened(error.reason))[: MAX_TEXT // 4]
-    return error_reason(error, why)
+def _is_verdict(error: BaseException) -> bool:
+    """Whether the job itself said why its message is dead: no code failed."""
+    return isinstance(error, Dead) and error.__cause__ is None
+
+
+def _reason(error: BaseException, why: str, trace: str) -> str:
+    if isinstance(error, Dead) and _is_verdict(error):
+        return clean(shortened(error.reason))[:MAX_VERDICT]
+    return error_reason(error, why, trace)
 
 
 def _figured(call: Call, outcome: str, run_us: int, kind: str, mark: str) -> dict[str, Any]:
@@ -144,22 +164,24 @@ def _figured(call: Call, outcome: str, run_us: int, kind: str, mark: str) -> dic
     return fields | ({"error": kind} if kind else {}) | ({"fingerprint": mark} if mark else {})
 
 
-def _log_return(
-    context: Context, error: BaseException, decision: Decision, figured: dict[str, Any]
-) -> None:
+def _log_wait(context: Context, decision: Decision, figured: dict[str, Any]) -> None:
+    text = "%s %s snoozes %.1f s" if decision.outcome == "snooze" else "%s %s holds its key %.1f s"
     logger = job_logger(context, failure_log)
-    if decision.outcome == "snooze":
-        text = "%s %s snoozes %.1f s"
-        logger.debug(text, context.job, context.mid, decision.after_s, extra=figured)
-    elif decision.outcome == "hold":
-        text = "%s %s holds its key %.1f s"
-        logger.debug(text, context.job, context.mid, decision.after_s, extra=figured)
-    else:
-        what = summary(error)
-        logger.warning(
-            "%s %s attempt %d failed: %s; again in %.1f s",
-            context.job, context.mid, context.attempt, what, decision.after_s, extra=figured,
-        )  # fmt: skip
+    logger.debug(text, context.job, context.mid, decision.after_s, extra=figured)
+
+
+def _log_failure(
+    context: Context, level: int, trace: str, figured: dict[str, Any], text: str, *values: object
+) -> None:
+    """Log a failed attempt. Any formatter shows `trace` as it shows the traceback of an error."""
+    if not failure_log.isEnabledFor(level):
+        return
+    _, given = job_logger(context, failure_log).process(text, {"extra": figured})
+    record = failure_log.makeRecord(
+        failure_log.name, level, __file__, 0, text, values, None, extra=given["extra"]
+    )
+    record.exc_text = trace or None
+    failure_log.handle(record)
 
 
 class Unrunnable:

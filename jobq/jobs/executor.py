@@ -138,6 +138,8 @@ class Executor:
         self.flow_of: FlowOf | None = None
         #: Called with the error of each attempt that failed.
         self.on_failure: Callable[[Call, BaseException], object] | None = None
+        #: Whether to log and keep the tracebacks of failed attempts.
+        self.tracebacks = True
         #: Whether endings carry the figures of their runs.
         self.counted = False
         #: Whether jobs would share one decimal context, which a module has made: copies of a context share its values.
@@ -448,13 +450,18 @@ class Executor:
             self.on_failure(call, error)
         figures = (run_us, cpu_ns // 1000, self._rss_kib, self.worker)
         ending = failed_ending(
-            context, call, error, figures, lambda raised: _stops(raised, told_to_stop)
+            context,
+            call,
+            error,
+            figures,
+            lambda raised: _stops(raised, told_to_stop),
+            self.tracebacks,
         )
         self.home.only()  # a policy may fork too
         return ending
 
     def _sealed(self, call: Call, ending: Ending) -> Ending:
-        """The ending, its result and reason sealed if the call was."""
+        """The ending, its result, reason and traceback sealed if the call was."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)
@@ -462,9 +469,10 @@ class Executor:
         if ending.result is not None:
             seal = self._seal.of("result")
             changes["result"] = seal.close(*where, ending.result, call.message.content)
-        if ending.reason:
-            seal = self._seal.of("reason")
-            changes["reason"] = seal.close_text(*where, ending.reason, call.message.content)
+        for name, text in (("reason", ending.reason), ("traceback", ending.traceback)):
+            if text:
+                seal = self._seal.of("reason")
+                changes[name] = seal.close_text(*where, text, call.message.content)
         return structs.replace(ending, **changes) if changes else ending
 
     def _logged(self, call: Call, logs: AttemptLogs) -> AbstractContextManager[None]:

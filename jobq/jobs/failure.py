@@ -5,17 +5,21 @@ Local variables are never kept, and no values but those in the error's message. 
 
 from __future__ import annotations
 
-import traceback
+import os
 from hashlib import blake2b
 from pathlib import PurePath
+from traceback import StackSummary, TracebackException
 from types import CodeType, TracebackType
 
 from jobq.errors import masked_text, shortened
 
-MAX_TEXT = 4096
+#: Bytes of a traceback, and of a dead message's reason.
+MAX_TEXT = 8192
 FRAMES = 5
+#: Frames of each error of a chain, the innermost ones.
+MAX_FRAMES = 20
 
-_OURS = str(PurePath(__file__).parents[1])
+_OURS = str(PurePath(__file__).parents[1]) + os.sep
 
 
 def class_name(error: BaseException) -> str:
@@ -47,15 +51,41 @@ def summary(error: BaseException) -> str:
     return clean(masked_text(shortened(text)).replace("\n", " ⏎ "))[:500]
 
 
-def reason(error: BaseException, why: str = "") -> str:
+def reason(error: BaseException, why: str = "", trace: str = "") -> str:
     """For the dead: what and why on the first line, then as much of the traceback's end as fits."""
     head = summary(error) + (f" ({why})" if why else "")
-    text = _traceback(error)
-    room = MAX_TEXT - len(head.encode()) - 2
-    tail = text.encode()[-room:].decode("utf-8", "ignore")
-    if len(tail) < len(text):
-        tail = "…" + tail[tail.find("\n") :][: room - 3]
-    return f"{head}\n\n{tail}" if tail.strip() else head
+    tail = _end_of(trace, MAX_TEXT - len(head.encode()) - 2)
+    return f"{head}\n\n{tail}" if tail else head
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback without jobq's own frames: at most MAX_TEXT bytes of its end."""
+    try:
+        described = TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
+        _leave_out_ours(described)
+        text = "".join(described.format())
+    except Exception:  # a broken __str__, or attributes of another kind
+        return ""
+    return _end_of(clean(masked_text(shortened(text, end=True))).strip(), MAX_TEXT)
+
+
+def _leave_out_ours(described: TracebackException) -> None:
+    """Remove the frames of jobq from an error, and from those that led to it or are grouped in it."""
+    waiting: list[TracebackException | None] = [described]
+    while waiting:
+        error = waiting.pop()
+        if error is not None:
+            kept = [frame for frame in error.stack if not frame.filename.startswith(_OURS)]
+            error.stack = StackSummary.from_list(kept)
+            waiting += [error.__cause__, error.__context__, *(error.exceptions or ())]
+
+
+def _end_of(text: str, room: int) -> str:
+    """The last lines of a text, in at most `room` bytes."""
+    if len(text.encode()) <= room:
+        return text
+    tail = text.encode()[3 - room :].decode("utf-8", "ignore")
+    return f"…{tail[max(0, tail.find(chr(10))) :]}"
 
 
 def clean(text: str) -> str:
@@ -79,16 +109,3 @@ def _frames(trace: TracebackType | None) -> list[CodeType]:
             found.append(code)
         trace = trace.tb_next
     return found
-
-
-def _traceback(error: BaseException) -> str:
-    start = error.__traceback__
-    while (
-        start is not None and start.tb_next and start.tb_frame.f_code.co_filename.startswith(_OURS)
-    ):
-        start = start.tb_next
-    try:
-        lines = traceback.format_exception(type(error), error, start, limit=-20)
-    except Exception:
-        return ""
-    return clean(masked_text(shortened("".join(lines), end=True))).strip()

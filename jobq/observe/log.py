@@ -407,7 +407,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    error = formatter.formatException(record.exc_info) if record.exc_info else ""
+    error = formatter.formatException(record.exc_info) if record.exc_info else record.exc_text or ""
     lines = _shown(record, error).split("\n") if error else []
     return lines + (
         formatter.formatStack(record.stack_info).split("\n") if record.stack_info else []

@@ -22,7 +22,8 @@ keys               hash, key -> its head, tail, waiting, running, turn, rate, ho
 turns              sorted set, keys whose messages may go, by virtual time
 rests              sorted set, keys that are held or used up their rate, by the end of that, ms
 rules              hash, key -> `max,starts,span_ms,weight,waiting`; '' = all keys
-progress           hash, mid -> what the running attempt last reported, and behind 0x1e its checkpoint
+progress           hash, mid -> what the running attempt last reported, behind 0x1e its checkpoint, behind the next the
+                   latest failed attempt, 0x1f and its traceback
 ready              list, mids to handle now
 due                sorted set, mids with a backoff by its end
 mid-circle         list, mids that were handed out: locks to watch, done messages to collect

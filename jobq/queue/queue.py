@@ -419,6 +419,8 @@ class Queue:
                 detail: Argument = ending.reason
             else:
                 detail = "" if backoff is None else round(backoff * 1000)
+                if ending.traceback and outcome == "retry":
+                    detail = f"{detail}\x1f{ending.traceback}"
             rows += (ending.mid, ending.token, outcome, detail, ending.age_ms, ending.record)
             if ending.result is not None:
                 result_keys.append(keys.result(self.prefix, ending.mid))
@@ -720,10 +722,11 @@ class Queue:
 
 def _status(reply: list[Any]) -> Status:
     word, attempts, ncrashes, not_before, lock_at, *more = reply
-    generation, dead_id, progress, unknowns, checkpoint = more
+    generation, dead_id, progress, unknowns, checkpoint, failed_attempt, traceback = more
     return Status(
         word.decode(), attempts, ncrashes, not_before, lock_at,
         text_of(generation), text_of(dead_id), text_of(progress), unknowns, text_of(checkpoint),
+        failed_attempt, text_of(traceback),
     )  # fmt: skip
 
 

@@ -248,6 +248,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `expired`: it was too late to start it, so it ends without a run.
     `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff`: not
     before then, but for done a dedupe backoff, None = that of the message. `reason`: for dead and crashed.
+    `traceback`: for retry, kept until the message's next failure or its end.
     `age_ms`: how long ago the run ended. `figures`: of a run that is done and is to be counted.
     """
 
@@ -256,6 +257,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     outcome: OutcomeWord = "done"
     backoff: float | None = None
     reason: str = ""
+    traceback: str = ""
     age_ms: int = 0
     record: str = ""
     result: bytes | None = None
@@ -281,7 +283,8 @@ class Status(NamedTuple):
     """Where a mid is. `word` is one of Carmine's eight, or 'dead' when only a dead one is known.
 
     `unknowns`: how many times in a row it was handed to a worker that doesn't know its job. `checkpoint`: what the next
-    attempt reads, as JSON or its seal.
+    attempt reads, as JSON or its seal. `traceback`: of the attempt `failed_attempt`, the latest that failed in code and
+    was retried; '' if none is kept.
     """
 
     word: str
@@ -294,6 +297,8 @@ class Status(NamedTuple):
     progress: str = ""
     unknowns: int = 0
     checkpoint: str = ""
+    failed_attempt: int = 0
+    traceback: str = ""
 
 
 class Counts(NamedTuple):

@@ -108,6 +108,12 @@ class Contents:
         shown = shown_text(self._seal, purpose, queue, mid, text)
         return self.error(shown, job) if purpose == "reason" else self.plain(shown, job)
 
+    def traceback(self, queue: str, mid: str, text: str, job: str = "") -> str:
+        """Return a traceback as this user may see it; '' where only the types of errors are shown."""
+        return (
+            "" if self._hides_errors or not text else self.text("reason", queue, mid, text, job=job)
+        )
+
     def error(self, text: str, job: str = "") -> str:
         """Return the text of an error as this user may see it: `Timeout: no route`, or `Timeout` alone."""
         return (

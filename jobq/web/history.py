@@ -288,6 +288,14 @@ class StreamHistory:
         runs = tuple(run_of(*one) for one in newest)
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
 
+    def newest(self, span: Span, groups: Sequence[str]) -> dict[str, list[RunRow]]:
+        """The failed attempts of these groups, newest first."""
+        runs: dict[str, list[RunRow]] = {group: [] for group in groups}
+        for queue, event in self.found(span).events:
+            if event.kind in FAILED and (group := group_of(event)) in runs:
+                runs[group].append(run_of(queue, event))
+        return {group: sorted(some, reverse=True) for group, some in runs.items()}
+
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
         """How often an error came before the first of these ascending moments, then from each to the next one."""
         counts = [0] * (len(moments) + 1)

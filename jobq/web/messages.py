@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -62,6 +62,7 @@ class AttemptShown(NamedTuple):
     error: str = ""
     fingerprint: str = ""
     trace: str = ""
+    traceback: str = ""
 
 
 class TimelinePoint(NamedTuple):
@@ -108,7 +109,7 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     facts = _seen(replace(facts, job=facts.job or call.job), contents)
     stored = collector.found_result
     status = facts.status
-    attempts = list(attempts_of(facts))
+    attempts = list(_with_traceback(facts, contents, attempts_of(facts)))
     return MessageShown(
         facts,
         why(facts),
@@ -134,6 +135,17 @@ def _logs(
     for number, found in collector.logs(facts.mid, numbers).items():
         text = found.decode("utf-8", "replace")
         yield number, contents.text("log", facts.queue, facts.mid, text, job=facts.job)
+
+
+def _with_traceback(
+    facts: MessageFacts, contents: Contents, attempts: Iterable[AttemptShown]
+) -> Iterator[AttemptShown]:
+    """The attempts; the latest one that failed in code has its traceback. That of a dead message is in its reason."""
+    status = facts.status
+    text = contents.traceback(facts.queue, facts.mid, status.traceback, facts.job)
+    for attempt in attempts:
+        latest = bool(text) and attempt.number == status.failed_attempt and bool(attempt.error)
+        yield attempt._replace(traceback=text) if latest else attempt
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:

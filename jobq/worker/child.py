@@ -178,6 +178,7 @@ class Child:
         members = LateFlows(self.queues.progress_client)
         self.executor.fill_inputs, self.executor.flow_of = members.fill_inputs, members.flow_of
         self.executor.built_in = BUILT_IN
+        self.executor.tracebacks = self.settings.tracebacks
         self.executor.counted = plan.counters is not None
         result_waits.on_wait = FullPool(plan.client).on_wait
         self.log = plan.log

@@ -1,5 +1,5 @@
 -- settle: what becomes of one held message whose attempt ends, but for the plainest success.
--- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait turn in_lines end_member
+-- needs: options progress nattempts requeue done nunknowns add_to any count_of to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait turn in_lines end_member
 local function wait_until(mid, token, backoff_ms, outcome)
   unlock_to_wait(mid, token)
   if turn and in_lines().hold_line(mid, backoff_ms, outcome == 'hold') then return end
@@ -35,6 +35,17 @@ local function count_ending(mid, outcome)
   end
 end
 
+-- A queue keeps tracebacks of so many messages. Those of further messages are only logged by the worker.
+local MAX_TRACEBACKS = 10000
+
+-- The traceback of the latest failed attempt, and its number, behind the progress report and the checkpoint.
+local function keep_traceback(mid, traceback)
+  local kept = redis.call('HGET', progress, mid)
+  if not kept and redis.call('HLEN', progress) >= MAX_TRACEBACKS then return end
+  local before = string.match(kept or '', '^[^\30]*\30[^\30]*') or (kept or '') .. '\30'
+  redis.call('HSET', progress, mid, before .. '\30' .. count_of(nattempts, mid) .. '\31' .. traceback)
+end
+
 -- -> event kind
 local function settle(mid, token, outcome, detail, crash_limit)
   local newer = any.newer and redis.call('HGET', requeue, mid)
@@ -50,8 +61,10 @@ local function settle(mid, token, outcome, detail, crash_limit)
     end_member(outcome == 'dead' and 'dead' or 'cancelled', mid)
     forget(mid)
   else
+    local backoff, traceback = string.match(detail or '', '^(%d*)\31?(.*)$')
     count_ending(mid, outcome)
-    wait_until(mid, token, tonumber(detail) or 0, outcome)
+    wait_until(mid, token, tonumber(backoff) or 0, outcome)
+    if traceback ~= '' then keep_traceback(mid, traceback) end
   end
   return (outcome == 'snooze' or outcome == 'unknown' or outcome == 'hold') and 'snoozed' or outcome
 end

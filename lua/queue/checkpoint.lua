@@ -7,7 +7,7 @@ KEYS
 ARGV
   mid    message id
   token  of the attempt
-  value  JSON or its seal, at most 32 KiB; '' = only read
+  value  JSON or its seal, at most 32 KiB, without 0x1e; '' = only read
 RETURNS  {'ok', the value that is kept now, '' for none} | {'stale'}
 COST     O(1)
 WRITES   nothing for a stale one, or to read
@@ -18,11 +18,13 @@ local mid, token, value = unpack(ARGV)
 --@include shared/_arguments
 keys_are(2)
 arguments_are(3)
-if #value > 32768 then refuse('value', '32 KiB at most') end
+if #value > 32768 or string.find(value, '\30', 1, true) then refuse('value', '32 KiB at most, without 0x1e') end
 
--- Behind 0x1e in the message's field, so that it goes with all that the queue knows of the message.
+-- Between 0x1e in the message's field, so that it goes with all that the queue knows of the message. The traceback of
+-- the latest failed attempt follows.
 local kept = redis.call('HGET', progress, mid) or ''
 if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
-if value == '' then return {'ok', string.match(kept, '\30(.*)$') or ''} end
-redis.call('HSET', progress, mid, string.match(kept, '^[^\30]*') .. '\30' .. value)
+local report, former, traceback = string.match(kept, '^([^\30]*)\30?([^\30]*)(.*)$')
+if value == '' then return {'ok', former} end
+redis.call('HSET', progress, mid, report .. '\30' .. value .. traceback)
 return {'ok', value}

@@ -18,7 +18,7 @@ ARGV
   limit        messages to hand out in the same call, 0-1000
   count        endings, 0-1000
   then six per ending: mid, token, outcome (done retry dead crashed snooze release unknown expired), detail (backoff
-  ms, or the reason of dead and crashed), age_ms since the run ended, record (event columns, 64 KiB at most);
+  ms, for retry then 0x1f and the traceback, 16 KiB at most, if there is one; or the reason of dead and crashed), age_ms since the run ended, record (event columns, 64 KiB at most);
   then three per result: index of its ending from 1, ttl_ms, bytes
 RETURNS  {a word per ending: 'ok' | 'dead' (a crash too many) | 'stale' (not the holder), then as dequeue
          from sleep_ms on when limit > 0} | {'closed'}

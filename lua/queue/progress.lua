@@ -20,8 +20,8 @@ keys_are(2)
 arguments_are(3)
 
 if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
--- What follows 0x1e is the message's checkpoint.
-local checkpoint = string.match(redis.call('HGET', progress, mid) or '', '\30.*$') or ''
+-- The message's checkpoint and the traceback of its latest failed attempt follow 0x1e.
+local rest = string.match(redis.call('HGET', progress, mid) or '', '\30.*$') or ''
 text = string.gsub(string.sub(text, 1, 1000), '\30', ' ')
-redis.call('HSET', progress, mid, text .. checkpoint)
+redis.call('HSET', progress, mid, text .. rest)
 return {'ok'}

@@ -9,7 +9,8 @@ ARGV
   mid  message id
   now  epoch ms, or '' for the server's clock
 RETURNS  {status, attempts, ncrashes, not_before or 0, lock_at or 0, generation, dead id or '', progress,
-         times handed to a worker that doesn't know its job, checkpoint or ''};
+         times handed to a worker that doesn't know its job, checkpoint or '', number of the latest failed attempt whose
+         traceback is kept or 0, that traceback or ''};
          status is one of Carmine's eight, or 'dead' when only a dead one is known
 COST     O(1)
 WRITES   nothing
@@ -33,7 +34,8 @@ local dead_id = redis.call('HGET', last_dead, mid) or ''
 if word == 'nil' and dead_id ~= '' then word = 'dead' end
 -- Until the first attempt is over its token is the generation's.
 local generation = redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or ''
--- A progress report, and behind 0x1e a checkpoint.
-local reported, checkpoint = string.match(redis.call('HGET', progress, mid) or '', '^([^\30]*)\30?(.*)$')
+-- A progress report, a checkpoint and a traceback, with 0x1e between them.
+local reported, checkpoint, failed = string.match(redis.call('HGET', progress, mid) or '', '^([^\30]*)\30?([^\30]*)\30?(.*)$')
+local failed_attempt, traceback = string.match(failed, '^(%d+)\31(.*)$')
 return {word, count_of(nattempts, mid), count_of(ncrashes, mid), count_of(backoffs, mid), count_of(locks, mid), generation, dead_id,
-  reported, count_of(nunknowns, mid), checkpoint}
+  reported, count_of(nunknowns, mid), checkpoint, count_in(failed_attempt), traceback or ''}

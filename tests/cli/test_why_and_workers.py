@@ -151,6 +151,36 @@ def test_status_shows_job_worker_and_attempts(cli: Any, queue: Queue, client: An
     ]
 
 
+TRACE = 'Traceback (most recent call last):\n  File "pay.py", line 7, in charge\nTimeout: 30 s'
+
+
+@pytest.mark.parametrize("word", ["retry", "dead"])
+def test_status_and_why_show_the_traceback_of_the_latest_failed_attempt(
+    cli: Any, queue: Queue, word: Any
+) -> None:
+    queue.enqueue(CALL % 1, mid="m")
+    [message] = queue.dequeue().messages
+    how: dict[str, Any] = {"backoff": 60, "traceback": TRACE}
+    if word == "dead":
+        how = {"reason": f"Timeout: 30 s (attempt 1 of 1)\n\n{TRACE}"}
+    queue.finish([Ending(mid="m", token=message.token, outcome=word, **how)])
+    for command in ("status", "why"):
+        lines = cli(command, "m").out.splitlines()
+        at = lines.index("    attempt 1 failed:")
+        assert lines[at + 1 :] == [f"      {line}" for line in TRACE.split("\n")]
+        [record] = cli(command, "m", "--json").records
+        assert (record["failed_attempt"], record["traceback"]) == (1, TRACE)
+        assert "failed_attempt" not in cli(command, "m").out
+
+
+def test_status_and_why_show_no_traceback_when_none_is_kept(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL % 1, mid="m")
+    for command in ("status", "why"):
+        assert "failed" not in cli(command, "m").out
+        [record] = cli(command, "m", "--json").records
+        assert (record["failed_attempt"], record["traceback"]) == (0, "")
+
+
 def test_queues_show_the_age_of_the_oldest_and_the_rate(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL % round(time.time() * 1000 - 300_000), mid="m")
     [record] = cli("queues", "--json").records

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from pathlib import Path
+
 import pytest
 
-from jobq.jobs.failure import MAX_TEXT, class_name, clean, fingerprint, reason, summary
+from jobq.jobs import failure
+from jobq.jobs.failure import (
+    MAX_TEXT,
+    class_name,
+    clean,
+    fingerprint,
+    summary,
+    traceback_text,
+)
+from jobq.jobs.registry import Registry
 
 
 def caught(function: object, *args: object) -> BaseException:
@@ -13,6 +26,10 @@ def caught(function: object, *args: object) -> BaseException:
     except BaseException as error:
         return error
     raise AssertionError("nothing was raised")
+
+
+def reason(error: BaseException, why: str = "") -> str:
+    return failure.reason(error, why, traceback_text(error))
 
 
 def first(value: object) -> None:
@@ -58,10 +75,11 @@ def test_reason_starts_with_what_and_why_and_has_no_locals():
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("x" * 10_000), caught(recursive, 500), ValueError("é" * 5000)]
+    "error", [ValueError("x" * 10_000), caught(recursive, 500), caught(second, "é" * 5000)]
 )
 def test_reason_is_bounded(error: BaseException):
-    assert len(reason(error, "why").encode()) <= MAX_TEXT + 8
+    assert len(reason(error, "why").encode()) <= MAX_TEXT
+    assert len(traceback_text(error).encode()) <= MAX_TEXT
     assert len(summary(error)) <= 500
 
 
@@ -85,6 +103,63 @@ def test_chain_of_causes_is_told():
 
     text = reason(caught(chained))
     assert "bad 1" in text and "direct cause" in text
+
+
+def through_jobq() -> None:
+    """Fail in a call that jobq makes for the user's code."""
+    try:
+        list(map(partial(checked, 3), [1]))
+    except ExceptionGroup as group:
+        raise KeyError("outer") from group
+
+
+def checked(*values: object) -> None:
+    try:
+        Registry().add(first)  # type: ignore[arg-type]
+    except AttributeError as error:
+        raise ExceptionGroup("several", [error, caught(second, 2)]) from error
+
+
+def test_traceback_leaves_out_frames_of_jobq_in_the_whole_chain():
+    text = traceback_text(caught(through_jobq))
+    package = str(Path(sys.modules["jobq"].__file__ or "").parent)
+    assert package not in text
+    assert text.count(__file__) >= 5
+    for part in (
+        "in through_jobq",
+        "in checked",
+        "in second",
+        "AttributeError",
+        "bad 2",
+        "KeyError",
+    ):
+        assert part in text
+
+
+def test_traceback_keeps_frames_of_a_package_whose_name_begins_with_jobq(tmp_path: Path):
+    package = Path(sys.modules["jobq"].__file__ or "").parent
+    code = compile("def fail():\n    raise OSError('x')\n", f"{package}_shop/mail.py", "exec")
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert "jobq_shop/mail.py" in traceback_text(caught(names["fail"]))
+
+
+def test_traceback_masks_passwords_and_escapes_control_characters():
+    def connect() -> None:
+        raise OSError("no route to redis://anna:hunter2@db \x1b[31m \x1f")
+
+    text = traceback_text(caught(connect))
+    assert "hunter2" not in text and "\x1b" not in text and "\x1f" not in text
+    assert "redis://" in text and "in connect" in text
+
+
+def test_traceback_is_empty_when_the_error_can_not_be_described():
+    class Odd(Exception):
+        @property
+        def __cause__(self) -> BaseException:
+            raise RuntimeError("no cause")
+
+    assert traceback_text(Odd()) == ""
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,23 @@ def quick(ledger: str, name: str) -> None:
     note(ledger, name, "end", attempt=current().attempt)
 
 
+def charge() -> None:
+    """Fail in a function of the job's own."""
+    raise ValueError("no route to redis://anna:hunter2@bank")
+
+
+@job(name="unpaid", queue="low", retry=retry.fixed(600))
+def unpaid(ledger: str, name: str) -> None:
+    """Fails, and is retried in ten minutes."""
+    charge()
+
+
+@ajob(name="aunpaid", queue="low", retry=retry.fixed(600))
+async def aunpaid(ledger: str, name: str) -> None:
+    """The same on the loop."""
+    charge()
+
+
 @job(name="gated", **HERE)
 def gated(ledger: str, name: str) -> None:
     """Runs until its gate is there."""

@@ -173,10 +173,12 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             record.attempts = record.crashes = record.unknowns = 0
             record.lock, record.dedupe = record.newer_options
             record.key = record.newer_key
-            record.checkpoint = ""
+            record.checkpoint = record.failed = ""
         if "checkpoint" in w.scope.budget:
-            kept = str(m.command(w.clock, "HGET", "progress", mid) or "").rpartition("\x1e")[2]
+            stored = str(m.command(w.clock, "HGET", "progress", mid) or "")
+            _, kept, failed = [*stored.split("\x1e"), "", ""][:3]
             need(kept == record.checkpoint, f"checkpoint {kept!r}, not {record.checkpoint!r}")
+            need(failed == record.failed, f"traceback {failed!r}, not {record.failed!r}")
         need(
             lock_at == w.now + lease_of(w, record),
             f"I11 lock until now + {int(str(lock_at)) - w.now}",

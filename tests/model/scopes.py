@@ -217,6 +217,7 @@ SCOPES = (  # those that take long first
         "checkpoints",
         {"update": UPDATE, "requeue": REQUEUE},
         {"enqueue": 2, "fail": 2, "forget": 1, "checkpoint": 2, "cancel": 1},
+        tracebacks=True,
         endings=("done", "retry", "dead"),
         actions=("collect",),
     ),

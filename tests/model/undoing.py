@@ -134,7 +134,7 @@ def edit(m: Machine, w: World, mid: str) -> None:
         need(m.unchanged(), "I9 a refused edit wrote something")
         return
     w.edited[mid] = (record.copy(), content)
-    record.content, record.checkpoint = content, ""
+    record.content, record.checkpoint, record.failed = content, "", ""
 
 
 def edit_back(m: Machine, w: World, mid: str) -> None:
@@ -151,6 +151,7 @@ def edit_back(m: Machine, w: World, mid: str) -> None:
         return
     del w.edited[mid]
     record.content, record.checkpoint = before.content, before.checkpoint
+    record.failed = before.failed
 
 
 def reschedule(m: Machine, w: World, mid: str, when: str) -> None:

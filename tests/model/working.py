@@ -63,7 +63,9 @@ def finish(m: Machine, w: World, worker: str, which: str, outcome: str, more: st
         w.scope.backoff if outcome in ("retry", "unknown", "hold") else DETAILS.get(outcome, "")
     )
     sent = SENT.get(outcome, outcome)
-    endings = [item for h in holds for item in (h.mid, h.token, sent, detail, 0, "")]
+    traced = sent == "retry" and w.scope.tracebacks
+    told = f"{detail}\x1ferror of {which}" if traced else detail
+    endings = [item for h in holds for item in (h.mid, h.token, sent, told, 0, "")]
     settings = (w.scope.lease, w.scope.crash_limit, 1 if more else 0, len(holds))
     reply = call(m, w, "finish", worker, *settings, *endings)
     seen, words = events(m), reply[: len(holds)]
@@ -74,6 +76,8 @@ def finish(m: Machine, w: World, worker: str, which: str, outcome: str, more: st
         )
         if word != "stale":
             ended(w, hold, sent, detail, str(word), None if sent == "release" else seen.pop(0))
+            if traced and not w.records[hold.mid].fresh:
+                w.records[hold.mid].failed = f"{w.records[hold.mid].attempts}\x1ferror of {which}"
     need(
         more or set(words) != {"stale"} or m.unchanged(),
         "I5 a stale finish changed something",

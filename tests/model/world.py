@@ -50,6 +50,8 @@ class Scope:
     overlap: str = "skip"
     tick_key: str = ""
     """Of the messages that ticks enqueue."""
+    tracebacks: bool = False
+    """Whether attempts that are retried leave a traceback."""
     on_dead: bool = False
     """Whether each death adds a message."""
     dead_max: int = 0
@@ -99,6 +101,7 @@ class Record:
         self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
         self.died = 0  # times, of which no message tells yet
         self.checkpoint = ""  # for the next attempt at this content
+        self.failed = ""  # the latest attempt at it that was retried, 0x1f, its traceback
         self.dead: tuple[tuple[str, str, str], ...] = ()  # dead id, content, key
         self.ended = ""  # how, in this call: done, dead, cancelled
         self.key, self.newer_key = "", ""  # of the run at hand, of what is fresh
@@ -121,7 +124,7 @@ class Record:
         self.content, self.fresh, self.not_before = "", False, 0
         self.attempts = self.crashes = self.unknowns = 0
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
-        self.checkpoint = ""
+        self.checkpoint = self.failed = ""
         self.latest = 0
         self.key, self.newer_key, self.turn, self.order, self.lined = "", "", 0, 0, False
 
@@ -143,7 +146,7 @@ class Record:
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
             f"{self.crashes} {self.unknowns} {self.lock} {dedupe} {newer_options} {self.dead} "
-            f"{self.cancelled} {self.checkpoint} {self.died} {self.key} {self.newer_key} "
+            f"{self.cancelled} {self.checkpoint} {self.failed} {self.died} {self.key} {self.newer_key} "
             f"{self.turn} {self.order} {self.lined}"
         )
 

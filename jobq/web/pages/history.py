@@ -23,7 +23,6 @@ from jobq.observe.chart import (
     sparkline,
 )
 from jobq.queue import presence
-from jobq.queue.queue import Queue
 from jobq.web import formats
 from jobq.web.charts import ChartView, starts
 from jobq.web.filters import MOST_CHARACTERS, quoted
@@ -50,6 +49,7 @@ from jobq.web.routes import nav, page
 from jobq.web.sampler import Snapshot
 from jobq.web.site import Site, site_of
 from jobq.web.sources import SOURCES, HistorySources, sources_of
+from jobq.web.tracebacks import places, tracebacks
 from jobq.web.viewer import contents_of
 
 T = TypeVar("T")
@@ -203,6 +203,7 @@ def errors(request: Request) -> Response:
     marks = marks_of(request, asked)
     return render(
         request, "errors.html", live=asked.live, rows=_shown_errors(request, rows), part=part, first=first,
+        places=_places(request, asked, rows),
         news={one.group: _news(first.get(one.group, one.first_at), known, asked.span, marks) for one in rows},
         spark=_spark, **_facts(request, asked),
     )  # fmt: skip
@@ -410,15 +411,14 @@ def _known_by(request: Request, name: str) -> tuple[int, int] | None:
 
 
 def _traceback(request: Request, newest: Sequence[RunRow]) -> str:
-    """Return the reason of the newest dead message among these runs; '' if none is there, or texts are hidden."""
-    site = site_of(request)
-    died = next((one for one in newest if one.kind == "dead"), None)
-    if died is None or site.settings.hide_errors:
-        return ""
-    try:
-        found = Queue(died.queue, site.client).admin.dead(mid=died.mid)
-    except JobqError:
-        return ""
-    if not found:
-        return ""
-    return contents_of(request).text("reason", died.queue, died.mid, found[0].reason, job=died.job)
+    """Return the latest traceback among these runs; '' if none is kept, or texts are hidden."""
+    found = tracebacks(site_of(request).client, contents_of(request), newest)
+    return next((found[run] for run in newest if run in found), "")
+
+
+def _places(request: Request, asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, str]:
+    """Return the place in the code of each group of errors; groups without a kept traceback are left out."""
+    if not isinstance(asked.history, StreamHistory):
+        return {}
+    newest = asked.history.newest(asked.span, [row.group for row in rows])
+    return places(site_of(request).client, contents_of(request), newest)

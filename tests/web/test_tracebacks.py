@@ -1,0 +1,88 @@
+"""Tracebacks on pages: the row of the attempt, the list of errors and the page of one error, with secrets hidden."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import pytest
+
+from jobq.queue.queue import Queue
+from jobq.web import UserRole
+from jobq.web.tracebacks import place_of
+from tests.web.test_messages import ended
+from tests.web.test_search import call
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+TRACE = (
+    'Traceback (most recent call last):\n  File "/srv/shop/pay.py", line 42, in charge\n'
+    f"    send(token='abcdef')\nTimeout: 30 s password=hunter2 {HOSTILE}"
+)
+PLACE = "shop/pay.py:42 in charge"
+
+
+@pytest.fixture
+def failed(queue: Queue) -> None:
+    """Message m failed twice; the second failure is kept."""
+    queue.enqueue(call("a.b"), mid="m")
+    ended(queue, "retry", "Timeout", backoff=0, traceback="Traceback of the first")
+    ended(queue, "retry", "Timeout", backoff=600, traceback=TRACE)
+
+
+def text(page: Any, path: str) -> str:
+    reply = page.get(path)
+    assert reply.status_code == 200
+    assert HOSTILE not in reply.text and "hunter2" not in reply.text and "abcdef" not in reply.text
+    return html.unescape(reply.text)
+
+
+@pytest.mark.usefixtures("failed")
+def test_message_shows_the_traceback_in_the_row_of_its_attempt(visit: Any):
+    shown = text(visit(UserRole.READ), "/queues/low/messages/m")
+    first, second = shown.partition('id="attempts"')[2].partition("</section>")[0].split("<tr>")[2:]
+    assert PLACE.partition(":")[0] in second and "line 42, in charge" in second
+    assert "Traceback" not in first
+
+
+@pytest.mark.usefixtures("failed")
+def test_errors_name_the_place_before_the_message_is_dead(visit: Any):
+    page = visit(UserRole.READ)
+    assert PLACE in text(page, "/errors")
+    assert "line 42, in charge" in text(page, "/errors/f1")
+
+
+def test_errors_name_the_place_of_a_dead_message(visit: Any, queue: Queue):
+    queue.enqueue(call("a.b"), mid="m")
+    ended(queue, "dead", "Timeout", reason=f"Timeout: 30 s\n\n{TRACE}")
+    page = visit(UserRole.READ)
+    assert PLACE in text(page, "/errors")
+    assert "line 42, in charge" in text(page, "/errors/f1")
+
+
+@pytest.mark.usefixtures("failed")
+def test_no_page_shows_a_traceback_when_error_texts_are_hidden(visit: Any):
+    page = visit(UserRole.READ, hide_errors=True)
+    for path in ("/errors", "/errors/f1", "/queues/low/messages/m"):
+        shown = text(page, path)
+        assert "Timeout" in shown and "pay.py" not in shown
+
+
+def test_errors_name_no_place_when_the_message_has_ended(visit: Any, queue: Queue):
+    queue.enqueue(call("a.b"), mid="m")
+    ended(queue, "retry", "Timeout", backoff=0, traceback=TRACE)
+    ended(queue, "done")
+    assert "Timeout" in text(visit(UserRole.READ), "/errors")
+
+
+@pytest.mark.parametrize(
+    ("traceback", "place"),
+    [
+        (TRACE, PLACE),
+        ('  File "C:\\app\\jobs.py", line 1, in f\nE', "app/jobs.py:1 in f"),
+        ('  | File "/a/b/c.py", line 3, in <module>\n  | E', "b/c.py:3 in <module>"),
+        ("ValueError: no frame", ""),
+        ("", ""),
+    ],
+)
+def test_place_is_the_innermost_frame(traceback: str, place: str):
+    assert place_of(traceback) == place
