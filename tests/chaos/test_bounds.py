@@ -37,7 +37,12 @@ def rehearsed(monkeypatch, folder):
 def test_late_recovery_is_told_and_fails(rehearsed, capsys):
     rehearsed(
         child_kill=HELD._replace(
-            recoveries=3, recovery_p50=0.2, recovery_p99=1.25, recovery_max=1.25, late=0.4
+            recoveries=3,
+            recovery_p50=0.2,
+            recovery_p99=1.25,
+            recovery_max=1.25,
+            late=0.4,
+            overrun=0.25,
         )
     )
     assert main(["chaos", "--fault", "child-kill"]) == 1
@@ -45,7 +50,7 @@ def test_late_recovery_is_told_and_fails(rehearsed, capsys):
     assert said.split()[:2] == ["child-kill", "BROKEN"]
     assert "missed: recovery p99 <= 1.00, measured 1.25" in said
     assert "3 ran again after p50 0.20 s, p99 1.25 s, max 1.25 s" in said
-    assert "machine late 0.40 s" in said
+    assert "overrun 0.25 s, machine late 0.40 s" in said
 
 
 def test_early_one_holds(rehearsed, capsys):

@@ -297,6 +297,13 @@ def test_commit_wakes_a_waiting_relay(database, registry, write):
     assert table.notifies and table.wait(60)
     write(note, 1)
     assert table.wait(60)
+    database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN jobq_outbox'"
+    )
+    with pytest.raises(DatabaseAwayError):
+        table.wait(60)
+    # It listens again, on a new connection.
+    assert table.wait(60)
     database.execute("DROP TRIGGER jobq_outbox_notify ON jobq_outbox")
     table.close()
     assert not table.notifies and not table.wait(0.001)
