@@ -152,8 +152,11 @@ def test_async_handler_is_tried_too(rehearse, registry):
 def test_process_is_really_killed(registry, jobq, tmp_path):
     path = tmp_path / "rows"
 
+    attempts = set()
+
     @job(name="writes", registry=registry)
     def writes(order):
+        attempts.add(current().attempt)
         try:
             with path.open("a") as file:
                 file.write(f"{order}\n")
@@ -169,7 +172,8 @@ def test_process_is_really_killed(registry, jobq, tmp_path):
             writes, 17, faults=["killed"], fork=True, within=[writes.function],
             before=lambda: path.write_text(""), observe=lambda: path.read_text().split(),
         )  # fmt: skip
-    assert os.getpid()
+    # In this process: of the clean run, and after each kill.
+    assert attempts == {1, 2}
 
 
 def test_many_lines_are_interrupted_at_some_points(rehearse, registry):
