@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
 LAYERS = {
     "durations": 0, "formats": 0, "variables": 0, "errors": 0, "extras": 0, "cgroup": 0, "config": 0, "events": 0,
-    "trust": 0,
+    "trust": 0, "records": 0,
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3, "flows": 4,
     "worker": 5, "topics": 5, "protocols": 5, "observe": 5, "schedules": 5, "limits": 5, "outbox": 5,
     "pipeline": 6, "chaos": 6, "metrics": 6,
@@ -25,7 +25,7 @@ LAYERS = {
 }  # fmt: skip
 #: What an owner must know first. It imports nothing of the rest, and runs without it (packaging/test_core.py).
 CORE = {
-    "durations", "formats", "variables", "errors", "extras", "cgroup", "config", "events", "trust",
+    "durations", "formats", "variables", "errors", "extras", "cgroup", "config", "events", "trust", "records",
     "client", "queue", "embedded", "jobs", "worker", "limits", "schedules",
 }  # fmt: skip
 #: The packages of others that the core imports -> why it can't do without.
@@ -44,7 +44,9 @@ REST_NEEDS = {
     "tzdata": "zoneinfo, on machines that have no time zones of their own",
 }
 #: Layer 0 by itself: durations, formats, variables and extras know nothing, errors take them, the others raise them.
-WORDS = ["durations", "formats", "variables", "errors", "extras", "cgroup", "trust", "events", "config"]  # fmt: skip
+WORDS = [
+    "durations", "formats", "variables", "errors", "extras", "cgroup", "trust", "events", "records", "config",
+]  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -8,6 +8,8 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
+from msgspec import structs
+
 from jobq.cli import output
 from jobq.cli.arguments import pairs_of
 from jobq.cli.lake import lake_option, source_option, storage_option
@@ -122,7 +124,7 @@ def _until(entries: Iterator[AuditEntry], after_ms: float) -> Iterator[AuditEntr
 
 
 def _record(session: Session, entry: AuditEntry) -> dict[str, Any]:
-    facts = entry._asdict()
+    facts = structs.asdict(entry)
     facts["count"] = facts.pop("number")
     if session.as_json:
         return facts

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec import structs
 
 from jobq.cli import output
 from jobq.cli.options import group, limit_option, option, yes_option
@@ -24,6 +25,7 @@ from jobq.flows.listing import (
     failed_members,
     flow_ids,
     flow_page,
+    flow_record,
     is_flow,
     known_flow,
     known_or_listed,
@@ -35,6 +37,7 @@ from jobq.flows.run import FlowRun
 from jobq.flows.state import (
     FLOW_OVER,
     FLOW_STATES,
+    Edge,
     FlowView,
     StepView,
     step_sentence,
@@ -95,13 +98,7 @@ def list_flows(session: Session, state: str | None, name: str | None, limit: int
     are searched.
     """
 
-    def wanted(row: FlowRow) -> bool:
-        view = row.view
-        if name is not None and not row.flow.startswith(f"{name}:"):
-            return False
-        return state is None or (view is not None and view.state == state)
-
-    page = flow_page(session.client, 0, limit, wanted)
+    page = flow_page(session.client, 0, limit, name=name or "", state=state or "")
     session.say_all(map(_row, page.rows), FLOWS)
     if page.following is not None:
         session.note(f"there may be more; the newest {page.following:,} flows were read")
@@ -143,7 +140,7 @@ def show(session: Session, flow: str) -> None:
     with session.tolerating("workers", "list of"):
         missing = unserved(client, view)
     if session.as_json:
-        session.say(flow_record(view, missing) | {"failed": [one._asdict() for one in failures]})
+        session.say(structs.asdict(flow_record(view, missing)) | {"failed": failures})
         return
     for line in (*_heading(view), "", *session.lines(map(_step, _stepped(view)), STEPS)):
         click.echo(line)
@@ -183,10 +180,9 @@ def _step_took(view: FlowView, one: StepView) -> str:
     return lasting((until - facts.ready_at) / 1000) if until and facts.ready_at else ""
 
 
-def edge_text(edge: tuple[str, str]) -> str:
+def edge_text(edge: Edge) -> str:
     """Return `rows`, or `rows (failed)` for an edge that isn't met by the step being done."""
-    step, when = edge
-    return step if when == "done" else f"{step} ({when})"
+    return edge.step if edge.when == "done" else f"{edge.step} ({edge.when})"
 
 
 def _details(
@@ -210,31 +206,6 @@ def _details(
     if view.facts.refused:
         text = counted(view.facts.refused, "report")
         yield f"{text} about members that it does not have were dropped"
-
-
-def flow_record(view: FlowView, missing: dict[str, str]) -> dict[str, Any]:
-    """Return everything that is known of a flow, as JSON."""
-    facts = view.facts
-    return {
-        "flow": facts.flow_id, "name": facts.name, "id": facts.id, "state": view.state, "queue": facts.queue,
-        "created_at": facts.created_at, "ended_at": facts.ended_at, "keep_ms": facts.keep_ms, "refused": facts.refused,
-        "members": view.members, "ended": view.ended, "dead": view.dead, "cancelled": view.cancelled,
-        "remark": view.remark, "waits_for": [one._asdict() for one in view.waits_for], "unserved": missing,
-        "critical_path": [one._asdict() for one in view.critical_path],
-        "steps": [_step_record(view, one) for one in view.steps],
-    }  # fmt: skip
-
-
-def _step_record(view: FlowView, one: StepView) -> dict[str, Any]:
-    facts = one.facts
-    names = (
-        "kind", "queue", "job", "size", "sealed", "done", "ended", "dead", "cancelled", "retried", "due_at", "flow",
-        "added_at", "ready_at", "ended_at",
-    )  # fmt: skip
-    return {
-        "step": one.name, "state": one.state, **{name: getattr(facts, name) for name in names},
-        "after": [edge._asdict() for edge in facts.after], "waits": step_sentence(view, one.name),
-    }  # fmt: skip
 
 
 @command("graph", "import:2026-11-22", "import:2026-11-22 --format mermaid", group=flow)

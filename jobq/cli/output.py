@@ -18,9 +18,12 @@ from itertools import count, islice
 from typing import Any, NamedTuple
 
 import click
+from msgspec import Struct, structs
 
 from jobq.observe.escape import escaped as escaped
 
+#: What a command prints: a declared record, or facts by name.
+OneRecord = Mapping[str, Any] | Struct
 BATCH = 500
 #: Characters that a text column keeps when it is cut.
 LEAST_WIDTH = 12
@@ -37,7 +40,11 @@ def indented(text: str) -> str:
 
 def json_line(value: object) -> str:
     """One JSON document in ASCII, so that it too is safe on a terminal."""
-    return json.dumps(value, ensure_ascii=True, default=str)
+    return json.dumps(value, ensure_ascii=True, default=_plain)
+
+
+def _plain(value: object) -> object:
+    return structs.asdict(value) if isinstance(value, Struct) else str(value)
 
 
 def content_facts(content: bytes) -> dict[str, str]:
@@ -78,11 +85,17 @@ class Listing(NamedTuple):
     drops: Sequence[str] = ()
     empty: str = ""
 
-    def lines(self, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    def lines(self, records: Iterable[OneRecord]) -> Iterator[str]:
         """Return the lines of the table, as wide as the terminal."""
         headings = [column.partition(":")[0] for column in self.columns]
         fields = [column.rpartition(":")[2] for column in self.columns]
-        rows = ([record[field] for field in fields] for record in records)
+        rows = (
+            [
+                getattr(record, field) if isinstance(record, Struct) else record[field]
+                for field in fields
+            ]
+            for record in records
+        )
         return table(headings, rows, drops=self.drops, width=terminal_width())
 
 

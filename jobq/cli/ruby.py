@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from msgspec import structs
 
 from jobq.cli import output
 from jobq.cli.arguments import from_words, moment_of
@@ -23,7 +24,7 @@ from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.dashboard_entries import resque_workers, sidekiq_processes
 from jobq.protocols.ruby.key_names import RubyQueueName, queue_named, system_of
-from jobq.protocols.ruby.queue_records import queue_record, queues_of
+from jobq.protocols.ruby.queue_records import RubyQueueRecord, queue_record, queues_of
 from jobq.protocols.ruby.queues import ResqueQueue, RubyQueue, SidekiqQueue
 
 
@@ -183,13 +184,13 @@ def workers(session: Session, systems: Sequence[RubyQueueName]) -> bool:
     """
     sidekiq, resque = (system.namespace for system in systems)
     processes = *sidekiq_processes(session.client, sidekiq), *resque_workers(session.client, resque)
-    found = [{**one._asdict(), "queues": ",".join(one.queues)} for one in processes]
+    found = [{**structs.asdict(one), "queues": ",".join(one.queues)} for one in processes]
     empty = "no worker of Sidekiq or Resque here; check --url and the namespaces"
     session.say_all(found, Listing(("system", "worker", "queues", "busy"), empty=empty))
     return bool(found)
 
 
-def _queues(session: Session, systems: Sequence[RubyQueueName]) -> Iterator[dict[str, Any]]:
+def _queues(session: Session, systems: Sequence[RubyQueueName]) -> Iterator[RubyQueueRecord]:
     for system in systems:
         try:
             listed = queues_of(session.client, system)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -202,12 +202,12 @@ class Session:
             )
         return queues[0]
 
-    def say(self, record: Mapping[str, Any], *lines: str) -> None:
+    def say(self, record: output.OneRecord, *lines: str) -> None:
         """Print one fact: a JSON line, or the escaped `lines`."""
         for line in [output.json_line(record)] if self.as_json else map(output.escaped, lines):
             self._echo(line)
 
-    def say_all(self, records: Iterable[dict[str, Any]], listing: output.Listing) -> None:
+    def say_all(self, records: Iterable[output.OneRecord], listing: output.Listing) -> None:
         """Print many facts: a JSON line each, or a table."""
         left = iter(records)
         first = next(left, None)
@@ -226,7 +226,7 @@ class Session:
             output.silence_closed_pipes()
             self.unread.append(line)
 
-    def lines(self, records: Iterable[dict[str, Any]], listing: output.Listing) -> Iterable[str]:
+    def lines(self, records: Iterable[output.OneRecord], listing: output.Listing) -> Iterable[str]:
         """Return the lines that say_all prints."""
         if self.as_json:
             return map(output.json_line, records)

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import IO, Any
 
 import click
+from msgspec import structs
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import pairs_of
@@ -496,7 +497,7 @@ def retention(
         now = topic.set_limits(**limits) if asked else topic.limits()
         if trims:
             first = topic.trim(before)
-    record = {"topic": topic.name, **now._asdict()}
+    record = {"topic": topic.name, **structs.asdict(now)}
     text = f"{topic.name}: keeps {_kept(now)}"
     if first is not None:
         record["first"] = first

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from msgspec import structs
 
 from jobq.cli.arguments import names_of
 from jobq.cli.messages import failure_facts, traceback_lines
@@ -19,7 +20,7 @@ from jobq.flows.identity import member_of
 from jobq.flows.listing import flow_view
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
-from jobq.observe.workers import worker_record, workers_of
+from jobq.observe.workers import WorkerRecord, worker_record, workers_of
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
@@ -65,26 +66,24 @@ def workers(session: Session, queues: str | None) -> None:
             click.echo(line)
 
 
-def _for_people(record: dict[str, Any]) -> dict[str, Any]:
-    rss, slots = record["rss"], record["slots"]
-    return record | {
-        "queue_list": ",".join(record["queues"]),
-        "busy": f"{record['running']}/{slots}" if slots else str(record["running"]),
-        "memory": f"{rss >> 20:,} MB" if rss else "",
-        "seen": f"{lasting(record['seen_ms'] / 1000)} ago" if record["seen_at"] else "",
+def _for_people(record: WorkerRecord) -> dict[str, Any]:
+    return structs.asdict(record) | {
+        "queue_list": ",".join(record.queues),
+        "busy": f"{record.running}/{record.slots}" if record.slots else str(record.running),
+        "memory": f"{record.rss >> 20:,} MB" if record.rss else "",
+        "seen": f"{lasting(record.seen_ms / 1000)} ago" if record.seen_at else "",
     }
 
 
-def _jobs(records: list[dict[str, Any]], now_ms: int) -> Iterator[dict[str, Any]]:
+def _jobs(records: list[WorkerRecord], now_ms: int) -> Iterator[dict[str, Any]]:
     """Yield what runs; the longest first within each worker."""
     for record in records:
-        running = [
-            {"worker": record["worker"], "child": str(child["pid"]), **job}
-            for child in record["children"]
-            for job in child["running"]
-        ]
-        for job in sorted(running, key=lambda one: int(one["started_at"])):
-            yield job | {"took": lasting((now_ms - job["started_at"]) / 1000)}
+        running = [(child, job) for child in record.children for job in child.running]
+        for child, job in sorted(running, key=lambda one: one[1].started_at):
+            yield {
+                "worker": record.worker, "child": str(child.pid), **structs.asdict(job),
+                "took": lasting((now_ms - job.started_at) / 1000),
+            }  # fmt: skip
 
 
 @command("why", "resize:a.jpg", "resize:a.jpg --queues low --json")
@@ -157,5 +156,4 @@ def _show(session: Session, title: str, reasons: list[Reason], record: dict[str,
         for line in (f"  {reason.sentence}", f"      {reason.remedy}")
         if line.strip()
     ]
-    shown = record | {"reasons": [one._asdict() for one in reasons]}
-    session.say(shown, title, *lines, *traceback_lines(record))
+    session.say(record | {"reasons": reasons}, title, *lines, *traceback_lines(record))

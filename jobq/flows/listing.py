@@ -6,11 +6,13 @@ The index of flows is advice: flows that are gone are left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
@@ -18,12 +20,22 @@ from jobq.durations import lasting
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.flows import keys
 from jobq.flows.identity import LONGEST_FLOW, LONGEST_NUMBER, checked_flow, member_mid
-from jobq.flows.state import FlowView
+from jobq.flows.state import (
+    FLOW_STATES,
+    Edge,
+    FlowView,
+    Kind,
+    PathStep,
+    StepState,
+    WaitsFor,
+    step_sentence,
+)
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PURGED
 from jobq.jobs.signing import seal_of, shown_text
 from jobq.queue import presence
 from jobq.queue.queue import Queue
+from jobq.records import JsonRecord, MomentOrZero, words
 
 #: Flows that are looked at for one page, and entries of the index that are read at once.
 MOST_READ, PER_CALL = 1_000, 100
@@ -54,20 +66,34 @@ def put_on_list(client: Client, flow: str) -> None:
 
 
 def flow_page(
-    client: Client, first: int = 0, most: int = 50, wanted: Callable[[FlowRow], bool] | None = None
+    client: Client,
+    first: int = 0,
+    most: int = 50,
+    *,
+    name: str = "",
+    part: str = "",
+    state: str = "",
 ) -> FlowPage:
-    """Return flows from the number `first` of the index on. MOST_READ are read at most, whatever is wanted."""
+    """Return flows from the number `first` of the index on. MOST_READ are read at most.
+
+    Only flows with this name, with this part in their ids and in this state; '' = any.
+    """
     rows: list[FlowRow] = []
     for at in range(first, first + MOST_READ, PER_CALL):
         indexed = _indexed(client, at)
         for number, row in enumerate(_rows(client, indexed), at):
-            if row is not None and (wanted is None or wanted(row)):
+            if row is not None and _is_wanted(row, name, part, state):
                 if len(rows) == most:
                     return FlowPage(rows, number)
                 rows.append(row)
         if len(indexed) < PER_CALL:
             return FlowPage(rows, None)
     return FlowPage(rows, first + MOST_READ)
+
+
+def _is_wanted(row: FlowRow, name: str, part: str, state: str) -> bool:
+    is_named = (not name or row.flow.startswith(f"{name}:")) and part.lower() in row.flow.lower()
+    return is_named and (not state or (row.view is not None and row.view.state == state))
 
 
 def flow_ids(client: Client, most: int = MOST_READ) -> list[str]:
@@ -170,8 +196,12 @@ def known_or_listed(client: Client, flow: str) -> str:
     return flow
 
 
-class FailedMember(NamedTuple):
-    """A member that is dead or cancelled. reason: the first line of why it died; else `dead` or `cancelled`."""
+class FailedMember(JsonRecord):
+    """A member that is dead or cancelled.
+
+    Attributes:
+        reason: The first line of why it died; else `dead` or `cancelled`.
+    """
 
     mid: str
     reason: str
@@ -229,3 +259,81 @@ def unserved(client: Client, view: FlowView) -> dict[str, str]:
         )
         found[queue] = f"no worker serves queue {queue!r}{last}"
     return found
+
+
+class FlowHead(JsonRecord):
+    """What every record of a flow begins with."""
+
+    flow: Annotated[str, Meta(description="`name:id`.")]
+    name: str
+    id: str
+    state: Annotated[str, words(("", *FLOW_STATES))]
+    queue: str
+    created_at: MomentOrZero
+    ended_at: MomentOrZero
+    keep_ms: int
+
+
+class StepRecord(JsonRecord):
+    """A step of a flow.
+
+    Attributes:
+        size: Members so far.
+        sealed: Whether no more members come.
+        done: Members that ended well.
+        ended: Members that ended at least once.
+        dead: Members that are dead now.
+        cancelled: Members that ended badly after the flow was cancelled.
+        retried: Members that run again after they were dead.
+        waits: What it waits for, or why it is skipped.
+    """
+
+    step: str
+    state: StepState
+    kind: Kind
+    queue: str
+    job: str
+    size: int
+    sealed: bool
+    done: int
+    ended: int
+    dead: int
+    cancelled: int
+    retried: int
+    due_at: MomentOrZero
+    flow: str
+    added_at: MomentOrZero
+    ready_at: MomentOrZero
+    ended_at: MomentOrZero
+    after: tuple[Edge, ...]
+    waits: str
+
+
+class FlowRecord(FlowHead):
+    """A flow and its steps."""
+
+    refused: Annotated[int, Meta(description="Reports about members that it does not have.")]
+    members: int
+    ended: int
+    dead: int
+    cancelled: int
+    remark: str
+    waits_for: tuple[WaitsFor, ...]
+    unserved: Annotated[
+        dict[str, str], Meta(description="Queues that no worker serves and that steps wait for.")
+    ]
+    critical_path: tuple[PathStep, ...]
+    steps: list[StepRecord]
+
+
+def flow_record(view: FlowView, missing: dict[str, str]) -> FlowRecord:
+    """Return everything that is known of a flow. missing: queues without a worker, with a sentence."""
+    return FlowRecord.of(
+        view.facts, flow=view.facts.flow_id, state=view.state, members=view.members, ended=view.ended, dead=view.dead,
+        cancelled=view.cancelled, remark=view.remark, waits_for=view.waits_for, unserved=missing,
+        critical_path=view.critical_path,
+        steps=[
+            StepRecord.of(one.facts, step=one.name, state=one.state, waits=step_sentence(view, one.name))
+            for one in view.steps
+        ],
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from jobq.durations import MOST_NAMES, counted, lasting, listed
+from jobq.records import JsonRecord
 
 When = Literal["done", "ended", "failed"]
 Kind = Literal["step", "map", "wait", "timer", "flow"]
@@ -37,8 +38,12 @@ _MET: dict[When, frozenset[StepState]] = {
 STOPPED_MS = 60_000
 
 
-class Edge(NamedTuple):
-    """What a step waits for: the end of another one. when: how that must end."""
+class Edge(JsonRecord):
+    """The step that another step waits for.
+
+    Attributes:
+        when: How the step must end.
+    """
 
     step: str
     when: When = "done"
@@ -130,8 +135,12 @@ class FlowFacts:
         return f"{self.name}:{self.id}"
 
 
-class WaitsFor(NamedTuple):
-    """One thing that a flow waits for. code: a word for programs."""
+class WaitsFor(JsonRecord):
+    """One thing that a flow waits for.
+
+    Attributes:
+        code: A word for programs.
+    """
 
     step: str
     code: str
@@ -160,8 +169,12 @@ class StepView(NamedTuple):
         return since if since >= STOPPED_MS else 0
 
 
-class PathStep(NamedTuple):
-    """A step of the critical path. waited_ms: from ready to its end or to now."""
+class PathStep(JsonRecord):
+    """A step of the critical path.
+
+    Attributes:
+        took_ms: From when it was ready to its end or to now.
+    """
 
     step: str
     took_ms: int

@@ -13,6 +13,7 @@ from jobq.errors import JobqError, UnavailableError
 from jobq.observe.facts import EndedRuns, ended_runs
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample
+from jobq.records import JsonRecord
 
 #: A rate of arrivals is measured over at least this time; a sample older than the second figure is forgotten.
 LEAST_S, KEPT_S = 10.0, 600.0
@@ -20,8 +21,8 @@ LEAST_S, KEPT_S = 10.0, 600.0
 SPARE = 1.2
 
 
-class QueueDemand(NamedTuple):
-    """What one queue needs. None: unknown, because no attempt ended lately, or events are off."""
+class QueueDemand(JsonRecord):
+    """What one queue needs. A rate or time is unknown if no attempt ended lately, or if events are off."""
 
     queue: str
     paused: bool
@@ -32,8 +33,13 @@ class QueueDemand(NamedTuple):
     wanted_slots: int
 
 
-class Demand(NamedTuple):
-    """What queues need together. unread: queue -> why it can't be read; it is counted as 0."""
+class Demand(JsonRecord):
+    """What queues need together.
+
+    Attributes:
+        wanted_slots: Jobs that should be able to run at the same time.
+        unread: Queues that can't be read, with the reason; they count as 0.
+    """
 
     wanted_slots: int
     busy: int

@@ -17,6 +17,7 @@ from jobq.queue.members import MOST_ENTRIES
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Status
+from jobq.records import JsonRecord
 
 #: Positions in ready that are looked at; beyond, a message is "over 10,000" from the head.
 MOST_AHEAD = 10_000
@@ -26,8 +27,13 @@ _ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
 _FAILED = ("retry", "crashed", "recovered")
 
 
-class Reason(NamedTuple):
-    """One reason. code: a word for programs. remedy: what to do, mostly a command; '' if nothing needs to be done."""
+class Reason(JsonRecord):
+    """One reason.
+
+    Attributes:
+        code: A word for programs.
+        remedy: What to do, mostly a command; empty if nothing needs to be done.
+    """
 
     code: str
     sentence: str

@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Annotated
 
 from jobq.client.connection import Client
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry, WorkerEntry
+from jobq.records import JsonRecord, MomentOrZero, words
 
 #: States, those that a person should look at first.
 STATES = ("lost", "damaged", "leaving", "quiet", "working")
+
+
+class WorkerRecord(JsonRecord):
+    """A worker's last heartbeat, and what its children run.
+
+    Attributes:
+        version: Its version of jobq.
+        slots: How many jobs it can run at the same time.
+        jobs: A digest of the names of its jobs.
+        running: How many jobs it runs.
+        started_at: By the worker's clock.
+        seen_at: Time of its last heartbeat, by the worker's clock.
+        strict: Whether it empties a queue before it takes messages of the next one.
+        rss: Resident memory of its children, in bytes.
+    """
+
+    worker: str
+    state: Annotated[str, words(STATES)]
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    slots: int
+    quiet: bool
+    jobs: str
+    running: int
+    lease_ms: int
+    started_at: MomentOrZero
+    seen_at: MomentOrZero
+    leaving: bool
+    strict: bool
+    seen_ms: int
+    rss: int
+    children: tuple[ChildEntry, ...]
 
 
 def state_of(worker: WorkerEntry, now_ms: int) -> str:
@@ -31,26 +66,19 @@ def workers_of(client: Client, queues: Collection[str] = ()) -> list[WorkerEntry
 
 
 def worker_record(
-    worker: WorkerEntry, children: Sequence[ChildEntry] | None, now_ms: int
-) -> dict[str, Any]:
-    """Return the facts of a worker as JSON data. children: what it runs; None if that is damaged."""
-    facts = {
-        key: value for key, value in worker._asdict().items() if key not in ("name", "damaged")
-    }
-    return {
-        "worker": worker.name,
-        "state": "damaged" if children is None else state_of(worker, now_ms), **facts,
-        "seen_ms": max(0, now_ms - worker.seen_at), "rss": sum(child.rss for child in children or ()),
-        "children": [
-            {**child._asdict(), "running": [job._asdict() for job in child.running]}
-            for child in children or ()
-        ],
-    }  # fmt: skip
+    worker: WorkerEntry, children: tuple[ChildEntry, ...] | None, now_ms: int
+) -> WorkerRecord:
+    """Return the facts of a worker. children: what it runs; None if that is damaged."""
+    return WorkerRecord.of(
+        worker, worker=worker.name, seen_ms=max(0, now_ms - worker.seen_at), children=children or (),
+        state="damaged" if children is None else state_of(worker, now_ms),
+        rss=sum(child.rss for child in children or ()),
+    )  # fmt: skip
 
 
 def worker_records(
     client: Client, workers: Sequence[WorkerEntry], now_ms: int
-) -> list[dict[str, Any]]:
+) -> list[WorkerRecord]:
     """Return the facts of these workers, with what they run."""
     children = presence.running(client, [one.name for one in workers])
     return [worker_record(one, children.get(one.name, ()), now_ms) for one in workers]

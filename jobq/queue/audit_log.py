@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
+from msgspec import field
+
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.scripts import load
 from jobq.errors import ConfigError, JobqError, UnavailableError, masked_text
 from jobq.queue import keys
 from jobq.queue.types import text_of
+from jobq.records import JsonRecord, Moment
 
 Phase = Literal["intent", "done", "failed", "refused", "undone"]
 #: The fields of an entry, and how many bytes of each are kept.
@@ -46,11 +49,17 @@ class Act(NamedTuple):
     note: str = ""
 
 
-class AuditEntry(NamedTuple):
-    """One entry of the log. at_ms: by the server's clock. number: `count` in the stream. damaged: not jobq's form."""
+class AuditEntry(JsonRecord):
+    """One entry of the log.
 
-    entry_id: str
-    at_ms: int
+    Attributes:
+        at: By the server's clock.
+        number: How many were changed; `count` in the stream.
+        damaged: It doesn't have jobq's form.
+    """
+
+    entry_id: str = field(name="id")
+    at_ms: Moment = field(name="at")
     who: str
     role: str
     verb: str

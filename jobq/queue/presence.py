@@ -13,10 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from jobq.client.connection import Client
 from jobq.queue import keys
 from jobq.queue.types import text_of
 from jobq.queue.untrusted import LATEST_MS, decoded, number_in, text_in
+from jobq.records import JsonRecord, Moment
 
 #: A worker's clock may be behind the server's by this.
 CLOCKS_MS = 30_000
@@ -34,16 +37,25 @@ EVERYTHING = "*"
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
 
 
-class RunningJob(NamedTuple):
-    """One message that a child runs. started_at: epoch ms by the worker's clock."""
+class RunningJob(JsonRecord):
+    """One message that a child runs.
+
+    Attributes:
+        started_at: By the worker's clock.
+    """
 
     queue: str
     mid: str
-    started_at: int
+    started_at: Moment
 
 
-class ChildEntry(NamedTuple):
-    """One child. rss: bytes of resident memory, 0 = unknown. ended: number of jobs that ended in it."""
+class ChildEntry(JsonRecord):
+    """One child.
+
+    Attributes:
+        rss: Resident memory in bytes; 0 if unknown.
+        ended: Number of jobs that ended in it.
+    """
 
     pid: int
     state: str
@@ -116,10 +128,8 @@ def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> No
     oldest = sorted(job.started_at for child in children for job in child.running)
     latest = oldest[MOST_RUNNING - 1] if len(oldest) > MOST_RUNNING else LATEST_MS
     facts = [
-        {
-            "pid": child.pid, "state": child.state, "rss": child.rss, "ended": child.ended,
-            "running": [job for job in child.running if job.started_at <= latest][:MOST_RUNNING],
-        }
+        structs.asdict(child)
+        | {"running": [structs.astuple(job) for job in child.running if job.started_at <= latest][:MOST_RUNNING]}
         for child in children
     ]  # fmt: skip
     client.command("HSET", keys.running(client.namespace), name, json.dumps(facts))

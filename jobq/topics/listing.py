@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobq.records import JsonRecord
 from jobq.topics.messages import Description, Lag
 
 
-def topic_record(name: str, facts: Description) -> dict[str, Any]:
+class TopicRecord(JsonRecord):
+    """A row of the list of topics."""
+
+    topic: str
+    messages: int
+    first: int
+    last: int
+    bytes: int
+    groups: int
+
+
+def topic_record(name: str, facts: Description) -> TopicRecord:
     """Return a row of the list of topics."""
-    return {
-        "topic": name, "messages": facts.messages, "first": facts.first, "last": facts.last, "bytes": facts.nbytes,
-        "groups": len(facts.groups),
-    }  # fmt: skip
+    return TopicRecord.of(facts, topic=name, bytes=facts.nbytes, groups=len(facts.groups))
 
 
 def description_record(name: str, facts: Description) -> dict[str, Any]:
     """Return everything of a topic."""
-    return {"topic": name, **facts._asdict(), "limits": facts.limits._asdict()}
+    return {"topic": name, **facts._asdict(), "limits": facts.limits}
 
 
 def group_record(name: str, lag: Lag) -> dict[str, Any]:

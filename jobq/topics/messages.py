@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.errors import CodecError, ConfigError
+from jobq.records import JsonRecord
 
 #: Content, key and headers may each have this many bytes.
 LONGEST = 1024 * 1024
@@ -77,8 +78,8 @@ class Lag(NamedTuple):
     skipped: int
 
 
-class Retention(NamedTuple):
-    """What a topic keeps; 0 = no limit. Durations in ms."""
+class Retention(JsonRecord):
+    """What a topic keeps; 0 for no limit."""
 
     max_age_ms: int = 0
     max_count: int = 0

@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.errors import JobqError, OutOfRangeError, ScriptError, UnavailableError
 from jobq.observe.redaction import Redactor
 from jobq.protocols.reliable import ReliableQueue
-from jobq.protocols.reliable.listing import FoundQueues, find_queues
+from jobq.protocols.reliable.listing import FoundQueues, ReliableRecord, find_queues
 from jobq.protocols.reliable.listing import queue_record as reliable_record
 from jobq.protocols.rsmq import Rsmq
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.dashboard_entries import resque_workers, sidekiq_processes
+from jobq.protocols.ruby.dashboard_entries import RubyWorker, resque_workers, sidekiq_processes
 from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.queue_records import RubyQueueRecord, queues_of
 from jobq.protocols.ruby.queue_records import queue_record as ruby_record
-from jobq.protocols.ruby.queue_records import queues_of
 from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
 from jobq.queue.types import text_of
+from jobq.records import JsonRecord, MomentOrZero
 from jobq.topics.calls import topic_names
-from jobq.topics.listing import description_record, group_record, lag_record, topic_record
-from jobq.topics.messages import TopicMessage
+from jobq.topics.listing import TopicRecord, topic_record
+from jobq.topics.messages import Retention, TopicMessage
 from jobq.topics.topic import Topic
 
 #: Rows of a page, groups whose lag a list of topics asks for, and characters of a content.
@@ -38,17 +40,18 @@ SYSTEMS = (RubyQueueName("sidekiq", "", ""), RubyQueueName("resque", "resque", "
 RELIABLE_PLACES = ("waiting", "pending", "dead")
 
 
-class Readable(NamedTuple):
+T = TypeVar("T")
+
+
+class Readable(NamedTuple, Generic[T]):
     """Rows, and what can't be read -> why. more: whether there are more names than rows."""
 
-    rows: list[dict[str, Any]]
+    rows: list[T]
     unread: dict[str, str]
     more: bool = False
 
 
-def read_each(
-    client: Client, names: Iterable[Any], read: Callable[[Any], dict[str, Any]]
-) -> Readable:
+def read_each(client: Client, names: Iterable[Any], read: Callable[[Any], T]) -> Readable[T]:
     """Read a row for each name. One that the server refuses is named, and the others go on."""
     rows, unread = [], dict[str, str]()
     for name in names:
@@ -82,36 +85,82 @@ class ShownBytes:
 # Topics.
 
 
-def topics(client: Client, offset: int = 0) -> Readable:
+class TopicRow(TopicRecord):
+    """A row of the list of topics, with its groups.
+
+    Attributes:
+        lag: The greatest of its groups; unknown beyond the first 200 groups.
+        paused: How many of its groups are paused.
+    """
+
+    lag: int | None
+    newest_at: MomentOrZero
+    paused: int
+
+
+class GroupRow(JsonRecord):
+    """Where a group is."""
+
+    group: str
+    lag: int
+    age_ms: int
+    settled: int
+    handed_out: int
+    held: int
+    expired: int
+    skipped: int
+    out_of_range: str
+    paused: bool
+
+
+class TopicView(JsonRecord):
+    """A topic, its groups with where they are."""
+
+    topic: str
+    messages: int
+    first: int
+    last: int
+    nbytes: int
+    oldest_at: MomentOrZero
+    newest_at: MomentOrZero
+    compacted_to: int
+    groups: list[GroupRow]
+    unread: dict[str, str]
+    compacting: bool
+    limits: Retention
+
+
+def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
     """Rows of topics, with the greatest lag of their groups; None where too many groups would be asked."""
     names, asked = topic_names(client), 0
 
-    def row(name: str) -> dict[str, Any]:
+    def row(name: str) -> TopicRow:
         nonlocal asked
         topic = Topic(name, client)
         facts = topic.describe()
         asked += len(facts.groups)
         lags = [topic.group(one).lag() for one in facts.groups] if asked <= MOST_GROUPS else []
         lag = max((one.messages for one in lags), default=None if facts.groups else 0)
-        return topic_record(name, facts) | {
-            "newest_at": facts.newest_at, "lag": lag, "paused": sum(one.paused for one in lags),
-        }  # fmt: skip
+        paused = sum(one.paused for one in lags)
+        return TopicRow.of(
+            topic_record(name, facts), lag=lag, newest_at=facts.newest_at, paused=paused
+        )
 
     found = read_each(client, names[offset : offset + MOST_ROWS], row)
     return found._replace(more=len(names) > offset + MOST_ROWS)
 
 
-def topic(client: Client, name: str) -> dict[str, Any]:
+def topic(client: Client, name: str) -> TopicView:
     """Everything of a topic, its groups with where they are."""
     opened = Topic(name, client)
     facts = opened.describe()
 
-    def row(group: str) -> dict[str, Any]:
+    def row(group: str) -> GroupRow:
         lag = opened.group(group).lag()
-        return group_record(group, lag) | lag_record(group, lag)
+        return GroupRow.of(lag, group=group, lag=lag.messages)
 
     groups = read_each(client, facts.groups[:MOST_GROUPS], row)
-    return description_record(name, facts) | {"groups": groups.rows, "unread": groups.unread}
+    return TopicView.of(facts, topic=name, groups=groups.rows, unread=groups.unread)
 
 
 def topic_messages(
@@ -141,7 +190,7 @@ def _message(one: TopicMessage, shown: ShownBytes) -> dict[str, Any]:
 # RSMQ.
 
 
-def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable:
+def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable[dict[str, Any]]:
     """Rows of RSMQ's queues: what `jobq rsmq queue describe` says of each."""
     names = rsmq.list_queues()
 
@@ -173,7 +222,7 @@ class ReliableQueues(NamedTuple):
     """Rows of queues, and how far they were looked for."""
 
     found: FoundQueues
-    readable: Readable
+    readable: Readable[ReliableRecord]
 
 
 def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
@@ -181,7 +230,7 @@ def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
     try:
         found = find_queues(queue.client, queue.ns)
     except ScriptError as error:  # the user may not list keys
-        refused = Readable([], {f"{queue.ns}:*": str(error)})
+        refused = Readable[ReliableRecord]([], {f"{queue.ns}:*": str(error)})
         return ReliableQueues(FoundQueues([], 0, False), refused)
     names = found.names[offset : offset + MOST_ROWS]
     readable = read_each(queue.client, names, lambda key: reliable_record(queue, key))
@@ -209,12 +258,12 @@ def reliable_messages(
 # Sidekiq and Resque.
 
 
-def ruby_queues(client: Client) -> Readable:
+def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
     """Rows of Ruby's queues: what `jobq ruby queues` says of each."""
-    rows, unread, more = [], dict[str, str](), False
+    rows, unread, more = list[RubyQueueRecord](), dict[str, str](), False
     for system in SYSTEMS:
-        listed = read_each(client, [system], lambda one: {"queues": queues_of(client, one)})
-        names = listed.rows[0]["queues"] if listed.rows else []
+        listed = read_each(client, [system], lambda one: queues_of(client, one))
+        names = listed.rows[0] if listed.rows else []
         found = read_each(client, names[:MOST_ROWS], lambda one: ruby_record(client, one))
         rows += found.rows
         unread |= {system.key("queues"): why for why in listed.unread.values()} | found.unread
@@ -222,15 +271,11 @@ def ruby_queues(client: Client) -> Readable:
     return Readable(rows, unread, more)
 
 
-def ruby_workers(client: Client) -> Readable:
+def ruby_workers(client: Client) -> Readable[RubyWorker]:
     """Rows of Ruby's workers, jobq's that serve Ruby's queues among them."""
     reads = {"sidekiq": lambda: sidekiq_processes(client), "resque": lambda: resque_workers(client)}
-    found = read_each(
-        client,
-        reads,
-        lambda name: {"rows": [one._asdict() for one in islice(reads[name](), MOST_ROWS)]},
-    )
-    return Readable([row for part in found.rows for row in part["rows"]], found.unread)
+    found = read_each(client, reads, lambda name: list(islice(reads[name](), MOST_ROWS)))
+    return Readable(list(chain.from_iterable(found.rows)), found.unread)
 
 
 def ruby_queue(
@@ -240,7 +285,7 @@ def ruby_queue(
     of = next(one for one in SYSTEMS if one.system == system)._replace(queue=name)
     kind = SidekiqQueue if system == "sidekiq" else ResqueQueue
     jobs = kind(name, client, namespace=of.namespace).peek(offset, MOST_ROWS)
-    return ruby_record(client, of) | {
+    return structs.asdict(ruby_record(client, of)) | {
         "jobs": [{"content": shown(raw), "bytes": len(raw)} for raw in jobs],
         "claims": [one._asdict() for one in Claims(client, of).waiting()],
     }  # fmt: skip

@@ -12,7 +12,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import CallState
@@ -20,8 +22,10 @@ from jobq.client.pipelining import OverlappingCalls
 from jobq.errors import BadRecordError, JobqError, UnavailableError
 from jobq.events import Event, decode
 from jobq.queue import keys
+from jobq.records import JsonRecord, Moment, words
 
 T = TypeVar("T")
+Failure = TypeVar("Failure", "RunRow", "ErrorFigures")
 #: Events of one look at the streams, and how many streams are asked at once.
 MOST_EVENTS, AT_ONCE = 20_000, 100
 #: How long one look at the streams serves all who ask the same.
@@ -33,23 +37,8 @@ FAILED = ENDS[1:]
 POINTS, SLOWEST, MOST_GROUPS = 60, 20, 1_000
 #: Upper bounds of a histogram of run times, ms; one more bucket has the rest.
 BOUNDS_MS = (
-    1,
-    2,
-    5,
-    10,
-    20,
-    50,
-    100,
-    200,
-    500,
-    1_000,
-    2_000,
-    5_000,
-    10_000,
-    30_000,
-    60_000,
-    300_000,
-)
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
+)  # fmt: skip
 
 
 class Span(NamedTuple):
@@ -83,16 +72,23 @@ class PastPoint(NamedTuple):
     run_mean_ms: float | None = None
 
 
-class Percentiles(NamedTuple):
-    """Milliseconds; None without a run."""
+class Percentiles(JsonRecord):
+    """Milliseconds; unknown without a run."""
 
     p50: float | None = None
     p95: float | None = None
     p99: float | None = None
 
 
-class JobFigures(NamedTuple):
-    """One job in a span of time. cpu_ms: mean of a run. rss_kib: the highest peak."""
+class JobFigures(JsonRecord):
+    """One job in a span of time.
+
+    Attributes:
+        crashed: Runs that crashed, or whose lease ended.
+        failed: Runs that did not end well.
+        cpu_ms: Mean CPU time of a run.
+        rss_kib: The highest peak of resident memory.
+    """
 
     job: str
     queues: tuple[str, ...]
@@ -101,20 +97,21 @@ class JobFigures(NamedTuple):
     retry: int
     dead: int
     crashed: int
+    failed: int
     run_ms: Percentiles
     wait_ms: Percentiles
     cpu_ms: float | None
     rss_kib: int
-    last_at: int
-
-    @property
-    def failed(self) -> int:
-        """Runs that did not end well."""
-        return self.retry + self.dead + self.crashed
+    last_at: Moment
 
 
-class ErrorFigures(NamedTuple):
-    """Errors of one class from one place. group: the fingerprint, or what stands for it in an error without one."""
+class ErrorFigures(JsonRecord):
+    """Errors of one class from one place.
+
+    Attributes:
+        group: The fingerprint; of errors without one the class of the error, or the kind of the event.
+        trend: Failures in 60 equal parts of the range.
+    """
 
     group: str
     error: str
@@ -123,17 +120,17 @@ class ErrorFigures(NamedTuple):
     jobs: tuple[str, ...]
     queues: tuple[str, ...]
     workers: tuple[str, ...]
-    first_at: int
-    last_at: int
+    first_at: Moment
+    last_at: Moment
     trend: tuple[int, ...]
 
 
-class RunRow(NamedTuple):
-    """One event."""
+class RunRow(JsonRecord, order=True):
+    """An attempt that ended."""
 
-    at: int
+    at: Moment
     queue: str
-    kind: str
+    kind: Annotated[str, words(ENDS)]
     mid: str
     job: str
     attempt: int
@@ -145,10 +142,10 @@ class RunRow(NamedTuple):
     trace_id: str
 
 
-class Point(NamedTuple):
+class Point(JsonRecord):
     """One point of a job's chart."""
 
-    at: int
+    at: Moment
     done: int
     failed: int
     p95_ms: float | None
@@ -207,6 +204,11 @@ def group_of(event: Event) -> str:
 def shown_error(text: str, hidden: bool) -> str:
     """Return the error, or its type alone where texts are hidden."""
     return text.partition(":")[0] if hidden else text
+
+
+def with_shown_errors(rows: Iterable[Failure], hidden: bool) -> list[Failure]:
+    """Return the rows with their errors as `shown_error` shows them."""
+    return [structs.replace(row, error=shown_error(row.error, hidden)) for row in rows]
 
 
 def percentiles(values: list[float]) -> Percentiles:
@@ -387,10 +389,11 @@ def figures_of(job: str, events: Sequence[tuple[str, Event]]) -> JobFigures:
     kinds = Counter(event.kind for _, event in events)
     ran = [event for _, event in events if event.run_us]
     waits = [float(event.wait_ms) for event in ran if event.enqueued_at and event.attempt <= 1]
+    crashed = kinds["crashed"] + kinds["recovered"]
     cpu_ms = sum(event.cpu_us for event in ran) / len(ran) / 1000 if ran else None
     return JobFigures(
         job, tuple(sorted({queue for queue, _ in events})), len(events),
-        kinds["done"], kinds["retry"], kinds["dead"], kinds["crashed"] + kinds["recovered"],
+        kinds["done"], kinds["retry"], kinds["dead"], crashed, kinds["retry"] + kinds["dead"] + crashed,
         percentiles([event.run_us / 1000 for event in ran]), percentiles(waits),
         None if cpu_ms is None else round(cpu_ms, 3), max((event.rss_kib for event in ran), default=0),
         max(event.finished_at for _, event in events),

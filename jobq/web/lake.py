@@ -488,6 +488,7 @@ def _figures(row: Mapping[str, Any]) -> JobFigures:
     cpu_us = row["cpu_us"]
     return JobFigures(
         row["job"], _names(row["queues"]), row["runs"], row["done"], row["retry"], row["dead"], row["crashed"],
+        row["retry"] + row["dead"] + row["crashed"],
         Percentiles(*(_ms(row[name]) for name in ("run50", "run95", "run99"))),
         Percentiles(*(_whole(row[name]) for name in ("wait50", "wait95", "wait99"))),
         None if cpu_us is None else round(cpu_us / 1000, 3), row["rss_kib"] or 0, row["last_at"],

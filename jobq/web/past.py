@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
+from msgspec import structs
+
 from jobq.errors import LakeError
 from jobq.observe.chart import Mark
 from jobq.observe.why import MessageFacts
@@ -80,7 +82,10 @@ def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> Earlie
         return EarlierLives(error=str(error))
     rows = [one for one in found if (one.kind, one.at) not in here]
     return EarlierLives(
-        [one._replace(error=contents.error(one.error, one.job or facts.job)) for one in rows]
+        [
+            structs.replace(one, error=contents.error(one.error, one.job or facts.job))
+            for one in rows
+        ]
     )
 
 

@@ -37,8 +37,10 @@ def test_newest_flows_come_first_and_pages_follow_one_another(client):
     assert first.following == 3
     rest = flow_page(client, 3, 3)
     assert ([row.flow for row in rest.rows], rest.following) == (["import:1", "import:0"], None)
-    wanted = flow_page(client, 0, 1, lambda row: row.flow == "import:1")
+    wanted = flow_page(client, 0, 1, name="import", part="T:1", state="running")
     assert ([row.flow for row in wanted.rows], wanted.following) == (["import:1"], None)
+    for other in ({"name": "impor"}, {"part": "export"}, {"state": "done"}):
+        assert flow_page(client, 0, 1, **other).rows == []
     view = first.rows[0].view
     assert view is not None
     assert {one.name: one.state for one in view.steps} == {"rows": "running", "stats": "waiting"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from jobq.client.functions import scripts
 from jobq.errors import ConfigError, JobqError, ScriptError
@@ -41,7 +42,7 @@ def test_entries_come_back_as_they_were_written_newest_first(client):
     first, second = log.append(ANNA, "intent"), log.append(ANNA._replace(number=None), "done")
     newest, oldest = log.page()
     assert (oldest.entry_id, newest.entry_id) == (first, second)
-    assert oldest[2:] == (
+    assert astuple(oldest)[2:] == (
         "anna",
         "operate",
         "pause",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.errors import ConfigError
-from jobq.topics import Record
+from jobq.topics import Record, Retention
 
 
 def indexes(topic):
@@ -114,9 +114,9 @@ def test_dropping_gives_memory_back(topic, redis):
 
 
 def test_limits_are_told_and_changed_one_by_one(topic):
-    assert topic.set_limits(max_age=60, max_count=5) == (60_000, 5, 0, False, 0)
-    assert topic.set_limits(max_bytes=7) == (60_000, 5, 7, False, 0)
-    assert topic.set_limits(max_age=0) == (0, 5, 7, False, 0)
+    assert topic.set_limits(max_age=60, max_count=5) == Retention(60_000, 5)
+    assert topic.set_limits(max_bytes=7) == Retention(60_000, 5, 7)
+    assert topic.set_limits(max_age=0) == Retention(0, 5, 7)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.errors import LakeError
@@ -98,22 +99,24 @@ def test_figures_of_the_server_equal_those_of_the_lake(client, events, lake_hist
         assert mine and {row.job for row in mine} == {"app.resize", "app.mail", HOSTILE}
         for one, other in zip(mine, theirs, strict=True):
             rough = {"run_ms", "wait_ms"}
-            facts = [(k, v) for k, v in one._asdict().items() if k not in rough]
-            assert facts == [(k, v) for k, v in other._asdict().items() if k not in rough]
+            facts = [(k, v) for k, v in structs.asdict(one).items() if k not in rough]
+            assert facts == [(k, v) for k, v in structs.asdict(other).items() if k not in rough]
             # A sketch of percentiles is near them.
             assert other.run_ms.p50 == pytest.approx(one.run_ms.p50, rel=0.1)
             assert other.wait_ms.p95 == pytest.approx(one.wait_ms.p95, rel=0.1)
         groups = events.errors(span)
         assert [one.group for one in groups] == [one.group for one in lake.errors(span)]
         for one, other in zip(groups, lake.errors(span), strict=True):
-            assert one._replace(error="") == other._replace(error="")
+            assert structs.replace(one, error="") == structs.replace(other, error="")
         assert sum(one.failures for one in groups) == sum(
             row.failed for row in mine
         ) + nameless_failures(events, span)
         for job in ("app.mail", HOSTILE):
             one, other = events.job(span, job), lake.job(span, job)
             assert one.histogram == other.histogram
-            assert [p[:3] for p in one.points] == [p[:3] for p in other.points]
+            assert [(p.at, p.done, p.failed) for p in one.points] == [
+                (p.at, p.done, p.failed) for p in other.points
+            ]
             assert [run.run_ms for run in one.slowest] == [run.run_ms for run in other.slowest]
         group = groups[0].group
         assert {run.mid for run in events.error(span, group).newest} == {

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from jobq.client.connection import Client
 from jobq.pipeline import offsets
@@ -85,7 +86,7 @@ def _row(entry: AuditEntry, latest: int, log: str) -> dict[str, Any]:
     """Return the row of an entry. An id can have any time: one that can't be is that of `latest`."""
     impossible = entry.at_ms > latest
     return {
-        **entry._asdict(), "log": log, "at": _EPOCH + timedelta(milliseconds=min(entry.at_ms, latest)),
+        **structs.asdict(entry), "log": log, "at": _EPOCH + timedelta(milliseconds=min(entry.at_ms, latest)),
         "filter": without_values(entry.filter), "damaged": entry.damaged or impossible,
     }  # fmt: skip
 

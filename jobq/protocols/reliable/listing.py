@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobq.client.acl import literal
 from jobq.client.connection import Client
@@ -11,6 +11,7 @@ from jobq.errors import ConfigError
 from jobq.protocols.reliable.keys import checked_key, checked_space
 from jobq.protocols.reliable.queue import ReliableQueue
 from jobq.queue.types import text_of
+from jobq.records import JsonRecord
 
 #: Keys that one call looks at.
 MOST_KEYS = 20_000
@@ -31,9 +32,27 @@ def find_queues(client: Client, ns: str = "reliable", most: int = MOST_KEYS) -> 
     return FoundQueues(sorted(names - {""}), found.looked_at, found.whole)
 
 
-def queue_record(queue: ReliableQueue, key: str) -> dict[str, Any]:
+class ReliableRecord(JsonRecord):
+    """A row of the list of queues.
+
+    Attributes:
+        promised: How many of the undelivered are on their way to a client that waited.
+        max_deliveries: 0 for no limit.
+        last_id: Empty before the first push.
+    """
+
+    key: str
+    undelivered: int
+    delivered: int
+    dead: int
+    promised: int
+    max_deliveries: int
+    last_id: str
+
+
+def queue_record(queue: ReliableQueue, key: str) -> ReliableRecord:
     """Return a row of the list of queues."""
-    return {"key": key, **queue.info(key)._asdict()}
+    return ReliableRecord(key, *queue.info(key))
 
 
 def _name(ns: str, key: str) -> str:

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,7 @@ from jobq.protocols.ruby.job_format import read_back
 from jobq.protocols.ruby.key_names import RubyQueueName, System
 from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.settings import FedWorker
+from jobq.records import JsonRecord
 
 #: (queue, mid) -> content, None if it no longer exists.
 Content = Callable[[str, str], bytes | None]
@@ -219,8 +220,12 @@ def memory_kb(supervisor: int) -> int:
     return total
 
 
-class RubyWorker(NamedTuple):
-    """One worker. `busy`: how many jobs it runs."""
+class RubyWorker(JsonRecord):
+    """One worker.
+
+    Attributes:
+        busy: How many jobs it runs.
+    """
 
     system: System
     worker: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jobq.client.connection import Client
 from jobq.client.names import is_name
 from jobq.errors import ConfigError
@@ -11,6 +9,7 @@ from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
+from jobq.records import JsonRecord
 
 
 def queues_of(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
@@ -25,18 +24,29 @@ def usable_queues(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
     return sorted(system._replace(queue=name.decode()) for name in names if is_name("queue", name))
 
 
-def queue_record(client: Client, ruby_queue: RubyQueueName) -> dict[str, Any]:
-    """Count the jobs of one queue.
+class RubyQueueRecord(JsonRecord):
+    """The jobs of one queue.
 
-    waiting: in the Ruby queue. taken: claimed by a worker of jobq and not yet enqueued. held: messages of the jobq
-    queue of that name that wait, run or wait for a retry.
+    Attributes:
+        waiting: In the Ruby queue.
+        taken: Claimed by a worker of jobq and not yet enqueued.
+        held: Messages of the jobq queue of that name that wait, run or wait for a retry.
     """
+
+    system: str
+    queue: str
+    waiting: int
+    taken: int
+    held: int
+
+
+def queue_record(client: Client, ruby_queue: RubyQueueName) -> RubyQueueRecord:
+    """Count the jobs of one queue."""
     taken = sum(claim.njobs for claim in Claims(client, ruby_queue).waiting())
     waiting = client.command("LLEN", ruby_queue.list_key)
-    return {
-        "system": ruby_queue.system, "queue": ruby_queue.queue, "waiting": waiting, "taken": taken,
-        "held": _held(client, ruby_queue.queue),
-    }  # fmt: skip
+    return RubyQueueRecord(
+        ruby_queue.system, ruby_queue.queue, waiting, taken, _held(client, ruby_queue.queue)
+    )
 
 
 def _held(client: Client, name: str) -> int:

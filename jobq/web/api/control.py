@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from jobq.errors import ConfigError, JobqError, LakeError, UnavailableError
+from msgspec import Meta
+
+from jobq.errors import JobqError, LakeError, UnavailableError
 from jobq.limits.directory import LimitFacts, limit_facts
-from jobq.observe.workers import STATES, worker_records, workers_of
+from jobq.observe.workers import WorkerRecord, worker_records, workers_of
 from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.reliable.listing import ReliableRecord
 from jobq.protocols.rsmq import Rsmq
+from jobq.protocols.ruby.dashboard_entries import RubyWorker
+from jobq.protocols.ruby.queue_records import RubyQueueRecord
 from jobq.queue.audit_log import AuditEntry, AuditLog, without_values
 from jobq.queue.directory import listed_queues
-from jobq.schedules.listing import names_of, schedule_row, schedules_of_queues
+from jobq.records import JsonRecord, Moment, words
+from jobq.schedules.listing import rows_of, schedules_of_queues
 from jobq.topics.calls import topic_names
 from jobq.web import foreign
 from jobq.web.api.resource import (
@@ -21,77 +27,112 @@ from jobq.web.api.resource import (
     NotThereError,
     Parameter,
     cursor_text,
+    offset_of,
     page_of_rows,
     read_cursor,
     resource,
 )
-from jobq.web.api.shapes import (
-    FLAG,
-    MOMENT,
-    NAMES,
-    TEXT,
-    WHOLE,
-    ByName,
-    Items,
-    Maybe,
-    Plain,
-    RecordShape,
-    Shape,
-    Text,
-    Whole,
-    listed,
-)
+from jobq.web.api.schema import ListPage, ReadablePage, Unread
 from jobq.web.sources import sources_of
 
-UNREAD: dict[str, Shape] = {"unread": ByName(TEXT, "What can't be read, with the reason.")}
-WORKER = RecordShape(
-    worker=TEXT, state=Text(values=STATES), host=TEXT, pid=WHOLE, version=TEXT, queues=NAMES, slots=WHOLE,
-    running=WHOLE, rss=Whole("Resident memory of its children, in bytes."), started_at=Maybe(MOMENT, zero=True),
-    seen_at=Maybe(MOMENT, zero=True), seen_ms=WHOLE, quiet=FLAG,
-    children=Items(RecordShape(
-        pid=WHOLE, state=TEXT, rss=WHOLE, ended=WHOLE,
-        running=Items(RecordShape(queue=TEXT, mid=TEXT, started_at=MOMENT)),
-    )),
-)  # fmt: skip
-SCHEDULE = RecordShape(
-    queue=TEXT, schedule=TEXT, job=TEXT, cron=TEXT, every_ms=Whole("0 for a cron expression."), zone=TEXT,
-    origin=TEXT, paused=FLAG,
-    next_at=Maybe(MOMENT), last_at=Maybe(MOMENT), last_mid=TEXT, late_ms=WHOLE, problem=TEXT,
-)  # fmt: skip
-LIMIT = RecordShape(
-    limit=TEXT, rule=TEXT, used=WHOLE, set_here=Plain("boolean", "A command set it, not the program."),
-    program=Text("What the programs say."), waits_ms=WHOLE, held_ms=WHOLE,
-    holders=Items(RecordShape(who=TEXT, left_ms=WHOLE)),
-)  # fmt: skip
-TOPIC = RecordShape(
-    topic=TEXT, messages=WHOLE, first=WHOLE, last=WHOLE, bytes=WHOLE, groups=WHOLE,
-    lag=Maybe(Whole("The greatest of its groups; null if not asked for.")), newest_at=Maybe(MOMENT, zero=True),
-)  # fmt: skip
-GROUP = RecordShape(
-    group=TEXT, lag=WHOLE, age_ms=WHOLE, settled=WHOLE, handed_out=WHOLE, held=WHOLE, expired=WHOLE, skipped=WHOLE,
-    out_of_range=TEXT, paused=FLAG,
-)  # fmt: skip
-AUDIT = RecordShape(
-    id=TEXT, at=MOMENT, who=TEXT, role=TEXT, verb=TEXT, queue=TEXT, filter=TEXT, number=Maybe(WHOLE), op=TEXT,
-    phase=TEXT, note=TEXT, damaged=FLAG, source=Text("Where it is kept.", values=("server", "lake")),
-)  # fmt: skip
+CURSOR = PAGING[1]
+
+
+class ScheduleReply(JsonRecord):
+    """One schedule.
+
+    Attributes:
+        every_ms: 0 for a cron expression.
+        late_ms: How long its next tick has been due.
+        problem: Why its definition can't be read; empty if it can.
+    """
+
+    queue: str
+    schedule: str
+    job: str
+    cron: str
+    every_ms: int
+    zone: str
+    origin: str
+    paused: bool
+    next_at: Moment | None
+    last_at: Moment | None
+    last_mid: str
+    late_ms: int
+    problem: str
+
+
+class LimitHolder(JsonRecord):
+    """A program that holds a slot, and for how much longer unless it is renewed."""
+
+    who: str
+    left_ms: int
+
+
+class LimitReply(JsonRecord):
+    """One rate limit, or slots.
+
+    Attributes:
+        set_here: A command set it, not the program.
+        program: The rule that the programs declare.
+    """
+
+    limit: str
+    rule: str
+    used: int
+    set_here: bool
+    program: str
+    waits_ms: int
+    held_ms: int
+    holders: list[LimitHolder]
+
+
+class RsmqReply(JsonRecord):
+    """One queue of RSMQ."""
+
+    queue: str
+    visible: int
+    hidden: int
+    sent: int
+    received: int
+    vt_ms: int
+    delay_ms: int
+
+
+class ReliablePage(ReadablePage[ReliableRecord], kw_only=True):
+    """Queues of RELIABLEQ."""
+
+    complete: Annotated[bool, Meta(description="Whether all keys of the server were looked at.")]
+
+
+class RubyReply(JsonRecord):
+    """The queues and workers of Sidekiq and Resque."""
+
+    queues: list[RubyQueueRecord]
+    workers: list[RubyWorker]
+    unread: Unread
+
+
+class AuditReply(AuditEntry, kw_only=True):
+    """One entry of the audit log."""
+
+    source: Annotated[str, words(("server", "lake")), Meta(description="Where it is kept.")]
 
 
 @resource(
     "/workers",
-    listed(WORKER),
     Parameter("queues", "Only those that serve one of these.", "names"),
     *PAGING,
 )
-def workers(call: ApiCall) -> Any:
+def workers(call: ApiCall) -> ListPage[WorkerRecord]:
     """List the workers and what they run."""
     client, now_ms = call.site.client, call.now_ms
     page = page_of_rows(workers_of(client, call["queues"]), call)
-    return page | {"items": worker_records(client, page["items"], now_ms)}
+    return ListPage(items=worker_records(client, page["items"], now_ms), next=page["next"])
 
 
-@resource("/workers/{worker}", WORKER)
-def worker(call: ApiCall) -> Any:
+@resource("/workers/{worker}")
+def worker(call: ApiCall) -> WorkerRecord:
     """Show one worker."""
     client, now_ms = call.site.client, call.now_ms
     found = [one for one in workers_of(client) if one.name == call["worker"]]
@@ -100,8 +141,8 @@ def worker(call: ApiCall) -> Any:
     return worker_records(client, found, now_ms)[0]
 
 
-@resource("/cron", listed(SCHEDULE).with_fields(**UNREAD), *PAGING)
-def cron(call: ApiCall) -> Any:
+@resource("/cron", *PAGING)
+def cron(call: ApiCall) -> ReadablePage[ScheduleReply]:
     """List the schedules of all queues."""
     rows, unread = [], dict[str, str]()
     for queue, found in schedules_of_queues(
@@ -112,116 +153,82 @@ def cron(call: ApiCall) -> Any:
                 raise found
             unread[queue] = str(found)
             continue
-        for name in names_of(found):
-            row = schedule_row(queue, name, found)
+        for row in rows_of(queue, found):
             one = row.schedule
-            rows.append({
-                "queue": queue, "schedule": name, "job": one.job if one else "", "cron": one.cron if one else "",
-                "every_ms": one.every_ms if one else 0, "zone": one.tz if one else "", "origin": row.origin,
-                "paused": row.paused, "next_at": row.next_ms, "last_at": row.last_ms, "last_mid": row.last_mid,
-                "late_ms": row.late_ms, "problem": row.problem,
-            })  # fmt: skip
-    return page_of_rows(rows, call) | {"unread": unread}
+            rows.append(ScheduleReply.of(
+                row, schedule=row.name, job=one.job if one else "", cron=one.cron if one else "",
+                every_ms=one.every_ms if one else 0, zone=one.tz if one else "", next_at=row.next_ms,
+                last_at=row.last_ms,
+            ))  # fmt: skip
+    return ReadablePage(**page_of_rows(rows, call), unread=unread)
 
 
-@resource("/limits", listed(LIMIT), *PAGING)
-def limits(call: ApiCall) -> Any:
+@resource("/limits", *PAGING)
+def limits(call: ApiCall) -> ListPage[LimitReply]:
     """List the limits of jobs."""
-    return page_of_rows([_limit(one) for one in limit_facts(call.site.client)], call)
+    return ListPage(**page_of_rows([_limit(one) for one in limit_facts(call.site.client)], call))
 
 
-def _limit(one: LimitFacts) -> dict[str, Any]:
-    return {
-        "limit": one.name, "rule": one.rule, "used": one.used, "set_here": one.is_set, "program": one.program,
-        "waits_ms": _ms(one.turn_s), "held_ms": _ms(one.held_s),
-        "holders": [{"who": holder.who, "left_ms": _ms(holder.left_s)} for holder in one.holders],
-    }  # fmt: skip
+def _limit(one: LimitFacts) -> LimitReply:
+    return LimitReply.of(
+        one, limit=one.name, set_here=one.is_set, waits_ms=_ms(one.turn_s), held_ms=_ms(one.held_s),
+        holders=[LimitHolder(holder.who, _ms(holder.left_s)) for holder in one.holders],
+    )  # fmt: skip
 
 
 def _ms(seconds: float) -> int:
     return round(1000 * seconds) if math.isfinite(seconds) else 0
 
 
-@resource(
-    "/topics",
-    listed(TOPIC).with_fields(**UNREAD),
-    Parameter("cursor", "`next` of the reply before."),
-)
-def topics(call: ApiCall) -> Any:
+@resource("/topics", CURSOR)
+def topics(call: ApiCall) -> ReadablePage[foreign.TopicRow]:
     """List the topics, 100 a page."""
-    at = _offset(call)
-    found = foreign.topics(call.site.client, at)
-    return _listed(found, at)
+    at = offset_of(call)
+    return ReadablePage(**_listed(foreign.topics(call.site.client, at), at))
 
 
-@resource(
-    "/topics/{topic}",
-    RecordShape(
-        topic=TEXT, messages=WHOLE, first=WHOLE, last=WHOLE, nbytes=WHOLE, oldest_at=Maybe(MOMENT, zero=True),
-        newest_at=Maybe(MOMENT, zero=True), compacted_to=WHOLE, groups=Items(GROUP), **UNREAD,
-    ),
-)  # fmt: skip
-def topic(call: ApiCall) -> Any:
+@resource("/topics/{topic}")
+def topic(call: ApiCall) -> foreign.TopicView:
     """Show a topic and where its groups are."""
     if call["topic"] not in topic_names(call.site.client):
         raise NotThereError(f"there is no topic {call['topic']!r:.100}")
     return foreign.topic(call.site.client, call["topic"])
 
 
-@resource(
-    "/rsmq",
-    listed(RecordShape(
-        queue=TEXT, visible=WHOLE, hidden=WHOLE, sent=WHOLE, received=WHOLE, vt_ms=WHOLE, delay_ms=WHOLE,
-    )).with_fields(**UNREAD),
-    Parameter("cursor", "`next` of the reply before."),
-)  # fmt: skip
-def rsmq(call: ApiCall) -> Any:
+@resource("/rsmq", CURSOR)
+def rsmq(call: ApiCall) -> ReadablePage[RsmqReply]:
     """List the queues of RSMQ, 100 a page."""
-    at = _offset(call)
+    at = offset_of(call)
     found = foreign.rsmq_queues(Rsmq(call.site.client), at)
     rows = [
-        {
-            "queue": row["queue"], "visible": row["visible"], "hidden": row["hiddenmsgs"], "sent": row["totalsent"],
-            "received": row["totalrecv"], "vt_ms": 1000 * row["vt"], "delay_ms": 1000 * row["delay"],
-        }
+        RsmqReply(
+            row["queue"], row["visible"], row["hiddenmsgs"], row["totalsent"], row["totalrecv"], 1000 * row["vt"],
+            1000 * row["delay"],
+        )
         for row in found.rows
     ]  # fmt: skip
-    return _listed(found._replace(rows=rows), at)
+    return ReadablePage(**_listed(found, at) | {"items": rows})
 
 
-@resource(
-    "/reliable",
-    listed(RecordShape(
-        key=TEXT, undelivered=WHOLE, delivered=WHOLE, dead=WHOLE, promised=WHOLE, max_deliveries=WHOLE, last_id=TEXT,
-    )).with_fields(**UNREAD, complete=Plain("boolean", "Whether all keys of the server were looked at.")),
-    Parameter("cursor", "`next` of the reply before."),
-)  # fmt: skip
-def reliable(call: ApiCall) -> Any:
+@resource("/reliable", CURSOR)
+def reliable(call: ApiCall) -> ReliablePage:
     """List the queues of RELIABLEQ, 100 a page."""
-    at = _offset(call)
+    at = offset_of(call)
     found = foreign.reliable_queues(ReliableQueue(call.site.client), at)
-    return _listed(found.readable, at) | {"complete": found.found.whole}
+    return ReliablePage(**_listed(found.readable, at), complete=found.found.whole)
 
 
-@resource(
-    "/ruby",
-    RecordShape(
-        queues=Items(RecordShape(system=TEXT, queue=TEXT, waiting=WHOLE, taken=WHOLE, held=WHOLE)),
-        workers=Items(RecordShape(system=TEXT, worker=TEXT, queues=NAMES, busy=WHOLE)), **UNREAD,
-    ),
-)  # fmt: skip
-def ruby(call: ApiCall) -> Any:
+@resource("/ruby")
+def ruby(call: ApiCall) -> RubyReply:
     """Show the queues and workers of Sidekiq and Resque."""
     found, served = foreign.ruby_queues(call.site.client), foreign.ruby_workers(call.site.client)
-    return {"queues": found.rows, "workers": served.rows, "unread": found.unread | served.unread}
+    return RubyReply(found.rows, served.rows, found.unread | served.unread)
 
 
-@resource("/audit", listed(AUDIT).with_fields(**UNREAD), *PAGING)
-def audit(call: ApiCall) -> Any:
+@resource("/audit", *PAGING)
+def audit(call: ApiCall) -> ReadablePage[AuditReply]:
     """List who changed what, the newest first: what the server keeps, then what a lake has of the time before."""
-    before = read_cursor(call["cursor"]) or ""
-    if not isinstance(before, str):
-        raise ConfigError("cursor= is not one that this list gave; leave it out")
+    before = read_cursor(call["cursor"], str) or ""
     limit, unread = call["limit"], dict[str, str]()
     here = AuditLog(call.site.client).page(before, limit)
     found, lake = [(one, "server") for one in here], sources_of(call.site).lake
@@ -232,25 +239,16 @@ def audit(call: ApiCall) -> Any:
             found += [(one, "lake") for one in older]
         except LakeError as error:
             unread["lake"] = str(error)
-    return {
-        "items": [_entry(one, call) | {"source": source} for one, source in found], "unread": unread,
-        "next": cursor_text(found[-1][0].entry_id) if len(found) == limit else None,
-    }  # fmt: skip
+    following = cursor_text(found[-1][0].entry_id) if len(found) == limit else None
+    rows = [_entry(one, source, call) for one, source in found]
+    return ReadablePage(items=rows, next=following, unread=unread)
 
 
-def _entry(one: AuditEntry, call: ApiCall) -> dict[str, Any]:
-    if not call.identity.arguments:
-        one = one._replace(filter=without_values(one.filter))
-    return one._asdict() | {"id": one.entry_id, "at": one.at_ms}
+def _entry(one: AuditEntry, source: str, call: ApiCall) -> AuditReply:
+    shown = one.filter if call.identity.arguments else without_values(one.filter)
+    return AuditReply.of(one, source=source, filter=shown)
 
 
-def _offset(call: ApiCall) -> int:
-    at = read_cursor(call["cursor"]) or 0
-    if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < 10**9:
-        raise ConfigError("cursor= is not one that this list gave; leave it out")
-    return at
-
-
-def _listed(found: foreign.Readable, at: int) -> dict[str, Any]:
+def _listed(found: foreign.Readable[Any], at: int) -> dict[str, Any]:
     following = cursor_text(at + foreign.MOST_ROWS) if found.more else None
     return {"items": found.rows, "next": following, "unread": found.unread}

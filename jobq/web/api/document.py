@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from jobq import __version__
-from jobq.web.api.problems import PROBLEM, Code
+from jobq.web.api.problems import Code, Problem
 from jobq.web.api.resource import Parameter, Resource
+from jobq.web.api.schema import described
 
 VERSION = "v1"
 _ABOUT = """Figures and operations of a jobq installation.
@@ -20,8 +21,17 @@ Fields are only ever added to this version."""
 def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
     """Return the document. root: the path of the API."""
     paths: dict[str, dict[str, Any]] = {}
-    for one in resources:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one)
+    declared = list(resources)
+    replies, components = described(
+        [Problem, *(one.types["return"] for one in declared)], are_replies=True
+    )
+    taking = [one for one in declared if "body" in one.types]
+    taken, more = described([one.types["body"] for one in taking], are_replies=False)
+    bodies = dict(zip([one.name for one in taking], taken, strict=True))
+    for one, reply in zip(declared, replies[1:], strict=True):
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(
+            one, reply, bodies.get(one.name)
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": "jobq", "version": __version__, "description": _ABOUT},
@@ -30,7 +40,7 @@ def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Problem": PROBLEM.described()},
+            "schemas": components | more,
             "responses": {
                 "Problem": {
                     "description": "What is wrong, by its `code`: " + ", ".join(sorted(one.value for one in Code)),
@@ -41,24 +51,20 @@ def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _operation(one: Resource) -> dict[str, Any]:
+def _operation(one: Resource, reply: dict[str, Any], body: dict[str, Any] | None) -> dict[str, Any]:
     made: dict[str, Any] = {
         "operationId": one.name, "summary": one.summary, "description": f"Role: {one.role.word}.",
         "parameters": [_parameter(parameter) for parameter in one.parameters],
         "responses": {
             str(one.status): {
                 "description": "The reply.",
-                "content": {"application/json": {"schema": one.reply.described()}},
+                "content": {"application/json": {"schema": reply}},
             },
             "default": {"$ref": "#/components/responses/Problem"},
         },
     }  # fmt: skip
-    if one.body is not None:
-        schema = one.body.described()
-        made["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": schema}},
-        }
+    if body is not None:
+        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return made
 
 

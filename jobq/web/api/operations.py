@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta
 
 from jobq.config import duration_s
 from jobq.errors import ConfigError
 from jobq.queue.audit_log import without_values
+from jobq.records import JsonRecord, Moment, MomentOrZero, words
 from jobq.web.access.identity import UserRole
 from jobq.web.api.resource import (
     PAGING,
@@ -17,68 +20,118 @@ from jobq.web.api.resource import (
     page_of_rows,
     resource,
 )
-from jobq.web.api.shapes import (
-    FLAG,
-    MOMENT,
-    TEXT,
-    WHOLE,
-    ByName,
-    Items,
-    Maybe,
-    Optional,
-    RecordShape,
-    Shape,
-    Text,
-    Whole,
-    listed,
-)
+from jobq.web.api.schema import ListPage
 from jobq.web.operations.service import Operations, OperationView, digest_of
-from jobq.web.operations.store import OperationState
+from jobq.web.operations.store import OperationState, SampleMessage
 from jobq.web.operations.verbs import VERBS
 from jobq.web.viewer import contents_of
 
 LONGEST_KEY = 200
-COUNTED = Items(RecordShape(name=TEXT, messages=WHOLE))
-#: What an operation says of itself in a list.
-LINE: dict[str, Shape] = {
-    "id": TEXT, "verb": Text(values=tuple(VERBS)), "phase": TEXT, "by": TEXT, "filter": TEXT,
-    "created_at": MOMENT, "ended_at": Maybe(MOMENT, zero=True), "number": Whole("Messages that were frozen."),
-    "results": ByName(WHOLE), "undone": ByName(WHOLE),
-}  # fmt: skip
-OPERATION = RecordShape(
-    **LINE, looked_at=WHOLE, total=WHOLE, capped=FLAG, queues=COUNTED, jobs=COUNTED, errors=COUNTED,
-    samples=Items(RecordShape(queue=TEXT, mid=TEXT, job=TEXT, error=TEXT, at=Maybe(MOMENT, zero=True))),
-    unread=ByName(TEXT), may_apply=FLAG, may_undo=FLAG, why_no_undo=TEXT,
-    confirmation=Text("What `confirm` must be to apply it; '' if it can be undone."), spread_ms=WHOLE,
-    applied_by=TEXT, stopped_by=TEXT, error=TEXT, left_ms=Whole("Until it is forgotten."),
-)  # fmt: skip
 
 
-@resource("/operations", listed(RecordShape(**LINE)), *PAGING)
-def operations(call: ApiCall) -> Any:
+class CountReply(JsonRecord):
+    """How many of the messages have this name."""
+
+    name: str
+    messages: int
+
+
+class OperationRow(JsonRecord):
+    """An operation in a list."""
+
+    id: str
+    verb: Annotated[str, words(tuple(VERBS))]
+    phase: str
+    by: str
+    filter: str
+    created_at: Moment
+    ended_at: MomentOrZero
+    number: Annotated[int, Meta(description="Messages that were frozen.")]
+    results: dict[str, int]
+    undone: dict[str, int]
+
+
+class OperationReply(OperationRow):
+    """An operation.
+
+    Attributes:
+        confirmation: What `confirm` must be to apply it; empty if it can be undone.
+        left_ms: Time until it is forgotten.
+    """
+
+    looked_at: int
+    total: int
+    capped: bool
+    queues: list[CountReply]
+    jobs: list[CountReply]
+    errors: list[CountReply]
+    samples: list[SampleMessage]
+    unread: dict[str, str]
+    may_apply: bool
+    may_undo: bool
+    why_no_undo: str
+    confirmation: str
+    spread_ms: int
+    applied_by: str
+    stopped_by: str
+    error: str
+    left_ms: int
+
+
+class ChosenBody(JsonRecord):
+    """A message.
+
+    Attributes:
+        id: A mid; for verbs of the dead a dead_id.
+    """
+
+    queue: str
+    id: str
+
+
+class NewOperationBody(JsonRecord):
+    """What to do, and to which messages: those that match, or those that are named."""
+
+    verb: Annotated[str, words(tuple(VERBS))]
+    filter: str | None = None
+    ids: list[ChosenBody] | None = None
+
+
+class ApplyBody(JsonRecord):
+    """How to apply an operation.
+
+    Attributes:
+        spread: For revive, the time over which messages become ready, such as 10m.
+    """
+
+    spread: str | float | None = None
+    confirm: str | int | None = None
+
+
+class EmptyBody(JsonRecord):
+    """An object without fields."""
+
+
+@resource("/operations", *PAGING)
+def operations(call: ApiCall) -> ListPage[OperationRow]:
     """List the newest operations."""
-    return page_of_rows([_line(one, call) for one in _service(call).listed()], call)
+    rows = [
+        OperationRow.of(one, filter=_shown_filter(one, call)) for one in _service(call).listed()
+    ]
+    return ListPage(**page_of_rows(rows, call))
 
 
-@resource(
-    "/operations", OPERATION, method="POST", role=UserRole.OPERATE, status=202,
-    body=RecordShape(
-        "What to do, and to which messages: those that match, or those that are named.",
-        verb=Text(values=tuple(VERBS)), filter=Optional(TEXT),
-        ids=Optional(Items(RecordShape(queue=TEXT, id=Text("A mid; for verbs of the dead a dead_id.")))),
-    ),
-)  # fmt: skip
-def create_operation(call: ApiCall) -> Any:
+@resource("/operations", method="POST", role=UserRole.OPERATE, status=202)
+def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
     """Freeze messages for an operation. It does nothing until it is applied.
 
     With the header Idempotency-Key, a request that is sent again gets the operation that the first one made.
     """
-    body, service = call.body, _service(call)
-    given, filter_ = body.get("ids"), body.get("filter") or ""
-    if (given is None) == (not filter_) or not isinstance(filter_, str):
+    service, verb, filter_ = _service(call), body.verb, body.filter or ""
+    if (body.ids is None) == (not filter_):
         raise ConfigError("give the messages in one way: filter, a text, or ids, a list")
-    ids = None if given is None else [_chosen(one) for one in _list(given)]
-    op, verb = _own_id(call), str(body.get("verb", ""))
+    ids = None if body.ids is None else [(one.queue, one.id) for one in body.ids]
+    op = _own_id(call)
     if made := _made_before(service, op, verb, filter_, ids):
         return _shown(made, call)
     contents = contents_of(call.request)
@@ -103,47 +156,34 @@ def _made_before(
     return made
 
 
-@resource("/operations/{operation}", OPERATION)
-def operation(call: ApiCall) -> Any:
+@resource("/operations/{operation}")
+def operation(call: ApiCall) -> OperationReply:
     """Show an operation: what it froze, and what became of it."""
     return _shown(_known(_service(call), call["operation"]), call)
 
 
-@resource(
-    "/operations/{operation}/apply", OPERATION, method="POST", role=UserRole.OPERATE, status=202,
-    body=RecordShape(spread=Optional(Text("For revive: over which time, as 10m.")), confirm=Optional(TEXT)),
-)  # fmt: skip
-def apply_operation(call: ApiCall) -> Any:
+@resource("/operations/{operation}/apply", method="POST", role=UserRole.OPERATE, status=202)
+def apply_operation(call: ApiCall, body: ApplyBody) -> OperationReply:
     """Apply an operation to those messages that are still as they were, or go on with it."""
-    service, spread = _service(call), call.body.get("spread") or 0
+    service, confirmed = _service(call), str(body.confirm or "")
     _known(service, call["operation"])
-    if not isinstance(spread, str | int | float):
-        raise ConfigError(f"spread={spread!r:.40} is not a duration; write 10m")
-    confirmed = str(call.body.get("confirm") or "")
+    spread_s = duration_s(body.spread or 0)
     return _shown(
-        service.apply(
-            call["operation"], call.identity, spread_s=duration_s(spread), confirmed=confirmed
-        ),
+        service.apply(call["operation"], call.identity, spread_s=spread_s, confirmed=confirmed),
         call,
     )
 
 
-@resource(
-    "/operations/{operation}/undo", OPERATION, method="POST", role=UserRole.OPERATE, status=202,
-    body=RecordShape(),
-)  # fmt: skip
-def undo_operation(call: ApiCall) -> Any:
+@resource("/operations/{operation}/undo", method="POST", role=UserRole.OPERATE, status=202)
+def undo_operation(call: ApiCall, body: EmptyBody) -> OperationReply:
     """Undo an operation, within an hour."""
     service = _service(call)
     _known(service, call["operation"])
     return _shown(service.undo(call["operation"], call.identity), call)
 
 
-@resource(
-    "/operations/{operation}/stop", OPERATION, method="POST", role=UserRole.OPERATE, status=202,
-    body=RecordShape(),
-)  # fmt: skip
-def stop_operation(call: ApiCall) -> Any:
+@resource("/operations/{operation}/stop", method="POST", role=UserRole.OPERATE, status=202)
+def stop_operation(call: ApiCall, body: EmptyBody) -> OperationReply:
     """Stop an operation behind the messages that it works on now."""
     service = _service(call)
     _known(service, call["operation"])
@@ -173,40 +213,18 @@ def _known(service: Operations, op: str) -> OperationView:
     return found
 
 
-def _list(given: Any) -> list[Any]:
-    if not isinstance(given, list):
-        raise ConfigError("ids must be a list of objects with queue and id")
-    return given
+def _shown_filter(state: OperationState, call: ApiCall) -> str:
+    return state.filter if call.identity.arguments else without_values(state.filter)
 
 
-def _chosen(one: Any) -> tuple[str, str]:
-    if not isinstance(one, dict) or not all(
-        isinstance(one.get(name), str) for name in ("queue", "id")
-    ):
-        raise ConfigError("ids must be a list of objects with queue and id")
-    return one["queue"], one["id"]
+def _counts(found: list[tuple[str, int]]) -> list[CountReply]:
+    return [CountReply(*one) for one in found]
 
 
-def _line(state: OperationState, call: ApiCall) -> dict[str, Any]:
-    shown = state.filter if call.identity.arguments else without_values(state.filter)
-    return {name: getattr(state, name) for name in LINE} | {"filter": shown}
-
-
-def _counts(found: list[tuple[str, int]]) -> list[dict[str, Any]]:
-    return [{"name": name, "messages": count} for name, count in found]
-
-
-def _shown(view: OperationView, call: ApiCall) -> dict[str, Any]:
+def _shown(view: OperationView, call: ApiCall) -> OperationReply:
     state = view.state
-    samples = [
-        {"queue": one.queue, "mid": one.mid, "job": one.job, "error": one.error, "at": one.at_ms}
-        for one in state.samples
-    ]
-    return _line(state, call) | {
-        "looked_at": state.looked_at, "total": state.total, "capped": state.capped, "samples": samples,
-        "queues": _counts(state.queues), "jobs": _counts(state.jobs), "errors": _counts(state.errors),
-        "unread": state.problems, "may_apply": view.may_apply, "may_undo": view.may_undo,
-        "why_no_undo": state.why_no_undo, "confirmation": view.confirmation, "spread_ms": state.spread_ms,
-        "applied_by": state.applied_by, "stopped_by": state.stopped_by, "error": state.error,
-        "left_ms": max(0, view.left_ms),
-    }  # fmt: skip
+    return OperationReply.of(
+        state, filter=_shown_filter(state, call), queues=_counts(state.queues), jobs=_counts(state.jobs),
+        errors=_counts(state.errors), unread=state.problems, may_apply=view.may_apply, may_undo=view.may_undo,
+        confirmation=view.confirmation, left_ms=max(0, view.left_ms),
+    )  # fmt: skip

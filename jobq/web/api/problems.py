@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 from starlette.responses import JSONResponse
 
-from jobq.web.api.shapes import TEXT, WHOLE, RecordShape, Text
+from jobq.records import JsonRecord, words
+from jobq.web.api.schema import writer_of
 
 
 class Code(Enum):
@@ -30,20 +32,26 @@ _STATUS = {
     405: Code.METHOD_NOT_ALLOWED, 409: Code.CONFLICT, 413: Code.TOO_LARGE, 414: Code.TOO_LARGE,
     421: Code.WRONG_HOST, 429: Code.TOO_FAST, 503: Code.SERVER_AWAY,
 }  # fmt: skip
-PROBLEM = RecordShape(
-    "What went wrong.", title=TEXT, status=WHOLE, detail=TEXT,
-    code=Text("A word that programs can rely on.", values=tuple(one.value for one in Code)),
-)  # fmt: skip
+
+
+class Problem(JsonRecord):
+    """An error.
+
+    Attributes:
+        code: A word that programs can rely on.
+    """
+
+    title: str
+    status: int
+    detail: str
+    code: Annotated[str, words(tuple(one.value for one in Code))]
 
 
 def problem(status: int, detail: str, title: str = "") -> JSONResponse:
     """Return an error as a reply."""
     code = _STATUS.get(status, Code.BAD_REQUEST if status < 500 else Code.FAILED)
-    facts = {
-        "title": title or code.value.replace("_", " ").capitalize(), "status": status, "detail": detail,
-        "code": code.value,
-    }  # fmt: skip
+    found = Problem(title or code.value.replace("_", " ").capitalize(), status, detail, code.value)
     headers = {"www-authenticate": 'Bearer realm="jobq"'} if status == 401 else {}
     return JSONResponse(
-        PROBLEM.written(facts), status, headers, media_type="application/problem+json"
+        writer_of(Problem)(found), status, headers, media_type="application/problem+json"
     )

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -27,7 +28,7 @@ from jobq.errors import (
 from jobq.web.access.bounds import TooManyScansError
 from jobq.web.access.identity import Identity, UserRole
 from jobq.web.api.problems import problem
-from jobq.web.api.shapes import RecordShape, Shape
+from jobq.web.api.schema import writer_of
 from jobq.web.history import Span
 from jobq.web.operations.service import NotAllowedError
 from jobq.web.routes import ROUTES, identity_of
@@ -38,6 +39,7 @@ ROOT = "/api/v1"
 MOST_ITEMS = 1_000
 #: The longest range of time that can be asked for.
 MOST_DAYS = 400
+T = TypeVar("T")
 
 
 class NotThereError(JobqError):
@@ -92,13 +94,12 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class ApiCall:
-    """One request: its parameters by name, who sends it, and its body."""
+    """One request: its parameters by name, and who sends it."""
 
     request: Request = field(repr=False)
     site: Site = field(repr=False)
     identity: Identity
     given: Mapping[str, Any]
-    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Any:
         return self.given[name]
@@ -114,7 +115,8 @@ class ApiCall:
         return span_of(self.now_ms, self["range"], self["since"], self["until"])
 
 
-Answerer = Callable[[ApiCall], Any]
+#: Takes the call and, if the request has one, its body: an argument of that name, whose type is that of the body.
+Answerer = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -126,19 +128,23 @@ class Resource:
     method: str
     role: UserRole
     summary: str
-    reply: Shape
     parameters: tuple[Parameter, ...]
     answer: Answerer = field(repr=False)
-    body: RecordShape | None = None
     status: int = 200
+
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        """The types of the reply, by the name `return`, and of the body, if there is one."""
+        return get_type_hints(self.answer, include_extras=True)
 
     def handle(self, request: Request) -> Response:
         """Answer a request."""
         try:
             given = {one.name: one.read(_given(request, one)) for one in self.parameters}
-            body = _body(request) if self.body is not None else {}
-            call = ApiCall(request, site_of(request), identity_of(request), given, body)
-            return JSONResponse(self.reply.written(self.answer(call)), self.status)
+            body = {"body": _body(request, self.types["body"])} if "body" in self.types else {}
+            call = ApiCall(request, site_of(request), identity_of(request), given)
+            written = writer_of(self.types["return"])(self.answer(call, **body))
+            return JSONResponse(written, self.status)
         except JobqError as error:
             return refusal(error)
 
@@ -154,8 +160,7 @@ RESOURCES = Resources()
 
 
 def resource(
-    path: str, reply: Shape, *parameters: Parameter, method: str = "GET", role: UserRole = UserRole.READ,
-    body: RecordShape | None = None, status: int = 200,
+    path: str, *parameters: Parameter, method: str = "GET", role: UserRole = UserRole.READ, status: int = 200
 ) -> Callable[[Answerer], Answerer]:  # fmt: skip
     """Declare what answers `path`, below ROOT. Its name is the function's, its summary the docstring's first line."""
 
@@ -168,17 +173,8 @@ def resource(
             if name not in named
         )
         made = Resource(
-            answer.__name__,
-            path,
-            method,
-            role,
-            summary,
-            reply,
-            (*in_path, *parameters),
-            answer,
-            body,
-            status,
-        )
+            answer.__name__, path, method, role, summary, (*in_path, *parameters), answer, status
+        )  # fmt: skip
         RESOURCES.declared.append(made)
         ROUTES.add(ROOT + path, method, role, f"api_{made.name}", made.handle, program=True)
         return answer
@@ -223,46 +219,51 @@ def cursor_text(value: Any) -> str:
     return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> Any:
-    """Undo `cursor_text`; None for ''. ConfigError for anything else."""
+def read_cursor(text: str, kind: type[T]) -> T | None:
+    """Undo `cursor_text`; None for ''. ConfigError for anything but a value of this type."""
     if not text:
         return None
     try:
-        return json.loads(urlsafe_b64decode(text[:4_000] + "=" * (-len(text) % 4)))
+        return msgspec.json.decode(
+            urlsafe_b64decode(text[:4_000] + "=" * (-len(text) % 4)), type=kind
+        )
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"cursor={text!r:.100} is not one that this API gave; leave it out"
-        ) from error
+        raise _no_cursor(text) from error
+
+
+def offset_of(call: ApiCall) -> int:
+    """Return the number of the first row that the cursor asks for."""
+    at = read_cursor(call["cursor"], int) or 0
+    if not 0 <= at < 10**9:
+        raise _no_cursor(call["cursor"])
+    return at
 
 
 def page_of_rows(rows: list[Any], call: ApiCall) -> dict[str, Any]:
     """Return a page of rows that are all known, by their number."""
-    at = read_cursor(call["cursor"]) or 0
-    if not isinstance(at, int) or at < 0:
-        raise ConfigError(
-            f"cursor={call['cursor']!r:.100} is not one that this list gave; leave it out"
-        )
+    at = offset_of(call)
     end = at + call["limit"]
     return {"items": rows[at:end], "next": cursor_text(end) if end < len(rows) else None}
 
 
+def _no_cursor(text: str) -> ConfigError:
+    return ConfigError(f"cursor={text!r:.100} is not one that this list gave; leave it out")
+
+
+#: Errors -> the status of a reply; the first that fits counts.
+_STATUS: tuple[tuple[type[JobqError], int], ...] = (
+    (NotThereError, 404), (ConflictError, 409), (NotAllowedError, 403), (TooManyScansError, 429), (ConfigError, 400),
+    (UnavailableError, 503), (ServerFullError, 503), (JobqError, 500),
+)  # fmt: skip
+
+
 def refusal(error: JobqError) -> Response:
     """Return what an error means to a client."""
-    if isinstance(error, NotThereError):
-        return problem(404, str(error))
-    if isinstance(error, ConflictError):
-        return problem(409, str(error))
-    if isinstance(error, NotAllowedError) or is_denied(error):
-        return problem(403, str(error))
-    if isinstance(error, TooManyScansError):
-        return problem(429, str(error))
-    if isinstance(error, ConfigError):
-        return problem(400, str(error))
-    if isinstance(error, UnavailableError | ServerFullError):
-        return problem(503, str(error))
-    if not isinstance(error, ScriptError):
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    status = 403 if is_denied(error) else status
+    if status == 500 and not isinstance(error, ScriptError):
         logger.warning("the API can't answer: %s", error)
-    return problem(500, str(error))
+    return problem(status, str(error))
 
 
 def _given(request: Request, one: Parameter) -> str:
@@ -274,14 +275,13 @@ def _given(request: Request, one: Parameter) -> str:
     return ",".join(found)
 
 
-def _body(request: Request) -> Mapping[str, Any]:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ConfigError(f"the body is of type {kind!r:.50}; send application/json")
+def _body(request: Request, kind: Any) -> Any:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise ConfigError(f"the body is of type {media!r:.50}; send application/json")
     try:
-        found = json.loads(request.state.content)
+        return msgspec.json.decode(request.state.content, type=kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the body doesn't fit: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError("the body must be a JSON object")
-    return found

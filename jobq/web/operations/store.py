@@ -20,6 +20,7 @@ from jobq.client.pipelining import Read, commands, read_together
 from jobq.client.scripts import Argument
 from jobq.errors import ConfigError
 from jobq.queue import keys
+from jobq.records import JsonRecord, MomentOrZero
 from jobq.web.operations.verbs import VERBS
 
 KEPT_MS = 3_600_000
@@ -36,14 +37,18 @@ OperationPhase = Literal[
 APPLIED, CHANGED, GONE, NO_ROOM, DAMAGED = "acgfd"
 
 
-class SampleMessage(msgspec.Struct, frozen=True):
-    """One message of a preview. at_ms: when it was enqueued or died."""
+class SampleMessage(JsonRecord):
+    """One message of a preview.
+
+    Attributes:
+        at: When it was enqueued or died.
+    """
 
     queue: str
     mid: str
     job: str
     error: str
-    at_ms: int
+    at: MomentOrZero
 
 
 class OperationState(msgspec.Struct, kw_only=True):

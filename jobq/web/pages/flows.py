@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from jobq.client.connection import Client
 from jobq.errors import CodecError, ConfigError, FlowClosedError, ScriptError
 from jobq.flows import keys
-from jobq.flows.listing import FlowRow, flow_page, flow_view, is_flow, unserved
+from jobq.flows.listing import flow_page, flow_view, is_flow, unserved
 from jobq.flows.run import FlowRun
 from jobq.flows.state import FLOW_STATES, FlowView
 from jobq.web import flows as shown
@@ -62,12 +62,8 @@ def flows(request: Request) -> Response:
     name, state = query.get("q", "")[:LONGEST_SEARCH].strip(), query.get("state", "")
     state = state if state in FLOW_STATES else ""
 
-    def wanted(row: FlowRow) -> bool:
-        is_named = name.lower() in row.flow.lower()
-        return is_named and (not state or (row.view is not None and row.view.state == state))
-
     client = site_of(request).client
-    found = flow_page(client, offset, PER_PAGE, wanted if name or state else None)
+    found = flow_page(client, offset, PER_PAGE, part=name, state=state)
     return render(
         request, "flows.html", rows=[shown.listed(row) for row in found.rows], following=found.following, q=name,
         state=state, states=FLOW_STATES, looks=shown.FLOW_LOOKS, offset=offset, has_some=_has_flows(client),

@@ -32,6 +32,7 @@ from jobq.web.history import (
     ENDS,
     POINTS,
     ErrorFigures,
+    Failure,
     JobFigures,
     JobHistory,
     RunRow,
@@ -39,6 +40,7 @@ from jobq.web.history import (
     StreamHistory,
     Wanted,
     shown_error,
+    with_shown_errors,
 )
 from jobq.web.lake import LakeHistory
 from jobq.web.live import sampler_of, snapshot_of
@@ -182,8 +184,8 @@ def job(request: Request) -> Response:
     failed, asked = _read(asked, lambda: asked.history.errors(asked.span, job=name))
     marks = marks_of(request, asked)
     return render(
-        request, "job.html", live=asked.live, job=name, found=found, errors=_shown_errors(request, failed or ()),
-        charts=_job_charts(request, asked, found, marks), slowest=_shown_runs(request, found.slowest),
+        request, "job.html", live=asked.live, job=name, found=found, errors=_shown(request, failed or ()),
+        charts=_job_charts(request, asked, found, marks), slowest=_shown(request, found.slowest),
         known=_known_by(request, name), spark=_spark, **_facts(request, asked),
     )  # fmt: skip
 
@@ -202,7 +204,7 @@ def errors(request: Request) -> Response:
     first, known = seen or {}, since or asked.span.until
     marks = marks_of(request, asked)
     return render(
-        request, "errors.html", live=asked.live, rows=_shown_errors(request, rows), part=part, first=first,
+        request, "errors.html", live=asked.live, rows=_shown(request, rows), part=part, first=first,
         places=_places(request, asked, rows),
         news={one.group: _news(first.get(one.group, one.first_at), known, asked.span, marks) for one in rows},
         spark=_spark, **_facts(request, asked),
@@ -222,12 +224,12 @@ def error(request: Request) -> Response:
     marks = marks_of(request, asked)
     return render(
         request, "error_group.html", live=asked.live, group=group,
-        figures=_shown_errors(request, rows)[0] if rows else None,
+        figures=_shown(request, rows)[0] if rows else None,
         first=first.get(group, figures.first_at if figures else None),
         news=_news(first.get(group, figures.first_at), known, asked.span, marks) if figures else "",
         chart_view=_trend_chart(request, asked, figures, marks) if figures else None,
         of_dead=_filter_of_dead(figures) if figures else "", deploys=_by_deploy(asked, group, marks) if figures else [],
-        newest=_shown_runs(request, found.newest if found else ()),
+        newest=_shown(request, found.newest if found else ()),
         traceback=_traceback(request, found.newest if found else ()), **_facts(request, asked),
     )  # fmt: skip
 
@@ -247,14 +249,9 @@ def history(request: Request) -> Response:
     given = {name: value for name, value in wanted._asdict().items() if value}
     return render(
         request, "history.html", live=0 if query.get("cursor") else asked.live, wanted=wanted, given=given, kinds=ENDS,
-        rows=_shown_runs(request, found.runs if found else ()), following=found.following if found else None,
+        rows=_shown(request, found.runs if found else ()), following=found.following if found else None,
         **_facts(request, asked),
     )  # fmt: skip
-
-
-def _shown_errors(request: Request, rows: Sequence[ErrorFigures]) -> list[ErrorFigures]:
-    site = site_of(request)
-    return [one._replace(error=shown_error(one.error, site.settings.hide_errors)) for one in rows]
 
 
 def _filter_of_dead(figures: ErrorFigures) -> str:
@@ -265,9 +262,8 @@ def _filter_of_dead(figures: ErrorFigures) -> str:
     return f"job:{jobs}" if jobs and len(jobs) < MOST_CHARACTERS - 4 else ""
 
 
-def _shown_runs(request: Request, rows: Sequence[RunRow]) -> list[RunRow]:
-    site = site_of(request)
-    return [one._replace(error=shown_error(one.error, site.settings.hide_errors)) for one in rows]
+def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
+    return with_shown_errors(rows, site_of(request).settings.hide_errors)
 
 
 def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
@@ -62,12 +61,9 @@ _NOTHING = {
 }  # fmt: skip
 
 
-class ReasonShown(NamedTuple):
-    """A reason with a page that helps. route: '' if there is none."""
+class ReasonShown(Reason):
+    """A reason with a page that helps; `href` is empty if there is none."""
 
-    code: str
-    sentence: str
-    remedy: str
     label: str = ""
     href: str = ""
 
@@ -273,5 +269,5 @@ def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShow
     if reason.code.startswith("flow_") and (member := member_of(facts.mid)):
         label, route, parts = "See the flow", "flow", {"flow": member.flow}
     if route not in ROUTES.declared or "" in parts.values():
-        return ReasonShown(*reason)
-    return ReasonShown(*reason, label, path_to(request, route, **parts))
+        return ReasonShown.of(reason, label="", href="")
+    return ReasonShown.of(reason, label=label, href=path_to(request, route, **parts))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec import structs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,7 +15,14 @@ from starlette.responses import RedirectResponse, Response
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import is_denied
 from jobq.errors import ConfigError, ScriptError
-from jobq.observe.workers import STATES, state_of, worker_record, worker_records, workers_of
+from jobq.observe.workers import (
+    STATES,
+    WorkerRecord,
+    state_of,
+    worker_record,
+    worker_records,
+    workers_of,
+)
 from jobq.queue import orders, presence
 from jobq.queue.presence import WorkerEntry
 from jobq.web.access.identity import UserRole
@@ -77,7 +85,7 @@ def _everyone(client: Client) -> tuple[list[WorkerEntry], str]:
 
 def _rows(
     client: Client, shown: Sequence[WorkerEntry], now_ms: int, unread: str
-) -> tuple[list[dict[str, Any]], str]:
+) -> tuple[list[WorkerRecord], str]:
     """What is shown of these workers, and why something can't be read; '' if all can."""
     try:
         return worker_records(client, shown, now_ms), unread
@@ -132,14 +140,16 @@ def worker(request: Request) -> Response:
     known = presence.job_names(client, [entry.jobs]).get(entry.jobs)
     record = worker_record(entry, children, now_ms)
     running = [
-        {"pid": child["pid"], **job} for child in record["children"] for job in child["running"]
+        {"pid": child.pid, **structs.asdict(job)}
+        for child in record.children
+        for job in child.running
     ]
     return render(
         request, "worker.html", one=record, looks=LOOKS, gone=not entry.seen_at and not entry.damaged, name=name,
         running=sorted(running, key=lambda job: int(job["started_at"])), now_ms=now_ms,
         known=sorted(known) if known else None, order_id=order_id, answer=answer,
         may_order=entry.is_live(now_ms), final=FINAL,
-        quieted=quieted_by(client).get(name) if record["state"] == "quiet" else None,
+        quieted=quieted_by(client).get(name) if record.state == "quiet" else None,
     )  # fmt: skip
 
 

@@ -1,0 +1,36 @@
+"""Base of the records that commands print with `--json` and that the JSON API of the dashboard replies with.
+
+A record is declared once, in the module that makes it. Python reads its attributes, `--json` prints its fields in their
+order, `jobq.web.api.schema` writes them for HTTP and describes them for OpenAPI.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self, dataclass_transform
+
+from msgspec import Meta, Struct, field
+
+#: Epoch ms; the JSON API writes RFC 3339.
+Moment = Annotated[int, Meta(extra={"json": "moment"}, extra_json_schema={"x-json": "moment"})]
+#: As `Moment`; 0 is an unknown time, which the JSON API writes as null.
+MomentOrZero = Annotated[
+    int, Meta(extra={"json": "moment_or_zero"}, extra_json_schema={"x-json": "moment_or_zero"})
+]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class JsonRecord(Struct, frozen=True):
+    """A record with named fields. Its docstring describes them in a section `Attributes:`."""
+
+    @classmethod
+    def of(cls, source: object, /, **others: Any) -> Self:
+        """Return a record of these fields; the remaining ones are attributes of `source`."""
+        return cls(**{
+            name: others[name] if name in others else getattr(source, name)
+            for name in cls.__struct_fields__
+        })  # fmt: skip
+
+
+def words(values: tuple[str, ...]) -> Meta:
+    """Return a mark for text that is one of these words: `Annotated[str, words(STATES)]`."""
+    return Meta(extra_json_schema={"enum": list(values)})

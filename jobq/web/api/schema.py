@@ -1,0 +1,132 @@
+"""How the API writes records as JSON, and describes them for OpenAPI: both follow from the types of their fields.
+
+Times are RFC 3339 in UTC with milliseconds, whole numbers that JavaScript can't hold are text, and null is an unknown
+value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from inspect import cleandoc
+from typing import Annotated, Any, Generic, TypeVar
+
+from msgspec import Meta, inspect, json
+
+from jobq.events import in_utc
+from jobq.records import JsonRecord
+
+#: Whole numbers beyond this lose digits in JavaScript.
+MOST_EXACT = 2**53 - 1
+_REF = "#/components/schemas/{name}"
+_ATTRIBUTE = re.compile(r"\n    (\w+): (.*(?:\n {8}.*)*)")
+_TIME = {"examples": ["2026-11-23T14:02:03.250Z"]}
+#: Kinds of whole numbers -> how each is described.
+_NUMBERS: dict[str, dict[str, Any]] = {
+    "whole": {"type": ["integer", "string"], "pattern": "^-?[0-9]+$"},
+    "moment": {"type": "string", **_TIME},
+    "moment_or_zero": {"type": ["string", "null"], **_TIME},
+}
+Write = Callable[[Any], Any]
+T = TypeVar("T")
+Unread = Annotated[dict[str, str], Meta(description="What can't be read, with the reason.")]
+
+
+class ListPage(JsonRecord, Generic[T], kw_only=True):
+    """A page of a list."""
+
+    items: Sequence[T]
+    next: Annotated[
+        str | None, Meta(description="What `cursor` takes for the next rows; null at the end.")
+    ] = None
+
+
+class ReadablePage(ListPage[T], kw_only=True):
+    """A page of a list whose parts may be damaged."""
+
+    unread: Unread
+
+
+@cache
+def writer_of(kind: Any) -> Write:
+    """Return the function that turns a value of this type into JSON data."""
+    return _writer(inspect.type_info(kind))
+
+
+def _writer(info: inspect.Type) -> Write:
+    if isinstance(info, inspect.Metadata):
+        return _MARKED.get((info.extra or {}).get("json", "")) or _writer(info.type)
+    if isinstance(info, inspect.StructType):
+        fields = [(one.encode_name, one.name, _writer(one.type)) for one in info.fields]
+        return lambda value: {key: write(getattr(value, name)) for key, name, write in fields}
+    if isinstance(info, inspect.ListType | inspect.VarTupleType):
+        write_item = _writer(info.item_type)
+        return lambda value: [write_item(item) for item in value]
+    if isinstance(info, inspect.DictType):
+        write_value = _writer(info.value_type)
+        return lambda value: {_text(name): write_value(item) for name, item in value.items()}
+    if isinstance(info, inspect.UnionType):
+        [write_known] = [
+            _writer(one) for one in info.types if not isinstance(one, inspect.NoneType)
+        ]
+        return lambda value: None if value is None else write_known(value)
+    return _PLAIN.get(type(info), lambda value: value)
+
+
+def _whole(value: int) -> int | str:
+    number = int(value)
+    return number if -MOST_EXACT <= number <= MOST_EXACT else str(number)
+
+
+def _text(value: object) -> str:
+    # No UTF-8 has lone surrogates.
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _moment_or_null(value: int) -> str | None:
+    return in_utc(int(value)) if value else None
+
+
+_PLAIN: dict[type[inspect.Type], Write] = {inspect.IntType: _whole, inspect.StrType: _text}
+_MARKED: dict[str, Write] = {"moment": in_utc, "moment_or_zero": _moment_or_null}
+
+
+def described(kinds: Iterable[Any], *, are_replies: bool) -> tuple[list[Any], dict[str, Any]]:
+    """Return a JSON schema for each of these types, and the schemas that they refer to by name.
+
+    are_replies: every field is written, so all are required.
+    """
+    schemas, components = json.schema_components(kinds, ref_template=_REF)
+    for schema in components.values():
+        _describe_fields(schema)
+        if are_replies:
+            schema["required"] = list(schema["properties"])
+    return [_as_written(one) for one in schemas], _as_written(components)
+
+
+def _describe_fields(schema: dict[str, Any]) -> None:
+    """Move what the section `Attributes:` of a docstring says to the fields."""
+    about, _, section = cleandoc(schema.pop("description", "")).partition("\n\nAttributes:")
+    if about:
+        schema["description"] = " ".join(about.split())
+    for name, text in _ATTRIBUTE.findall(section):
+        schema["properties"][name]["description"] = " ".join(text.split())
+
+
+def _as_written(schema: Any) -> Any:
+    """Return a schema of what is written for the Python values that msgspec describes."""
+    if isinstance(schema, list):
+        return [_as_written(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: {name: _as_written(one) for name, one in value.items()} if key == "properties" else _as_written(value)
+        for key, value in schema.items()
+        if key not in ("x-json", "default")
+    }  # fmt: skip
+    if made.get("type") == "integer":
+        made |= _NUMBERS[schema.get("x-json", "whole")]
+    if "enum" in made:
+        made["type"] = "string"
+    return made
