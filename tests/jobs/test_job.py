@@ -24,7 +24,7 @@ from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import job
 from jobq.queue.queue import Queue
-from jobq.queue.types import PER_CALL, Ending
+from jobq.queue.types import PER_CALL
 
 
 @pytest.fixture
@@ -207,14 +207,6 @@ def test_retries_of_one_message_override_those_of_the_job(registry, client, work
     assert [ending.outcome for ending in work()] == ["retry", "dead"]
     assert [ending.outcome for ending in work()] == ["dead"]
     assert sorted(dead.mid for dead in queue.admin.dead()) == ["once", "twice"]
-
-
-def test_ending_of_a_lost_attempt_is_refused(add, queue):
-    add.options(mid="m").enqueue(1)
-    [message] = queue.dequeue().messages
-    queue.cancel("m")
-    ending = Ending(mid="m", token=message.token)
-    assert queue.finish([ending]).replies == ["stale"]
 
 
 def test_worker_settings_refuse_what_cannot_be():

@@ -61,14 +61,6 @@ def test_worker_of_all_queues_takes_from_each(peer, worker, ledger):
     assert len(peer("queued", queue="slow")) == 1
 
 
-def test_equal_jobs_run_each(peer, worker, ledger):
-    for _ in range(10):
-        peer("enqueue", queue="low", **{"class": "HardWorker"}, args=[str(ledger.path), "same"])
-    worker("--resque", "low")
-    until(lambda: len(ledger.lines()) == 10)
-    assert len({line["mid"] for line in ledger.lines()}) == 10
-
-
 def test_resque_runs_what_was_pushed(peer, client, ledger):
     ResqueQueue("low").push_many("HardWorker", [[str(ledger.path), n, "run", 1] for n in "abc"])
     assert peer("queues") == ["low"]

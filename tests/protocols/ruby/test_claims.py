@@ -37,18 +37,6 @@ def test_jobs_arrive_in_their_order_and_leave_nothing_behind(redis, line, defaul
     assert not left(redis)
 
 
-def test_claim_of_a_dead_holder_is_delivered_by_the_next_after_its_lease(
-    redis, client, line, default, pushed, run_all
-):
-    pushed("a")
-    claims = Claims(client, PLACE)
-    claims.take()
-    assert line().carry(greedy=False) == 0
-    expire(redis, claims)
-    assert line().carry(greedy=False) == 1
-    assert run_all(default) == ["a"]
-
-
 def test_job_runs_once_when_its_holder_died_after_delivering_it(
     redis, client, line, default, pushed, run_all
 ):
@@ -245,23 +233,6 @@ def test_jobs_of_a_full_line_wait_in_their_claim_and_others_pass(
     assert len(seen) == len(set(seen)) == 19
     assert not left(redis) and not one.parked
     assert len([one for one in caplog.records if "wait in claims" in one.getMessage()]) == 1
-
-
-def test_parked_claim_is_taken_over_when_its_holder_died(
-    redis, client, keyed, line, default, pushed, run_all
-):
-    default.rules(key_waiting=1)
-    for number in range(3):
-        pushed(f"a{number}", ["acme"])
-    line().carry(greedy=True)
-    claims = Claims(client, PLACE)
-    ran = []
-    for _ in range(3):
-        ran += run_all(default)
-        expire(redis, claims)
-        line().carry(greedy=True)
-    assert ran == ["a0", "a1", "a2"]
-    assert not left(redis)
 
 
 def test_parked_jobs_are_given_back_without_those_that_were_enqueued(
