@@ -226,7 +226,7 @@ def test_results_of_a_repeated_finish_are_stored_once(stage, redis):
 
 def test_result_of_a_later_run_takes_the_place_of_the_earlier_one(queue, redis, at, end):
     for number in (1, 2):
-        queue.enqueue(b"v", mid="m", can_requeue=True, now=at(number))
+        queue.enqueue(b"v", mid="m", on_conflict="requeue", now=at(number))
         [held] = queue.dequeue(now=at(number)).messages
         assert end(queue, held, result=b"%d" % number, result_ttl=60, now=at(number)) == "ok"
     assert redis.lrange(queue.result_key("m"), 0, -1) == [b"2"]
