@@ -30,8 +30,8 @@ CORE = {
         "order": Verb(
             "order", "order", "Have workers go quiet, resume, drain, restart or report stacks."
         ),
-        "status": Verb("messages", "status", "Show where a message is, and its attempts."),
-        "why": Verb("why", "why_", "Explain why a message waits, where it runs, or how it ended."),
+        "status": Verb("messages", "status", "Show where messages are, and their attempts."),
+        "why": Verb("why", "why_", "Explain why messages wait, where they run, or how they ended."),
         "cancel": Verb("messages", "cancel", "Cancel messages."),
         "pause": Verb("queues", "pause", "Hand out no message of a queue until it is resumed."),
         "resume": Verb("queues", "resume", "End a pause."),

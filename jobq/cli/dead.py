@@ -18,6 +18,7 @@ from jobq.cli.options import (
     limit_option,
     offset_option,
     option,
+    queues_arguments,
     queues_option,
     yes_option,
 )
@@ -36,7 +37,11 @@ DEAD = Listing(
     ("queue", "dead id:dead_id", "job", "died at:died_at", "attempts", "ncrashes", "reason"),
     ("ncrashes", "attempts", "died at", "job"),
     "no dead messages: no message has run out of attempts",
+    whole=("dead id",),
 )
+GROUPS = Listing(("dead", "queue", "job", "error", "newest"), ("newest",), whole=("job",))
+#: Newest dead messages of a queue that are counted by their errors.
+MAX_GROUPED = 10_000
 
 older_option = option(
     "--older-than DURATION",
@@ -94,8 +99,8 @@ def dead() -> None:
     """
 
 
-@command("list", "", "--queues low --all --json", group=dead)
-@queues_option
+@command("list", "", "low --all --json", group=dead)
+@queues_arguments
 @offset_option
 @limit_option(100, 1000)
 @option("--all", "everything", "Show all from --offset on.")
@@ -104,7 +109,11 @@ def list_(
     session: Session, queues: str | None, offset: int, limit: int, everything: bool,
     conditions: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """List dead messages with the reason, newest first."""
+    """List dead messages with the reason, newest first.
+
+    A table of the errors comes first: how many of the newest 10,000 dead messages of each queue died of them. --json
+    prints the messages alone.
+    """
     where = Where(conditions)
     left: list[str] = []
 
@@ -118,20 +127,48 @@ def list_(
             )
             left.append(f"{queue.name}: {number} not shown; add --all, --limit or --offset")
 
+    if not session.as_json:
+        _say_groups(session, queues, where)
     found = session.from_each(queues, page)
     session.say_all(found, DEAD)
     for line in left:
         session.note(line)
 
 
-@command("show", "resize:a.jpg", "resize:a.jpg --json | jq -r .content", group=dead)
-@click.argument("dead_id", metavar="ID")
-@queues_option
-def show(session: Session, dead_id: str, queues: str | None) -> bool:
-    """Show all of one dead message, its content included.
+def _say_groups(session: Session, queues: str | None, where: Where) -> None:
+    """Print how many messages of each queue and job died of the same class of error, if there are several groups."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for queue in session.readable(queues):
+        with session.tolerating(queue.name):
+            for message in islice(filter(where, _opened(session, queue)), MAX_GROUPED):
+                error = message.reason.partition("\n")[0].partition(":")[0]
+                died = groups.setdefault((queue.name, job_name(message.content), error), [])
+                died.append(message.died_at)
+    if sum(map(len, groups.values())) <= max(1, len(groups)):
+        return
+    rows: list[dict[str, Any]] = [
+        {"dead": len(died), "queue": queue, "job": job, "error": error, "newest": output.moment(max(died))}
+        for (queue, job, error), died in groups.items()
+    ]  # fmt: skip
+    rows.sort(key=lambda row: -row["dead"])
+    for line in session.lines(rows, GROUPS):
+        click.echo(line)
+    click.echo()
 
-    Exit code 1: there is no such dead message.
+
+@command("show", "resize:a.jpg", "resize:a.jpg --json | jq -r .content", group=dead)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@queues_option
+def show(session: Session, ids: tuple[str, ...], queues: str | None) -> bool:
+    """Show all of dead messages, their contents included.
+
+    Exit code 1: one of them is not among the dead.
     """
+    found = [_show(session, dead_id, queues) for dead_id in ids]
+    return all(found)
+
+
+def _show(session: Session, dead_id: str, queues: str | None) -> bool:
     for queue, message in _found(session, dead_id, queues):
         record = _record(session, queue.name, message, content=True)
         text = [f"{key}: {output.indented(str(value))}" for key, value in record.items()]
@@ -261,10 +298,10 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
     return all(word == "purged" for word in words)
 
 
-@command("keep", "", "--max 1000 --for 30d --queues low", group=dead, operation="keep-dead")
+@command("keep", "", "low --max 1000 --for 30d", group=dead, operation="keep-dead")
 @option("--max N", "most", "Keep this many.", type=click.IntRange(1, 1_000_000_000))
 @option("--for DURATION", "age", "Keep each for this long.")
-@queues_option
+@queues_arguments
 def keep(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
     """Show or set how many dead messages queues keep, and how long.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import group, limit_option, option, queues_option
+from jobq.cli.options import group, limit_option, option, queues_arguments, queues_option
 from jobq.cli.session import Session, command
 from jobq.errors import BadRecordError
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
@@ -53,10 +53,10 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
         session.say({"queue": name, "maxlen": now}, f"{name}: {now:,}")
 
 
-@command("tail", "", "-n 100 --queues low --json", "--follow", group=events)
+@command("tail", "", "low -n 100 --json", "--follow", group=events)
 @limit_option(20, PAGE)
 @option("--follow", "Print new events until Ctrl-C.")
-@queues_option
+@queues_arguments
 def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int | bool:
     """Print the newest events, oldest first.
 

@@ -33,21 +33,29 @@ _LISTED = ("history", "failed_attempt", "traceback")
 UNKNOWN = "nil"
 
 
-@command("status", "resize:a.jpg", "resize:a.jpg --queues low --json", "resize:a.jpg --log")
-@click.argument("mid")
+mids_argument = click.argument("mids", metavar="MID...", nargs=-1, required=True)
+
+
+@command("status", "resize:a.jpg", "resize:a.jpg resize:b.jpg --json", "resize:a.jpg --log")
+@mids_argument
 @queues_option
 @option(
     "--log", "logged", "Also print what its newest attempt logged, if its job declares keep_logs."
 )
-def status(session: Session, mid: str, queues: str | None, logged: bool) -> bool:
-    """Show where a message is, and its attempts.
+def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: bool) -> bool:
+    """Show where messages are, and their attempts.
 
     The attempts are those among the newest 5,000 events of the queue; jobq report finds older ones in a lake.
     checkpoint: what the next attempt reads; the first 200 characters, --json prints all of it.
     The traceback of the latest failed attempt follows, unless its worker runs with --no-tracebacks.
-    Exit code 1: no queue has it, nor a log of it with --log. It was never enqueued, or it finished or was cancelled and
-    is already removed.
+    Exit code 1: no queue has one of them, nor a log of it with --log. It was never enqueued, or it finished or was
+    cancelled and is already removed.
     """
+    known = [_status(session, mid, queues, logged) for mid in mids]
+    return all(known)
+
+
+def _status(session: Session, mid: str, queues: str | None, logged: bool) -> bool:
     found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
     # A queue that can't be read may know it.
     nowhere: list[dict[str, Any]] = [{"mid": mid, "queue": None, "status": UNKNOWN}]
@@ -185,7 +193,7 @@ def _attempt(event: Event) -> dict[str, Any]:
     changes=True,
     operation="cancel",
 )
-@click.argument("mids", metavar="MID...", nargs=-1, required=True)
+@mids_argument
 @queues_option
 def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
     """Cancel messages.

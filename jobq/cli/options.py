@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import wraps
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from jobq import extras
 from jobq.config import duration_s
@@ -94,6 +97,17 @@ class Group(WithExamples, click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for an unknown one, name those whose names are similar."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), 3)
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx) from error
 
 
 class CommandGroup(Group, Command):
@@ -237,6 +251,24 @@ def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
     """--queues low,high, or -q low -q high; the command gets one comma-separated text, or None."""
     attrs |= {"type": Names(), "multiple": True, "callback": _joined, "shared": ("JOBQ_QUEUES",)}
     return option("-q, --queues NAMES", text, **attrs)
+
+
+def queues_arguments(function: Function) -> Function:
+    """Let a command name queues as arguments, or with --queues; it gets one text, as of --queues alone."""
+
+    @wraps(function)
+    def call(*args: Any, names: tuple[str, ...], queues: str | None, **given: Any) -> object:
+        joined = ",".join([*names, *filter(None, [queues if not names else _flag_of_queues()])])
+        return function(*args, queues=joined or None, **given)
+
+    return click.argument("names", metavar="[QUEUE...]", nargs=-1)(queues_option(call))
+
+
+def _flag_of_queues() -> str | None:
+    """What --queues names on the command line itself; beside arguments, a variable doesn't count."""
+    ctx = click.get_current_context()
+    given = ctx.get_parameter_source("queues") is ParameterSource.COMMANDLINE
+    return ctx.params["queues"] if given else None
 
 
 def limit_option(

@@ -78,12 +78,14 @@ class Listing(NamedTuple):
     """How records are listed.
 
     columns: fields of the records; `heading:field` has another heading. drops: headings to leave out where a terminal
-    is too narrow, in this order. empty: what to say when there is no record.
+    is too narrow, in this order. empty: what to say when there is no record. whole: headings of columns that are never
+    cut, such as ids that people copy; their lines may be longer than the terminal.
     """
 
     columns: Sequence[str]
     drops: Sequence[str] = ()
     empty: str = ""
+    whole: Collection[str] = ()
 
     def lines(self, records: Iterable[OneRecord]) -> Iterator[str]:
         """Return the lines of the table, as wide as the terminal."""
@@ -96,7 +98,8 @@ class Listing(NamedTuple):
             ]
             for record in records
         )
-        return table(headings, rows, drops=self.drops, width=terminal_width())
+        whole = [i for i, heading in enumerate(headings) if heading in self.whole]
+        return table(headings, rows, drops=self.drops, width=terminal_width(), whole=whole)
 
 
 def terminal_width() -> int | None:
@@ -106,12 +109,13 @@ def terminal_width() -> int | None:
 
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], figures: Collection[int] = (),
-    drops: Sequence[str] = (), width: int | None = None,
+    drops: Sequence[str] = (), width: int | None = None, whole: Collection[int] = (),
 ) -> Iterator[str]:  # fmt: skip
     """Aligned lines: numbers and the columns `figures` to the right, everything else to the left and escaped.
 
     If lines would be longer than `width`, the columns `drops` are left out, first to last, then the widest text
-    columns are cut. Widths are measured for a batch of rows at a time, so that a million rows need no memory.
+    columns are cut, but for those in `whole`. Widths are measured for a batch of rows at a time, so that a million rows
+    need no memory.
     """
     left = iter(rows)
     widths = [width_of(heading) for heading in headings]
@@ -128,7 +132,11 @@ def table(
         if width is not None:
             if not first:
                 kept = _fitting(headings, widths, drops, width)
-            _narrow(widths, [i for i in kept if not right[i]], _length(kept, widths) - width)
+            _narrow(
+                widths,
+                [i for i in kept if not right[i] and i not in whole],
+                _length(kept, widths) - width,
+            )
         for row in [list(headings)] * (not first) + [[text for text, _ in row] for row in cells]:
             yield "  ".join(_padded(row[i], widths[i], right[i]) for i in kept).rstrip()
 

@@ -21,7 +21,7 @@ from jobq.cli.options import (
     limit_option,
     offset_option,
     option,
-    queues_option,
+    queues_arguments,
     yes_option,
 )
 from jobq.cli.output import Listing
@@ -46,10 +46,8 @@ QUEUES = Listing(
 PLACES = {"ready": "ready", "due": "delayed", "circle": "running"}
 
 
-@command(
-    "queues", "", "--watch", "--queues low,high --json", "--watch --every 5s --json | jq .ready"
-)
-@queues_option
+@command("queues", "", "--watch", "low high --json", "--watch --every 5s --json | jq .ready")
+@queues_arguments
 @option("-w, --watch", "Repeat until Ctrl-C.")
 @option("--every DURATION", "With --watch: how often.", default="1s")
 @option("--times", "With --watch: how many times.  [default: until Ctrl-C]", type=click.IntRange(1))
@@ -245,7 +243,7 @@ def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name in known]
 
 
-@group("queue", "peek --queues low", "clear low")
+@group("queue", "peek low", "clear low")
 def queue() -> None:
     """Look into a queue, empty it, take it off the list."""
 
@@ -261,12 +259,12 @@ class _Wanted(NamedTuple):
 
 @command(
     "peek",
-    "--queues low",
-    "--queues low --place due --all --json",
-    "--queues low --content",
+    "low",
+    "low --place due --all --json",
+    "low --content",
     group=queue,
 )
-@queues_option
+@queues_arguments
 @option(
     "--place ready|due|circle",
     "ready: can run now; due: delayed; circle: handed out.",

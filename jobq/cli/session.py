@@ -239,7 +239,9 @@ class Session:
             self._echo(f"jobq: {output.escaped(text)}", err=True)
 
     def note(self, text: str) -> None:
-        """Print a remark for a person on stderr; not with --json."""
+        """Print a remark for a person on stderr, once; not with --json."""
+        if text in self.notes:
+            return
         self.notes.append(text)
         if not self.as_json:
             self._echo(output.escaped(text), err=True)

@@ -9,7 +9,7 @@ import click
 from msgspec import structs
 
 from jobq.cli.arguments import names_of
-from jobq.cli.messages import failure_facts, traceback_lines
+from jobq.cli.messages import failure_facts, mids_argument, traceback_lines
 from jobq.cli.options import queues_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
@@ -86,15 +86,20 @@ def _jobs(records: list[WorkerRecord], now_ms: int) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-@command("why", "resize:a.jpg", "resize:a.jpg --queues low --json")
-@click.argument("mid")
+@command("why", "resize:a.jpg", "resize:a.jpg resize:b.jpg --queues low --json")
+@mids_argument
 @queues_option
-def why_(session: Session, mid: str, queues: str | None) -> bool:
-    """Explain why a message waits, where it runs, or how it ended.
+def why_(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
+    """Explain why messages wait, where they run, or how they ended.
 
     The reason that decides comes first, with what to do about it; others that hold, too, follow.
-    Exit code 1: no queue knows it.
+    Exit code 1: no queue knows one of them.
     """
+    known = [_why(session, mid, queues) for mid in mids]
+    return all(known)
+
+
+def _why(session: Session, mid: str, queues: str | None) -> bool:
     asked = _queues_to_ask(session, session.readable(queues), mid)
     found = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
     known = [one for one in found if one[0].status.word != UNKNOWN or one[0].history]

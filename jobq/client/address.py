@@ -9,6 +9,7 @@ two with ``rediss+`` for TLS. Options of redis-py's connections may follow after
 from __future__ import annotations
 
 import inspect
+import re
 import socket
 from functools import cache
 from typing import Any, NamedTuple
@@ -57,6 +58,10 @@ _KEEPALIVE = {
 }
 
 
+#: `localhost:6379`, `:password@10.0.0.7:6379/1`
+_WITHOUT_SCHEME = re.compile(r"([^/@\s]*@)?[\w.-]+(:\d+)?(/\d+)?")
+
+
 class Address(NamedTuple):
     """`plain` is a URL that redis-py understands; for a Sentinel or a Cluster, its hosts are in `hosts`."""
 
@@ -71,6 +76,8 @@ class Address(NamedTuple):
 
 def parse(url: str) -> Address:
     """Read a URL. Raises ConfigError, which never shows the password."""
+    if meant := masked(_with_scheme(url)):
+        raise ConfigError(f"url {meant.partition('://')[2]!r} has no scheme; write {meant}")
     parts = _split(url)
     kind, scheme, query = _kind(url, parts)
     if scheme == "unix":
@@ -143,6 +150,13 @@ def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
     for name in _OF_SENTINELS if kind == "sentinel" else ():
         options.pop(name, None)
     return kind, scheme, f"?{urlencode(options)}" if options else ""
+
+
+def _with_scheme(url: str) -> str:
+    """The URL that was meant by a host, with or without a port and a database, or by the path of a socket; else ''."""
+    if url.startswith("/") and not url.startswith("//"):
+        return f"unix://{url}"
+    return f"redis://{url}" if _WITHOUT_SCHEME.fullmatch(url) else ""
 
 
 def sentinel_login(url: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -50,6 +51,32 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
             named(jobs),
             queue,
         )
+
+
+def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings) -> None:
+    """Log one warning for the queues of --queues that no job here declares and that were never used."""
+    known = set(declared(registry))
+    unknown = {name for name, _ in settings.queues} - known
+    if not unknown:
+        return
+    try:
+        known |= set(directory.queue_names(client))
+    except JobqError as error:
+        logger.debug("which queues exist is unknown: %s", error)
+        return
+    if not (unknown := unknown - known):
+        return
+    meant = [
+        f"{name} (did you mean {near[0]}?)" if (near := get_close_matches(name, known, 1)) else name
+        for name in sorted(unknown)
+    ]
+    them = "them" if len(meant) > 1 else "it"
+    logger.warning(
+        "--queues names %s: no job here declares %s, and nobody has used %s",
+        named(meant),
+        them,
+        them,
+    )
 
 
 def warn_of_eviction(client: Client) -> None:

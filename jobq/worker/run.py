@@ -17,7 +17,7 @@ from jobq.client.connection import Client
 from jobq.client.functions import check_library
 from jobq.client.runtime import runtime
 from jobq.config import MAX_NAME, WorkerSettings
-from jobq.errors import ConfigError, JobqError
+from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.jobs.context import JobLines
 from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
@@ -27,7 +27,7 @@ from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.child import Hooks, PoolPlan, described
 from jobq.worker.feeder import Source
-from jobq.worker.heartbeat import declared, warn_of_eviction, warn_of_unserved
+from jobq.worker.heartbeat import declared, warn_of_eviction, warn_of_unknown, warn_of_unserved
 from jobq.worker.inherited import OpenConnections
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
@@ -35,6 +35,8 @@ from jobq.worker.supervisor import Supervisor
 
 #: Queues that a message source may have the worker serve later.
 MOST_LATER_QUEUES = 200
+#: How long a worker tries to reach the server before it says that it can't.
+FIRST_TRY_S = 1.0
 HANDLED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP,
     signal.SIGCONT, signal.SIGTTIN, signal.SIGCHLD,
@@ -66,8 +68,10 @@ def run_worker(
         return exit_codes.BOOT
     if not settings.queues:
         settings = replace(settings, queues=tuple((name, 1) for name in declared(registry)))
-    client.command("PING")
+    _await_server(client, settings)
     warn_of_unserved(client, registry, settings)
+    if source is None:
+        warn_of_unknown(client, registry, settings)
     warn_of_eviction(client)
     if client.settings.functions:
         check_library(client)
@@ -87,6 +91,32 @@ def run_worker(
         finally:
             os.close(alive_read)
             os.close(alive_write)
+
+
+def _await_server(client: Client, settings: WorkerSettings) -> None:
+    """Try to reach the server until it answers; the log says so after the first second.
+
+    A burst is expected to end, so it raises UnavailableError as other calls do. So does the start of an embedded
+    server, which has its own wait.
+    """
+    if settings.burst or not client.settings.url:
+        client.command("PING")
+        return
+    usual = client.settings
+    client.settings = replace(usual, patience_s=min(FIRST_TRY_S, usual.patience_s))
+    said = False
+    while True:
+        try:
+            client.command("PING")
+            break
+        except UnavailableError as error:
+            if not said:
+                logger.error("%s; this worker starts when the server answers", error)
+            said = True
+        finally:
+            client.settings = usual
+    if said:
+        logger.warning("the server answers")
 
 
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:

@@ -153,3 +153,9 @@ def test_fsck_finds_and_repairs_damaged_limits(cli: Any, client: Any, redis: Any
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def test_doctor_repeats_nothing_on_an_empty_server(cli: Any) -> None:
+    shown = cli("check", "doctor")
+    lines = [*shown.out.splitlines(), *shown.err.splitlines()]
+    assert len(lines) == len(set(lines)) and "no queue was ever used here" in shown.err

@@ -189,3 +189,49 @@ def test_limits_of_the_dead_are_shown_and_set(cli: Any, queue: Queue) -> None:
     ]
     assert cli("dead", "keep").out == "low: 7 dead messages, for 3600 s; 0 deleted so far\n"
     assert cli("dead", "keep", "--max", "0").code == 2
+
+
+def test_list_counts_the_errors_first(
+    cli: Any, queue: Queue, client: Any, kill_message: Any
+) -> None:
+    for number in range(3):
+        kill_message(queue, f"t{number}", f"Timeout: {number} s")
+    kill_message(queue, "k", "KeyError: 1")
+    kill_message(Queue("mails", client), "o", "Timeout: other queue")
+    groups, rows = cli("dead", "list").out.split("\n\n")
+    counts = [line.split()[:4] for line in groups.splitlines()[1:]]
+    assert counts[0] == ["3", "low", "a.b", "Timeout"]
+    assert sorted(counts[1:]) == [["1", "low", "a.b", "KeyError"], ["1", "mails", "a.b", "Timeout"]]
+    assert len(rows.splitlines()) == 6
+    only = cli("dead", "list", "low", "--where", "reason=Timeout*").out.split("\n\n")[0]
+    assert [line.split()[0] for line in only.splitlines()[1:]] == ["3"]
+    assert all("dead_id" in record for record in cli("dead", "list", "--json").records)
+
+
+def test_list_has_no_groups_when_each_message_died_of_another_error(
+    cli: Any, queue: Queue, kill_message: Any
+) -> None:
+    kill_message(queue, "k", "KeyError: 1")
+    kill_message(queue, "t", "Timeout: 1")
+    assert "\n\n" not in cli("dead", "list").out
+
+
+@pytest.mark.parametrize("mid", ["m", "T2ckPu_MQP2RcD", "resize:" + "a" * 100])
+def test_list_never_cuts_ids_on_a_terminal_of_eighty_columns(
+    cli: Any, client: Any, kill_message: Any, monkeypatch: Any, mid: str
+) -> None:
+    monkeypatch.setattr("jobq.cli.output.terminal_width", lambda: 80)
+    dead_id = kill_message(Queue("a-queue-with-a-long-name", client), mid, "Timeout: " + "x" * 200)
+    [row] = cli("dead", "list").out.splitlines()[1:]
+    assert dead_id in row
+    # Only an id that is itself too long makes a line longer than the terminal.
+    assert len(row) <= 80 or len(dead_id) > 40
+    cli("dead", "show", row.split()[1])
+
+
+def test_show_takes_several_ids(cli: Any, queue: Queue, kill_message: Any) -> None:
+    first, second = kill_message(queue, "a", "one"), kill_message(queue, "b", "two")
+    shown = cli("dead", "show", first, "b", "--json")
+    assert [record["reason"] for record in shown.records] == ["one", "two"] and shown.code == 0
+    part = cli("dead", "show", "none", second, "--json")
+    assert part.code == 1 and part.records[1]["reason"] == "two"

@@ -98,3 +98,21 @@ def test_unknown_command_and_option_are_usage_errors(line: Any) -> None:
 
 def test_version_is_told(line: Any) -> None:
     assert re.fullmatch(r"jobq \d\S*\n", line("--version").out)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("quues",), "'queues' or 'queue'"),
+        (("dead", "lst"), "'list'"),
+        (("queue", "pek"), "'peek'"),
+    ],
+)
+def test_unknown_command_names_those_with_similar_names(line: Any, words: Any, near: str) -> None:
+    ended = line(*words)
+    assert ended.code == exits.USAGE
+    assert f"No such command {words[-1]!r}. Did you mean {near}" in ended.err
+
+
+def test_unknown_command_names_nothing_when_no_name_is_similar(line: Any) -> None:
+    assert "Did you mean" not in line("xyzzy").err

@@ -161,3 +161,28 @@ def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, cli
     told = [one for one in cli("check", "doctor", "--json").records if one["check"] == "workers"]
     assert [one["value"] for one in told] == ["queue lone: 1 ready, and no worker serves it"]
     assert [one["remedy"] for one in told] == ["jobq worker --import MODULE --queues lone"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("queues",), ("queue", "peek"), ("events", "tail"), ("dead", "list"), ("dead", "keep")],
+    ids=" ".join,
+)
+def test_queues_are_arguments_or_an_option(
+    cli: Any, client: Any, command: tuple[str, ...], kill_message: Any
+) -> None:
+    for name in ("low", "high", "mid"):
+        queue = Queue(name, client)
+        kill_message(queue, "dead")
+        queue.enqueue(b"{}", mid="m")
+    env = {"JOBQ_QUEUES": "mid"}
+    for words, named in [
+        (("low",), {"low"}),
+        (("low", "high"), {"low", "high"}),
+        (("low,high",), {"low", "high"}),
+        (("--queues", "high"), {"high"}),
+        (("low", "-q", "high"), {"low", "high"}),
+        ((), {"mid"}),
+    ]:
+        records = cli(*command, *words, "--json", env=env).records
+        assert {record["queue"] for record in records} == named, words

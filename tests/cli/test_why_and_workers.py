@@ -181,6 +181,16 @@ def test_status_and_why_show_no_traceback_when_none_is_kept(cli: Any, queue: Que
         assert (record["failed_attempt"], record["traceback"]) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["status", "why"])
+def test_status_and_why_take_several_mids(cli: Any, queue: Queue, command: str) -> None:
+    for mid in ("a", "b"):
+        queue.enqueue(CALL % 1, mid=mid)
+    both = cli(command, "a", "b", "--json")
+    assert ([record["mid"] for record in both.records], both.code) == (["a", "b"], 0)
+    part = cli(command, "none", "b", "--json")
+    assert ([record["mid"] for record in part.records], part.code) == (["none", "b"], 1)
+
+
 def test_queues_show_the_age_of_the_oldest_and_the_rate(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL % round(time.time() * 1000 - 300_000), mid="m")
     [record] = cli("queues", "--json").records

@@ -76,7 +76,12 @@ def test_login_of_sentinels_is_apart_from_that_of_the_master():
     ("url", "says"),
     [
         ("http://h", "redis[+]sentinel://"),
-        ("localhost:6379", "must begin with one of"),
+        ("localhost", "write redis://localhost"),
+        ("localhost:6379", "'localhost:6379' has no scheme; write redis://localhost:6379"),
+        ("10.0.0.7:6379/1", "write redis://10.0.0.7:6379/1"),
+        (":secret@cache.example:6379", "write redis://[*]{3}@cache.example:6379"),
+        ("/run/redis.sock", "write unix:///run/redis.sock"),
+        ("//h:1", "must begin with one of"),
         ("redis+sentinel://:secret@h", "has no service"),
         ("redis://a,b", "redis[+]cluster"),
         ("redis://h:port", "port of 1 to 65535"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -77,12 +76,29 @@ def test_job_is_stopped_before_its_lease_ends_when_the_server_is_silent(
     assert worker.stop() == 0
 
 
-def test_worker_says_so_and_leaves_when_there_is_no_server(start, tmp_path):
-    began = time.monotonic()
-    worker = start(url=f"unix://{tmp_path}/none", env={"JOBQ_PATIENCE": "200ms"})
+def test_burst_says_so_and_leaves_when_there_is_no_server(start, tmp_path):
+    worker = start("--burst", url=f"unix://{tmp_path}/none", env={"JOBQ_PATIENCE": "200ms"})
     assert worker.wait() == 3
     assert "no connection to unix://" in worker.log
-    assert began < time.monotonic()
+
+
+def test_worker_says_so_and_starts_later_when_the_server_is_away(
+    own, own_queue, start, send, ledger
+):
+    own.process.send_signal(signal.SIGSTOP)
+    # Patience for one call isn't the time after which the worker gives up.
+    worker = start("--processes", "1", url=own.url, env={"JOBQ_PATIENCE": "200ms"})
+    until(lambda: "this worker starts when the server answers" in worker.log)
+    own.process.send_signal(signal.SIGCONT)
+    until(
+        lambda: (
+            "the server answers" in worker.log.splitlines()[-2:] or "starts 1 child" in worker.log
+        )
+    )
+    send("quick", "a", to=own_queue)
+    until(lambda: ledger.lines("end", "a"))
+    assert worker.log.count("this worker starts when") == 1
+    assert worker.stop() == 0
 
 
 def test_term_ends_an_idle_worker_while_the_server_is_away(own, start):
