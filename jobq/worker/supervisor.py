@@ -163,7 +163,7 @@ class Supervisor:
         self.settings = replace(self.settings, queues=(*self.settings.queues, *new))
         self.plan = self.plan._replace(settings=self.settings)
         self.feeder.settings = self.settings
-        # Whoever numbers queues shares these lists. Numbers of running children stay as they are.
+        # All code that numbers queues shares these lists. Numbers of running children stay as they are.
         self.queues += [Queue(name, self.client) for name, _ in new]
         self._names += [name for name, _ in new]
         health.grow(len(new))
