@@ -244,7 +244,8 @@ def test_bin_holds_so_many_messages_and_no_more(queue, redis, bin_, at):
     queue.enqueue(b"v", mid="m", now=at(0))
     assert bin_.take_out(("m", ""), now=at(1)) == ["full"]
     redis.hdel(bin_.key, "w1")
-    assert bin_.take_out(("m", ""), now=at(1)) == ["taken"]
+    queue.enqueue(b"v", mid="n", now=at(0))
+    assert bin_.take_out(("m", ""), ("n", ""), now=at(1)) == ["taken", "full"]
 
 
 def test_without_a_bin_messages_are_deleted(queue, redis, at):

@@ -158,7 +158,8 @@ def test_dead_are_read_and_purged_when_their_records_are_damaged(
 
     assert set(found) == {message.mid + "#" + message.generation, "no#record", "\\xff"}
     assert found["no#record"].attempts == found["\\xff"].attempts == -1
-    assert queue.admin.revive("no#record") == ["nil"]
+    redis.hset(f"{queue.prefix}dead-messages", "no#head", "rubbish")
+    assert queue.admin.revive("no#record", "no#head") == ["nil", "damaged"]
     assert queue.admin.purge("no#record") == 1
     assert "dead: content of another shape" in rules(queue)
     assert repaired(queue) == set()

@@ -26,13 +26,18 @@ def run_dry(queue, redis, at_ms):
     return dry.sleep_ms
 
 
-def test_dry_dequeues_rest_longer_and_longer_up_to_half_a_minute(queue, at):
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_dry_dequeues_rest_longer_and_longer_up_to_half_a_minute(queue, redis, at, has_keys):
+    if has_keys:
+        queue.enqueue(b"v", key="a", delay=3_600, now=at(0))
     sleeps = [queue.dequeue(now=at(31_000 * i)).sleep_ms for i in range(14)]
 
     assert sleeps[0] <= 20
     assert all(b >= a for a, b in pairwise(sleeps))
     assert all(b <= 2 * a for a, b in pairwise(sleeps))
     assert sleeps[-1] == 30_000
+    # Others rest until then, too.
+    assert int(redis.get(f"{queue.prefix}eoq-backoff?")) == at(31_000 * 13 + 30_000)
 
 
 def test_rest_is_two_seconds_at_most_while_the_circle_holds_anything(queue, at):
