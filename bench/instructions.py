@@ -1,12 +1,16 @@
 """`python -m bench.instructions [CASE…]`: what a message costs the server, counted in instructions by callgrind.
 
 Unlike times, these counts are nearly the same on a busy machine. They need valgrind, and Debian's redis-server, since
-valgrind can't run every build of Valkey. Counts of two commits are compared by a run in a checkout of each.
+valgrind can't run every build of Valkey. In a CASE * stands for any text, as in "10 held, by 1,*". Counts of two
+commits are compared by a run in a checkout of each.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
+import functools
+import itertools
 import re
 import shutil
 import subprocess
@@ -28,6 +32,7 @@ from jobq.flows.types import PER_CHUNK, StoredFlow, StoredStep
 
 NOW = 1_700_000_000_000
 CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
+RECORD = "app.f\x1f1\x1f120\x1f110\x1f0\x1fworker:1\x1f\x1f"
 BATCH, WARM, HOUR_S = 64, 1_000, 3_600
 
 
@@ -161,6 +166,55 @@ def one_by_one(count: int, keys: int = 0) -> tuple[float, float]:
         return enqueued / count, server.instructions() / count
 
 
+def held(many: int, batch: int, waiting: int, listpack: int, _: int) -> tuple[float, float]:
+    """As one_by_one, where each call ends a batch of the `many` jobs that are held, and takes as many.
+
+    `waiting`: so many messages are left in the end. `listpack`: the server's hash-max-listpack-entries.
+    """
+    calls = max(5, 160 // batch)
+    lap = 2 * max(many, batch) // batch
+    with counted() as server:
+        server.client.command("CONFIG", "SET", "hash-max-listpack-entries", str(listpack))
+        queue, now = Queue("bench", server.client), NOW
+        queue.enqueue_many([CONTENT] * (waiting + max(many, batch) + lap * batch), now=now)
+        messages = list(queue.dequeue(max(many, batch), now=now).messages)
+
+        def run(calls: int) -> None:
+            nonlocal now
+            for _ in range(calls):
+                now += 1
+                endings = [
+                    Ending(mid=each.mid, token=each.token, record=RECORD)
+                    for each in messages[:batch]
+                ]
+                dequeued = queue.finish(endings, dequeue=batch, now=now).dequeued
+                assert dequeued is not None
+                messages[:] = messages[batch:] + list(dequeued.messages)
+
+        run(lap)
+        server.instructions()
+        for _ in range(calls * batch):
+            queue.enqueue(CONTENT)
+        enqueued = server.instructions() / (calls * batch)
+        run(calls)
+        return enqueued, server.instructions() / (calls * batch)
+
+
+HELD, BATCHES, WAITING = (1, 10, 50), (1, 2, 4, 8, 64), (0, 1_200)
+# What Redis does where nothing is set, and what an embedded server does.
+LISTPACKS = {"": 512, ", listpacks of 8": 8}
+
+
+def held_cases() -> dict[str, Callable[[int], tuple[float, float]]]:
+    """Each by its name."""
+    cases: dict[str, Callable[[int], tuple[float, float]]] = {}
+    for many, batch, waiting in itertools.product(HELD, BATCHES, WAITING):
+        for word, listpack in LISTPACKS.items():
+            name = f"{many} held, by {batch}, {waiting:,} waiting{word}"
+            cases[name] = functools.partial(held, many, batch, waiting, listpack)
+    return cases
+
+
 CASES: dict[str, Callable[[int], tuple[float, float]]] = {
     "in batches": in_batches,
     "in batches, 1 key": lambda count: in_batches(count, 1),
@@ -171,6 +225,7 @@ CASES: dict[str, Callable[[int], tuple[float, float]]] = {
     "in batches, members of a flow, not taken to it": lambda count: members(count, taken=False),
     "one by one": one_by_one,
     "one by one, 1,000 keys": lambda count: one_by_one(count, 1_000),
+    **held_cases(),
 }
 
 
@@ -184,7 +239,10 @@ def main() -> None:
         parser.error("valgrind is not installed")
     print("| thousands of instructions per message | enqueue | hand out and end |")
     print("|---|---|---|")
-    for name in chosen.cases or CASES:
+    patterns = chosen.cases or ["*"]
+    for name in (
+        name for name in CASES if any(fnmatch.fnmatchcase(name, each) for each in patterns)
+    ):
         enqueued, ran = CASES[name](chosen.messages)
         print(f"| {name} | {enqueued / 1000:.1f} | {ran / 1000:.1f} |", flush=True)
 
