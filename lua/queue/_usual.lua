@@ -1,21 +1,26 @@
--- usual: the call of a worker that gets one job at a time: at most one plain success ends, and at most one message is handed
--- out, of which nothing is known but its content. What it touches is read before its first write, and no function is made.
+-- usual: the call of any worker whose jobs are plain: only plain successes end, and what is handed out is known by its content
+-- alone. What it touches is read before its first write, and no function is made but this one.
 -- needs: messages locks tokens nattempts ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle eoq_backoff ndry_runs wake meta events last_call
--- ended, token, age_ms, record: of the ending, or nil, nil, '0', ''; word: what the record of the call begins with;
--- reply: what its reply begins with, {'handed'} for a dequeue
+-- first, count: the endings, six arguments each from ARGV[first] on, of a mid once; reply: what its reply begins with, {'handed'} for a dequeue
 -- -> the reply; nil where the call isn't usual: then nothing is written, and the general case goes on. The time, if it was read
-local function usual_call(word, reply, ended, token, age_ms, record)
-  local caller, number, now, lease_ms, crash_limit, limit = unpack(ARGV, 1, 6)
+local function usual_call(reply, first, count)
+  local argv = ARGV
+  local caller, number, now, lease_ms, crash_limit, limit = unpack(argv, 1, 6)
   local wanted, lease, crashes, call = tonumber(limit), tonumber(lease_ms), tonumber(crash_limit), tonumber(number)
-  if string.find(number .. now .. lease_ms .. crash_limit .. limit .. age_ms, '%D') or number < '1'
-    or #number > 14 or #now > 14 or #age_ms > 12 or age_ms == '' or not (wanted and lease and crashes) or wanted > 1000
-    or lease < 1 or lease > 86400000 or crashes > 1000000 or #caller > 64 or not string.find(caller, '^[!-~]+$')
-    or #record > 65536 then return end
-  local head = wanted > 0 and redis.call('LRANGE', ready, 0, 1) or {}
-  if wanted > 1 and head[2] then return end
+  if string.find(number .. now .. lease_ms .. crash_limit .. limit, '%D') or number < '1' or #number > 14 or #now > 14
+    or not (wanted and lease and crashes) or wanted > 1000 or lease < 1 or lease > 86400000 or crashes > 1000000
+    or #caller > 64 or not string.find(caller, '^[!-~]+$') then return end
+  local ended, part = {}, {}
+  for i = 1, count do
+    local at = first + 6 * (i - 1)
+    local mid, age_ms = argv[at], argv[at + 4]
+    if argv[at + 2] ~= 'done' or argv[at + 3] ~= '' or #argv[at + 5] > 65536 or part[mid]
+      or (age_ms ~= '0' and (#age_ms > 12 or not string.find(age_ms, '^%d+$'))) then return end
+    ended[i], part[mid] = mid, 'ended'
+  end
   local before = redis.call('GET', last_call)
-  local paused, level, floor, max_lease, maxlen, fence, turn, members = unpack(
-    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'maxlen', 'fence', 'turn', 'members'))
+  local paused, level, floor, max_lease, maxlen, fence, turn, members, longest_content = unpack(
+    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'maxlen', 'fence', 'turn', 'members', 'max_content'))
   floor, fence, max_lease = tonumber(floor or 0), tonumber(fence or 0), max_lease == lease_ms and lease or tonumber(max_lease or 0)
   if turn or members or paused == '1' or not (floor and max_lease and fence) or not (max_lease >= 0 and max_lease <= 86400000)
     or not (fence >= 0 and fence <= 9e15 and fence % 1 == 0)
@@ -28,79 +33,158 @@ local function usual_call(word, reply, ended, token, age_ms, record)
   if not (floor >= 0 and floor <= now_ms) then return nil, now_ms end
   if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) > 0 then return nil, now_ms end
 
-  local sleep_ms, from, due_at = 0, 0, nil
+  local sleep_ms, from, due_at, mids, nmids, more = 0, 0, nil, {}, 0, false
   if wanted > 0 then
     local till = tonumber(redis.call('GET', eoq_backoff))
     if till and till > now_ms then sleep_ms = till - now_ms end
     due_at = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
     if sleep_ms > 30000 or (due_at and not (due_at > now_ms and due_at % 1 == 0)) then return nil, now_ms end
+    mids = redis.call('LRANGE', ready, 0, limit)
+    nmids = #mids
     if sleep_ms > 0 then
-      if reply[1] and not ended then return {reply[1], sleep_ms, 0, 0} end
-      head = {}
+      if reply[1] and count == 0 then return {reply[1], sleep_ms, 0, 0} end
+      mids, nmids = {}, 0
+    elseif nmids > wanted then
+      more, mids[nmids], nmids = true, nil, wanted
     end
   end
-  local looks, mid = wanted > 0 and sleep_ms == 0, head[1] or ''
-  local content, attempts = redis.call('HGET', messages, mid), redis.call('HGET', nattempts, mid)
-  if attempts or mid == ended or #mid > 512 or string.find(mid, '[^ -~]') or (head[1] and not content) then return nil, now_ms end
-  if redis.call('HGET', tokens, ended or mid) ~= (token or false) then return nil, now_ms end
+  local looks, contents = wanted > 0 and sleep_ms == 0, nil
+  if nmids > 1 and not (nmids * (tonumber(longest_content) or 1e15) <= 4194304) then return nil, now_ms end
+  if nmids == 1 then
+    local mid = mids[1]
+    contents = {redis.call('HGET', messages, mid)}
+    if redis.call('HGET', nattempts, mid) or not contents[1] or part[mid] or #mid > 512 or string.find(mid, '[^ -~]') then
+      return nil, now_ms
+    end
+    part[mid] = 'handed'
+  elseif nmids > 0 then
+    contents = redis.call('HMGET', messages, unpack(mids))
+    local attempts = redis.call('HMGET', nattempts, unpack(mids))
+    for i = 1, nmids do
+      local mid = mids[i]
+      if attempts[i] or not contents[i] or part[mid] or #mid > 512 then return nil, now_ms end
+      part[mid] = 'handed'
+    end
+    if string.find(table.concat(mids), '[^ -~]') then return nil, now_ms end
+  else
+    redis.call('HLEN', messages)
+    redis.call('HLEN', nattempts)
+  end
+  if count == 1 then
+    if redis.call('HGET', tokens, ended[1]) ~= argv[first + 1] then return nil, now_ms end
+  elseif count > 0 then
+    local held = redis.call('HMGET', tokens, unpack(ended))
+    for i = 1, count do
+      if held[i] ~= argv[first + 6 * i - 5] then return nil, now_ms end
+    end
+  else
+    redis.call('HLEN', tokens)
+  end
 
   -- The part of the circle that is looked at: what is finished goes, what is held goes on.
-  local lap = head[1] and math.min(100, 2 * wanted + 8) or 100
-  local walked = looks and redis.call('LRANGE', circle, 0, lap - 1) or {}
-  local n, longest = #walked, now_ms + max_lease
-  walked[n + 1] = mid
-  local finished, expiries = redis.call('SMISMEMBER', done, unpack(walked)), redis.call('HMGET', locks, unpack(walked))
-  local collected, forgotten, back, unusual, is_walked = {}, {}, {}, finished[n + 1] == 1, false
-  for i = 1, n do
-    local one, expiry = walked[i], tonumber(expiries[i])
-    if one == ended or finished[i] == 1 then
-      collected[#collected + 1] = one
-      if finished[i] == 1 then forgotten[#forgotten + 1] = one end
-      is_walked = is_walked or one == ended
-    elseif expiry and expiry > now_ms and expiry <= longest then
-      back[#back + 1] = one
+  local lap = nmids > 0 and math.min(100, 2 * wanted + 8) or 100
+  local n, back, nback = 0, {}, 0
+  local collected, ncollected, forgotten, nforgotten, left, is_walked = {}, 0, {}, 0, count, nil
+  if looks then
+    local walked, longest = redis.call('LRANGE', circle, 0, lap - 1), now_ms + max_lease
+    n, is_walked = #walked, {}
+    if n > 0 then
+      local finished, expiries = redis.call('SMISMEMBER', done, unpack(walked)), redis.call('HMGET', locks, unpack(walked))
+      for i = 1, n do
+        local mid, expiry, its_part = walked[i], tonumber(expiries[i]), part[walked[i]]
+        if its_part == 'handed' then return nil, now_ms end
+        if its_part or finished[i] == 1 then
+          ncollected = ncollected + 1
+          collected[ncollected] = mid
+          if finished[i] == 1 then
+            nforgotten = nforgotten + 1
+            forgotten[nforgotten] = mid
+          end
+          if its_part and not is_walked[mid] then is_walked[mid], left = true, left - 1 end
+        elseif expiry and expiry > now_ms and expiry <= longest then
+          nback = nback + 1
+          back[nback] = mid
+        else
+          return nil, now_ms
+        end
+      end
     else
-      unusual = true
+      redis.call('SCARD', done)
+      redis.call('HLEN', locks)
     end
+  else
+    redis.call('LLEN', circle)
+    redis.call('SCARD', done)
+    if count == 0 then redis.call('HLEN', locks) end
   end
-  local rests, runs, length = looks and not head[1], 0, #back
+  local rests, runs, length = looks and nmids == 0, 0, nback
   if rests then
     runs = tonumber(redis.call('GET', ndry_runs) or 0)
     if n == lap then length = redis.call('LLEN', circle) - n + length end
   end
-  if unusual or not (runs and runs >= 0 and runs <= 100 and runs % 1 == 0) then return nil, now_ms end
-  local nwake = head[2] and redis.call('LLEN', wake) or 0
+  if not (runs and runs >= 0 and runs <= 100 and runs % 1 == 0) then return nil, now_ms end
+  local nwake = more and redis.call('LLEN', wake) or 0
 
-  if ended then
-    redis.call('HDEL', locks, ended)
-    redis.call('HDEL', tokens, ended)
-    if not is_walked then redis.call('SADD', done, ended) end
+  if count > 0 then
+    redis.call('HDEL', locks, unpack(ended))
+    redis.call('HDEL', tokens, unpack(ended))
+    if left == count then
+      redis.call('SADD', done, unpack(ended))
+    elseif left > 0 then
+      local rest = {}
+      for i = 1, count do
+        if not is_walked[ended[i]] then rest[#rest + 1] = ended[i] end
+      end
+      redis.call('SADD', done, unpack(rest))
+    end
     if level ~= 'off' then
       if not maxlen or #maxlen > 10 or not string.find(maxlen, '^%d+$') then maxlen = '100000' end
-      redis.pcall('XADD', events, 'MAXLEN', '~', maxlen, '*', '1',
-        'done\31' .. ended .. '\31' .. string.format('%.0f', now_ms - age_ms) .. '\31' .. record)
+      local last_age, at_text = nil, nil
+      for i = 1, count do
+        local at = first + 6 * (i - 1)
+        local age_ms = argv[at + 4]
+        if age_ms ~= last_age then last_age, at_text = age_ms, string.format('%.0f', now_ms - age_ms) end
+        local text = 'done\31' .. ended[i] .. '\31' .. at_text .. '\31' .. argv[at + 5]
+        if i % 100 == 1 then
+          redis.pcall('XADD', events, 'MAXLEN', '~', maxlen, '*', '1', text)
+        else
+          redis.pcall('XADD', events, '*', '1', text)
+        end
+      end
     end
   end
   if n > 0 then redis.call('LTRIM', circle, n, -1) end
-  if collected[1] then
+  if ncollected > 0 then
     redis.call('HDEL', messages, unpack(collected))
     redis.call('HDEL', nattempts, unpack(collected))
-    if forgotten[1] then redis.call('SREM', done, unpack(forgotten)) end
+    if nforgotten > 0 then redis.call('SREM', done, unpack(forgotten)) end
   end
-  local until_text = wanted > 0 and string.format('%.0f', now_ms + lease)
-  if head[1] then
+  local until_ms, until_text = now_ms + lease, wanted > 0 and string.format('%.0f', now_ms + lease)
+  if nmids > 0 then
+    local now_text, fence_text, stem = string.format('%.0f', now_ms), string.format('%.0f', fence + nmids), caller .. '.' .. number .. '.'
     from = fence + 1
-    redis.call('LPOP', ready)
-    redis.call('HSET', locks, mid, until_text)
-    redis.call('HSET', tokens, mid, caller .. '.' .. number .. '.0')
-    redis.call('HSET', nattempts, mid, '1')
-    redis.call('HSET', meta, 'floor', now_ms, 'fence', string.format('%.0f', from))
-    if lease > max_lease then redis.call('HSET', meta, 'max_lease', lease) end
-    redis.call('DEL', head[2] and eoq_backoff or ndry_runs, ndry_runs)
-    if head[2] and nwake == 0 then redis.call('LPUSH', wake, '1') end
-    back[#back + 1] = mid
+    if nmids == 1 then
+      redis.call('LPOP', ready)
+      redis.call('HSET', locks, mids[1], until_text)
+      redis.call('HSET', tokens, mids[1], stem .. '0')
+      redis.call('HSET', nattempts, mids[1], '1')
+    else
+      redis.call('LTRIM', ready, nmids, -1)
+      local pairs_of = {}
+      for i = 1, nmids do pairs_of[2 * i - 1], pairs_of[2 * i] = mids[i], until_text end
+      redis.call('HSET', locks, unpack(pairs_of))
+      for i = 1, nmids do pairs_of[2 * i] = stem .. (i - 1) end
+      redis.call('HSET', tokens, unpack(pairs_of))
+      for i = 1, nmids do pairs_of[2 * i] = '1' end
+      redis.call('HSET', nattempts, unpack(pairs_of))
+    end
+    redis.call('HSET', meta, 'floor', now_text, 'fence', fence_text)
+    if lease > max_lease then redis.call('HSET', meta, 'max_lease', lease_ms) end
+    if more then redis.call('DEL', eoq_backoff, ndry_runs) else redis.call('DEL', ndry_runs) end
+    if more and nwake == 0 then redis.call('LPUSH', wake, '1') end
+    for i = 1, nmids do back[nback + i] = mids[i] end
   elseif floor < now_ms then
-    redis.call('HSET', meta, 'floor', now_ms)
+    redis.call('HSET', meta, 'floor', string.format('%.0f', now_ms))
   end
   if back[1] then redis.call('RPUSH', circle, unpack(back)) end
   if rests then
@@ -113,16 +197,21 @@ local function usual_call(word, reply, ended, token, age_ms, record)
     redis.call('SET', ndry_runs, runs, 'PX', 60000)
     redis.call('SET', eoq_backoff, now_ms + sleep_ms, 'PX', sleep_ms)
   end
-  local short = ''
+  local nreply = #reply
+  for i = 1, count do reply[nreply + i] = 'ok' end
+  nreply = nreply + count
+  local record = number .. '\30' .. (count == 1 and 'ok\30' or count == 0 and '\30' or table.concat(reply, '\31') .. '\30')
   if wanted > 0 then
-    short = sleep_ms .. '\31' .. '0\31' .. from .. '\31' .. until_text .. (head[1] and '\31' .. mid or '')
-    n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3] = sleep_ms, 0, from
+    record = record .. sleep_ms .. '\0310\31' .. from .. '\31' .. until_text
+    if nmids == 1 then record = record .. '\31' .. mids[1] elseif nmids > 1 then record = record .. '\31' .. table.concat(mids, '\31') end
+    reply[nreply + 1], reply[nreply + 2], reply[nreply + 3] = sleep_ms, 0, from
+    nreply = nreply + 3
   end
-  if head[1] then
-    reply[n + 4], reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] =
-      mid, content, 1, 0, '', now_ms + lease, 0
+  for i = 1, nmids do
+    reply[nreply + 1], reply[nreply + 2], reply[nreply + 3], reply[nreply + 4], reply[nreply + 5], reply[nreply + 6], reply[nreply + 7] =
+      mids[i], contents[i], 1, 0, '', until_ms, 0
+    nreply = nreply + 7
   end
-  redis.call('SET', last_call, number .. '\30' .. word .. '\30' .. short, 'PX', 600000)
+  redis.call('SET', last_call, record, 'PX', 600000)
   return reply
 end

@@ -32,12 +32,9 @@ local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generat
 local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1, 7)
 
 --@include _usual
-if #KEYS == 33 and #ARGV == 7 and count == '0' and limit ~= '0' then
-  local reply, read_ms = usual_call('', {}, nil, nil, '0', '')
-  if reply then return reply end
-  now = read_ms and string.format('%.0f', read_ms) or now
-elseif #KEYS == 33 and #ARGV == 13 and count == '1' and ARGV[10] == 'done' and ARGV[11] == '' then
-  local reply, read_ms = usual_call('ok', {'ok'}, ARGV[8], ARGV[9], ARGV[12], ARGV[13])
+local nended = (#ARGV - 7) / 6
+if #KEYS == 33 and nended <= 1000 and count == string.format('%.0f', nended) and nended % 1 == 0 and (nended > 0 or limit ~= '0') then
+  local reply, read_ms = usual_call({}, 8, nended)
   if reply then return reply end
   now = read_ms and string.format('%.0f', read_ms) or now
 end

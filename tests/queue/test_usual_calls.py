@@ -111,9 +111,13 @@ class Twins:
         elif odd < 0.06:
             mid = "m\xe9\u20ac"
         self.both(lambda queue, _: queue.enqueue(b"v", mid=mid, now=now, **options))
+        if odd > 0.9:
+            self.mids += 80
+            more = [(f"m{self.mids - i}", b"v") for i in range(80)]
+            self.both(lambda queue, _: queue.enqueue_many(more, now=now))
 
     def dequeue(self, which: int) -> None:
-        limit, now = self.random.choice([1, 1, 2, 5]), self.now
+        limit, now = self.random.choice([1, 1, 2, 5, 64]), self.now
         self.asked += 1
         self.last[which] = lambda queue, callers: queue.dequeue(
             limit, now=now, caller=callers[which]
@@ -123,21 +127,22 @@ class Twins:
 
     def finish(self, which: int) -> None:
         some = self.random.sample(
-            self.held, min(len(self.held), self.random.choice([0, 1, 1, 1, 2]))
+            self.held, min(len(self.held), self.random.choice([0, 1, 1, 1, 2, 5, 64]))
         )
+        plain = self.random.random() < 0.7
         endings = [
             Ending(
                 mid=one.mid,
-                token=one.token if self.random.random() < 0.97 else "stale",
-                outcome=self.random.choice(OUTCOMES),
-                backoff=self.random.choice([None, None, None, 0.003]),
+                token=one.token if plain or self.random.random() < 0.9 else "stale",
+                outcome="done" if plain else self.random.choice(OUTCOMES),
+                backoff=None if plain else self.random.choice([None, None, None, 0.003]),
                 record="job\x1f1",
                 age_ms=self.random.choice([0, 7]),
             )
             for one in some
         ]
         self.held = [one for one in self.held if one not in some]
-        limit, now = self.random.choice([0, 1, 1, 3]), self.now
+        limit, now = self.random.choice([0, 1, 1, 3, 64]), self.now
         self.asked += 1
         self.last[which] = lambda queue, callers: queue.finish(
             endings, dequeue=limit, now=now, caller=callers[which]
