@@ -1,9 +1,9 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
 -- needs: meta events time_ms LATEST_MS LONGEST_LOCK_MS stored whole_or_none
-local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, stepped_back_ms
+local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, stepped_back_ms
 local function read_clock(now)
-  paused, level, floor, max_lease, max_content, maxlen, fence, turn, members = unpack(
-    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members'))
+  paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at = unpack(redis.call('HMGET', meta,
+    'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members', 'walked'))
   now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
   floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, LONGEST_LOCK_MS, 0)
   max_content = stored(max_content, 1048576, 0)

@@ -1,6 +1,6 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: locks ready due circle eoq_backoff ndry_runs turns any lock_up now_ms paused turn pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records
+-- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
@@ -31,12 +31,23 @@ local function standing()
   return (still and 1 or 0) + ((nentries > 0 or member_records[1]) and 2 or 0)
 end
 
+-- Whether the circle is walked: where nothing is ready, with every tenth hand-out, and 100 ms after the last time.
+-- A queue with keys or at a standstill walks it in each call, since a freed slot may be all that others wait for.
+local function walks(nready, nhanded)
+  local since, before = now_ms - (tonumber(walked_at) or 0), fence and stored(fence, 9e15, 0) or 0
+  return nready == 0 or turn or paused == '1' or before % 10 + nhanded >= 10 or not (since >= 0 and since < 100)
+end
+
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
 -- by: {stem: what the tokens begin with, lease_ms, crash_limit}
 local function hand_out(limit, by)
-  local lap = redis.call('LLEN', ready) == 0 and 100 or math.min(100, 2 * limit + 8)
+  local nready = redis.call('LLEN', ready)
+  local lap = nready == 0 and 100 or math.min(100, 2 * limit + 8)
   if any.due then rarely().promote(lap) end
-  walk(lap, by.crash_limit)
+  if walks(nready, math.min(limit, nready)) then
+    walk(100, by.crash_limit)
+    redis.call('HSET', meta, 'walked', string.format('%.0f', now_ms))
+  end
   local reply, mids = {0, 0, 0}, {}
   local still = paused == '1' or nentries > MOST_ENTRIES
   local room, nturns = still and 0 or limit, 0

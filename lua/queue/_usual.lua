@@ -19,8 +19,8 @@ local function usual_call(reply, first, count)
     ended[i], part[mid] = mid, 'ended'
   end
   local before = redis.call('GET', last_call)
-  local paused, level, floor, max_lease, maxlen, fence, turn, members, longest_content = unpack(
-    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'maxlen', 'fence', 'turn', 'members', 'max_content'))
+  local paused, level, floor, max_lease, maxlen, fence, turn, members, longest_content, walked_at = unpack(
+    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'maxlen', 'fence', 'turn', 'members', 'max_content', 'walked'))
   floor, fence, max_lease = tonumber(floor or 0), tonumber(fence or 0), max_lease == lease_ms and lease or tonumber(max_lease or 0)
   if turn or members or paused == '1' or not (floor and max_lease and fence) or not (max_lease >= 0 and max_lease <= 86400000)
     or not (fence >= 0 and fence <= 9e15 and fence % 1 == 0)
@@ -81,12 +81,12 @@ local function usual_call(reply, first, count)
     redis.call('HLEN', tokens)
   end
 
-  -- The part of the circle that is looked at: what is finished goes, what is held goes on.
-  local lap = nmids > 0 and math.min(100, 2 * wanted + 8) or 100
-  local n, back, nback = 0, {}, 0
+  -- The part of the circle that is looked at, as seldom as hand_out does: what is finished goes, what is held goes on.
+  local since, n, back, nback = now_ms - (tonumber(walked_at) or 0), 0, {}, 0
+  local walks = looks and (nmids == 0 or fence % 10 + nmids >= 10 or not (since >= 0 and since < 100))
   local collected, ncollected, forgotten, nforgotten, left, is_walked = {}, 0, {}, 0, count, nil
-  if looks then
-    local walked, longest = redis.call('LRANGE', circle, 0, lap - 1), now_ms + max_lease
+  if walks then
+    local walked, longest = redis.call('LRANGE', circle, 0, 99), now_ms + max_lease
     n, is_walked = #walked, {}
     if n > 0 then
       local finished, expiries = redis.call('SMISMEMBER', done, unpack(walked)), redis.call('HMGET', locks, unpack(walked))
@@ -120,7 +120,7 @@ local function usual_call(reply, first, count)
   local rests, runs, length = looks and nmids == 0, 0, nback
   if rests then
     runs = tonumber(redis.call('GET', ndry_runs) or 0)
-    if n == lap then length = redis.call('LLEN', circle) - n + length end
+    if n == 100 then length = redis.call('LLEN', circle) - n + length end
   end
   if not (runs and runs >= 0 and runs <= 100 and runs % 1 == 0) then return nil, now_ms end
   local nwake = more and redis.call('LLEN', wake) or 0
@@ -178,18 +178,25 @@ local function usual_call(reply, first, count)
       for i = 1, nmids do pairs_of[2 * i] = '1' end
       redis.call('HSET', nattempts, unpack(pairs_of))
     end
-    redis.call('HSET', meta, 'floor', now_text, 'fence', fence_text)
+    if walks then
+      redis.call('HSET', meta, 'floor', now_text, 'fence', fence_text, 'walked', now_text)
+    else
+      redis.call('HSET', meta, 'floor', now_text, 'fence', fence_text)
+    end
     if lease > max_lease then redis.call('HSET', meta, 'max_lease', lease_ms) end
     if more then redis.call('DEL', eoq_backoff, ndry_runs) else redis.call('DEL', ndry_runs) end
     if more and nwake == 0 then redis.call('LPUSH', wake, '1') end
     for i = 1, nmids do back[nback + i] = mids[i] end
+  elseif walks then
+    local now_text = string.format('%.0f', now_ms)
+    redis.call('HSET', meta, 'floor', now_text, 'walked', now_text)
   elseif floor < now_ms then
     redis.call('HSET', meta, 'floor', string.format('%.0f', now_ms))
   end
   if back[1] then redis.call('RPUSH', circle, unpack(back)) end
   if rests then
     runs = math.min(12, runs + 1)
-    sleep_ms = math.min(length > 0 and math.max(50, math.floor(2000 * math.min(1, lap / length))) or 30000, 10 * 2 ^ runs)
+    sleep_ms = math.min(length > 0 and math.max(50, math.floor(2000 * math.min(1, 100 / length))) or 30000, 10 * 2 ^ runs)
     if due_at then
       from = math.max(1, due_at - now_ms)
       sleep_ms = math.min(sleep_ms, from)

@@ -12,7 +12,7 @@ from tests.model.digest import digest
 from tests.model.drain import Drain
 from tests.model.expect import forget_blocked, need, taken_deaths, told_flows, word_of
 from tests.model.explored import Explored
-from tests.model.machine import Machine, Mutation, lap_of
+from tests.model.machine import Machine, Mutation, lap_of, walked_every
 from tests.model.world import Scope, World, begin
 
 #: The key in options, and in newer content that waits.
@@ -31,10 +31,13 @@ class Explorer(BreadthFirst[World]):
         depth: int | None = None,
     ) -> None:
         self.scope = scope
-        changes = [mutation] if mutation else []
+        changes = walked_every(*scope.walks)
+        if mutation:
+            changes += (mutation,)
         if scope.lap:
-            changes.append(lap_of(scope.lap))
+            changes += lap_of(scope.lap)
         self.machine = Machine(changes, lua)
+        self.machine.walks_every(*scope.walks)
         super().__init__(self.machine, scope, depth)
         self.drain = Drain(self.machine)
 

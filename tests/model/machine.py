@@ -29,12 +29,30 @@ class Mutation:
         return self.name
 
 
-LAP = "local lap = redis.call('LLEN', ready) == 0 and 100 or math.min(100, 2 * limit + 8)"
+LAP = "local lap = nready == 0 and 100 or math.min(100, 2 * limit + 8)"
+WALKS = "{} % {} + {} >= {} or not (since >= 0 and since < {})"
 
 
-def lap_of(length: int) -> Mutation:
+def lap_of(length: int) -> tuple[Mutation, ...]:
     """Upkeep that looks at so few mids: no fault, only less at a time."""
-    return Mutation(f"laps of {length}", LAP, f"local lap = {length}", "")
+    name = f"laps of {length}"
+    return (
+        Mutation(name, LAP, f"local lap = {length}", ""),
+        Mutation(name, "walk(100, by", f"walk({length}, by", ""),
+    )
+
+
+def walked_every(handouts: int, ms: int) -> tuple[Mutation, ...]:
+    """The circle is walked so often: no fault, but states of few messages come to it."""
+    return tuple(
+        Mutation(
+            f"walks every {handouts}",
+            WALKS.format(before, 10, more, 10, 100),
+            WALKS.format(before, handouts, more, handouts, ms),
+            "",
+        )
+        for before, more in (("before", "nhanded"), ("fence", "nmids"))
+    )
 
 
 @cache
@@ -103,6 +121,7 @@ class Machine:
         self.settled, self.broken = invariants.settled, invariants.broken
         self.recount = invariants.recount
         self.bound_dry_runs = invariants.bound_dry_runs
+        self.walks_every = invariants.walks_every
         self.topic = part("topic_facts", store)
 
     def _load_scripts(self, mutations: Sequence[Mutation], area: str, slots: Sequence[str]) -> None:

@@ -52,6 +52,7 @@ L1   one fair worker empties it, from every state  model/drain.py: I13 it never 
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
 L2   what waits moves, whatever is ready           queue/test_upkeep.py: def test_
 L3   an expired lock is handed out again           model/drain.py: I13 it never drains
+L3   and a busy queue looks for one now and then    model/lua/invariants.lua: L3 handed out, and the circle
 L4   done is collected                             model/drain.py: I13 it never drains
 L5   no lost wake-up, no rest past the next due    model/lua/invariants.lua: L5 resting while a message is ready
 L6   a message that kills its workers ends         model/expect.py: I7 {mid} dead=

@@ -468,6 +468,14 @@ SCOPES = (  # those that take long first
         actions=(),
     ),
     Scope(
+        "a circle that is walked rarely",
+        {"plain": PLAIN},
+        {"enqueue": 2, "fail": 0, "forget": 1},
+        mids=("m1", "m2"),
+        actions=(),
+        walks=(2, 3),
+    ),
+    Scope(
         "a clock that steps back",
         {"later": LATER, "both": BOTH},
         {"enqueue": 3, "fail": 1, "forget": 1, "step_back": 1},

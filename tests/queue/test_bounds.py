@@ -39,8 +39,8 @@ def backlog(request, queue, at):
 
 
 def handing_out(n: int) -> int:
-    """A hand-out of n, and its share of upkeep."""
-    return 40 + n + 24 * min(UPKEEP, 2 * n + 8)
+    """A hand-out of n, and the upkeep of every tenth one."""
+    return 40 + n + 24 * UPKEEP
 
 
 def mids(stem: str, n: int) -> list[tuple[str, bytes]]:

@@ -175,7 +175,10 @@ class Twins:
                     lambda queue, _: queue.admin.collect(now=now),
                     again if which in self.last else write("HDEL", "locks", mid),
                     write(
-                        "HSET", "meta", self.random.choice(["fence", "floor", "max_lease"]), value
+                        "HSET",
+                        "meta",
+                        self.random.choice(["fence", "floor", "max_lease", "walked"]),
+                        value,
                     ),
                     write("HDEL", "messages", mid),
                     write("HDEL", "locks", mid),

@@ -177,6 +177,19 @@ local function check_rest(idle)
   rule(not idle or not any_ready or #items('wake') == 1, 'L5 a message is ready and nobody is woken')
 end
 
+-- L3: a call that hands out walks the circle every so many hand-outs and after so many ms; a rest begins with a walk.
+function I.walks_every(handouts, ms) S.handouts, S.walk_ms = handouts, ms end
+
+local function check_walks()
+  if not S.handouts then return end
+  local before, meta = S.base.meta and S.base.meta.m or {}, fields('meta')
+  local first, last, walked = tonumber(before.fence) or 0, tonumber(meta.fence) or 0, tonumber(meta.walked) or 0
+  rule(walked <= (tonumber(meta.floor) or 0), 'L3 walked at ' .. walked .. ', later than the last time')
+  local missed = math.floor(last / S.handouts) > math.floor(first / S.handouts) or R.now - walked >= math.max(1, S.walk_ms)
+  rule(last == first or not missed or walked >= R.now, 'L3 handed out, and the circle not walked since ' .. walked)
+  rule(not R.look('eoq_backoff') or S.base.eoq_backoff or walked >= R.now, 'L3 a rest begins without a walk')
+end
+
 -- The growing sleep, held at its third step, so that idling reaches a fixed point.
 function I.bound_dry_runs()
   local runs = R.look('ndry_runs')
@@ -197,6 +210,7 @@ end
 function I.settled(now, idle, revivable)
   R.now, bad = now, {}
   check_floor()
+  check_walks()
   check_rest(idle)
   if idle then
     I.bound_dry_runs()
