@@ -54,14 +54,14 @@ end
 
 -- at: an epoch ms for all, or a table with one for each mid
 local function put_due(mids, at)
-  local score, by_mid, by_score, new = type(at) == 'number' and string.format('%.0f', at), {}, {}, {}
+  local score, by_mid, by_score, new = type(at) == 'number' and string.format('%d', at), {}, {}, {}
   for i, mid in ipairs(mids) do
-    if type(at) == 'table' then score = string.format('%.0f', at[mid]) end
+    if type(at) == 'table' then score = string.format('%d', at[mid]) end
     new[mid] = true
     by_mid[2 * i - 1], by_mid[2 * i] = mid, score
     by_score[2 * i - 1], by_score[2 * i] = score, mid
   end
   redis.call('HSET', backoffs, unpack(by_mid))
   redis.call('ZADD', due, unpack(by_score))
-  if new[redis.call('ZRANGE', due, 0, 0)[1]] then wake_up() end
+  if new[redis.call('ZRANGE', due, '0', '0')[1]] then wake_up() end
 end

@@ -19,7 +19,7 @@ end
 local nemitted, moment, moment_text = 0, 0, '0'
 local function emit(kind, mid, at, rest)
   if level == 'off' then return end
-  if at ~= moment then moment, moment_text = at, string.format('%.0f', at) end
+  if at ~= moment then moment, moment_text = at, string.format('%d', at) end
   local text = kind .. '\31' .. mid .. '\31' .. moment_text
   if rest then text = text .. '\31' .. rest end
   -- If events can't be appended (the last id is used up, or the key has another type), only history is lost.
@@ -35,9 +35,9 @@ end
 -- The script's first write, once it has found something to change.
 local function tick()
   if now_ms == floor then return end
-  redis.call('HSET', meta, 'floor', string.format('%.0f', now_ms))
+  redis.call('HSET', meta, 'floor', string.format('%d', now_ms))
   if stepped_back_ms > 60000 then
-    emit('clock_jump', '', now_ms, '\31\31\31\31\31\31\31' .. string.format('%.0f', stepped_back_ms))
+    emit('clock_jump', '', now_ms, '\31\31\31\31\31\31\31' .. string.format('%d', stepped_back_ms))
   end
   floor, stepped_back_ms = now_ms, 0
 end

@@ -5,7 +5,7 @@ local function write_locks(mids, reply, lock_at, attempts, stem)
   local last, last_text = 0, '0'
   for i = 1, #mids do
     local mid, right, ends = mids[i], stem .. (i - 1), lock_at[i]
-    if ends ~= last then last, last_text = ends, string.format('%.0f', ends) end
+    if ends ~= last then last, last_text = ends, string.format('%d', ends) end
     expiry[2 * i - 1], expiry[2 * i] = mid, last_text
     token[2 * i - 1], token[2 * i] = mid, right
     attempt[2 * i - 1], attempt[2 * i] = mid, '1'
@@ -39,7 +39,7 @@ local function lock_up(reply, mids, by)
   if fresh[1] then redis.call('RPUSH', circle, unpack(fresh)) end
   -- If another program overwrote the fence, it continues from the time, which no count has reached.
   local first = fence and math.floor(stored(fence, 9e15, now_ms)) + 1 or 1
-  local fields = {'fence', string.format('%.0f', first + #mids - 1)}
+  local fields = {'fence', string.format('%d', first + #mids - 1)}
   if longest > max_lease then fields[3], fields[4] = 'max_lease', longest end
   redis.call('HSET', meta, unpack(fields))
   reply[3] = first

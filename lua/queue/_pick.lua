@@ -6,7 +6,7 @@
 local function pick(limit, reply, mids)
   local notes = any.left_ready and rarely().drop_stale() or 0
   local n = #mids
-  local window = redis.call('LRANGE', ready, 0, limit - n + math.min(notes, limit - n) - 1)
+  local window = redis.call('LRANGE', ready, '0', limit - n + math.min(notes, limit - n) - 1)
   if #window == 0 then return reply, mids end
   if #window * max_content > MOST_BYTES then window = rarely().readable(window) end
   local noted = notes > 0 and redis.call('SMISMEMBER', left_ready, unpack(window)) or {}
@@ -33,7 +33,7 @@ local function pick(limit, reply, mids)
     used = i
     if crashes[i] and mids[1] then break end
   end
-  redis.call('LTRIM', ready, used, -1)
+  redis.call('LTRIM', ready, used, '-1')
   if #stale > 0 then redis.call('SREM', left_ready, unpack(stale)) end
   return reply, mids
 end

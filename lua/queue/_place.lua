@@ -11,7 +11,7 @@ local function to_ready(mid, front, back)
 end
 
 local function to_due(mid, at)
-  local score = string.format('%.0f', at)
+  local score = string.format('%d', at)
   redis.call('HSET', backoffs, mid, score)
   redis.call('ZADD', due, score, mid)
   any.due = true

@@ -1,12 +1,12 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records
+-- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
   local runs = math.min(12, stored(redis.call('GET', ndry_runs), 100, 0) + 1)
-  redis.call('SET', ndry_runs, runs, 'PX', 60000)
-  local length, first = redis.call('LLEN', circle), redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  redis.call('SET', ndry_runs, runs, 'PX', '60000')
+  local length, first = redis.call('LLEN', circle), redis.call('ZRANGE', due, '0', '0', 'WITHSCORES')
   local cap = 30000
   if length > 0 then cap = math.max(50, math.floor(2000 * math.min(1, lap / length))) end
   local ms = math.min(cap, 10 * 2 ^ runs)
@@ -14,7 +14,7 @@ local function rest(lap)
   local rest_ms = turn and in_lines().next_rest()
   if rest_ms then due_ms = due_ms > 0 and math.min(due_ms, rest_ms) or rest_ms end
   if due_ms > 0 then ms = math.min(ms, due_ms) end
-  redis.call('SET', eoq_backoff, string.format('%.0f', now_ms + ms), 'PX', string.format('%.0f', ms))
+  redis.call('SET', eoq_backoff, string.format('%d', now_ms + ms), 'PX', string.format('%d', ms))
   return ms, due_ms
 end
 
@@ -46,7 +46,7 @@ local function hand_out(limit, by)
   if any.due then rarely().promote(lap) end
   if walks(nready, math.min(limit, nready)) then
     walk(100, by.crash_limit)
-    redis.call('HSET', meta, 'walked', string.format('%.0f', now_ms))
+    redis.call('HSET', meta, 'walked', string.format('%d', now_ms))
   end
   local reply, mids = {0, 0, 0}, {}
   local still = paused == '1' or nentries > MOST_ENTRIES
@@ -72,12 +72,12 @@ end
 -- For the record: the head, the usual end of a lock, then per message its mid, alone where nothing else is unusual.
 local function without_contents(reply, lease_ms)
   local usual = now_ms + lease_ms
-  local short = {reply[1], reply[2], reply[3], string.format('%.0f', usual)}
+  local short = {reply[1], reply[2], reply[3], string.format('%d', usual)}
   local n = 4
   for i = 4, #reply, 7 do
     local mid, attempt, crashes, life, lock_at = reply[i], reply[i + 2], reply[i + 3], reply[i + 4], reply[i + 5]
     if attempt ~= 1 or crashes ~= 0 or life ~= '' or lock_at ~= usual then
-      mid = table.concat({mid, attempt, crashes, life, string.format('%.0f', lock_at)}, '\29')
+      mid = table.concat({mid, attempt, crashes, life, string.format('%d', lock_at)}, '\29')
     end
     n = n + 1
     short[n] = mid

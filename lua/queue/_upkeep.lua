@@ -13,9 +13,9 @@ end
 
 -- noted: drop; done: remove all traces; lock live: rotate; lock expired, or none that can be read: recover
 local function walk(limit, crash_limit)
-  local mids = redis.call('LRANGE', circle, 0, limit - 1)
+  local mids = redis.call('LRANGE', circle, '0', limit - 1)
   if #mids == 0 then return end
-  redis.call('LTRIM', circle, #mids, -1)
+  redis.call('LTRIM', circle, #mids, '-1')
   local noted = any.left_circle and redis.call('SMISMEMBER', left_circle, unpack(mids)) or {}
   local finished = redis.call('SMISMEMBER', done, unpack(mids))
   local expiries = redis.call('HMGET', locks, unpack(mids))
@@ -33,7 +33,7 @@ local function walk(limit, crash_limit)
       if expiry and expiry > now_ms then
         live[#live + 1] = mid
         -- Only a clock that stepped back leaves a lock longer than any lease.
-        if expiry > longest then redis.call('HSET', locks, mid, string.format('%.0f', longest)) end
+        if expiry > longest then redis.call('HSET', locks, mid, string.format('%d', longest)) end
       else
         expired[#expired + 1] = mid
       end

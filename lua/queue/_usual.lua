@@ -37,9 +37,9 @@ local function usual_call(reply, first, count)
   if wanted > 0 then
     local till = tonumber(redis.call('GET', eoq_backoff))
     if till and till > now_ms then sleep_ms = till - now_ms end
-    due_at = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
+    due_at = tonumber(redis.call('ZRANGE', due, '0', '0', 'WITHSCORES')[2])
     if sleep_ms > 30000 or (due_at and not (due_at > now_ms and due_at % 1 == 0)) then return nil, now_ms end
-    mids = redis.call('LRANGE', ready, 0, limit)
+    mids = redis.call('LRANGE', ready, '0', limit)
     nmids = #mids
     if sleep_ms > 0 then
       if reply[1] and count == 0 then return {reply[1], sleep_ms, 0, 0} end
@@ -86,7 +86,7 @@ local function usual_call(reply, first, count)
   local walks = looks and (nmids == 0 or fence % 10 + nmids >= 10 or not (since >= 0 and since < 100))
   local collected, ncollected, forgotten, nforgotten, left, is_walked = {}, 0, {}, 0, count, nil
   if walks then
-    local walked, longest = redis.call('LRANGE', circle, 0, 99), now_ms + max_lease
+    local walked, longest = redis.call('LRANGE', circle, '0', '99'), now_ms + max_lease
     n, is_walked = #walked, {}
     if n > 0 then
       local finished, expiries = redis.call('SMISMEMBER', done, unpack(walked)), redis.call('HMGET', locks, unpack(walked))
@@ -143,7 +143,7 @@ local function usual_call(reply, first, count)
       for i = 1, count do
         local at = first + 6 * (i - 1)
         local age_ms = argv[at + 4]
-        if age_ms ~= last_age then last_age, at_text = age_ms, string.format('%.0f', now_ms - age_ms) end
+        if age_ms ~= last_age then last_age, at_text = age_ms, string.format('%d', now_ms - age_ms) end
         local text = 'done\31' .. ended[i] .. '\31' .. at_text .. '\31' .. argv[at + 5]
         if i % 100 == 1 then
           redis.pcall('XADD', events, 'MAXLEN', '~', maxlen, '*', '1', text)
@@ -153,15 +153,15 @@ local function usual_call(reply, first, count)
       end
     end
   end
-  if n > 0 then redis.call('LTRIM', circle, n, -1) end
+  if n > 0 then redis.call('LTRIM', circle, string.format('%d', n), '-1') end
   if ncollected > 0 then
     redis.call('HDEL', messages, unpack(collected))
     redis.call('HDEL', nattempts, unpack(collected))
     if nforgotten > 0 then redis.call('SREM', done, unpack(forgotten)) end
   end
-  local until_ms, until_text = now_ms + lease, wanted > 0 and string.format('%.0f', now_ms + lease)
+  local until_ms, until_text = now_ms + lease, wanted > 0 and string.format('%d', now_ms + lease)
   if nmids > 0 then
-    local now_text, fence_text, stem = string.format('%.0f', now_ms), string.format('%.0f', fence + nmids), caller .. '.' .. number .. '.'
+    local now_text, fence_text, stem = string.format('%d', now_ms), string.format('%d', fence + nmids), caller .. '.' .. number .. '.'
     from = fence + 1
     if nmids == 1 then
       redis.call('LPOP', ready)
@@ -169,7 +169,7 @@ local function usual_call(reply, first, count)
       redis.call('HSET', tokens, mids[1], stem .. '0')
       redis.call('HSET', nattempts, mids[1], '1')
     else
-      redis.call('LTRIM', ready, nmids, -1)
+      redis.call('LTRIM', ready, string.format('%d', nmids), '-1')
       local pairs_of = {}
       for i = 1, nmids do pairs_of[2 * i - 1], pairs_of[2 * i] = mids[i], until_text end
       redis.call('HSET', locks, unpack(pairs_of))
@@ -188,10 +188,10 @@ local function usual_call(reply, first, count)
     if more and nwake == 0 then redis.call('LPUSH', wake, '1') end
     for i = 1, nmids do back[nback + i] = mids[i] end
   elseif walks then
-    local now_text = string.format('%.0f', now_ms)
+    local now_text = string.format('%d', now_ms)
     redis.call('HSET', meta, 'floor', now_text, 'walked', now_text)
   elseif floor < now_ms then
-    redis.call('HSET', meta, 'floor', string.format('%.0f', now_ms))
+    redis.call('HSET', meta, 'floor', string.format('%d', now_ms))
   end
   if back[1] then redis.call('RPUSH', circle, unpack(back)) end
   if rests then
@@ -201,7 +201,7 @@ local function usual_call(reply, first, count)
       from = math.max(1, due_at - now_ms)
       sleep_ms = math.min(sleep_ms, from)
     end
-    redis.call('SET', ndry_runs, runs, 'PX', 60000)
+    redis.call('SET', ndry_runs, runs, 'PX', '60000')
     redis.call('SET', eoq_backoff, now_ms + sleep_ms, 'PX', sleep_ms)
   end
   local nreply = #reply
@@ -219,6 +219,6 @@ local function usual_call(reply, first, count)
       mids[i], contents[i], 1, 0, '', until_ms, 0
     nreply = nreply + 7
   end
-  redis.call('SET', last_call, record, 'PX', 600000)
+  redis.call('SET', last_call, record, 'PX', '600000')
   return reply
 end

@@ -32,7 +32,7 @@ local caller, number, now, lease_ms, crash_limit, limit = unpack(ARGV)
 if #KEYS == 33 and #ARGV == 6 and limit ~= '0' then
   local reply, read_ms = usual_call({'handed'}, 7, 0)
   if reply then return reply end
-  now = read_ms and string.format('%.0f', read_ms) or now
+  now = read_ms and string.format('%d', read_ms) or now
 end
 
 --@include shared/_arguments

@@ -60,13 +60,13 @@ if #KEYS == 27 and #ARGV == 15 and now .. delay_ms .. at .. lock_ms .. dedupe_ms
     redis.call('RPUSH', ready, mid)
     redis.call('DEL', eoq_backoff)
     if nwake == 0 then redis.call('LPUSH', wake, '1') end
-    redis.call('SET', last_call, number .. '\30added\31\30', 'PX', 600000)
+    redis.call('SET', last_call, number .. '\30added\31\30', 'PX', '600000')
     return {'added', ''}
   end
   -- The usual refusal: one of the same mid is ready.
   if usual and can_update == '0' and redis.call('SISMEMBER', done, mid) == 0 and redis.call('HEXISTS', locks, mid) == 0
     and redis.call('HEXISTS', backoffs, mid) == 0 then
-    redis.call('SET', last_call, number .. '\30exists\31queued\30', 'PX', 600000)
+    redis.call('SET', last_call, number .. '\30exists\31queued\30', 'PX', '600000')
     return {'exists', 'queued'}
   end
 end
@@ -108,8 +108,8 @@ local not_before = at or (delay_ms and math.min(LATEST_MS, now_ms + delay_ms))
 
 -- What is kept beside the message: two fields, as _counters reads them.
 local own = lock_ms .. ',' .. dedupe_ms
-if from_now_ms then own = lock_ms .. ',@' .. string.format('%.0f', math.min(LATEST_MS, now_ms + from_now_ms)) end
-if at_most_ms then own = lock_ms .. ',<' .. string.format('%.0f', math.min(LATEST_MS, now_ms + at_most_ms)) end
+if from_now_ms then own = lock_ms .. ',@' .. string.format('%d', math.min(LATEST_MS, now_ms + from_now_ms)) end
+if at_most_ms then own = lock_ms .. ',<' .. string.format('%d', math.min(LATEST_MS, now_ms + at_most_ms)) end
 
 local batch, key_of, any_key, nkeyed = {}, {}, false, 0
 if keyed == '' then
@@ -201,7 +201,7 @@ if #batch > 2 then
 end
 local new = write(batch, lives, probe_live)
 local changed = new[1] ~= nil
-if are_members and changed then redis.call('HSET', meta, 'members', string.format('%.0f', (members or 0) + #new)) end
+if are_members and changed then redis.call('HSET', meta, 'members', string.format('%d', (members or 0) + #new)) end
 if new[1] then
   local plain, lined = new, {}
   if any_key then
@@ -272,7 +272,7 @@ end
 local ended = false
 for i = 2, created_at and #words or 0, 2 do ended = ended or words[i] == 'dead' or string.find(words[i], '^done') end
 if created_at and new[1] and not ended then
-  redis.call('SET', accepted, created_at .. ':' .. string.format('%.0f', last), 'PX', 3600000)
+  redis.call('SET', accepted, created_at .. ':' .. string.format('%d', last), 'PX', '3600000')
 end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -33,10 +33,10 @@ local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1,
 
 --@include _usual
 local nended = (#ARGV - 7) / 6
-if #KEYS == 33 and nended <= 1000 and count == string.format('%.0f', nended) and nended % 1 == 0 and (nended > 0 or limit ~= '0') then
+if #KEYS == 33 and nended <= 1000 and count == string.format('%d', nended) and nended % 1 == 0 and (nended > 0 or limit ~= '0') then
   local reply, read_ms = usual_call({}, 8, nended)
   if reply then return reply end
-  now = read_ms and string.format('%.0f', read_ms) or now
+  now = read_ms and string.format('%d', read_ms) or now
 end
 
 --@include shared/_arguments

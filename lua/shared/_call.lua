@@ -15,5 +15,5 @@ end
 
 -- text: for the same call made again; life_ms: how long it is kept, ten minutes unless told.
 local function record_call(call, text, life_ms)
-  redis.call('SET', call.key, string.format('%.0f', call.number) .. '\30' .. text, 'PX', life_ms or 600000)
+  redis.call('SET', call.key, string.format('%d', call.number) .. '\30' .. text, 'PX', life_ms or '600000')
 end

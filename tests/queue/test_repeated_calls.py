@@ -24,7 +24,7 @@ from ..client.deployments import wait_for
 
 BUSY, LOST = refused.ResponseError("BUSY a script is running"), refused.ConnectionError("closed")
 HOURS_NS = 2 * 3600 * 10**9
-STORED = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX', (?:life_ms or )?(\d+)")
+STORED = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX', (?:life_ms or )?'?(\d+)")
 
 
 @pytest.fixture
