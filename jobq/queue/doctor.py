@@ -28,6 +28,7 @@ from jobq.queue.roles import script_commands
 PINGS = 100
 SETTINGS = (
     "appendfsync", "save", "maxmemory-policy", "min-replicas-to-write", "cluster-require-full-coverage",
+    "hash-max-listpack-entries",
 )  # fmt: skip
 #: Marks of Redis 7.0: functions, and scripts that declare flags.
 FLOOR = ("fcall", "evalsha_ro")
@@ -38,6 +39,8 @@ PROBE = "doctor"
 PROBES = 10_000
 Level = Literal["ok", "warn", "fail"]
 GIB = 1024**3
+#: Fields of a hash that the server searches from its beginning, as an embedded server is started.
+LISTPACK = 8
 #: By release line, the first with the fixes of CVE-2025-49844, -46817, -46818 and -46819.
 FIXED: dict[str, dict[tuple[int, int], int]] = {
     "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
@@ -46,7 +49,10 @@ FIXED: dict[str, dict[tuple[int, int], int]] = {
 
 
 class Finding(NamedTuple):
-    """The result of one check. `remedy` is '' when all is well; `node` names the nodes when it isn't true of all."""
+    """The result of one check; `node` names the nodes when it isn't true of all.
+
+    `remedy` is advice where the level is ok, and '' when nothing is left to do.
+    """
 
     check: str
     level: Level
@@ -496,6 +502,19 @@ def latency(facts: Facts) -> Iterator[Finding]:
     yield Finding("latency", "ok" if middle < 5 else "warn", value, "" if middle < 5 else far)
 
 
+def hashes(facts: Facts) -> Iterator[Finding]:
+    """Up to how many fields the server searches a hash from its beginning."""
+    setting = facts.settings.get("hash-max-listpack-entries", "")
+    if not setting.isdecimal():
+        return
+    value = f"the server searches hashes of up to {int(setting):,} fields from their beginning"
+    advice = (
+        f"CONFIG SET hash-max-listpack-entries {LISTPACK} saves up to a quarter of its CPU per job; hashes of other "
+        "applications on it then take up to three times the memory"
+    )
+    yield Finding("hashes", "ok", value, "" if int(setting) <= 2 * LISTPACK else advice)
+
+
 def rights(facts: Facts) -> Iterator[Finding]:
     """A script runs with the rights of its caller."""
     user = f"user {facts.user}" if facts.user else "this user"
@@ -552,7 +571,7 @@ def _why(facts: Facts, part: str) -> str:
 
 ASK_ADMIN = "ask with the URL of a user who may: jobq check doctor --url …"
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, rights,
+    version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, hashes, rights,
     exposure,
 )  # fmt: skip
 #: A replica runs no scripts, and reports its role.

@@ -25,6 +25,7 @@ from jobq.embedded import server as embedded
 from jobq.embedded.files import data_folder, files_of
 from jobq.embedded.process import held
 from jobq.errors import EmbeddedError
+from jobq.queue.doctor import LISTPACK
 from jobq.queue.queue import Queue
 from tests.waiting import until
 
@@ -140,6 +141,12 @@ def test_server_listens_on_nothing_but_its_socket(settings, runtime):
     assert folder.parent == runtime
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert (Path(settings.data_dir) / ".gitignore").read_text() == "*\n"
+
+
+def test_server_searches_no_long_hashes_from_their_beginning(settings):
+    embedded.start_or_join(settings)
+    setting = redis_of(settings).config_get("hash-max-listpack-entries")
+    assert int(setting["hash-max-listpack-entries"]) == LISTPACK
 
 
 def test_server_is_joined_from_a_process_with_another_runtime_folder(settings, monkeypatch):

@@ -107,6 +107,18 @@ def test_exposure_warns_of_a_far_server_without_tls_or_password(
 
 
 @pytest.mark.parametrize(
+    ("fields", "advises"), [("512", True), ("128", True), ("16", False), ("8", False)]
+)
+def test_hashes_are_ok_with_advice_when_the_server_searches_long_ones(
+    fields: str, advises: bool
+) -> None:
+    finding = found("hashes", settings={"hash-max-listpack-entries": fields})
+    assert finding.level == "ok" and fields in finding.value
+    assert ("hash-max-listpack-entries 8" in finding.remedy) == advises
+    assert not any(each.check == "hashes" for each in diagnose(Facts(settings={})))
+
+
+@pytest.mark.parametrize(
     ("check", "changed", "level"),
     [
         ("server", {"missing": ["FCALL"]}, "fail"),
