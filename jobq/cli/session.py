@@ -96,7 +96,7 @@ class Session:
             yield performed
 
     def _not_audited(self, error: JobqError) -> None:
-        if isinstance(error, UnavailableError) and not self.client.is_cluster:
+        if self.client.is_lost(error):
             raise error
         text = f"not written to the audit log: {error}"
         if text not in self.notes:
@@ -145,7 +145,7 @@ class Session:
             return [self.queue(name) for name in listed.names]
         except (UnavailableError, ScriptError) as error:
             # If the only server is away, nothing can be read. If the list is damaged, the keys still name the queues.
-            lost = isinstance(error, UnavailableError) and not self.client.is_cluster
+            lost = self.client.is_lost(error)
             by_keys = [] if lost else queue_names_by_keys(self.client)
             if not by_keys:
                 raise

@@ -176,6 +176,10 @@ class Client:
             key = "" if str(args[0]).upper() in _KEYLESS else str(args[1])
         return self.perform(key, CallState(self, args))
 
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether an error says that the only server can't be reached, so that nothing else can be read either."""
+        return isinstance(error, UnavailableError) and not self.is_cluster
+
     def clock_ms(self, near: str = "") -> int:
         """The server's clock, epoch ms; in a Cluster that of the node which serves the key `near`."""
         if self.clock is not None:

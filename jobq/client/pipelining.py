@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redis import exceptions as refused
@@ -102,10 +102,29 @@ class PipelinedCalls:
 
 
 def run_each(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
-    """Result or JobqError of each call, in their order: together on one server, one after another on a Cluster."""
-    if not client.is_cluster:
-        return PipelinedCalls(client).run(calls) if calls else []
-    return [PipelinedCalls(client).run([call])[0] for call in calls]
+    """Result or JobqError of each call, in their order: together on one server, one after another on a Cluster.
+
+    Raises UnavailableError if one server can't be reached; a node of a Cluster that can't be is an error of its calls.
+    """
+    if client.is_cluster:
+        return [PipelinedCalls(client).run([call])[0] for call in calls]
+    replies = PipelinedCalls(client).run(calls)
+    raise_first(replies, UnavailableError)
+    return replies
+
+
+def run_all(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+    """Result of each call, in their order, as `run_each` makes them. Raises the first error."""
+    replies = run_each(client, calls)
+    raise_first(replies, JobqError)
+    return replies
+
+
+def raise_first(replies: Iterable[Any], kind: type[JobqError]) -> None:
+    """Raise the first of these replies that is an error of this kind."""
+    for reply in replies:
+        if isinstance(reply, kind):
+            raise reply
 
 
 class Read(NamedTuple):
@@ -159,7 +178,7 @@ def _read_alone(client: Client, one: Read | ScriptCall[Any]) -> Any:
         state = CallState(client, client.words(*one[:3]), one.script)
         return one.read(client.perform(one.keys[0], state))
     except JobqError as error:
-        if isinstance(error, UnavailableError) and not client.is_cluster:
+        if client.is_lost(error):
             raise
         return error
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import error_code
-from jobq.client.pipelining import commands, run_each
-from jobq.errors import BadRecordError, JobqError, UnavailableError
+from jobq.client.pipelining import commands, run_all
+from jobq.errors import BadRecordError, UnavailableError
 from jobq.events import decode
 from jobq.flows.entries import in_calls
 from jobq.flows.identity import member_of
@@ -126,15 +126,8 @@ def _taken(
 
 def _live(queue: Queue, mids: Sequence[str]) -> set[str]:
     """Those whose messages live."""
-    found = set[str]()
-    for mid, status in zip(
-        mids, run_each(queue.client, [queue.status_call(mid) for mid in mids]), strict=True
-    ):
-        if isinstance(status, JobqError):
-            raise status
-        if status.word in LIVE:
-            found.add(mid)
-    return found
+    statuses = run_all(queue.client, [queue.status_call(mid) for mid in mids])
+    return {mid for mid, status in zip(mids, statuses, strict=True) if status.word in LIVE}
 
 
 def _purge(client: Client, queue: Queue, mids: Sequence[str]) -> None:

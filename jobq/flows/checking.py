@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import run_each
-from jobq.errors import JobqError
+from jobq.client.pipelining import run_all
 from jobq.flows.accepting import ends_in, results_at
 from jobq.flows.draining import Drainer
 from jobq.flows.identity import member_mid
@@ -132,9 +131,7 @@ class FlowCheck:
         found, absent = dict[int, str](), list[int]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
             calls = [queue.status_call(member_mid(store.flow, step.name, one)) for one in numbers]
-            for number, status in zip(numbers, run_each(self._client, calls), strict=True):
-                if isinstance(status, JobqError):
-                    raise status
+            for number, status in zip(numbers, run_all(self._client, calls), strict=True):
                 if status.word in _OVER:
                     found[number] = _OVER[status.word]
                 elif status.word == "nil":

@@ -157,7 +157,7 @@ class Drainer:
                     self._unfinished.add(flow)
             except (UnavailableError, ServerFullError, NotDurableError) as error:
                 # On a full server, what others say is taken: that frees memory.
-                if isinstance(error, UnavailableError) and not self.client.is_cluster:
+                if self.client.is_lost(error):
                     raise
                 _log.warning("what queue %s says to flow %s waits: %s", queue.name, flow, error)
                 self._pass_over(flow)

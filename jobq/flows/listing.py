@@ -17,7 +17,7 @@ from msgspec import Meta
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.durations import lasting
-from jobq.errors import ConfigError, JobqError, UnavailableError
+from jobq.errors import ConfigError, JobqError
 from jobq.flows import keys
 from jobq.flows.identity import LONGEST_FLOW, LONGEST_NUMBER, checked_flow, member_mid
 from jobq.flows.state import (
@@ -152,8 +152,6 @@ def _rows(client: Client, indexed: Sequence[tuple[str, int]]) -> Iterator[FlowRo
         facts = found.get(flow)
         if flow not in found:
             yield FlowRow(flow, started_ms, None, "not the id of a flow")
-        elif isinstance(facts, UnavailableError) and not client.is_cluster:
-            raise facts
         elif isinstance(facts, JobqError):
             yield FlowRow(flow, started_ms, None, str(facts))
         else:

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from jobq.client.clock import Reminder, wall
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import is_denied, new_id
-from jobq.client.pipelining import run_each
+from jobq.client.pipelining import run_all
 from jobq.errors import (
     CodecError,
     ConfigError,
-    JobqError,
     KeyFullError,
     NotDurableError,
     ScriptError,
@@ -359,11 +358,11 @@ class StepSender:
         if item.kind != "map" and others:
             # Its message is gone: it was cancelled, or a person purged it.
             self._enqueue(item)
-        statuses = run_each(self._client, [queue.status_call(mid) for mid in others])
+        statuses = run_all(self._client, [queue.status_call(mid) for mid in others])
         gone = [
             FlowChange("dead", item.step, mids[mid], PURGED.encode())
             for mid, status in zip(others, statuses, strict=True)
-            if getattr(status, "word", "") not in LIVE
+            if status.word not in LIVE
         ]
         if gone:
             self.store.apply(f"q{item.queue}", gone)
@@ -423,9 +422,7 @@ class StepSender:
         left = (one for one in facts.steps if one.kind == "flow" and not one.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
             calls = [FlowStore(self._client, one.flow).facts_call() for one in some]
-            for step, child in zip(some, run_each(self._client, calls), strict=True):
-                if isinstance(child, JobqError):
-                    raise child
+            for step, child in zip(some, run_all(self._client, calls), strict=True):
                 # Another flow may have stored one under this id.
                 if child is not None and child.parent == f"{facts.flow_id}.{step.name}":
                     yield step, child

@@ -9,7 +9,7 @@ from math import ceil
 from typing import NamedTuple
 
 from jobq.client.connection import Client
-from jobq.errors import JobqError, UnavailableError
+from jobq.errors import JobqError
 from jobq.observe.facts import EndedRuns, ended_runs
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample
@@ -73,7 +73,7 @@ class DemandMeter:
             try:
                 sample, runs = queue.admin.sample(), ended_runs(queue)
             except JobqError as error:
-                if isinstance(error, UnavailableError) and not self._client.is_cluster:
+                if self._client.is_lost(error):
                     raise
                 unread[name] = str(error)
                 continue

@@ -148,8 +148,6 @@ class QueueExporter:
         """Yield queues with the results of their calls. One that the server refuses is left out, and logged."""
         results = run_each(self._client, [call(queue) for queue in queues])
         for queue, result in zip(queues, results, strict=True):
-            if isinstance(result, UnavailableError) and not self._client.is_cluster:
-                raise result
             if isinstance(result, Exception):
                 logger.warning("queue %s can't be read: %s", queue.name, result)
             else:
@@ -206,7 +204,7 @@ class QueueExporter:
             except GroupNotFoundError:
                 continue  # it was removed since
             except JobqError as error:
-                if isinstance(error, UnavailableError) and not self._client.is_cluster:
+                if self._client.is_lost(error):
                     raise
                 logger.warning("topic %s can't be read: %s", name, error)
         sheet.put("jobq_topics_left_out", left_out)

@@ -243,7 +243,7 @@ class Collector:
         try:
             return read()
         except (ScriptError, UnavailableError) as error:
-            if isinstance(error, UnavailableError) and not self.queue.client.is_cluster:
+            if self.queue.client.is_lost(error):
                 raise
             self.unread[what] = str(error)
             return default
@@ -302,7 +302,7 @@ def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
     try:
         return server_facts(queue, [read[section] for section in _SECTIONS])
     except (ScriptError, UnavailableError) as error:
-        if isinstance(error, UnavailableError) and not queue.client.is_cluster:
+        if queue.client.is_lost(error):
             raise
         return ServerFacts()
 

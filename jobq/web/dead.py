@@ -96,7 +96,7 @@ def groups(
                     tally = tallies.setdefault(key, _Tally())
                     tally.add(listed.at_ms, listed.row.error.partition("\n")[0])
         except (ScriptError, UnavailableError) as error:
-            if isinstance(error, UnavailableError) and not client.is_cluster:
+            if client.is_lost(error):
                 raise
             problems[name] = str(error)
     found = [

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from jobq.client.connection import Client
-from jobq.errors import JobqError, OutOfRangeError, ScriptError, UnavailableError
+from jobq.errors import JobqError, OutOfRangeError, ScriptError
 from jobq.observe.redaction import Redactor
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.listing import FoundQueues, ReliableRecord, find_queues
@@ -58,7 +58,7 @@ def read_each(client: Client, names: Iterable[Any], read: Callable[[Any], T]) ->
         try:
             rows.append(read(name))
         except JobqError as error:
-            if isinstance(error, UnavailableError) and not client.is_cluster:
+            if client.is_lost(error):
                 raise
             unread[str(name)] = str(error)
     return Readable(rows, unread)

@@ -19,7 +19,7 @@ from msgspec import structs
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import CallState
 from jobq.client.pipelining import OverlappingCalls
-from jobq.errors import BadRecordError, JobqError, UnavailableError
+from jobq.errors import BadRecordError, JobqError
 from jobq.events import Event, decode
 from jobq.queue import keys
 from jobq.records import JsonRecord, Moment, words
@@ -369,7 +369,7 @@ class StreamHistory:
             for _ in some:
                 yield calls.reply()
         except JobqError as error:
-            if isinstance(error, UnavailableError) and not client.is_cluster:
+            if client.is_lost(error):
                 raise
             yield error
         finally:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import PipelinedCalls
-from jobq.errors import JobqError, UnavailableError
+from jobq.client.pipelining import run_each
 from jobq.events import ATTEMPTS, Event
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
@@ -251,18 +250,8 @@ class FoundMessage(NamedTuple):
 def find_mid(client: Client, names: Sequence[str], mid: str) -> list[FoundMessage]:
     """Return the queues that have this mid, alive or dead. One round trip; in a Cluster one a queue."""
     calls = [Queue(name, client).status_call(mid) for name in names]
-    groups = [[call] for call in calls] if client.is_cluster else [calls]
-    found: list[Status | JobqError] = []
-    for group in groups if calls else ():
-        try:
-            found += PipelinedCalls(client).run(group)
-        except UnavailableError as error:
-            found += [error] * len(group)
-    for one in found:
-        if isinstance(one, UnavailableError) and not client.is_cluster:
-            raise one
     return [
         FoundMessage(name, one)
-        for name, one in zip(names, found, strict=True)
+        for name, one in zip(names, run_each(client, calls), strict=True)
         if isinstance(one, Status) and one.word not in _NOWHERE
     ]

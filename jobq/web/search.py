@@ -17,14 +17,14 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import PipelinedCalls
+from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.events import Event
 from jobq.observe.facts import event_of, newest
 from jobq.observe.why import RunningOn
 from jobq.queue import presence
 from jobq.queue.queue import Queue
-from jobq.queue.types import Counts, DeadMessage, Entry, Place, Sample
+from jobq.queue.types import Counts, DeadMessage, Entry, Place
 from jobq.web.contents import Contents, ShownCall
 from jobq.web.filters import PLACES, Filter, Row
 
@@ -135,17 +135,8 @@ def messages(
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
     """Return the counts of queues, and of those that can't be read why. One round trip; in a Cluster one a queue."""
     calls = [Queue(name, client).admin.sample_call() for name in names]
-    groups = [[call] for call in calls] if client.is_cluster else [calls][: len(calls)]
-    replies: list[Sample | JobqError] = []
-    for group in groups:
-        try:
-            replies += PipelinedCalls(client).run(group)
-        except UnavailableError as error:
-            replies += [error] * len(group)
     found, problems = dict[str, Counts](), dict[str, str]()
-    for name, reply in zip(names, replies, strict=True):
-        if isinstance(reply, UnavailableError) and not client.is_cluster:
-            raise reply
+    for name, reply in zip(names, run_each(client, calls), strict=True):
         if isinstance(reply, JobqError):
             problems[name] = str(reply)
         else:
@@ -199,7 +190,7 @@ class _Search:
                 try:
                     here = self._page(here, wanted)
                 except (ScriptError, UnavailableError) as error:
-                    if isinstance(error, UnavailableError) and not self.client.is_cluster:
+                    if self.client.is_lost(error):
                         raise
                     self.problems[step.queue] = str(error)
                     here = None

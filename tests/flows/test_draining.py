@@ -204,6 +204,25 @@ def test_a_cancel_reaches_what_waits_what_runs_and_the_flows_in_the_flow(flowing
     assert flowing.left() == []
 
 
+def test_a_retry_marks_no_member_as_purged_when_its_queue_can_not_be_read(flowing: Flowing):
+    rows = step("rows", kind="map", source="stream", queue="high")
+    store = flowing.start(F, rows)
+    store.reserve("rows", 0, 2)
+    flowing.queues["high"].enqueue_members([(f"~{F}.rows.{i}", b"v") for i in range(2)])
+    store.seal("rows", 1)
+    flowing.work({f"~{F}.rows.1": "dead"})
+    admin = flowing.queues["high"].admin
+    admin.purge(*(one.dead_id for one in admin.dead()))
+    key = f"{flowing.queues['high'].prefix}messages"
+    flowing.client.command("SET", key, "damaged")
+    flowing.say("retry", F)
+    flowing.drainer.drain("low")
+    assert PURGED not in store.failures().values()
+    flowing.client.command("DEL", key)
+    flowing.work()
+    assert store.failures() == {"rows:1": PURGED}
+
+
 def test_a_retry_revives_the_dead_and_sends_again_what_a_person_purged(flowing: Flowing):
     rows = step("rows", kind="map", source="stream", queue="high")
     store = flowing.start(F, step("a"), rows, step("b", "a", "rows"))

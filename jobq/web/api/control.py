@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from jobq.errors import JobqError, LakeError, UnavailableError
+from jobq.errors import JobqError, LakeError
 from jobq.limits.directory import LimitFacts, limit_facts
 from jobq.observe.workers import WorkerRecord, worker_records, workers_of
 from jobq.protocols.reliable import ReliableQueue
@@ -149,8 +149,6 @@ def cron(call: ApiCall) -> ReadablePage[ScheduleReply]:
         call.site.client, listed_queues(call.site.client).names
     ).items():
         if isinstance(found, JobqError):
-            if isinstance(found, UnavailableError) and not call.site.client.is_cluster:
-                raise found
             unread[queue] = str(found)
             continue
         for row in rows_of(queue, found):
