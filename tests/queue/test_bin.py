@@ -278,18 +278,9 @@ def test_full_server_takes_out_and_puts_back_and_revives_nothing(queue, redis, b
 
 @pytest.mark.parametrize(
     "text",
-    [
-        b"",
-        b"-",
-        b"--------",
-        b"1:",
-        b"9:a",
-        b"-" * 9,
-        b"99999999999:x",
-        b"\xff" * 9,
-        b"1:x" * 7 + b"-",
-    ],
-)
+    [b"", b"-", b"---", b"-----", b"--------", b"1:", b"9:a", b"-" * 9, b"99999999999:x", b"\xff" * 9,
+     b"1:x" * 7 + b"-"],
+)  # fmt: skip
 @pytest.mark.parametrize("place", ["waiting", "dead", "revived", "edited"])
 def test_what_another_program_wrote_into_the_bin_is_damaged(queue, redis, bin_, at, place, text):
     for letter in "wdre":
