@@ -21,7 +21,7 @@ from jobq.queue.types import Ending, Message
 pytestmark = pytest.mark.one_server
 
 T0 = 1_700_000_000_000
-HISTORIES, CALLS = 40, 60
+CALLS = 60
 OUTCOMES: list[Any] = ["done"] * 40 + ["retry", "dead", "crashed", "snooze", "release", "unknown"]
 
 
@@ -191,10 +191,13 @@ class Twins:
         )
 
 
-def test_short_way_does_what_the_general_one_does(client: Client, redis: Any) -> None:
+@pytest.mark.parametrize("histories", [25, pytest.param(60, marks=pytest.mark.long)])
+def test_short_way_does_what_the_general_one_does(
+    client: Client, redis: Any, histories: int
+) -> None:
     redis.config_resetstat()
     asked = 0
-    for seed in range(HISTORIES):
+    for seed in range(histories):
         twins = Twins(client, redis, seed)
         for _ in range(CALLS):
             twins.step()
