@@ -272,15 +272,15 @@ def recorded() -> dict[str, list[str]]:
 
 
 def covering(fault: Fault, ran: dict[str, list[str]]) -> list[str]:
-    """Return the tests that run what the fault changes: those that run least besides, and cheap ones; these first."""
+    """Return tests that run what the fault changes: those of its folder, and those that run least besides."""
     lua = fault.path.startswith("lua/")
     units = {f"lua:{name}" for name in including(fault.path)} if lua else {fault.unit}
     tests = [test for test, found in ran.items() if units & set(found) and not _SOWERS.search(test)]
-    costs = noted()
+    folder, costs = "/".join(("tests", *Path(fault.path).parts[1:2], "")), noted()
     special = sorted(tests, key=lambda test: len(ran[test]))
-    cheap = sorted(special, key=lambda test: costs.get(test, 0.0))
-    chosen = {*special[: MOST_TESTS // 2], *cheap[: MOST_TESTS // 2]}
-    return [test for test in cheap if test in chosen]
+    near = sorted(special, key=lambda test: (not test.startswith(folder), costs.get(test, 0.0)))
+    chosen = {*special[: MOST_TESTS // 2], *near[: MOST_TESTS // 2]}
+    return [test for test in near if test in chosen]
 
 
 def verdict(fault: Fault, tests: list[str]) -> str:

@@ -103,6 +103,8 @@ def test_tests_are_chosen_when_they_run_the_changed_function_or_script() -> None
 
     assert covering(lua, ran) == ["both"]
     assert covering(python, ran) == ["python", "both"]
+    near = "tests/queue/test_x.py::test_y"
+    assert covering(lua, {**ran, near: ["lua:clear", "x.py:2", "x.py:3"]}) == [near, "both"]
 
 
 @pytest.mark.parametrize(
