@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from jobq.client.connection import Client
 from jobq.metrics.serving import Endpoint
 from jobq.web.access import users
 from jobq.web.access.settings import AccessSettings
@@ -100,8 +101,8 @@ def read_once(app: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def tab(browser: Any, servers: Any, short_folder: Path) -> Iterator[tuple[Any, Any, str]]:
-    """A tab that shows pages of a filled server, one that compares, and the address."""
+def shop_client(servers: Any, short_folder: Path) -> Iterator[Client]:
+    """A client of a filled server, which no test of this module may empty."""
     server = conftest.serving("valkey", servers, short_folder)
     with conftest.emptied(server), conftest.connected(server) as client:
         shop = Shop(client)
@@ -111,13 +112,19 @@ def tab(browser: Any, servers: Any, short_folder: Path) -> Iterator[tuple[Any, A
             shop.queues["reports"].admin.schedule("pause", name)
         # How long a message has waited doesn't depend on how long the filling took.
         client.clock_ms = lambda *routed: shop.now + 5_000  # type: ignore[method-assign]
-        with (
-            serving_app(client, title="Shop", made=read_once) as address,
-            browsing(browser, address, bypass_csp=True) as page,
-            browsing(browser, "about:blank") as blank,
-        ):
-            page.context.add_cookies([{"name": "jobq_view", "value": "live=off", "url": address}])
-            yield page, blank, address
+        yield client
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Any, shop_client: Client) -> Iterator[tuple[Any, Any, str]]:
+    """A tab that shows pages of a filled server, one that compares, and the address."""
+    with (
+        serving_app(shop_client, title="Shop", made=read_once) as address,
+        browsing(browser, address, bypass_csp=True) as page,
+        browsing(browser, "about:blank") as blank,
+    ):
+        page.context.add_cookies([{"name": "jobq_view", "value": "live=off", "url": address}])
+        yield page, blank, address
 
 
 def picture_of(page: Any, scheme: str, path: str) -> str:
@@ -135,13 +142,13 @@ def picture_of(page: Any, scheme: str, path: str) -> str:
 
 @pytest.mark.parametrize("scheme", LOOKS)
 def test_login_page_looks_as_it_did(
-    tab: tuple[Any, Any, str], client: Any, scheme: str, request: pytest.FixtureRequest, tmp_path: Path
+    tab: tuple[Any, Any, str], shop_client: Client, scheme: str, request: pytest.FixtureRequest, tmp_path: Path
 ):  # fmt: skip
     page, blank, _ = tab
     path = tmp_path / "users.json"
     users.add_user(path, "anna", users.new_user("read", False, None))
     access = AccessSettings(bind=Endpoint("127.0.0.1", 80), users=path)
-    with serving_app(client, None, title="Shop", access=access) as address:
+    with serving_app(shop_client, None, title="Shop", access=access) as address:
         fresh = picture_of(page, scheme, f"{address}/login?next=/queues")
         fields = [page.locator(f"#{name}").bounding_box() for name in ("name", "password")]
         button = page.get_by_role("button", name="Log in").bounding_box()
