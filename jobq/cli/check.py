@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 import click
 
 from jobq.cli import output
+from jobq.cli.held_back import full_keys, full_limits, waiting_maps
 from jobq.cli.options import group, option, queues_option, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
 from jobq.config import parse_time
 from jobq.durations import DAY_MS, lasting
-from jobq.errors import ConfigError, ScriptError, UnavailableError
+from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.limits.directory import limit_damage, mend_limit
 from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
@@ -25,8 +27,14 @@ from jobq.queue.fsck import PARTS, repair, steps
 from jobq.queue.members import MOST_ENTRIES
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
-from jobq.queue.types import Violation
-from jobq.schedules.listing import is_undeclared, jobs_by_queue, rows_of
+from jobq.queue.types import Sample, Violation
+from jobq.schedules.listing import (
+    ScheduleRow,
+    is_undeclared,
+    known_by_queue,
+    rows_of,
+    schedules_of_queues,
+)
 from jobq.topics.calls import forget_topic, strange_topic_names
 
 #: A time of the command line, by the clock of a queue's server.
@@ -36,6 +44,8 @@ Moment = Callable[[Queue], int | None]
 REPAIRS = 3
 #: Workers take entries to flows as they end members, and every third of a lease; then something is wrong.
 LATE_S = 60.0
+#: Queues without a worker that are named.
+MOST_NAMED = 20
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -60,40 +70,64 @@ def doctor(session: Session, strict: bool) -> bool:
     """
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
-        found += _of_queues(session)
-        found += session.from_each(None, flow_findings)
-        found += _of_schedules(session)
+        sampled = list(_samples(session))
+        found += _of_queues(session, sampled)
+        found += _of_flows(session, sampled)
+        found += _of_schedules(session, [queue.name for queue, _ in sampled])
+        found += _full(session, [queue for queue, sample in sampled if sample.counts.keys])
     for finding in found:
         show(session, finding)
     return sound(found, strict)
 
 
-def _of_queues(session: Session) -> Iterator[Finding]:
+def _samples(session: Session) -> Iterator[tuple[Queue, Sample]]:
+    """Yield the queues that can be read, with their counts."""
+    queues = session.readable(None)
+    calls = [queue.admin.sample_call() for queue in queues]
+    for queue, sample in zip(queues, run_each(session.client, calls), strict=True):
+        with session.tolerating(queue.name):
+            if isinstance(sample, JobqError):
+                raise sample
+            yield queue, sample
+
+
+def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
     """Yield a warning for each queue with ready messages and no worker, and for each that refused buffered messages."""
     with session.tolerating("workers", "list of"):
         workers, now_ms = served(session.client), session.client.clock_ms()
-        for name, sample in session.from_each(None, lambda one: [(one.name, one.admin.sample())]):
-            counts = sample.counts
-            if counts.ready and not counts.paused and name not in workers:
-                value = f"queue {name}: {counts.ready:,} ready, and no worker serves it"
-                yield Finding(
-                    "workers", "warn", value, f"jobq worker --import MODULE --queues {name}"
-                )
+        unserved = [
+            (queue.name, sample.counts.ready)
+            for queue, sample in sampled
+            if sample.counts.ready and not sample.counts.paused and queue.name not in workers
+        ]
+        for name, ready in unserved[:MOST_NAMED]:
+            value = f"queue {name}: {ready:,} ready, and no worker serves it"
+            yield Finding("workers", "warn", value, f"jobq worker --import MODULE --queues {name}")
+        if len(unserved) > MOST_NAMED:
+            value = f"{len(unserved) - MOST_NAMED:,} more queues with ready messages have no worker"
+            yield Finding("workers", "warn", value, "jobq queues shows them")
+        for queue, sample in sampled:
             if now_ms - sample.refused_at < DAY_MS:
                 value = (
-                    f"queue {name}: {sample.refused:,} messages of outage buffers were refused and are lost, the last "
-                    f"{lasting((now_ms - sample.refused_at) / 1000)} ago"
+                    f"queue {queue.name}: {sample.refused:,} messages of outage buffers were refused and are lost, the "
+                    f"last {lasting((now_ms - sample.refused_at) / 1000)} ago"
                 )
                 yield Finding(
                     "refused", "warn", value, "the log of the program that enqueued names them"
                 )
 
 
-def _of_schedules(session: Session) -> Iterator[Finding]:
+def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
     """Yield a warning for each schedule that no running worker has in its code any more."""
     with session.tolerating("workers", "list of"):
-        known = jobs_by_queue(session.client)
-        for row in session.from_each(None, lambda one: rows_of(one.name, one.admin.schedules())):
+        known = known_by_queue(session.client)
+        rows: list[ScheduleRow] = []
+        for queue, found in schedules_of_queues(session.client, names).items():
+            with session.tolerating(queue):
+                if isinstance(found, JobqError):
+                    raise found
+                rows += rows_of(queue, found)
+        for row in rows:
             if is_undeclared(row, known.get(row.queue, ())):
                 where = f"{row.name} --queues {row.queue} --force"
                 value = f"queue {row.queue}: no running worker declares schedule {row.name}, so it has no ticks"
@@ -101,20 +135,37 @@ def _of_schedules(session: Session) -> Iterator[Finding]:
                 yield Finding("schedules", "warn", value, remedy)
 
 
-def flow_findings(queue: Queue) -> Iterator[Finding]:
-    """Yield what is wrong with the entries that a queue has for flows."""
-    backlog = queue.admin.flow_backlog()
-    if not backlog.entries:
-        return
-    waited_s = (queue.client.clock_ms(queue.wake_key) - backlog.oldest_ms) / 1000
-    number = "1 entry waits" if backlog.entries == 1 else f"{backlog.entries:,} entries wait"
+def _of_flows(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
+    """Yield what is wrong with the entries that queues have for flows."""
+    for queue, sample in sampled:
+        if sample.flow_entries:
+            with session.tolerating(queue.name):
+                yield from _flow_findings(queue, sample)
+
+
+def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
+    waited_s = (queue.client.clock_ms(queue.wake_key) - sample.flow_since_ms) / 1000
+    entries = sample.flow_entries
+    number = "1 entry waits" if entries == 1 else f"{entries:,} entries wait"
     text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
     remedy = f"jobq worker --import MODULE --queues {queue.name}, or jobq flow check"
-    if backlog.entries > MOST_ENTRIES:
+    if entries > MOST_ENTRIES:
         text += "; until there are fewer, the queue hands out nothing"
         yield Finding("flows", "fail", text, remedy)
     elif waited_s > LATE_S:
         yield Finding("flows", "warn", text, remedy)
+
+
+def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
+    """Yield what is full now and holds others back: lines of keys, limits, and maps that wait for a line."""
+    client = session.client
+    parts: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+        ("keys", lambda: full_keys(client, keyed)), ("limits", lambda: full_limits(client)),
+        ("flows", lambda: waiting_maps(client)),
+    )  # fmt: skip
+    for name, find in parts:
+        with session.tolerating(name, "list of"):
+            yield from find()
 
 
 def sound(found: Iterable[Finding], strict: bool) -> bool:

@@ -33,7 +33,7 @@ from jobq.schedules import listing
 from jobq.schedules.declared import schedules_of
 from jobq.schedules.definition import Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
-from jobq.schedules.listing import ScheduleRow, is_undeclared, jobs_by_queue, rows_of
+from jobq.schedules.listing import ScheduleRow, WorkerCode, is_undeclared, known_by_queue, rows_of
 
 LISTED = Listing(
     ("queue", "name", "job", "rule", "tz", "next", "last", "state", "from"),
@@ -77,15 +77,13 @@ def list_schedules(session: Session, queues: str | None) -> None:
 
     `undeclared`: no running worker of the queue has it in its code any more, so it has no ticks.
     """
-    known: dict[str, list[frozenset[str] | None]] = {}
+    known: dict[str, list[WorkerCode]] = {}
     with session.tolerating("workers", "list of"):
-        known = jobs_by_queue(session.client)
+        known = known_by_queue(session.client)
     session.say_all(session.from_each(queues, partial(_rows, known)), LISTED)
 
 
-def _rows(
-    known: Mapping[str, Sequence[frozenset[str] | None]], queue: Queue
-) -> Iterator[dict[str, Any]]:
+def _rows(known: Mapping[str, Sequence[WorkerCode]], queue: Queue) -> Iterator[dict[str, Any]]:
     for row in rows_of(queue.name, queue.admin.schedules()):
         if is_undeclared(row, known.get(queue.name, ())):
             yield _record(row) | {"state": "undeclared", "next": ""}

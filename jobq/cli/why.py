@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ from jobq.cli.arguments import names_of
 from jobq.cli.messages import failure_facts, mids_argument, traceback_lines
 from jobq.cli.options import queues_option
 from jobq.cli.output import Listing
+from jobq.cli.ruby import on_systems
 from jobq.cli.session import Session, command
 from jobq.client.pipelining import run_each
 from jobq.durations import lasting
@@ -21,6 +22,8 @@ from jobq.flows.listing import flow_view
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
 from jobq.observe.workers import WorkerRecord, worker_record, workers_of
+from jobq.protocols.ruby.claim_search import claimed_job
+from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
@@ -89,17 +92,20 @@ def _jobs(records: list[WorkerRecord], now_ms: int) -> Iterator[dict[str, Any]]:
 @command("why", "resize:a.jpg", "resize:a.jpg resize:b.jpg --queues low --json")
 @mids_argument
 @queues_option
-def why_(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
+@on_systems
+def why_(
+    session: Session, mids: tuple[str, ...], queues: str | None, systems: Sequence[RubyQueueName]
+) -> bool:
     """Explain why messages wait, where they run, or how they ended.
 
     The reason that decides comes first, with what to do about it; others that hold, too, follow.
     Exit code 1: no queue knows one of them.
     """
-    known = [_why(session, mid, queues) for mid in mids]
+    known = [_why(session, mid, queues, systems) for mid in mids]
     return all(known)
 
 
-def _why(session: Session, mid: str, queues: str | None) -> bool:
+def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQueueName]) -> bool:
     asked = _queues_to_ask(session, session.readable(queues), mid)
     found = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
     known = [one for one in found if one[0].status.word != UNKNOWN or one[0].history]
@@ -116,8 +122,36 @@ def _why(session: Session, mid: str, queues: str | None) -> bool:
     if not known and not session.problems and member_of(mid) is not None:
         return _of_flow(session, mid)
     if not known and not session.problems:
-        _show(session, mid, [GONE], {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""})
+        return _of_ruby(session, mid, asked, systems)
     return bool(known)
+
+
+def _of_ruby(
+    session: Session, mid: str, queues: Sequence[str], namespaces: Sequence[RubyQueueName]
+) -> bool:
+    """Say of a job that no queue has whether it waits in a claim of the Ruby intake."""
+    places = [system._replace(queue=name) for name in queues for system in namespaces]
+    claimed = claimed_job(session.client, places, mid)
+    record = {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""}
+    if claimed is None:
+        _show(session, mid, [GONE], record)
+        return False
+    place = claimed.ruby_queue
+    left_ms = claimed.lease_at - session.client.clock_ms()
+    held = (
+        "an intake holds the claim and enqueues the job once the line of its key has room"
+        if left_ms > 0
+        else f"the intake that held the claim has been gone for {lasting(-left_ms / 1000)}; the next one takes it over"
+    )
+    text = f"waits in a claim: a worker took it off {place}, and it isn't in queue {place.queue} yet; {held}"
+    space = f" --{place.system}-namespace {place.namespace}" if place.namespace else ""
+    remedy = (
+        f"jobq key list {place.queue}; jobq ruby claims --{place.system} {place.queue}{space}; "
+        "the worker's log names the key"
+    )
+    reasons = [Reason("ruby_claim", text, remedy)]
+    _show(session, f"{mid} ({place})", reasons, record | {"queue": place.queue})
+    return True
 
 
 def _of_flow(session: Session, mid: str) -> bool:

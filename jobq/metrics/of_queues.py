@@ -10,7 +10,7 @@ from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
-from jobq.errors import ConfigError, GroupNotFoundError, JobqError, ScriptError, UnavailableError
+from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableError
 from jobq.metrics.names import EXPORTER, PLACES, Family, LakeBehind, Rows
 from jobq.metrics.serving import logger
 from jobq.observe.facts import head_enqueued_at
@@ -176,11 +176,8 @@ class QueueExporter:
             put_schedules(sheet, queue.name, found)
 
     def _with_schedules(self, queues: Sequence[Queue]) -> list[Queue]:
-        """Return those that have schedules, and all of them where that can't be asked together."""
-        try:
-            some = set(queues_with(self._client, [queue.name for queue in queues], "schedules"))
-        except ScriptError:  # of a queue that is closed to this user
-            return list(queues)
+        """Return those that have schedules."""
+        some = set(queues_with(self._client, [queue.name for queue in queues], "schedules"))
         self._scheduled &= some
         return [queue for queue in queues if queue.name in some]
 

@@ -101,10 +101,15 @@ class Admin:
     def keys(self, cursor: int = 0, limit: int = 100, *, now: int | None = None) -> KeyPage:
         """One page of the keys that have messages or are held, in no order."""
         _check_page(cursor, limit)
-        following, *items = self.scripts["lines"].run(
-            {"now": moment(now), "cursor": cursor, "limit": limit}
+        return _key_page(
+            self.scripts["lines"].run({"now": moment(now), "cursor": cursor, "limit": limit})
         )
-        return KeyPage(key_rows(items), int(following) or None)
+
+    def keys_call(self, limit: int = 100) -> ScriptCall[KeyPage]:
+        """The first page of `keys` as a value, to be sent together with others."""
+        script = self.scripts["lines"]
+        args = script.script.order({"now": moment(None), "cursor": 0, "limit": limit})
+        return ScriptCall(script.script, script.keys, args, _key_page)
 
     def every_key(self) -> Iterator[KeyRow]:
         """All keys that have messages or are held, page by page; a key that changes in between may come twice."""
@@ -439,6 +444,11 @@ def _sample(reply: list[Any]) -> Sample:
         Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
         *map(int, refused),
     )  # fmt: skip
+
+
+def _key_page(reply: list[Any]) -> KeyPage:
+    following, *items = reply
+    return KeyPage(key_rows(items), int(following) or None)
 
 
 def _schedules(reply: list[Any]) -> Schedules:

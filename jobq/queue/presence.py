@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -34,6 +35,9 @@ PER_CALL = 500
 TWIN = "#"
 #: Among what the calls of a job must not show: all arguments.
 EVERYTHING = "*"
+#: Schedules in a worker's entry; a worker that declares more doesn't say which.
+MOST_SCHEDULES = 500
+_NAME = attrgetter("name")
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
 
 
@@ -69,7 +73,8 @@ class WorkerEntry(NamedTuple):
 
     version: that of jobq. slots: jobs that it can run at the same time. jobs: the digest of its jobs' names.
     seen_at, started_at: epoch ms by the worker's clock. damaged: the entry isn't one that a worker wrote. leaving: it
-    drains. strict: it empties a queue before it takes from those behind it.
+    drains. strict: it empties a queue before it takes from those behind it. schedules: queue -> names of the schedules
+    that its code declares; None if it doesn't say.
     """
 
     name: str
@@ -87,6 +92,7 @@ class WorkerEntry(NamedTuple):
     damaged: bool = False
     leaving: bool = False
     strict: bool = False
+    schedules: Mapping[str, frozenset[str]] | None = None
 
     def is_live(self, now_ms: int) -> bool:
         """Whether it counts as working: until three leases after its last heartbeat."""
@@ -192,12 +198,12 @@ def _remove(client: Client, hash_key: str, fields: list[bytes]) -> None:
 
 def workers(client: Client) -> list[WorkerEntry]:
     """Every worker's last heartbeat, sorted by name; also those of workers that were killed, and damaged entries."""
-    return sorted(entry for _, entry in _read(client))
+    return sorted((entry for _, entry in _read(client)), key=_NAME)
 
 
 def workers_in(reply: Any) -> list[WorkerEntry]:
     """`workers`, from the reply to HGETALL."""
-    return sorted(_entry(text_of(raw), decoded(text)) for raw, text in _pairs(reply))
+    return sorted((_entry(text_of(raw), decoded(text)) for raw, text in _pairs(reply)), key=_NAME)
 
 
 def some_workers(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry]:
@@ -325,7 +331,14 @@ def _entry(name: str, facts: Any) -> WorkerEntry:
         damaged=not isinstance(queues, list) or None in (number["seen_at"], number["lease_ms"]),
         leaving=facts.get("leaving") is True,
         strict=facts.get("strict") is True,
+        schedules=_schedules(facts.get("schedules")),
     )
+
+
+def _schedules(facts: Any) -> dict[str, frozenset[str]] | None:
+    if not isinstance(facts, dict) or not all(isinstance(one, list) for one in facts.values()):
+        return None
+    return {text_in(queue): frozenset(map(text_in, names)) for queue, names in facts.items()}
 
 
 def _children(text: bytes) -> tuple[ChildEntry, ...] | None:

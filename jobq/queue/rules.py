@@ -54,7 +54,7 @@ class KeyRow(NamedTuple):
     """One key of a queue. Times are epoch ms, 0: none.
 
     `max`: None where there is no limit. `starts_at`: when its rate allows the next start. `oldest`: the message at
-    the head of its line.
+    the head of its line. `most_waiting`: None where there is no limit.
     """
 
     key: str
@@ -65,6 +65,12 @@ class KeyRow(NamedTuple):
     held_until: int
     starts_at: int
     oldest: str
+    most_waiting: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its line takes no further message."""
+        return self.most_waiting is not None and self.waiting >= self.most_waiting
 
 
 class KeyPage(NamedTuple):
@@ -143,11 +149,13 @@ def hold_ms(wait: Duration, seconds: float) -> int:
 
 def key_rows(items: Sequence[Any]) -> list[KeyRow]:
     """The rows of a page of keys."""
-    rows = zip(*(iter(items),) * 8, strict=True)
+    rows = zip(*(iter(items),) * 9, strict=True)
     return [
-        KeyRow(text_of(key), waiting, running, weight, most or None, held, starts, text_of(oldest))
-        for key, waiting, running, weight, most, held, starts, oldest in rows
-    ]
+        KeyRow(
+            text_of(key), waiting, running, weight, most or None, held, starts, text_of(oldest), most_waiting or None,
+        )
+        for key, waiting, running, weight, most, held, starts, oldest, most_waiting in rows
+    ]  # fmt: skip
 
 
 def facts_of(reply: Sequence[Any]) -> KeyFacts:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
-from jobq.errors import ConfigError, JobqError, KeyFullError
+from jobq.errors import ConfigError, JobqError, KeyFullError, ScriptError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import stand_in
 from jobq.queue import presence
@@ -86,24 +86,51 @@ def _with_times(
 OVERDUE_MS = 60_000
 
 
-def jobs_by_queue(client: Client) -> dict[str, list[frozenset[str] | None]]:
-    """Return, by queue, the names of the jobs that each live worker of the queue knows; None where that is unknown."""
+class WorkerCode(NamedTuple):
+    """What a live worker of a queue has in its code: names of jobs, and of that queue's schedules; None if unknown."""
+
+    jobs: frozenset[str] | None
+    schedules: frozenset[str] | None
+
+
+def known_by_queue(client: Client) -> dict[str, list[WorkerCode]]:
+    """Return, by queue, what each of its live workers has in its code."""
     now_ms = client.clock_ms()
     live = [worker for worker in presence.workers(client) if worker.is_live(now_ms)]
     names = presence.job_names(client, {worker.jobs for worker in live if worker.jobs})
-    found: dict[str, list[frozenset[str] | None]] = {}
+    found: dict[str, list[WorkerCode]] = {}
     for worker in live:
+        declared = worker.schedules
         for queue in worker.queues:
-            found.setdefault(queue, []).append(names.get(worker.jobs))
+            schedules = None if declared is None else declared.get(queue, frozenset())
+            found.setdefault(queue, []).append(WorkerCode(names.get(worker.jobs), schedules))
     return found
 
 
-def is_undeclared(row: ScheduleRow, known: Sequence[frozenset[str] | None]) -> bool:
-    """Whether no worker of its queue declares a schedule that came from code. known: what the queue's workers know."""
+def known_if_readable(client: Client) -> dict[str, list[WorkerCode]]:
+    """Return the same, or nothing where the list of workers can't be read."""
+    try:
+        return known_by_queue(client)
+    except JobqError:
+        return {}
+
+
+def is_undeclared(row: ScheduleRow, known: Sequence[WorkerCode]) -> bool:
+    """Whether no worker of its queue declares a schedule that came from code. known: of the queue's workers.
+
+    A worker may not say what it declares. Then a tick that is overdue tells.
+    """
     if not known or row.schedule is None or row.origin != "code" or row.paused:
         return False
-    job = row.schedule.job
-    return row.late_ms > OVERDUE_MS or all(jobs is not None and job not in jobs for jobs in known)
+    if any(one.schedules is not None and row.name in one.schedules for one in known):
+        return False
+    return row.late_ms > OVERDUE_MS or all(_lacks(one, row.name, row.schedule.job) for one in known)
+
+
+def _lacks(known: WorkerCode, schedule: str, job: str) -> bool:
+    if known.schedules is not None:
+        return schedule not in known.schedules
+    return known.jobs is not None and job not in known.jobs
 
 
 def names_of(found: Schedules) -> list[str]:
@@ -118,7 +145,10 @@ def rows_of(queue: str, found: Schedules) -> Iterator[ScheduleRow]:
 
 
 def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]:
-    """Return those of these queues that have one of these keys. One command covers many queues, except on a Cluster."""
+    """Return those of these queues that have one of these keys, or whose keys can't be looked for.
+
+    One command covers many queues, except on a Cluster.
+    """
     size = 1 if client.is_cluster else PER_CALL
     found: list[str] = []
     for first in range(0, len(names), size):
@@ -129,8 +159,11 @@ def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]
 def _with_keys(client: Client, names: Sequence[str], places: Sequence[str]) -> list[str]:
     prefixes = [Queue(name, client).prefix for name in names]
     wanted = [key(prefix, place) for prefix in prefixes for place in places]
-    if not client.command("EXISTS", *wanted):
-        return []
+    try:
+        if not client.command("EXISTS", *wanted):
+            return []
+    except ScriptError:  # of a queue that is closed to this user: a call of its own says so
+        pass
     if len(names) == 1:
         return list(names)
     half = len(names) // 2

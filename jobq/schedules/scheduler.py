@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from jobq.client.numbered_calls import moment
-from jobq.errors import ConfigError, ServerFullError, UnavailableError
+from jobq.errors import ConfigError, JobqError, ServerFullError, UnavailableError
 from jobq.jobs.job import Job, Outgoing
 from jobq.jobs.registry import Registry
 from jobq.jobs.ticks import HEADER
+from jobq.queue import presence
 from jobq.queue.keys import key
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules, Ticked
@@ -34,6 +35,9 @@ RETRY_S = 1.0
 CLOCK_MS = 60_000
 #: Calls of one look at a queue; the rest waits for the next one, since leases must be renewed.
 MOST_CALLS = 20
+
+#: Undeclared schedules of a queue that are named at the start.
+MOST_TOLD = 20
 
 #: (number of the queue, call) -> whether the server answered.
 Ask = Callable[[int, Callable[[], object]], bool]
@@ -57,6 +61,13 @@ class Scheduler:
         # At first, workers that start together ask one after another.
         self._look_at = [monotonic() + share() * WAIT_S] * len(queues)
         self._warned: set[str] = set()
+        # Queues that were looked at.
+        self._looked: set[int] = set()
+
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of the schedules that the code declares, by queue."""
+        named = zip(self._queues, self._declared, strict=True)
+        return {queue.name: sorted(declared) for queue, declared in named if declared}
 
     def next_s(self) -> float:
         """Seconds until a look is due."""
@@ -98,6 +109,9 @@ class Scheduler:
         queue = self._queues[index]
         found = queue.admin.schedules(now=self._now())
         began, now_ms = self._monotonic(), found.now_ms
+        if index not in self._looked:
+            self._looked.add(index)
+            self._tell_undeclared(index, found)
         self._declare(index, found)
         next_ms, calls = now_ms + LOOK_S * 1000, 0
         for schedule in self._all(index, found.definitions):
@@ -125,6 +139,33 @@ class Scheduler:
                 next_ms = min(next_ms, coming + shift_ms)
         wait_s = max(0.0, (next_ms - now_ms) / 1000)
         self._look_at[index] = began + wait_s + self._share() * WAIT_S
+
+    def _tell_undeclared(self, index: int, found: Schedules) -> None:
+        """Name schedules that code declared once and that no running worker declares now."""
+        queue, declared = self._queues[index], self._declared[index]
+        names = {
+            name
+            for name, text in found.definitions.items()
+            if text.startswith("c") and name not in declared
+        }
+        if not names:
+            return
+        try:
+            workers = presence.workers(queue.client)
+        except JobqError as error:
+            logger.debug("the schedules that other workers declare are unknown: %s", error)
+            return
+        for worker in workers:
+            if worker.serves(queue.name) and worker.is_live(found.now_ms):
+                if worker.schedules is None:
+                    return
+                names -= worker.schedules.get(queue.name, frozenset())
+        for name in sorted(names)[:MOST_TOLD]:
+            logger.warning(
+                "queue %s: no running worker declares schedule %s, so it has no ticks: jobq cron remove %s --queues %s "
+                "--force, or deploy the code that declares it",
+                queue.name, name, name, queue.name,
+            )  # fmt: skip
 
     def _declare(self, index: int, found: Schedules) -> None:
         """Show at the server what the code declares; a new schedule, and one with new times, starts with that."""

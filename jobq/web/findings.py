@@ -11,7 +11,13 @@ from typing import NamedTuple
 from jobq.client.connection import Client
 from jobq.errors import JobqError
 from jobq.queue.types import Schedules
-from jobq.schedules.listing import rows_of, schedules_of_queues
+from jobq.schedules.listing import (
+    ScheduleRow,
+    is_undeclared,
+    known_if_readable,
+    rows_of,
+    schedules_of_queues,
+)
 from jobq.web import formats
 from jobq.web.sampler import Snapshot
 from jobq.web.site import Site
@@ -77,23 +83,30 @@ class LateSchedules:
             found = schedules_of_queues(self._client, names)
         except JobqError:  # the roles may not, or the server is away: the page says that elsewhere
             return []
+        known = known_if_readable(self._client) if found else {}
         rows = [
-            row
+            (is_undeclared(row, known.get(queue, ())), row)
             for queue, one in found.items()
             if isinstance(one, Schedules)
             for row in islice(rows_of(queue, one), MOST_SCHEDULES)
-            if row.late_ms > LATE_MS
         ]
-        rows.sort(key=lambda row: -row.late_ms)
-        return [
-            PageFinding(
-                "retry", "late", row.name,
-                f"Its tick has been due for {formats.duration(row.late_ms / 1000)}. No worker of {row.queue} has "
-                "enqueued it.",
-                "schedule", {"schedule": row.name, "queue": row.queue},
-            )
-            for row in rows[:MOST]
-        ]  # fmt: skip
+        shown = [(gone, row) for gone, row in rows if gone or row.late_ms > LATE_MS]
+        shown.sort(key=lambda each: -each[1].late_ms)
+        return [_late(row, gone) for gone, row in shown[:MOST]]
+
+
+def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
+    text = (
+        f"No running worker of {row.queue} declares it, so it has no ticks. Remove it, or deploy the code that "
+        "declares it."
+        if undeclared
+        else f"Its tick has been due for {formats.duration(row.late_ms / 1000)}. No worker of {row.queue} has "
+        "enqueued it."
+    )
+    return PageFinding(
+        "retry", "undeclared" if undeclared else "late", row.name, text, "schedule",
+        {"schedule": row.name, "queue": row.queue},
+    )  # fmt: skip
 
 
 def _queues(snapshot: Snapshot) -> list[PageFinding]:

@@ -56,6 +56,10 @@ SETTLE_FLOWS_S = 2.0
 class TickSource(Protocol):
     """Enqueues what schedules want, in the supervisor."""
 
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of the schedules that the code declares, by queue."""
+        ...
+
     def next_s(self) -> float:
         """Return the seconds until `run` has something to do."""
         ...

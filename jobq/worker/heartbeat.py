@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
@@ -135,6 +135,12 @@ class Heartbeat:
             "lease_ms": round(settings.lease_s * 1000), "started_at": self.started_at,
             "strict": settings.strict,
         }  # fmt: skip
+
+    def declares(self, schedules: Mapping[str, Sequence[str]]) -> None:
+        """Say in the entry which schedules this worker's code declares, by queue."""
+        self._facts.pop("schedules", None)
+        if sum(map(len, schedules.values())) <= presence.MOST_SCHEDULES:
+            self._facts["schedules"] = schedules
 
     def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:
         """Renew the worker's entries; now and then also the lists of queues and jobs, in case the server lost them.

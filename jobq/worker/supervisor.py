@@ -152,7 +152,9 @@ class Supervisor:
 
     def _new_ticks(self) -> TickSource | None:
         make = None if self.settings.burst else self.plan.hooks.ticks
-        return make(self.queues, self.plan.registry) if make else None
+        ticks = make(self.queues, self.plan.registry) if make else None
+        self.heartbeat.declares(ticks.names() if ticks else {})
+        return ticks
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
         """Serve these queues from now on, too: children know them once they are replaced."""

@@ -29,6 +29,6 @@ local function key_facts(key, state)
   return {
     head = head, waiting = waiting, running = running, weight = own[4] or all[4] or 1, most = most,
     held_until = hold > now_ms and hold or 0, starts_at = starts_at > now_ms and starts_at or 0, ordered = flags > 3,
-    starts = rate[2], span_ms = rate[3], oldest = waiting > 0 and head_of(key, head, tail) or '',
+    starts = rate[2], span_ms = rate[3], most_waiting = own[5] or all[5], oldest = waiting > 0 and head_of(key, head, tail) or '',
   }
 end

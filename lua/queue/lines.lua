@@ -9,7 +9,7 @@ ARGV
   cursor  '0' to begin with, then what the page before returned
   limit   about so many, 1-1000
 RETURNS  {next cursor, '0' = end, then per key: key, waiting, running, weight, most or 0, held until or 0, ms of the
-         next start that its rate allows or 0, the message at the head of its line or ''}
+         next start that its rate allows or 0, the message at the head of its line or '', messages that may wait or 0}
 COST     O(limit); a queue of few keys comes at once
 WRITES   nothing
 ]]
@@ -36,6 +36,7 @@ for i = 1, #reply[2], 2 do
   if facts then
     for _, item in ipairs({
       key, facts.waiting, facts.running, facts.weight, facts.most or 0, facts.held_until, facts.starts_at, facts.oldest,
+      facts.most_waiting or 0,
     }) do
       page[#page + 1] = item
     end

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jobq import Limit, Slots
+from jobq.cli import check, held_back
 from jobq.queue.queue import Queue
 
 
@@ -159,3 +160,50 @@ def test_doctor_repeats_nothing_on_an_empty_server(cli: Any) -> None:
     shown = cli("check", "doctor")
     lines = [*shown.out.splitlines(), *shown.err.splitlines()]
     assert len(lines) == len(set(lines)) and "no queue was ever used here" in shown.err
+
+
+def test_doctor_names_what_is_full_now(cli: Any, client: Any, queue: Queue) -> None:
+    queue.list_in_directory()
+    queue.rules(key_waiting=2, key_max=1)
+    for key in ("a", "a", "b", "c"):
+        queue.enqueue(b"{}", key=key)
+    queue.dequeue(1)
+    queue.enqueue(b"{}", key="a")
+    erp = Slots("erp", 1, client=client)
+    assert Limit("stripe", "1/h", client=client).take()
+    with erp.slot():
+        found = {
+            (one["check"], one["level"]): one["value"]
+            for one in cli("check", "doctor", "--json").records
+        }
+    assert found["keys", "warn"].endswith("wait for room: a (2 of 2 wait)")
+    assert "the lines of 1 key are full" in found["keys", "warn"]
+    assert found["keys", "ok"].endswith("with waiting messages: a (1 of 1 run, 2 wait)")
+    assert "2 limits used up" in found["limits", "ok"] and "erp (1 of 1)" in found["limits", "ok"]
+
+
+def test_doctor_names_a_bounded_number_of_full_lines_and_unserved_queues(
+    cli: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        one = Queue(f"q{number}", client)
+        one.list_in_directory()
+        one.rules(key_waiting=1)
+        for key in range(8):
+            one.enqueue(b"{}", key=f"k{key}")
+    monkeypatch.setattr(held_back, "MOST_QUEUES", 2)
+    monkeypatch.setattr(check, "MOST_NAMED", 3)
+    found = [one for one in cli("check", "doctor", "--json").records if one["level"] != "fail"]
+    full = [one["value"] for one in found if one["check"] == "keys"]
+    assert len(full) == 3 and full[2] == "2 more queues with keys were not looked at"
+    assert "the lines of 8 keys are full" in full[0] and full[0].endswith("and 3 more")
+    unserved = [one["value"] for one in found if one["check"] == "workers"]
+    assert unserved[3:] == ["1 more queues with ready messages have no worker"]
+
+
+def test_doctor_says_which_keys_it_cannot_read(cli: Any, queue: Queue, redis: Any) -> None:
+    queue.list_in_directory()
+    queue.enqueue(b"{}", key="a")
+    redis.set("jobq:{low}:rules", "x")
+    found = [one for one in cli("check", "doctor", "--json").records if one["check"] == "keys"]
+    assert "queue low: its keys can't be read" in found[0]["value"]

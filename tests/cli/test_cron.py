@@ -166,6 +166,13 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     assert set(states()) == {"added", "here", "paused"}
     presence.put_worker(client, "w", facts | {"jobs": "unknown"})
     assert states()["here"] == ""
+    # The job is still there, and its schedule isn't in the code any more.
+    presence.put_worker(client, "w", facts | {"schedules": {"low": ["other"]}})
+    assert states()["here"] == "undeclared"
+    presence.put_worker(client, "w", facts | {"schedules": {"low": ["here"]}})
+    assert states()["here"] == ""
+    presence.put_worker(client, "w", facts | {"schedules": {"low": "here"}})  # no list
+    assert states()["here"] == ""
 
 
 def test_run_now_enqueues_as_the_module_of_the_job_declares(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,6 +10,8 @@ import click
 import pytest
 
 from jobq.cli.app import app
+from jobq.protocols.ruby.claims import Claims
+from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
@@ -235,3 +238,23 @@ def test_listing_verbs_print_json_lines_alone(
     queue.enqueue(CALL % 1, mid="m")
     ended = cli(*verb.split(), "--json")
     assert ended.code in (0, 1) and isinstance(ended.records, list), ended.err
+
+
+def test_why_says_that_a_job_of_ruby_waits_in_a_claim(cli, client, queue, redis):
+    queue.list_in_directory()
+    for jid in ("a", "b"):
+        redis.lpush("app:queue:low", json.dumps({"class": "Mail", "args": [], "jid": jid}))
+    place = RubyQueueName("sidekiq", "app", "low")
+    claims = Claims(client, place)
+    claim = claims.take()
+    claims._mark(claim, [0])
+    assert cli("why", "b").code == 1
+    shown = cli("why", "b", "--sidekiq-namespace", "app")
+    assert shown.code == 0
+    assert "waits in a claim: a worker took it off sidekiq app:queue:low" in shown.out
+    assert "jobq ruby claims --sidekiq low --sidekiq-namespace app" in shown.out
+    assert cli("why", "a", "--sidekiq-namespace", "app").code == 1  # it is in the queue by now
+    redis.zadd("jobq:intake:{app:queue:low}:claims", {claim.claim_id: 1})
+    [record] = cli("why", "b", "--sidekiq-namespace", "app", "--json").records
+    assert record["queue"] == "low"
+    assert "has been gone for" in record["reasons"][0]["sentence"]

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from jobq.cli.held_back import waiting_maps
 from jobq.client.connection import Client, connect
 from jobq.config import CodecSettings
 from jobq.errors import ServerFullError, UnavailableError
 from jobq.flows import sending
 from jobq.flows.announcing import announce
 from jobq.flows.draining import BATCH, GIVE_UP_S, PASS_OVER_NS, Drainer
-from jobq.flows.listing import purged_members
+from jobq.flows.listing import purged_members, put_on_list
 from jobq.flows.run import FlowRun
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.state import FlowView
@@ -390,6 +391,9 @@ def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplo
         return one.sentence
 
     assert waits().endswith(f"sends it, {room}")
+    put_on_list(flowing.client, F)
+    [told] = waiting_maps(flowing.client)
+    assert told.value == (f"1 step of flows waiting for a full line: step rows of {F}, {room}")
     ran = []
     while messages := high.dequeue(40).messages + low.dequeue(40).messages:
         ran += [one.mid for one in messages]

@@ -14,8 +14,9 @@ from jobq.jobs.codec import decode
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.signing import seal_of
 from jobq.jobs.ticks import tick_of
+from jobq.queue import presence
 from jobq.queue.types import Ending
-from jobq.schedules.definition import Schedule, encoded
+from jobq.schedules.definition import Schedule, checked_schedule, encoded
 from jobq.schedules.scheduler import Scheduler
 
 START = 1_800_000_000_000  # a whole hour
@@ -295,3 +296,40 @@ def test_call_is_sealed_for_the_mid_that_it_gets(
     tick = tick_of(decode(seal.open("low", message.mid, message.content)).headers)
     assert tick is not None
     assert (tick.at_ms - START) // MINUTE == 20
+
+
+def test_schedule_that_no_running_worker_declares_is_named_at_the_first_look(
+    passing: Time, registry: Registry, caplog: pytest.LogCaptureFixture
+):
+    queue, client = passing.queue, passing.queue.client
+    for name in ("here", "gone", "elsewhere"):
+        queue.admin.schedule(
+            "declare", name, encoded(checked_schedule(name, "x", "@hourly", {})), now=START
+        )
+    queue.admin.schedule(
+        "add", "added", encoded(checked_schedule("added", "x", "@hourly", {})), now=START
+    )
+    facts = {
+        "queues": ["low"],
+        "lease_ms": 15_000,
+        "seen_at": START,
+        "schedules": {"low": ["elsewhere"]},
+    }
+    presence.put_worker(client, "other", facts)
+    declare(registry, name="here")
+    passing.run(20_000, passing.scheduler(registry))
+    told = [one.getMessage() for one in caplog.records if "declares" in one.getMessage()]
+    assert [text.partition(",")[0] for text in told] == [
+        "queue low: no running worker declares schedule gone"
+    ]
+    caplog.clear()
+    presence.put_worker(client, "old", {**facts, "schedules": None})  # it doesn't say
+    passing.run(40_000, passing.scheduler(registry))
+    assert caplog.records == []
+
+
+def test_names_of_declared_schedules_are_in_the_entry_of_the_worker(
+    passing: Time, registry: Registry
+):
+    declare(registry, name="here")
+    assert passing.scheduler(registry).names() == {"low": ["here"]}

@@ -76,6 +76,9 @@ def test_worker_serves_queues_that_its_source_names_later(supervisor, caplog):
     assert [queue.name for queue in supervisor.queues] == ["low", "new"]
     assert supervisor.plan.settings.queues == (("low", 1), ("new", 3))
     assert supervisor.heartbeat._facts["queues"] == ["low", "new"]
+    assert supervisor.heartbeat._facts["schedules"] == {}
+    supervisor.heartbeat.declares({"low": ["s"] * 501})
+    assert "schedules" not in supervisor.heartbeat._facts
     assert [member for member, _ in supervisor.restarting] == supervisor.members
     supervisor.plan.health.failed([1], BROKEN, "why", boot_ns())
     supervisor.upkeep.log_troubles()

@@ -21,7 +21,7 @@ from jobq.client.bound_scripts import bound
 from jobq.client.clock import Reminder
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller, Values
-from jobq.client.pipelining import commands
+from jobq.client.pipelining import Read, commands
 from jobq.errors import ConfigError, KeyFullError
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
 from jobq.queue.queue import EnqueueOptions, Queue
@@ -216,16 +216,29 @@ class Claims:
 
     def waiting(self) -> list[OpenClaim]:
         """Claims that aren't settled, the oldest first. Members that no intake wrote are left out."""
-        reply = self.client.command("ZRANGE", self._claims, 0, -1, "WITHSCORES")
         found = []
-        for item, at in zip(reply[::2], reply[1::2], strict=True):
-            if _CLAIM_ID.fullmatch(item):
-                claim_id = item.decode()
-                taken = self._taken(claim_id)
-                njobs = self.client.command("LLEN", taken)
-                njobs -= len(self.client.command("LPOS", taken, claim_id, "COUNT", 0))
-                found.append(OpenClaim(claim_id, int(max(0.0, min(float(at), _LATEST_MS))), njobs))
+        for claim_id, lease_at in self.read_listed(self.client.command(*self.listed_call(0).words)):
+            taken = self._taken(claim_id)
+            njobs = self.client.command("LLEN", taken)
+            njobs -= len(self.client.command("LPOS", taken, claim_id, "COUNT", 0))
+            found.append(OpenClaim(claim_id, lease_at, njobs))
         return found
+
+    def listed_call(self, most: int) -> Read:
+        """Return what reads the first `most` claims, 0 for all, as a value; `read_listed` reads its reply."""
+        return Read(self._claims, ("ZRANGE", self._claims, 0, most - 1, "WITHSCORES"))
+
+    def read_listed(self, reply: Sequence[bytes]) -> list[tuple[str, int]]:
+        """Return ids of claims with the ends of their leases. Members that no intake wrote are left out."""
+        return [
+            (item.decode(), int(max(0.0, min(float(at), _LATEST_MS))))
+            for item, at in zip(reply[::2], reply[1::2], strict=True)
+            if _CLAIM_ID.fullmatch(item)
+        ]
+
+    def taken_call(self, claim_id: str, most: int) -> Read:
+        """Return what reads the first jobs of a claim, as a value."""
+        return Read(self._claims, ("LRANGE", self._taken(claim_id), 0, most - 1))
 
     def give_back(self, claim_id: str) -> int:
         """Put a claim's jobs back where they came from, the first in line; how many. Only without its holder."""

@@ -124,5 +124,5 @@ def rights_to_look(namespace: str = "jobq") -> list[str]:
         *selector(
             " ".join(f"%R~{key}" for key in listed), ["exists", "llen", "lrange", "smembers"]
         ),
-        *selector(claims, ["llen", "zrange"]),
+        *selector(claims, ["llen", "lrange", "zrange"]),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, get_args
@@ -24,7 +24,13 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import LoggedTick, Schedules
 from jobq.schedules import listing
 from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule, encoded
-from jobq.schedules.listing import ScheduleRow, names_of, schedule_row, schedules_of_queues
+from jobq.schedules.listing import (
+    ScheduleRow,
+    WorkerCode,
+    names_of,
+    schedule_row,
+    schedules_of_queues,
+)
 from jobq.schedules.words import in_words
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import performing
@@ -43,7 +49,7 @@ MOST_SORTED = 2_000
 STRIP, NEWEST, COMING = 50, 10, 5
 #: Entries of the logs of ticks that a list reads of each queue.
 LOG = 200
-STATES = ("late", "unreadable", "no definition", "paused")
+STATES = ("late", "undeclared", "unreadable", "no definition", "paused")
 LONGEST_SEARCH = 200
 LONGEST_VALUE = 300
 #: Outcome of a tick -> the state whose look it has, and a word.
@@ -84,6 +90,7 @@ def schedules(request: Request) -> Response:
     """List the schedules of all queues, those that need a look first, then by their next tick."""
     client, query = site_of(request).client, request.query_params
     found = schedules_of_queues(client, listed_queues(client).names, LOG)
+    known = listing.known_if_readable(client) if found else {}
     unread = {name: str(one) for name, one in found.items() if isinstance(one, JobqError)}
     read = {name: one for name, one in found.items() if isinstance(one, Schedules)}
     wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
@@ -95,10 +102,10 @@ def schedules(request: Request) -> Response:
             sorted(named, key=lambda one: one[1]), query.get("page", "")
         )
         rows: Sequence[ListedSchedule] = [
-            _listed(queue, name, read[queue]) for queue, name in shown
+            _listed(queue, name, read[queue], known) for queue, name in shown
         ]
     else:
-        every = [_listed(queue, name, read[queue]) for queue, name in named]
+        every = [_listed(queue, name, read[queue], known) for queue, name in named]
         chosen = [one for one in every if _matches(one, wanted) and state in ("", one.state)]
         chosen.sort(key=_trouble)
         number, rows, matching = _part(chosen, query.get("page", ""))
@@ -114,11 +121,19 @@ def _part(found: Sequence[Any], text: str) -> tuple[int, Sequence[Any], int]:
     return number, found[(number - 1) * PER_PAGE : number * PER_PAGE], len(found)
 
 
-def _listed(queue: str, name: str, found: Schedules) -> ListedSchedule:
+def _listed(
+    queue: str, name: str, found: Schedules, known: Mapping[str, Sequence[WorkerCode]]
+) -> ListedSchedule:
     row = schedule_row(queue, name, found)
-    state = row.state or ("late" if row.late_ms > LATE_MS else "")
+    state = row.state or _trouble_of(row, known)
     newest = next((one for one in found.log if one.name == name), None)
     return ListedSchedule(row, in_words(row.schedule) if row.schedule else "", state, newest)
+
+
+def _trouble_of(row: ScheduleRow, known: Mapping[str, Sequence[WorkerCode]]) -> str:
+    if listing.is_undeclared(row, known.get(row.queue, ())):
+        return "undeclared"
+    return "late" if row.late_ms > LATE_MS else ""
 
 
 def _matches(one: ListedSchedule, wanted: str) -> bool:
@@ -128,7 +143,9 @@ def _matches(one: ListedSchedule, wanted: str) -> bool:
 
 
 def _trouble(one: ListedSchedule) -> tuple[Any, ...]:
-    rank = {"late": 0, "unreadable": 1, "no definition": 2, "": 3, "paused": 4}[one.state]
+    rank = {"late": 0, "undeclared": 0, "unreadable": 1, "no definition": 2, "": 3, "paused": 4}[
+        one.state
+    ]
     coming = one.row.next_ms
     return (rank, coming is None, coming or 0, one.row.name, one.row.queue)
 
@@ -140,10 +157,10 @@ def schedule(request: Request) -> Response:
     queue, found, others = _home(request, name)
     row = schedule_row(queue.name, name, found)
     ticks = [one for one in found.log if one.name == name]
-    one = row.schedule
+    one, known = row.schedule, listing.known_if_readable(site.client)
     return render(
         request, "schedule.html", row=row, one=one, words=in_words(one) if one else "", others=others,
-        late=row.late_ms > LATE_MS, coming=_coming(one, queue.name, found.now_ms) if one else [],
+        trouble=_trouble_of(row, known), coming=_coming(one, queue.name, found.now_ms) if one else [],
         strip=ticks[:STRIP][::-1], counts=Counter(one.outcome for one in ticks[:STRIP]), ticks=ticks[:NEWEST],
         outcomes=OUTCOMES, statuses=STATUS, late_median=_median(ticks[:STRIP]), runs=_runs(queue, ticks[:NEWEST]),
         arguments=_arguments(site, one) if one else [], ran=request.query_params.get("ran", ""),

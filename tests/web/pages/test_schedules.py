@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from jobq.queue import presence
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
 from jobq.schedules.definition import checked_schedule, decoded, encoded
@@ -48,6 +49,21 @@ def test_list_shows_late_ones_first_and_paused_ones_last(visit: Any, client: Any
     assert names(page.get("/cron?q=night").text) == ["nightly"]
     assert names(page.get("/cron?state=paused").text) == ["resting"]
     assert "No schedule matches" in page.get("/cron?q=none&page=7").text
+
+
+def test_schedule_that_no_running_worker_declares_is_marked(visit: Any, client: Any) -> None:
+    now, home = client.clock_ms(), Queue("low", client)
+    home.list_in_directory()
+    made = checked_schedule("gone", "shop.weekly", "@daily", {})
+    home.admin.schedule("declare", "gone", encoded(made), now=now)
+    facts = {"queues": ["low"], "lease_ms": 15_000, "seen_at": now, "schedules": {"low": ["gone"]}}
+    presence.put_worker(client, "w", facts)
+    assert "undeclared" not in visit().get("/cron?state=").text.partition("<table")[2]
+    presence.put_worker(client, "w", facts | {"schedules": {}})
+    page = visit()
+    assert names(page.get("/cron?state=undeclared").text) == ["gone"]
+    assert "No running worker of queue" in page.get("/cron/gone").text
+    assert "No running worker of low declares it, so it has no ticks." in page.get("/").text
 
 
 def test_schedule_shows_its_ticks_and_when_it_comes(visit: Any, client: Any) -> None:

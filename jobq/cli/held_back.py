@@ -1,0 +1,104 @@
+"""Findings of `jobq check doctor` about full lines of keys, full limits and the maps of flows that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import run_each
+from jobq.durations import counted, listed
+from jobq.flows.listing import FlowRow, flow_page
+from jobq.flows.state import StepView
+from jobq.limits.directory import LimitFacts, limit_facts, limit_names
+from jobq.queue.doctor import Finding
+from jobq.queue.queue import Queue
+from jobq.queue.rules import KeyPage, KeyRow
+
+#: Queues with keys, keys of each, limits and flows that are looked at; names in one finding.
+MOST_QUEUES, MOST_KEYS, MOST_LIMITS, MOST_FLOWS, MOST_NAMES = 200, 1_000, 1_000, 1_000, 5
+
+
+def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
+    """Yield a finding for each queue with full lines, and one for each with keys at their maximum.
+
+    queues: those with keys.
+    """
+    some = queues[:MOST_QUEUES]
+    pages = run_each(client, [queue.admin.keys_call(MOST_KEYS) for queue in some])
+    for queue, page in zip(some, pages, strict=True):
+        if isinstance(page, KeyPage):
+            yield from _of_queue(queue.name, page)
+        else:
+            text = f"queue {queue.name}: its keys can't be read: {page}"
+            yield Finding("keys", "warn", text, f"jobq check fsck --queues {queue.name}")
+    if len(queues) > MOST_QUEUES:
+        text = f"{len(queues) - MOST_QUEUES:,} more queues with keys were not looked at"
+        yield Finding("keys", "ok", text, "jobq key list QUEUE")
+
+
+def _of_queue(queue: str, page: KeyPage) -> Iterator[Finding]:
+    of = f" of the first {MOST_KEYS:,}" if page.following else ""
+    full = [row for row in page.rows if row.is_full]
+    if full:
+        said = _said(full, lambda row: f"{row.key} ({row.waiting:,} of {row.most_waiting:,} wait)")
+        text = (
+            f"queue {queue}: the lines of {counted(len(full), 'key')}{of} are full, so their enqueues are refused, and "
+            f"flows, outboxes and Ruby's jobs wait for room: {said}"
+        )
+        remedy = f"add workers, or jobq key set {queue} KEY --waiting N; jobq key list {queue} shows them"
+        yield Finding("keys", "warn", text, remedy)
+    busy = [
+        row for row in page.rows if row.waiting and row.max is not None and row.running >= row.max
+    ]
+    if busy:
+        said = _said(
+            busy,
+            lambda row: f"{row.key} ({row.running:,} of {row.max:,} run, {row.waiting:,} wait)",
+        )
+        text = f"queue {queue}: {counted(len(busy), 'key')}{of} at the maximum, with waiting messages: {said}"
+        yield Finding("keys", "ok", text, f"jobq key set {queue} KEY --max N, if more may run")
+
+
+def _said(rows: Iterable[KeyRow], words: Callable[[KeyRow], str]) -> str:
+    return listed([words(row) for row in sorted(rows, key=lambda row: -row.waiting)], MOST_NAMES)
+
+
+def full_limits(client: Client) -> Iterator[Finding]:
+    """Yield a finding for the rates and slots that are used up now."""
+    full = [one for one in limit_facts(client, limit_names(client)[:MOST_LIMITS]) if _is_full(one)]
+    if full:
+        said = listed([f"{one.name} ({one.used:,} of {one.rule})" for one in full], MOST_NAMES)
+        text = f"{counted(len(full), 'limit')} used up, so jobs that ask wait: {said}"
+        yield Finding(
+            "limits",
+            "ok",
+            text,
+            "jobq limit set NAME RULE, if more may run; jobq limit list shows holders",
+        )
+
+
+def _is_full(one: LimitFacts) -> bool:
+    return one.most > 0 and (one.held_s > 0 or one.used >= one.most)
+
+
+def waiting_maps(client: Client) -> Iterator[Finding]:
+    """Yield a finding for the maps of flows whose members wait for room in the line of a key."""
+    found = flow_page(client, 0, MOST_FLOWS, state="running").rows
+    names = [
+        f"step {step.name} of {row.flow}, {step.facts.needs_room}"
+        for row in found
+        for step in _waiting(row)
+    ]
+    if names:
+        text = f"{counted(len(names), 'step')} of flows waiting for a full line: {listed(names, MOST_NAMES)}"
+        remedy = "jobq flow show FLOW, and make room in the line of that key"
+        yield Finding("maps", "warn", text, remedy)
+
+
+def _waiting(row: FlowRow) -> list[StepView]:
+    steps = () if row.view is None else row.view.steps
+    return [
+        step
+        for step in steps
+        if step.facts.needs_room and (step.state == "ready" or step.facts.todo)
+    ]

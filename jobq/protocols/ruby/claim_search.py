@@ -1,0 +1,48 @@
+"""Find a job that waits in a claim: off Ruby's list, and not yet in the jobq queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import read_together
+from jobq.protocols.ruby.claims import LIMIT, Claims
+from jobq.protocols.ruby.job_format import read_job
+from jobq.protocols.ruby.key_names import RubyQueueName
+
+#: Claims of one Ruby queue that are searched, the oldest first.
+MOST_CLAIMS = 100
+
+
+class ClaimedJob(NamedTuple):
+    """Where a job waits. lease_at: when others may take over the claim, epoch ms."""
+
+    ruby_queue: RubyQueueName
+    claim_id: str
+    lease_at: int
+
+
+def claimed_job(
+    client: Client, ruby_queues: Sequence[RubyQueueName], mid: str
+) -> ClaimedJob | None:
+    """Return where the job of this mid waits among the claims on these queues, in two round trips on one server.
+
+    Claims that this user may not read are left out.
+    """
+    claims = [Claims(client, ruby_queue) for ruby_queue in ruby_queues]
+    listed = read_together(client, [one.listed_call(MOST_CLAIMS) for one in claims])
+    waiting = [
+        (one, claim_id, lease_at)
+        for one, reply in zip(claims, listed, strict=True)
+        if not isinstance(reply, Exception)
+        for claim_id, lease_at in one.read_listed(reply)
+    ]
+    taken = read_together(client, [one.taken_call(claim_id, LIMIT) for one, claim_id, _ in waiting])
+    for (one, claim_id, lease_at), jobs in zip(waiting, taken, strict=True):
+        for place, raw in enumerate(() if isinstance(jobs, Exception) else jobs):
+            if raw == claim_id.encode():  # it is in its queue
+                continue
+            if read_job(one.ruby_queue, raw, f"{claim_id}.{place}", {}).mid == mid:
+                return ClaimedJob(one.ruby_queue, claim_id, lease_at)
+    return None
