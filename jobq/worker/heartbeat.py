@@ -23,6 +23,7 @@ from jobq.worker import logger
 from jobq.worker.pool import PoolMember
 from jobq.worker.recycle import resident_bytes
 
+_MAY_ASK = "#!lua flags=no-writes\nreturn redis.acl_check_cmd('INFO', 'memory') and 1 or 0"
 #: Names in one log line.
 MOST_NAMES = 10
 #: About how often a worker removes what others, which were killed, left in the lists.
@@ -84,9 +85,9 @@ def warn_of_eviction(client: Client) -> None:
 
     A user of `jobq acl` may not ask, and a refusal would be in the server's ACL LOG. `jobq check doctor` also warns.
     """
-    if urlsplit(client.settings.url or "").username not in (None, "", "default"):
-        return
     try:
+        if not _may_ask(client):
+            return
         text = client.command("INFO", "memory").decode()
     except JobqError as error:
         logger.debug("whether the server evicts keys is unknown: %s", error)
@@ -100,6 +101,17 @@ def warn_of_eviction(client: Client) -> None:
             "CONFIG SET maxmemory-policy noeviction",
             policy, now,
         )  # fmt: skip
+
+
+def _may_ask(client: Client) -> bool:
+    """Return whether this user may send INFO. A script finds out without an entry in the server's ACL LOG."""
+    if urlsplit(client.settings.url or "").username in (None, "", "default"):
+        return True
+    if client.settings.functions or client.is_cluster:
+        # Users that call functions may not load scripts. On a Cluster the script may be on another node.
+        return False
+    sha = client.command("SCRIPT", "LOAD", _MAY_ASK)
+    return bool(client.command("EVALSHA", sha, 0, routed_by=""))
 
 
 def named(names: Sequence[str]) -> str:

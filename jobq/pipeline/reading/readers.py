@@ -106,6 +106,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None}
 
+    @told_without_traceback()
     def initialOffset(self) -> Offset:
         """Return the offsets at which a new query begins."""
         tails = self._tails({})
@@ -120,10 +121,12 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the limit of maxRowsPerTrigger."""
         return ReadMaxRows(self.request.max_rows) if self.request.max_rows else ReadAllAvailable()
 
+    @told_without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query to what there is now."""
         self._frozen = self._tails({})
 
+    @told_without_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offset:
         """Return the offsets at which the next batch ends."""
         places = offsets.from_plain(start)
@@ -144,6 +147,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[one.queue] = self._cut(one) if one.limit else one.end
         return offsets.to_plain(ends)
 
+    @told_without_traceback()
     def reportLatestOffset(self) -> Offset:
         """Return the newest offsets, for the query's progress."""
         tails = self._tails({})
@@ -151,6 +155,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {name: self._ends.get(name, now.place) for name, now in tails.items()}
         )
 
+    @told_without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan what is between two offsets. DataLossError if some of it was trimmed already."""
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
@@ -171,6 +176,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield one partition's rows as Arrow batches."""
         return read(self.request, partition)
 
+    @told_without_traceback()
     def commit(self, end: dict[str, Any]) -> None:
         """With trimOnCommit: trim the entries that no later batch reads."""
         if self.request.trims:

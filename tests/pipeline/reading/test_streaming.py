@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from jobq.errors import DataLossError
+from jobq.errors import DataLossError, UnavailableError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import LogOffset
 from jobq.pipeline.reading import ranges
@@ -398,3 +401,27 @@ def test_many_queues_are_looked_at_in_few_round_trips(query, events, monkeypatch
     monkeypatch.setattr(type(one.reader._client), "command", counted)
     assert mids(one.batch()) == ["m2"]
     assert len(asked) < 12
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("initialOffset", ()), ("prepareForTriggerAvailableNow", ()), ("latestOffset", ({}, ReadAllAvailable())),
+        ("reportLatestOffset", ()), ("partitions", ({}, {})), ("commit", ({"low": {"id": "1-0", "n": 1}},)),
+    ],
+)  # fmt: skip
+def test_error_of_a_stream_has_no_traceback_in_front_in_a_process_of_spark(
+    query, monkeypatch, method, given
+):
+    main = SimpleNamespace(__spec__=SimpleNamespace(name="pyspark.sql.streaming.a_runner"))
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    reader = query(trimOnCommit="true").reader
+
+    def away():
+        raise UnavailableError("the server is away")
+
+    monkeypatch.setattr(reader, "_connected", away)
+    with pytest.raises(UnavailableError):
+        getattr(reader, method)(*given)
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
