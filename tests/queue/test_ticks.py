@@ -62,6 +62,14 @@ def test_caller_whose_clock_is_ahead_is_told_the_time(begun: Queue, at: Any):
     assert log(begun) == [(2, "enqueued", 0)]
 
 
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 257])
+def test_name_that_no_schedule_can_have_is_refused(begun: Queue, at: Any, facts: Any, name: str):
+    before = facts()
+    with pytest.raises(ScriptError, match="name"):
+        begun.admin.tick(name, at(MINUTE), 0, "m", b"call", now=at(MINUTE))
+    assert facts() == before
+
+
 def test_unknown_schedule_starts_now(queue: Queue, at: Any):
     assert tick(queue, at, 5, 0, now=at(9 * MINUTE)) == ("new", str(at(9 * MINUTE)))
     assert tick(queue, at, 9, 9).outcome == "exists"
