@@ -49,8 +49,10 @@ local function of_all(command, key)
 end
 
 local locked, delayed, done_ones = of_all('HMGET', locks), of_all('HMGET', backoffs), of_all('SMISMEMBER', done)
-local waiting, words = of_all('HMGET', requeue), {}
+local waiting, attempts, words = of_all('HMGET', requeue), of_all('HMGET', nattempts), {}
 for i = 1, #mids do
+  -- The first attempt is written when it ends in anything but done.
+  attempts[i] = attempts[i] or (locked[i] or done_ones[i] == 1) and '1'
   words[i] = word_of(done_ones[i] == 1, waiting[i], locked[i], delayed[i])
 end
-return {reply[1], mids, words, of_all('HMGET', nattempts), of_all('HMGET', ncrashes), delayed, locked, contents}
+return {reply[1], mids, words, attempts, of_all('HMGET', ncrashes), delayed, locked, contents}

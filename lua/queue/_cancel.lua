@@ -1,5 +1,5 @@
 -- cancel: see to it that a message that isn't over doesn't run, or that its current run's outcome is refused.
--- needs: backoffs locks requeue nattempts done now_ms stored LATEST_MS tick emit dedupe_until free leave_due leave_ready forget end_member
+-- needs: backoffs locks requeue attempts_in done now_ms stored LATEST_MS tick emit dedupe_until free leave_due leave_ready forget end_member
 -- Its holder hears of it with its next extend, and may run until its lock ends: until then the mid is taken, as in a
 -- dedupe backoff, so that two runs of it can't overlap. Under an expired lock the walk collects it.
 local function cancel_held(mid)
@@ -15,7 +15,7 @@ end
 
 local function cancel(mid, word)
   tick()
-  emit('cancelled', mid, now_ms, '\31' .. (redis.call('HGET', nattempts, mid) or ''))
+  emit('cancelled', mid, now_ms, '\31' .. (attempts_in(mid) or ''))
   if word == 'done-with-requeue' then
     return redis.call('HDEL', requeue, mid)
   end

@@ -1,5 +1,5 @@
 -- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
--- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget level max_content now_ms start_newer to_ready unlock_to_wait end_member
+-- needs: dead dead_messages messages options attempts_in count_in ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget level max_content now_ms start_newer to_ready unlock_to_wait end_member
 -- How many dead messages a queue keeps, and how long, unless its meta says otherwise.
 local DEAD_MAX, DEAD_AGE_MS = 10000, 15552000000
 
@@ -54,7 +54,7 @@ local function to_dead(mid, reason)
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
   reason = string.sub(reason, 1, 16384)
   local own = lasting_options(redis.call('HGET', options, mid) or ',')
-  local head = {count_of(nattempts, mid), count_of(ncrashes, mid), own, #reason, reason}
+  local head = {count_in(attempts_in(mid)), count_of(ncrashes, mid), own, #reason, reason}
   redis.call('ZADD', dead, now_ms, id)
   local content = redis.call('HGET', messages, mid) or ''
   redis.call('HSET', dead_messages, id, table.concat(head, '\31') .. content)

@@ -22,9 +22,10 @@ local function dedupe_until(mid, at)
   to_due(mid, at)
 end
 
--- The attempt is over and the message isn't: its generation goes by the token of the first attempt.
+-- The attempt is over and the message isn't: its generation goes by the token of the first attempt, which counts from now on.
 local function unlock_to_wait(mid, token)
   redis.call('HSETNX', generations, mid, token or redis.call('HGET', tokens, mid) or '')
+  redis.call('HSETNX', nattempts, mid, '1')
   any.sides = true
   free({mid})
 end

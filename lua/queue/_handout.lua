@@ -1,24 +1,23 @@
 -- handout: lock what was picked for one caller, each message with a token.
 -- needs: circle left_circle meta locks nattempts tokens generations any fence max_lease now_ms rarely options
 local function write_locks(mids, reply, lock_at, attempts, stem)
-  local expiry, token, attempt, again = {}, {}, {}, false
+  local expiry, token, again = {}, {}, {}
   local last, last_text = 0, '0'
   for i = 1, #mids do
     local mid, right, ends = mids[i], stem .. (i - 1), lock_at[i]
     if ends ~= last then last, last_text = ends, string.format('%d', ends) end
     expiry[2 * i - 1], expiry[2 * i] = mid, last_text
     token[2 * i - 1], token[2 * i] = mid, right
-    attempt[2 * i - 1], attempt[2 * i] = mid, '1'
     if attempts[i] then
       reply[7 * i - 1] = math.floor(stored(attempts[i], 1e15, 0)) + 1
-      attempt[2 * i], again = reply[7 * i - 1], true
+      again[#again + 1], again[#again + 2] = mid, reply[7 * i - 1]
     end
     reply[7 * i + 2] = ends
   end
   redis.call('HSET', locks, unpack(expiry))
   redis.call('HSET', tokens, unpack(token))
-  redis.call('HSET', nattempts, unpack(attempt))
-  return again
+  if again[1] then redis.call('HSET', nattempts, unpack(again)) end
+  return again[1]
 end
 
 -- Lock what was picked: the rest of its reply, the generation '' standing for its token.
@@ -31,7 +30,9 @@ local function lock_up(reply, mids, by)
       longest, lock_at[i] = math.max(longest, own_ms), now_ms + math.max(own_ms, lease_ms)
     end
   end
-  if write_locks(mids, reply, lock_at, redis.call('HMGET', nattempts, unpack(mids)), by.stem) then
+  -- What was attempted before has a generation, and with it a side record.
+  local attempts = any.sides and redis.call('HMGET', nattempts, unpack(mids)) or {}
+  if write_locks(mids, reply, lock_at, attempts, by.stem) then
     local lives = redis.call('HMGET', generations, unpack(mids))
     for i = 1, #mids do reply[7 * i + 1] = lives[i] or '' end
   end

@@ -20,7 +20,7 @@ local function recover(mid, crash_limit)
     if redis.call('HEXISTS', messages, mid) == 1 then to_ready(mid) end
     return
   end
-  local attempt = redis.call('HGET', nattempts, mid) or ''
+  local attempt = redis.call('HGET', nattempts, mid) or '1'
   local key = turn and in_lines().key_in(redis.call('HGET', options, mid))
   local kind = crash(mid, 'lock expired', 'recovered', crash_limit)
   emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired' .. (key and '\31\31\31\31' .. key or ''))

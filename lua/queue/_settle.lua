@@ -62,8 +62,8 @@ local function settle(mid, token, outcome, detail, crash_limit)
     forget(mid)
   else
     local backoff, traceback = string.match(detail or '', '^(%d*)\31?(.*)$')
-    count_ending(mid, outcome)
     wait_until(mid, token, tonumber(backoff) or 0, outcome)
+    count_ending(mid, outcome)
     if traceback ~= '' then keep_traceback(mid, traceback) end
   end
   return (outcome == 'snooze' or outcome == 'unknown' or outcome == 'hold') and 'snoozed' or outcome

@@ -4,8 +4,7 @@
 -- Remove all traces of finished ones. They hold no lock and have no backoff; most of the other hashes are empty.
 local function collect(mids)
   redis.call('HDEL', messages, unpack(mids))
-  redis.call('HDEL', nattempts, unpack(mids))
-  for _, key in ipairs(any.sides and {ncrashes, nunknowns, generations, requeue, options, progress} or {}) do
+  for _, key in ipairs(any.sides and {nattempts, ncrashes, nunknowns, generations, requeue, options, progress} or {}) do
     if redis.call('HLEN', key) > 0 then redis.call('HDEL', key, unpack(mids)) end
   end
   redis.call('SREM', done, unpack(mids))

@@ -1,6 +1,6 @@
 -- usual: the call of any worker whose jobs are plain: only plain successes end, and what is handed out is known by its content
 -- alone. What it touches is read before its first write, and no function is made but this one.
--- needs: messages locks tokens nattempts ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle eoq_backoff ndry_runs wake meta events last_call
+-- needs: messages locks tokens ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle eoq_backoff ndry_runs wake meta events last_call
 -- first, count: the endings, six arguments each from ARGV[first] on, of a mid once; reply: what its reply begins with, {'handed'} for a dequeue
 -- -> the reply; nil where the call isn't usual: then nothing is written, and the general case goes on. The time, if it was read
 local function usual_call(reply, first, count)
@@ -53,22 +53,18 @@ local function usual_call(reply, first, count)
   if nmids == 1 then
     local mid = mids[1]
     contents = {redis.call('HGET', messages, mid)}
-    if redis.call('HGET', nattempts, mid) or not contents[1] or part[mid] or #mid > 512 or string.find(mid, '[^ -~]') then
-      return nil, now_ms
-    end
+    if not contents[1] or part[mid] or #mid > 512 or string.find(mid, '[^ -~]') then return nil, now_ms end
     part[mid] = 'handed'
   elseif nmids > 0 then
     contents = redis.call('HMGET', messages, unpack(mids))
-    local attempts = redis.call('HMGET', nattempts, unpack(mids))
     for i = 1, nmids do
       local mid = mids[i]
-      if attempts[i] or not contents[i] or part[mid] or #mid > 512 then return nil, now_ms end
+      if not contents[i] or part[mid] or #mid > 512 then return nil, now_ms end
       part[mid] = 'handed'
     end
     if string.find(table.concat(mids), '[^ -~]') then return nil, now_ms end
   else
     redis.call('HLEN', messages)
-    redis.call('HLEN', nattempts)
   end
   if count == 1 then
     if redis.call('HGET', tokens, ended[1]) ~= argv[first + 1] then return nil, now_ms end
@@ -156,7 +152,6 @@ local function usual_call(reply, first, count)
   if n > 0 then redis.call('LTRIM', circle, string.format('%d', n), '-1') end
   if ncollected > 0 then
     redis.call('HDEL', messages, unpack(collected))
-    redis.call('HDEL', nattempts, unpack(collected))
     if nforgotten > 0 then redis.call('SREM', done, unpack(forgotten)) end
   end
   local until_ms, until_text = now_ms + lease, wanted > 0 and string.format('%d', now_ms + lease)
@@ -167,7 +162,6 @@ local function usual_call(reply, first, count)
       redis.call('LPOP', ready)
       redis.call('HSET', locks, mids[1], until_text)
       redis.call('HSET', tokens, mids[1], stem .. '0')
-      redis.call('HSET', nattempts, mids[1], '1')
     else
       redis.call('LTRIM', ready, string.format('%d', nmids), '-1')
       local pairs_of = {}
@@ -175,8 +169,6 @@ local function usual_call(reply, first, count)
       redis.call('HSET', locks, unpack(pairs_of))
       for i = 1, nmids do pairs_of[2 * i] = stem .. (i - 1) end
       redis.call('HSET', tokens, unpack(pairs_of))
-      for i = 1, nmids do pairs_of[2 * i] = '1' end
-      redis.call('HSET', nattempts, unpack(pairs_of))
     end
     if walks then
       redis.call('HSET', meta, 'floor', now_text, 'fence', fence_text, 'walked', now_text)

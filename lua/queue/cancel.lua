@@ -48,6 +48,7 @@ local nwake = redis.call('LLEN', wake)
 --@include _free
 --@include _generation
 
+--@include _attempts
 --@include _cancel
 
 if call.refused then return {'closed'} end

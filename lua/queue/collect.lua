@@ -49,6 +49,7 @@ local function rarely()
 --@include _generation
 --@include _mid
 --@include _quarantine
+--@include _attempts
 --@include _ending
 --@include _recover
   rare = {

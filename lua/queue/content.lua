@@ -26,6 +26,7 @@ one_of('place', place, 'ready', 'due', 'circle', 'lines')
 offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', limit, 1, 1000)
 --@include _stored
 --@include _counters
+--@include _attempts
 --@include shared/_clock
 --@include _clock
 read_clock(now)
@@ -48,7 +49,8 @@ local function look_at(mid)
   if place ~= 'due' and place ~= 'lines' and redis.call('SISMEMBER', notes, mid) == 1 then return end
   add(mid)
   add(status(mid))
-  for _, key in ipairs({nattempts, ncrashes, backoffs, locks}) do
+  add(count_in(attempts_in(mid)))
+  for _, key in ipairs({ncrashes, backoffs, locks}) do
     add(count_of(key, mid))
   end
   local content = redis.call('HGET', messages, mid) or ''

@@ -20,6 +20,7 @@ local messages, locks, requeue, ready, due, circle, done, left_ready, left_circl
 keys_are(17)
 --@include _stored
 --@include _counters
+--@include _attempts
 
 -- The first in ready that has not left it; '' where stale copies hide it.
 local function head()
@@ -68,7 +69,7 @@ return {
   count_of(meta, 'fence'),
   events_added(),
   mid,
-  count_of(nattempts, mid),
+  count_in(attempts_in(mid)),
   content,
   entries,
   since,

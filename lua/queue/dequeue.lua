@@ -67,6 +67,7 @@ local function rarely()
 --@include _generation
 --@include _mid
 --@include _quarantine
+--@include _attempts
 --@include _ending
 --@include _recover
 --@include _pick_rare

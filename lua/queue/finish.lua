@@ -73,6 +73,7 @@ local function rarely()
 --@include _generation
 --@include _mid
 --@include _quarantine
+--@include _attempts
 --@include _ending
 --@include _settle
 --@include _recover

@@ -44,6 +44,7 @@ read_clock(now)
 -- A release ends none.
 local function end_member() end
 --@include _generation
+--@include _attempts
 --@include _ending
 --@include _settle
 

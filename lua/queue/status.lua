@@ -28,6 +28,7 @@ arguments_are(2)
 --@include _clock
 read_clock(now)
 --@include _status
+--@include _attempts
 
 local word = status(mid)
 local dead_id = redis.call('HGET', last_dead, mid) or ''
@@ -37,5 +38,5 @@ local generation = redis.call('HGET', generations, mid) or redis.call('HGET', to
 -- A progress report, a checkpoint and a traceback, with 0x1e between them.
 local reported, checkpoint, failed = string.match(redis.call('HGET', progress, mid) or '', '^([^\30]*)\30?([^\30]*)\30?(.*)$')
 local failed_attempt, traceback = string.match(failed, '^(%d+)\31(.*)$')
-return {word, count_of(nattempts, mid), count_of(ncrashes, mid), count_of(backoffs, mid), count_of(locks, mid), generation, dead_id,
+return {word, count_in(attempts_in(mid)), count_of(ncrashes, mid), count_of(backoffs, mid), count_of(locks, mid), generation, dead_id,
   reported, count_of(nunknowns, mid), checkpoint, count_in(failed_attempt), traceback or ''}

@@ -101,6 +101,7 @@ if begins then turn = 0 end
 local function end_member() end
 --@include _generation
 --@include _newer
+--@include _attempts
 --@include _cancel
 
 -- Whether a run of the message is under way or still to come.

@@ -44,10 +44,9 @@ local function check_mid(mid, owed)
   if lock then
     rule(circle and not done, 'I4 locked outside the circle: ' .. mid)
     rule(tonumber(lock) <= R.now + (tonumber(fields('meta').max_lease) or 0), 'I11 lock longer than any lease: ' .. mid)
-    rule(fields('nattempts')[mid], 'I4 locked, never handed out: ' .. mid)
-  elseif content and not done then
-    rule((fields('nattempts')[mid] == nil) == (fields('generations')[mid] == nil), 'I7 attempts without generation: ' .. mid)
   end
+  -- Both are written when a first attempt ends in anything but done.
+  rule((fields('nattempts')[mid] == nil) == (fields('generations')[mid] == nil), 'I7 attempts without generation: ' .. mid)
   rule(not circle or lock or done, 'I2 in the circle, neither locked nor done: ' .. mid)
   rule(not (ready and done), 'I2 ready and done: ' .. mid)
   local score = fields('due')[mid]
