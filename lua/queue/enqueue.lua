@@ -50,14 +50,17 @@ if #KEYS == 27 and #ARGV == 15 and now .. delay_ms .. at .. lock_ms .. dedupe_ms
   local last_number = recorded and tonumber(string.match(recorded, '^%d+')) or -1
   local level, longest = unpack(redis.call('HMGET', meta, 'events', 'max_content'))
   local notes, nwake = redis.call('SCARD', left_ready), redis.call('LLEN', wake)
-  redis.call('LLEN', ready)
   local usual = (can_update == '0' or can_update == '1') and (can_requeue == '0' or can_requeue == '1')
     and (again == '' or again == 'done' or again == 'start') and #mid <= 512 and string.find(mid, '^[ -}][ -~]*$')
     and #content <= (tonumber(longest) or -1) and #content <= 1048576 and #caller <= 64 and string.find(caller, '^[!-~]+$')
     and #number <= 15 and string.find(number, '^%d+$')
     and tonumber(number) > last_number and (not recorded or last_number >= 0) and level ~= 'all' and notes == 0
   if usual and redis.call('HSETNX', messages, mid, content) == 1 then
-    redis.call('RPUSH', ready, mid)
+    -- Where ready has another type, the only write before it is undone.
+    if not tonumber(redis.pcall('RPUSH', ready, mid)) then
+      redis.call('HDEL', messages, mid)
+      return {err = 'WRONGTYPE ready is no list'}
+    end
     redis.call('DEL', eoq_backoff)
     if nwake == 0 then redis.call('LPUSH', wake, '1') end
     redis.call('SET', last_call, number .. '\30added\31\30', 'PX', '600000')

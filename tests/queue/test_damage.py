@@ -84,6 +84,16 @@ def test_quarantine_is_bounded_when_somebody_goes_on(queue: Queue, redis: Any, a
     assert queue.admin.counts().ready == 0
 
 
+def test_enqueue_leaves_nothing_when_ready_has_another_type(queue: Queue, redis: Any, at: Any):
+    redis.set(f"{queue.prefix}ready", "somebody's")
+    before = set(redis.keys(f"{queue.prefix}*"))
+
+    with pytest.raises(ScriptError, match="WRONGTYPE"):
+        queue.enqueue(b"v", mid="m", now=at(1))
+
+    assert set(redis.keys(f"{queue.prefix}*")) == before
+
+
 def test_key_of_another_type_is_named_and_moved_aside_by_a_repair(
     queue: Queue, redis: Any, at: Any
 ):
