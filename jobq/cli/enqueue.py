@@ -210,7 +210,8 @@ def _checked(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[Given]:
             job.check_arguments(call.args, call.kwargs)
         except TypeError as error:
             raise ConfigError(f"{error}; see the signature of {job.name}") from error
-        yield call
+        args, kwargs = job.decoded(list(call.args), dict(call.kwargs))
+        yield Given(args, kwargs, call.mid)
 
 
 def _batches(calls: Iterable[Given]) -> Iterator[Sequence[Given]]:

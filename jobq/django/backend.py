@@ -99,14 +99,13 @@ class JobqBackend(BaseTaskBackend):
         """`enqueue` when the transaction of the database `using` commits; None = now."""
         self.validate_task(task)
         found = self._registered(task)
-        called = Called(
-            task.module_path,
-            _plain(normalize_json(list(args))),
-            _plain(normalize_json(dict(kwargs))),
-        )
         job = found.job
-        job.check_arguments(called.args, called.kwargs)
-        mid = job.unique_mid(*called.args, **called.kwargs) if job.unique else new_mid()
+        job.check_arguments(args, kwargs)
+        plain, named = job.encoded(args, dict(kwargs))
+        called = Called(
+            task.module_path, _plain(normalize_json(list(plain))), _plain(normalize_json(named))
+        )
+        mid = job.unique_mid(*args, **kwargs) if job.unique else new_mid()
         queue = self._queue_of(task)
         result = new_result(task, f"{queue}/{mid}", called, TaskResultStatus.READY)
         send = partial(self._send, found, result, mid)
@@ -188,10 +187,9 @@ class JobqBackend(BaseTaskBackend):
             signals.task_enqueued.send_robust(type(self), task_result=result)
 
     def _enqueued(self, found: Registered, options: dict[str, Any], result: Any) -> Receipt[Any]:
+        args, kwargs = found.job.decoded(result.args, result.kwargs)
         if self.outbox is None:
-            receipt: Receipt[Any] = found.job.options(**options).enqueue(
-                *result.args, **result.kwargs
-            )
+            receipt: Receipt[Any] = found.job.options(**options).enqueue(*args, **kwargs)
             return receipt
         if "mid" in options:
             # The mid is new, so the server may refuse it after the task is done.
@@ -202,8 +200,8 @@ class JobqBackend(BaseTaskBackend):
             return outbox.enqueue(
                 connections[self.outbox],
                 found.job.options(**options),
-                *result.args,
-                **result.kwargs,
+                *args,
+                **kwargs,
             )
 
     def _result(

@@ -122,10 +122,15 @@ class Step(FlowStep, Generic[R]):
         self.args, self.kwargs, found = taken_out(*arguments)
         for _, one in found:
             owner.refer(one, self.after)
-        for at, value in enumerate(self.args):
-            check(value, f"argument {at + 1} of {job.name}")
-        for key, value in self.kwargs.items():
-            check(value, f"argument {key!r} of {job.name}")
+        filled_later = {path[0] for path, _ in found}
+        for at in range(len(self.args)):
+            if at not in filled_later:
+                self.args[at] = job.encoded_argument(at, arguments[0][at])
+            check(self.args[at], f"argument {at + 1} of {job.name}")
+        for key in self.kwargs:
+            if key not in filled_later:
+                self.kwargs[key] = job.encoded_argument(key, arguments[1][key])
+            check(self.kwargs[key], f"argument {key!r} of {job.name}")
         #: Where results of other steps go.
         self.inputs = found
         self.options = sent_with(job, job.key_of(*arguments))
@@ -243,7 +248,8 @@ class MapStep(FlowStep, Generic[R]):
         if isinstance(items, ResultOf):
             facts["source"] = [items.name, items.what]
         elif self.after:
-            facts["items"] = [[list(args), kwargs] for args, kwargs in self.calls(items)]
+            encoded = [job.encoded(args, kwargs) for args, kwargs in self.calls(items)]
+            facts["items"] = [[list(args), kwargs] for args, kwargs in encoded]
         return super().facts() | facts
 
 

@@ -408,7 +408,7 @@ class MemberRows:
     def _row(self, number: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         mid = member_mid(self._flow, self._step.name, number)
         now = wall.ms()
-        content = self._encode(args, kwargs, now)
+        content = self._encode(*self._job.encoded(args, kwargs), now)
         if self._seal is not None:
             content = self._seal.close_call(self._step.queue, mid, content, self._job.due_ms(now))
         if self._job.keyless:

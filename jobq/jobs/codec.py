@@ -118,21 +118,33 @@ def encode(
 ) -> bytes:
     """The bytes of one call; CodecError names the argument that JSON can't carry, and the remedy."""
     kwargs = dict(kwargs) if kwargs else {}
+    _check_arguments(job, args, kwargs, ())
+    return _content(
+        Envelope(job, list(args), kwargs, enqueued_at, dict(headers or {}), options), limit
+    )
+
+
+def _check_arguments(
+    job: str, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
+) -> None:
+    """names: of positional arguments, for errors."""
     for index, value in enumerate(args):
-        check(value, f"argument {index + 1} of {job}")
+        if type(value) not in _AS_THEY_ARE:
+            name = repr(names[index]) if index < len(names) else index + 1
+            check(value, f"argument {name} of {job}")
     for name, value in kwargs.items():
         check(value, f"argument {name!r} of {job}")
-    envelope = Envelope(
-        job, list(args), kwargs, enqueued_at, dict(headers) if headers else {}, options
-    )
+
+
+def _content(envelope: Envelope, limit: int) -> bytes:
     try:
         content = _write(envelope)
     except (ValueError, TypeError) as error:  # lone surrogates
         raise CodecError(
-            f"a text in the call of {job} is not valid UTF-8 ({error}); replace lone surrogates"
+            f"a text in the call of {envelope.job} is not valid UTF-8 ({error}); replace lone surrogates"
         ) from error
     if len(content) > min(limit, HARD_LIMIT):
-        checked_size(content, f"the call of {job}", limit)
+        checked_size(content, f"the call of {envelope.job}", limit)
     return content
 
 
@@ -145,8 +157,9 @@ class CallEncoder:
         headers: Mapping[str, str] | None = None,
         options: Overrides | None = None,
         limit: int = LIMIT,
+        names: Sequence[str] = (),
     ) -> None:
-        self._common = (headers, options, limit)
+        self._common = (headers, options, limit, names)
         self._job, self.limit = job, limit
         self._most = min(limit, HARD_LIMIT)
         #: All that precedes the arguments, and all that follows the moment.
@@ -171,8 +184,12 @@ class CallEncoder:
         return content
 
     def _encode(self, args: Sequence[Any], kwargs: Mapping[str, Any], enqueued_at: int) -> bytes:
-        headers, options, limit = self._common
-        return encode(self._job, args, kwargs, enqueued_at, headers, options, limit)
+        headers, options, limit, names = self._common
+        _check_arguments(self._job, args, kwargs, names)
+        call = Envelope(
+            self._job, list(args), dict(kwargs), enqueued_at, dict(headers or {}), options
+        )
+        return _content(call, limit)
 
 
 def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:
@@ -258,11 +275,12 @@ def read_refusal(content: bytes) -> Refusal | None:
 
 _AS_THEY_ARE = frozenset((str, bool, NoneType))
 
+_ANNOTATE = "annotate its parameter as {}, or pass plain JSON"
 #: The first class of a value's ancestry that is named here gives the remedy.
 _REMEDIES = {
-    "builtins.set": "pass a list",
+    "builtins.set": "annotate its parameter as set[…], or pass a list",
     "builtins.frozenset": "pass a list",
-    "builtins.bytes": "pass base64 text, or where the bytes are stored",
+    "builtins.bytes": "annotate its parameter as bytes, or pass where the bytes are stored",
     "builtins.bytearray": "pass base64 text, or where the bytes are stored",
     "builtins.memoryview": "pass base64 text, or where the bytes are stored",
     "builtins.complex": "pass [value.real, value.imag]",
@@ -276,17 +294,17 @@ _REMEDIES = {
     "builtins.tuple": "pass list(value)",
     "builtins.list": "pass list(value)",
     "builtins.dict": "pass dict(value)",
-    "datetime.datetime": "pass value.isoformat() and datetime.fromisoformat() it in the job",
-    "datetime.date": "pass value.isoformat() and date.fromisoformat() it in the job",
-    "datetime.time": "pass value.isoformat() and time.fromisoformat() it in the job",
-    "datetime.timedelta": "pass value.total_seconds()",
-    "uuid.UUID": "pass str(value)",
-    "decimal.Decimal": "pass str(value)",
+    "datetime.datetime": _ANNOTATE.format("datetime"),
+    "datetime.date": _ANNOTATE.format("date"),
+    "datetime.time": _ANNOTATE.format("time"),
+    "datetime.timedelta": _ANNOTATE.format("timedelta"),
+    "uuid.UUID": _ANNOTATE.format("UUID"),
+    "decimal.Decimal": _ANNOTATE.format("Decimal"),
     "fractions.Fraction": "pass str(value)",
     "pathlib.PurePath": "pass str(value)",
     "pathlib._local.PurePath": "pass str(value)",
-    "msgspec.Struct": "pass msgspec.to_builtins(value)",
-    "pydantic.main.BaseModel": "pass value.model_dump(mode='json')",
+    "msgspec.Struct": _ANNOTATE.format("its class"),
+    "pydantic.main.BaseModel": _ANNOTATE.format("its class"),
     "numpy.generic": "pass value.item()",
     "numpy.ndarray": "pass value.tolist()",
     "django.db.models.base.Model": "pass value.pk and fetch it in the job",
@@ -372,8 +390,8 @@ def _refuse(what: str, where: str, path: list[Any], remedy: str) -> None:
 
 def _remedy(kind: type) -> str:
     if hasattr(kind, "__dataclass_fields__"):
-        return "pass dataclasses.asdict(value)"
+        return _ANNOTATE.format("its class")
     ancestors = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
     if "enum.Enum" in ancestors:  # before str and int, which an enum may be too
-        return "pass value.value"
+        return _ANNOTATE.format("its class")
     return next((_REMEDIES[name] for name in ancestors if name in _REMEDIES), _OTHERWISE)

@@ -26,6 +26,7 @@ from jobq.client.clock import wall
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout, ResultNotStoredError
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.admission import FillInputs, arun_admitted, filled, run_admitted
+from jobq.jobs.argument_types import DECODE
 from jobq.jobs.attempt_log import AttemptLogs
 from jobq.jobs.codec import FLOW_HEADER, MEMBER_SIGN, UnknownVersionError, decode
 from jobq.jobs.context import Call, Checkpoint, Context, FlowOf, JobLines, ReportProgress, running
@@ -36,7 +37,6 @@ from jobq.jobs.functions import check_finished
 from jobq.jobs.job import Job
 from jobq.jobs.middleware import Middlewares, around_run
 from jobq.jobs.registry import Registry
-from jobq.jobs.results import encode_result
 from jobq.jobs.signing import MARK, Seal, opened
 from jobq.queue.types import Ending, Lease, Message
 
@@ -173,12 +173,17 @@ class Executor:
                 return self._unrunnable.ending(queue, message, envelope.job, why, envelope.headers)
             if envelope.options is not None:
                 job = job.overridden(envelope.options)
+            args, kwargs = envelope.args, envelope.kwargs
+            types = job.types
+            if types is not None and types.used and FLOW_HEADER not in envelope.headers:
+                # Others are decoded once the results of steps are among them.
+                args, kwargs = types.converted(args, kwargs, DECODE)
             call = Call(
                 job,
                 message,
                 queue,
-                envelope.args,
-                envelope.kwargs,
+                args,
+                kwargs,
                 envelope.headers,
                 envelope.enqueued_at,
                 # Only who seals writes a not_after. Others read unsealed results only.
@@ -272,7 +277,7 @@ class Executor:
                 self.home.only()
             else:
                 value = self._called(call)
-            result = encode_result(value, job.name, call.message.mid) if job.stores_result else None
+            result = job.encoded_result(value, call.message.mid) if job.stores_result else None
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
@@ -332,7 +337,7 @@ class Executor:
             check_finished(value, call.job.name)
             result = None
             if call.job.stores_result:
-                result = encode_result(value, call.job.name, call.message.mid)
+                result = call.job.encoded_result(value, call.message.mid)
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
@@ -354,10 +359,12 @@ class Executor:
 
     def _filled(self, call: Call) -> Call | Ending:
         """The call with results of steps among its arguments, or its ending if these can't be had."""
-        if not _takes_results(call):
-            return call
         try:
-            return filled(call, self.worker, self.fill_inputs)
+            whole = filled(call, self.worker, self.fill_inputs) if _takes_results(call) else call
+            if isinstance(whole, Call) and FLOW_HEADER in call.headers:
+                args, kwargs = call.job.decoded(whole.args, whole.kwargs)
+                whole = structs.replace(whole, args=args, kwargs=kwargs)
+            return whole
         except ResultNotStoredError as error:
             # It may come back, as after a failover, so it is a failed attempt like others.
             context = Context(
@@ -383,7 +390,7 @@ class Executor:
                 value = self._called(call)
         if job.stores_result:
             # Also here, so that middleware sees the failure if the result can't be stored.
-            encode_result(value, job.name, call.message.mid)
+            job.encoded_result(value, call.message.mid)
         return value
 
     def _called(self, call: Call) -> Any:
@@ -411,7 +418,7 @@ class Executor:
                 raise JobTimeout(f"ran past its timeout of {job.timeout:g} s") from error
             raise
         if job.stores_result:
-            encode_result(value, job.name, call.message.mid)
+            job.encoded_result(value, call.message.mid)
         return value
 
     def _done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:

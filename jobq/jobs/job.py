@@ -19,11 +19,12 @@ from msgspec import UNSET, structs
 from jobq.client.clock import wall
 from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
+from jobq.jobs.argument_types import DECODE, ENCODE, ArgumentTypes
 from jobq.jobs.codec import CallEncoder, Overrides, encode
 from jobq.jobs.middleware import Middlewares, around_enqueue
 from jobq.jobs.options import TRAVELLING, ArgumentKey, Options, checked_options, key_of_call
 from jobq.jobs.queues import QueueLike, queue_of
-from jobq.jobs.results import Receipt, Receipts, ResultRefusedError
+from jobq.jobs.results import Receipt, Receipts, ResultRefusedError, encode_result
 from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, MOST_RETRIES, Decision, Listed, Rules
 from jobq.jobs.signing import seal_for
 from jobq.jobs.unique import conflict_options, refuse, refuse_any, unique_of
@@ -92,7 +93,7 @@ class Outgoing:
         if len(messages) == 1:
             [(mid, content, key)] = messages
             done = queue.enqueue(content, mid=mid, **job.options_with(key))
-            receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.stores_result)
+            receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.stores_result, job.types)
             if done.action == "exists":
                 job.refused(receipt, queue, *self.calls[0])
             return [receipt]
@@ -117,6 +118,10 @@ class Job(Generic[P, R]):
         self.middleware = middleware
         self.overrides: Overrides | None = None
         self._signature = inspect.signature(function)
+        #: What its arguments and its result are encoded and decoded by; None: by nothing, with typed=False.
+        self.types: ArgumentTypes | None = None
+        if settings.get("typed", True):
+            self.types = ArgumentTypes(name, function, self._signature)
         self._encoder: CallEncoder | None = None
         self._least, self._most = _positional(self._signature)
         if isinstance(settings.get("key"), str):
@@ -143,7 +148,7 @@ class Job(Generic[P, R]):
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if self.keyless else self.options_with(key)
         done = queue.enqueue(content, mid=mid, **options)
-        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result, self.types)
         if done.action == "exists":
             self.refused(receipt, queue, args, kwargs)
         return receipt
@@ -166,7 +171,7 @@ class Job(Generic[P, R]):
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if self.keyless else self.options_with(key)
         done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
-        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result, self.types)
         if done.action == "exists" and self.raises_duplicates:
             await _in_thread(self.refused, receipt, queue, args, kwargs)
         return receipt
@@ -224,7 +229,7 @@ class Job(Generic[P, R]):
 
     def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
         """The receipts of many calls. DuplicateError if some were refused and the job wants to know."""
-        receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.stores_result)
+        receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.stores_result, self.types)
         if self.raises_duplicates:
             refuse_any(self.name, receipts)
         return receipts
@@ -277,9 +282,12 @@ class Job(Generic[P, R]):
         """
         server = queue.client.settings
         now = time.time_ns() // 1_000_000 + wall.ahead_ms
+        key = None if self.keyless else self.key_of(args, kwargs)
         mid: str | None = self.settings.get("mid") if outgoing is None else outgoing.mid
         if not mid:
             mid = self.unique.mid(args, kwargs) if self.unique is not None else None
+        if self.types is not None and self.types.used:
+            args, kwargs = self.types.converted(args, kwargs, ENCODE)
         if outgoing is not None:
             headers, overrides = outgoing.headers, self.travelling(now)
             content = encode(self.name, args, kwargs, now, headers, overrides, server.max_content)
@@ -287,13 +295,36 @@ class Job(Generic[P, R]):
             encoder = None if self.expires is not None else self._encoder
             if encoder is None or encoder.limit != server.max_content:
                 own = self.settings.get("headers")
-                encoder = CallEncoder(self.name, own, self.travelling(now), server.max_content)
+                options, names = self.travelling(now), list(self.parameters)
+                encoder = CallEncoder(self.name, own, options, server.max_content, names)
                 self._encoder = encoder
             content = encoder(args, kwargs, now)
         if server.codec is not None and (seal := seal_for(server.codec)) is not None:
             mid = mid or new_mid()
             content = seal.close_call(queue.name, mid, content, self.due_ms(now))
-        return mid, content, None if self.keyless else self.key_of(args, kwargs)
+        return mid, content, key
+
+    def encoded(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """The arguments as JSON can carry them; CodecError for one that its annotation would change."""
+        types = self.types
+        return (args, kwargs) if types is None else types.converted(args, kwargs, ENCODE)
+
+    def encoded_argument(self, at: int | str, value: Any) -> Any:
+        """One argument as JSON can carry it. at: its position or its name."""
+        return value if self.types is None else self.types.encoded_argument(at, value)
+
+    def decoded(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as the function takes them; CodecError for one that doesn't fit its annotation."""
+        types = self.types
+        return (args, kwargs) if types is None else types.converted(args, kwargs, DECODE)
+
+    def encoded_result(self, value: Any, mid: str) -> bytes:
+        """What the job returned, as it is stored; ResultRefusedError if it can't be."""
+        if self.types is not None and self.types.used:
+            value = self.types.encoded_result(value)
+        return encode_result(value, self.name, mid)
 
     def travelling(self, now: int) -> Overrides | None:
         """The options that go with a call that is enqueued now."""
@@ -365,7 +396,7 @@ class Job(Generic[P, R]):
     def receipt(self, mid: str) -> Receipt[R]:
         """A receipt for a message enqueued earlier or elsewhere."""
         queue = queue_of(self.queue, self.settings.get("client"))
-        return Receipt(mid, "exists", "", self.name, queue, self.stores_result)
+        return Receipt(mid, "exists", "", self.name, queue, self.stores_result, self.types)
 
     def overridden(self, overrides: Overrides) -> Self:
         """A copy with the options that travelled with one message. ConfigError if they contradict one another.
@@ -420,7 +451,7 @@ class Job(Generic[P, R]):
         self.queue_options = {
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
         }
-        self.unique = unique_of(self.name, self._signature, settings)
+        self.unique = unique_of(self.name, self._signature, settings, self.types)
         self.queue_options |= conflict_options(self.name, settings, self.unique)
         #: Whether a refused call raises DuplicateError.
         self.raises_duplicates = settings.get("on_conflict") == "raise"

@@ -88,6 +88,7 @@ _ONLY_DECLARED = frozenset(
         "trace",
         "redact",
         "keep_logs",
+        "typed",
     )
 )
 
@@ -297,6 +298,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "trace": _trace,
     "redact": _redact,
     "keep_logs": _duration(0.001),
+    "typed": _flag,
 }
 
 

@@ -95,7 +95,7 @@ class Declaration(Options, total=False):
     worker calls with a DeadCall once a message of this job is dead. trace: "parent", the default, runs attempts in the
     enqueuer's trace; "link" gives each a trace that links it. redact: names of arguments, and of keys in them, whose
     values the dashboard hides; True hides all arguments. keep_logs: how long to keep the last 64 KiB of what each
-    attempt logs.
+    attempt logs. typed: whether arguments and the result are decoded as annotated; True by default.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Declaration(Options, total=False):
     trace: Literal["parent", "link"]
     redact: bool | str | Sequence[str]
     keep_logs: Duration | None
+    typed: bool
 
 
 class Decorator:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
+from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
 from jobq.jobs.queues import QueueLike, await_item, wait_for_item
 from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
@@ -76,7 +77,9 @@ class Receipt(Generic[R]):
     database, and is enqueued once its transaction is committed.
     """
 
-    __slots__ = ("_queue", "_stores_result", "action", "existing_status", "job", "mid")
+    __slots__ = (
+        "_queue", "_stores_result", "_types", "action", "existing_status", "job", "mid",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class Receipt(Generic[R]):
         job: str,
         queue: QueueLike,
         stores_result: bool,
+        types: ArgumentTypes | None = None,
     ) -> None:
         self.mid = mid
         self.action = action
@@ -94,6 +98,7 @@ class Receipt(Generic[R]):
         self.job = job
         self._queue = queue
         self._stores_result = stores_result
+        self._types = types
 
     @property
     def queue(self) -> str:
@@ -176,7 +181,8 @@ class Receipt(Generic[R]):
     def _decoded(self, content: bytes) -> R:
         seal = seal_of(self._queue.client)
         content = opened(seal and seal.of("result"), self.queue, self.mid, content)
-        return cast("R", decode_result(content, self.job, self.mid))
+        value = decode_result(content, self.job, self.mid)
+        return cast("R", value if self._types is None else self._types.decoded_result(value))
 
     def _check_alive(self, key: str) -> None:
         status = self.status()
@@ -204,12 +210,17 @@ class Receipt(Generic[R]):
 class Receipts(Sequence[Receipt[R]], Generic[R]):
     """The receipts of many calls of one job, in their order. Each is made when it is looked at."""
 
-    __slots__ = ("_accepted", "_job", "_queue", "_stores_result")
+    __slots__ = ("_accepted", "_job", "_queue", "_stores_result", "_types")
 
     def __init__(
-        self, accepted: Sequence[Enqueued], job: str, queue: QueueLike, stores_result: bool
+        self,
+        accepted: Sequence[Enqueued],
+        job: str,
+        queue: QueueLike,
+        stores_result: bool,
+        types: ArgumentTypes | None = None,
     ) -> None:
-        self._accepted, self._job = accepted, job
+        self._accepted, self._job, self._types = accepted, job, types
         self._queue, self._stores_result = queue, stores_result
 
     def __len__(self) -> int:
@@ -229,8 +240,9 @@ class Receipts(Sequence[Receipt[R]], Generic[R]):
 
     def _receipt(self, done: Enqueued) -> Receipt[R]:
         return Receipt(
-            done.mid, done.action, done.existing_status, self._job, self._queue, self._stores_result
-        )
+            done.mid, done.action, done.existing_status, self._job, self._queue,
+            self._stores_result, self._types,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<Receipts of {len(self):,} calls of {self._job}>"

@@ -17,6 +17,7 @@ from msgspec.json import Encoder
 from jobq.client.clock import wall
 from jobq.durations import lasting
 from jobq.errors import CodecError, ConfigError, DuplicateError, JobqError
+from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import check, decode
 from jobq.jobs.queues import QueueLike
 from jobq.jobs.results import Receipt
@@ -34,10 +35,16 @@ _encode = Encoder(order="sorted").encode
 class Unique:
     """What the calls of one job are compared by."""
 
-    __slots__ = ("_defaults", "_job", "_kinds", "_pick", "_signature")
+    __slots__ = ("_defaults", "_job", "_kinds", "_pick", "_signature", "_types")
 
-    def __init__(self, job: str, signature: Signature, settings: Mapping[str, Any]) -> None:
-        self._job, self._signature = job, signature
+    def __init__(
+        self,
+        job: str,
+        signature: Signature,
+        settings: Mapping[str, Any],
+        types: ArgumentTypes | None = None,
+    ) -> None:
+        self._job, self._signature, self._types = job, signature, types
         parameters = signature.parameters.values()
         self._kinds = {parameter.kind for parameter in parameters}
         self._defaults = {
@@ -47,8 +54,8 @@ class Unique:
 
     def mid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The mid of a call whose arguments were checked; ConfigError if they can't be compared."""
-        value = self._value(args, kwargs)
         try:
+            value = self._value(args, kwargs)
             check(value, f"unique of {self._job}")
             text = _encode(value)
         except (CodecError, ValueError, TypeError) as error:
@@ -73,11 +80,11 @@ class Unique:
         """What calls are compared by."""
         named = self._named(args, kwargs)
         pick = self._pick
-        if pick is None:
-            return named
         if callable(pick):
             return pick(**named)
-        return {name: named[name] for name in pick if name in named}
+        if pick is not None:
+            named = {name: named[name] for name in pick if name in named}
+        return named if self._types is None else self._types.encoded_by_name(named)
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments by name, with the defaults."""
@@ -105,7 +112,9 @@ class Unique:
         return tuple(unique)
 
 
-def unique_of(job: str, signature: Signature, settings: Mapping[str, Any]) -> Unique | None:
+def unique_of(
+    job: str, signature: Signature, settings: Mapping[str, Any], types: ArgumentTypes | None = None
+) -> Unique | None:
     """What the settings of a job ask for; ConfigError if they contradict one another."""
     get = settings.get
     if get("unique") is False:
@@ -116,7 +125,7 @@ def unique_of(job: str, signature: Signature, settings: Mapping[str, Any]) -> Un
         raise ConfigError(
             f"mid={get('mid')!r} contradicts unique of {job}: unique makes the mid, or .options(unique=False)"
         )
-    return Unique(job, signature, settings)
+    return Unique(job, signature, settings, types)
 
 
 def conflict_options(

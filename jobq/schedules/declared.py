@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
+from msgspec import structs
+
 from jobq.durations import Duration
-from jobq.errors import ConfigError
+from jobq.errors import CodecError, ConfigError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry
 from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule
@@ -72,10 +74,12 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:
     """What a job's function declares; ConfigError for arguments that don't fit it."""
     found = [declared.of(job.name) for declared in getattr(job, _KEPT, ())]
-    for one in found:
+    for at, one in enumerate(found):
         try:
             job.check_arguments(one.args, one.kwargs)
-        except TypeError as error:
+            args, kwargs = job.encoded(one.args, one.kwargs)
+            found[at] = structs.replace(one, args=tuple(args), kwargs=kwargs)
+        except (TypeError, CodecError) as error:
             raise ConfigError(
                 f"schedule {one.name!r} can't call {job.name}: {error}; give @schedule(args=…, kwargs=…)"
             ) from error

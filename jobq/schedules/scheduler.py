@@ -254,10 +254,11 @@ def enqueue_tick(
 
     The supervisor makes this call, and children are forked from it: they would share what middleware opens.
     """
-    outgoing = Outgoing(job, [(list(schedule.args), dict(schedule.kwargs))])
-    outgoing.mid = schedule.mid(one.tick_ms)
-    outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
     try:
+        call = job.decoded(list(schedule.args), dict(schedule.kwargs))
+        outgoing = Outgoing(job, [call])
+        outgoing.mid = schedule.mid(one.tick_ms)
+        outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
         [(mid, content, key)] = outgoing.prepared(queue)
     except Exception as error:  # of the function that makes its key, too
         raise ConfigError(f"the call of {job.name} can't be made: {error!r}") from error

@@ -113,7 +113,8 @@ class Attempts:
         now = wall.ms()
         enqueued_at = now - round(duration_s(facts.get("waited", 0)) * 1000)
         headers = {**(job.settings.get("headers") or {}), **facts.get("headers", {})}
-        content = encode(job.name, args, kwargs, enqueued_at, headers, job.travelling(enqueued_at))
+        plain, named = job.encoded(args, kwargs)
+        content = encode(job.name, plain, named, enqueued_at, headers, job.travelling(enqueued_at))
         attempt = facts.get("attempt", 1)
         message = Message(
             facts.get("mid", MID), content, attempt, facts.get("crashes", 0), facts.get("fence", attempt),

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
-import msgspec
-
 from jobq.config import duration_s
 from jobq.durations import Duration
 from jobq.errors import ConfigError
+from jobq.jobs.argument_types import to_json
 from jobq.jobs.job import Job
 from jobq.testing.waiting import EnqueuedCall
 
@@ -152,7 +151,7 @@ def same(wanted: Any, given: Any) -> bool:
     if callable(wanted):
         return bool(wanted(given))
     try:
-        return bool(msgspec.to_builtins(wanted) == given)
+        return bool(to_json(wanted) == given)
     except (TypeError, ValueError):
         return False
 

@@ -115,9 +115,8 @@ class Lifecycle:
         self, registry: Registry, job: Job[..., Any], call: Args[..., Any], mid: str
     ) -> None:
         self._registry, self._job = registry, job
-        self._content = encode(
-            job.name, call.args, call.kwargs, wall.ms(), job.settings.get("headers")
-        )
+        plain, named = job.encoded(call.args, call.kwargs)
+        self._content = encode(job.name, plain, named, wall.ms(), job.settings.get("headers"))
         self._mid = mid
         self._kept = [""]
         self.nattempts = self.ncrashes = 0

@@ -40,7 +40,8 @@ LATER = (
 FOR_ONE_ENQUEUE = [
     *LOADED, "jobq.client.address", "jobq.client.clock", "jobq.client.connection", "jobq.client.functions",
     "jobq.client.names", "jobq.client.numbered_calls", "jobq.client.pipelining", "jobq.client.scripts",
-    "jobq.client.topology", "jobq.events", "jobq.formats", "jobq.jobs.admission", "jobq.jobs.codec",
+    "jobq.client.topology", "jobq.events", "jobq.formats", "jobq.jobs.admission",
+    "jobq.jobs.argument_types", "jobq.jobs.codec",
     "jobq.jobs.context", "jobq.jobs.deaths", "jobq.jobs.functions", "jobq.jobs.job", "jobq.jobs.membership",
     "jobq.jobs.options", "jobq.jobs.queues", "jobq.jobs.registry", "jobq.jobs.results", "jobq.jobs.retry",
     "jobq.jobs.signing", "jobq.jobs.ticks", "jobq.jobs.unique", "jobq.queue", "jobq.queue.admin", "jobq.queue.bin",

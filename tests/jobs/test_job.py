@@ -152,7 +152,7 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(add, queu
         add.enqueue()
     with pytest.raises(TypeError):
         add.enqueue(1, c=2)
-    with pytest.raises(CodecError, match="argument 1"):
+    with pytest.raises(CodecError, match="argument 'a'"):
         add.enqueue(object())
     with pytest.raises(ConfigError, match="tuples"):
         add.enqueue_many([1, 2])

@@ -1,0 +1,316 @@
+"""Arguments and results with types: as JSON in a message, and as their annotations say in the function.
+
+`datetime`, `date`, `time`, `timedelta`, `UUID`, `Decimal`, enums, `bytes`, sets, dataclasses, `msgspec.Struct`,
+TypedDict, NamedTuple, pydantic models, and lists, dicts and unions of these are encoded and decoded by msgspec. A value
+whose annotation would not bring it back as it was is refused before it is enqueued. An annotation that msgspec can't
+decode counts as none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import typing
+from collections.abc import Callable, Mapping, Set
+from datetime import date, datetime, time, timedelta
+from itertools import repeat
+from types import NoneType, SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from jobq.errors import CodecError
+
+logger = logging.getLogger("jobq")
+
+#: Types that JSON brings back as they are, so that looking at a value's type is the whole check.
+_PLAIN = frozenset((str, int, float, bool, NoneType))
+_TIMES = (datetime, date, time, timedelta)
+#: Stands where there is no argument.
+_NOTHING = object()
+_NO_CONVERSION = (Any, object, inspect.Parameter.empty)
+
+
+class ValueType:
+    """One annotation that values are encoded and decoded by."""
+
+    __slots__ = ("_annotation", "plain")
+
+    def __init__(self, annotation: Any) -> None:
+        self._annotation = annotation
+        kinds = set(typing.get_args(annotation)) if _is_union(annotation) else {annotation}
+        kinds = {NoneType if kind is None else kind for kind in kinds}
+        #: Types whose values need no conversion. JSON may write a float as an int.
+        self.plain: set[Any] = set()
+        if kinds <= _PLAIN:
+            self.plain = kinds | ({int} if float in kinds else set())
+
+    def encoded(self, value: Any, where: str) -> Any:
+        """The value as JSON can carry it; CodecError if it would not come back as it was. where: names the value."""
+        if type(value) in self.plain:
+            return value
+        plain = self._as_json(value, where)
+        difference = _difference(value, self.decoded(plain, where), "")
+        if difference is not None:
+            raise CodecError(
+                f"{where}{difference}, which its annotation {self} would change; pass what the annotation says"
+            )
+        return plain
+
+    def decoded(self, plain: Any, where: str) -> Any:
+        """The value that JSON carried, as annotated; CodecError if it doesn't fit."""
+        if type(plain) in self.plain:
+            return plain
+        try:
+            return msgspec.convert(plain, self._annotation, dec_hook=_from_json, str_keys=True)
+        except (ValueError, TypeError, RecursionError) as error:
+            text = str(error).replace(" - at `$", "; at `value")
+            raise CodecError(f"{where} doesn't fit its annotation {self}: {text}") from error
+
+    def _as_json(self, value: Any, where: str) -> Any:
+        try:
+            return to_json(value)
+        except (ValueError, TypeError, NotImplementedError, RecursionError) as error:
+            raise CodecError(
+                f"{where} doesn't fit its annotation {self}: {error}; pass what the annotation says"
+            ) from error
+
+    def __str__(self) -> str:
+        annotation = self._annotation
+        return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+#: To plain JSON, and back.
+ENCODE, DECODE = ValueType.encoded, ValueType.decoded
+
+
+class ArgumentTypes:
+    """The types of a function's parameters and of its result. They are read when the first call needs them."""
+
+    def __init__(
+        self, job: str, function: Callable[..., Any], signature: inspect.Signature
+    ) -> None:
+        self._job, self._function, self._signature = job, function, signature
+        #: Whether anything is converted; until the annotations are read, it may be.
+        self.used = True
+        #: By name; None until they are read.
+        self._by_name: dict[str, ValueType] | None = None
+        #: Names and types by position.
+        self._positions: list[tuple[str, ValueType | None]] = []
+        self._rest: ValueType | None = None
+        self._rest_name = ""
+        self._more: ValueType | None = None
+        self._result: ValueType | None = None
+
+    def encoded_by_name(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by the names of parameters as plain JSON; the arguments of `*args` are one sequence."""
+        self._read()
+        return {
+            name: self.converted(value, {}, ENCODE)[0] if name == self._rest_name
+            else self.converted((), {name: value}, ENCODE)[1][name]
+            for name, value in named.items()
+        }  # fmt: skip
+
+    def encoded_argument(self, at: int | str, value: Any) -> Any:
+        """One argument as JSON can carry it. at: its position or its name."""
+        if isinstance(at, str):
+            return self.converted((), {at: value}, ENCODE)[1][at]
+        return self.converted([*repeat(_NOTHING, at), value], {}, ENCODE)[0][at]
+
+    def encoded_result(self, value: Any) -> Any:
+        """The result as JSON can carry it; as it is if its annotation would not bring it back.
+
+        The job has run, so a wrong annotation must not make it dead.
+        """
+        self._read()
+        try:
+            return value if self._result is None else self._result.encoded(value, "the result")
+        except CodecError:
+            return value
+
+    def decoded_result(self, plain: Any) -> Any:
+        """The result as annotated, or as it is if that doesn't fit."""
+        self._read()
+        try:
+            return plain if self._result is None else self._result.decoded(plain, "the result")
+        except CodecError:
+            return plain
+
+    def converted(
+        self, args: Any, kwargs: dict[str, Any], change: Callable[[ValueType, Any, str], Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """The arguments, each changed by ENCODE or DECODE; CodecError names one that its annotation doesn't fit."""
+        by_name = self._by_name if self._by_name is not None else self._read()
+        positions, rest = self._positions, (None, self._rest)
+        changed: dict[int, Any] = {}
+        for index, value in enumerate(args):
+            name, kind = positions[index] if index < len(positions) else rest
+            if kind is not None and type(value) not in kind.plain and value is not _NOTHING:
+                where = f"argument {name or index + 1!r} of {self._job}"
+                changed[index] = change(kind, value, where)
+        if changed:
+            args = [changed.get(index, value) for index, value in enumerate(args)]
+        if kwargs:
+            kwargs = {
+                name: value
+                if (kind := by_name.get(name, self._more)) is None or type(value) in kind.plain
+                else change(kind, value, f"argument {name!r} of {self._job}")
+                for name, value in kwargs.items()
+            }
+        return args, kwargs
+
+    def _read(self) -> dict[str, ValueType]:
+        if self._by_name is None:
+            self._by_name = self._types()
+            others = (self._rest, self._more, self._result)
+            self.used = bool(self._by_name) or any(kind is not None for kind in others)
+        return self._by_name
+
+    def _types(self) -> dict[str, ValueType]:
+        by_name = {}
+        annotations = _annotations(self._function)
+        for parameter in self._signature.parameters.values():
+            kind = self._type(annotations, parameter.name, parameter.default)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                self._rest, self._rest_name = kind, parameter.name
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                self._more = kind
+            else:
+                if parameter.kind is not parameter.KEYWORD_ONLY:
+                    self._positions.append((parameter.name, kind))
+                if kind is not None:
+                    by_name[parameter.name] = kind
+        self._result = self._type(annotations, "return", inspect.Parameter.empty)
+        return by_name
+
+    def _type(self, annotations: Mapping[str, Any], name: str, default: Any) -> ValueType | None:
+        annotation = annotations.get(name, inspect.Parameter.empty)
+        if annotation in _NO_CONVERSION:
+            return None
+        what = "its result" if name == "return" else f"argument {name!r}"
+        try:
+            if isinstance(annotation, str):
+                raise TypeError("a name in it isn't defined")
+            annotation = typing.Optional[annotation] if default is None else annotation  # noqa: UP045 - also of text
+            _check_decodable(annotation)
+        except (TypeError, NameError, AttributeError) as error:
+            logger.info(
+                "%s: the annotation of %s can't be decoded, so plain JSON travels: %s",
+                self._job, what, error,
+            )  # fmt: skip
+            return None
+        return ValueType(annotation)
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """The evaluated annotations; those that can't be evaluated stay text."""
+    function = inspect.unwrap(function)
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception:
+        found = getattr(function, "__annotations__", {})
+    names = getattr(function, "__globals__", {})
+    evaluated: dict[str, Any] = {}
+    for name, annotation in found.items():
+        holder = SimpleNamespace(__annotations__={name: annotation})
+        try:
+            evaluated |= typing.get_type_hints(holder, names, include_extras=True)
+        except Exception:
+            evaluated[name] = str(annotation)
+    return evaluated
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, sys.modules["types"].UnionType)
+
+
+def _check_decodable(annotation: Any) -> None:
+    """TypeError if msgspec can't decode it, whatever the value."""
+    msgspec.json.Decoder(annotation, dec_hook=_from_json)
+    seen: set[int] = set()
+    kinds: list[Any] = [msgspec.inspect.type_info(annotation)]
+    while kinds:
+        kind = kinds.pop()
+        if id(kind) in seen:
+            continue
+        seen.add(id(kind))
+        if isinstance(kind, msgspec.inspect.CustomType) and not _is_model(kind.cls):
+            raise TypeError(f"{kind.cls.__qualname__} isn't a type that JSON carries")
+        for name in kind.__struct_fields__ if isinstance(kind, msgspec.Struct) else ():
+            value = getattr(kind, name)
+            kinds += value if isinstance(value, tuple) else [value]
+
+
+def _is_model(kind: Any) -> bool:
+    """Whether it is a class of a pydantic model. A program that has one has imported pydantic."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+
+
+def to_json(value: Any) -> Any:
+    """A value of any type that annotations may name, as plain JSON; TypeError for other types."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_model_to_json)
+
+
+def _model_to_json(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True)
+    raise NotImplementedError(f"{type(value).__qualname__} isn't a type that JSON carries")
+
+
+def _from_json(kind: Any, plain: Any) -> Any:
+    if _is_model(kind):
+        return kind.model_validate(plain)
+    raise NotImplementedError(f"{kind!r} isn't a type that JSON carries")
+
+
+def _difference(value: Any, back: Any, path: str) -> str | None:
+    """Where and how two values differ, None if they don't. A tuple may come back as a list, an int as a float."""
+    if value is back:
+        return None
+    if isinstance(value, list | tuple) and isinstance(back, list | tuple):
+        return _first_difference(enumerate(value), list(back), len(value) == len(back), path)
+    if isinstance(value, dict) and isinstance(back, dict):
+        return _first_difference(value.items(), back, value.keys() == back.keys(), path)
+    if isinstance(value, Set) and isinstance(back, Set) and type(value) is type(back):
+        return None if value == back else f"{path} is a set"
+    if type(value) is not type(back) and not _may_arrive_as(value, back):
+        return f"{path} is {_article(type(value).__name__)}"
+    fields = _fields(value)
+    if fields is None:
+        return None if value == back else f"{path} is {value!r:.100}"
+    return _first_difference(fields.items(), _fields(back) or {}, same_size=True, path=path)
+
+
+def _may_arrive_as(value: Any, back: Any) -> bool:
+    """Whether values of both types are the same to their users: an int for a float, a subclass of datetime."""
+    if type(back) is float:
+        return type(value) is int
+    return isinstance(back, _TIMES) and isinstance(value, _TIMES)
+
+
+def _first_difference(pairs: Any, back: Any, same_size: bool, path: str) -> str | None:
+    if not same_size:
+        return f"{path} has another length or other keys"
+    for key, value in pairs:
+        step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+        difference = _difference(value, back[key], path + step)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """The fields of a record; None if it isn't one."""
+    if isinstance(value, msgspec.Struct):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    if _is_model(type(value)):
+        return dict(value.__dict__)
+    return None
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
