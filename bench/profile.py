@@ -158,7 +158,7 @@ def held(messages: list[Message]) -> Iterator[Row]:
 def _reply(messages: list[Message]) -> list[Any]:
     reply: list[Any] = [0, 0, 1]
     for message in messages:
-        reply += [message.mid.encode(), message.content, 1, 0, b"", message.lock_at, 0]
+        reply += [message.mid.encode(), message.content, 1, 0, b"", message.lock_expires_at, 0]
     return reply
 
 

@@ -57,10 +57,10 @@ def _longest_pages(client: jobq.Client, queue: jobq.Queue) -> Iterator[Row]:
     client.command("CONFIG", "SET", "slowlog-log-slower-than", SLOW_US)
     client.command("CONFIG", "SET", "slowlog-max-len", SLOW_CALLS)
     lists: dict[str, Callable[[jobq.Queue], Iterator[object]]] = {
-        "messages --all": lambda one: one.admin.every_entry("ready"),
-        "messages --place due --all": lambda one: one.admin.every_entry("due"),
-        "messages --place circle --all": lambda one: one.admin.every_entry("circle"),
-        "dead list --all": lambda one: one.admin.every_dead(),
+        "messages --all": lambda one: one.admin.iter_entries("ready"),
+        "messages --place due --all": lambda one: one.admin.iter_entries("due"),
+        "messages --place circle --all": lambda one: one.admin.iter_entries("circle"),
+        "dead list --all": lambda one: one.admin.iter_dead(),
     }
     for name, entries in lists.items():
         client.command("SLOWLOG", "RESET", routed_by="")
@@ -116,7 +116,7 @@ def _of_workers(queue: jobq.Queue) -> list[Call]:
         Call(f"extend of {leases.PER_CALL}", lambda _: queue.extend(lent)),
         Call(f"release of {BATCH}", queue.release, holds),
         Call("collect of 100", lambda _: queue.admin.collect()),
-        Call("close", queue.close_caller, lambda: secrets.token_urlsafe(12)),
+        Call("close", queue.end_session, lambda: secrets.token_urlsafe(12)),
     ]
 
 

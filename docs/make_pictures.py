@@ -72,13 +72,13 @@ def remember(app: Any, client: Client) -> None:
                 at_ms=now_ms - ago * 1000,
                 ready=round(one.ready * (0.55 + 0.4 * math.exp(-ago / 300) + 0.08 * math.sin(ago / 31 + len(name)))),
                 delayed=round(one.delayed * (0.8 + 0.1 * math.sin(ago / 90))),
-                handouts_per_s=max(0.0, 2.4 + len(name) / 4 + math.sin(ago / 20 + len(name)) - 200 / (ago + 90)),
+                dequeued_per_s=max(0.0, 2.4 + len(name) / 4 + math.sin(ago / 20 + len(name)) - 200 / (ago + 90)),
             )
             for name, one in snapshot.queues.items()
         ]  # fmt: skip
         totals = snapshot.totals._replace(
             ready=sum(one.ready for one in figures), delayed=sum(one.delayed for one in figures),
-            handouts_per_s=sum(one.handouts_per_s or 0 for one in figures),
+            dequeued_per_s=sum(one.dequeued_per_s or 0 for one in figures),
         )  # fmt: skip
         sampler._keep(figures, totals, now_ms - ago * 1000)
 

@@ -13,7 +13,7 @@ KNOWN = frozenset(
         "URL", "NAMESPACE", "PATIENCE", "EMBEDDED", "EMBEDDED_IDLE", "DATA", "SERVER", "FUNCTIONS", "DURABILITY",
         "DURABLE_WITHIN", "OUTAGE_BUFFER", "MAX_CONTENT", "CODEC", "CODEC_KEYS", "CODEC_ACCEPT_PLAIN", "CODEC_VALID",
         "LAKE", "PYPROJECT",
-        "QUEUE", "QUEUES", "IMPORT", "JSON", "BY",
+        "QUEUE", "QUEUES", "IMPORT", "JSON", "ACTOR",
     )
 )  # fmt: skip
 #: Switches of single parts, and of jobq's own tests.
@@ -28,9 +28,10 @@ INNER = frozenset(
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
-    "worker", "enqueue", "queues", "workers", "order", "status", "why", "cancel", "pause", "resume", "queue", "key",
-    "dead", "limit", "events", "flow", "cron", "web", "outbox", "metrics", "audit-log", "check", "topic", "reliable",
-    "rsmq", "ruby", "lake", "report", "spark", "server", "functions", "completion", "acl", "demo", "chaos",
+    "worker", "enqueue", "queues", "workers", "control", "status", "why", "cancel", "pause", "resume", "queue", "key",
+    "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics", "audit-log", "check", "topic",
+    "reliable", "rsmq", "ruby", "lake", "report", "spark", "embedded", "functions", "completion", "acl", "demo",
+    "chaos",
 )  # fmt: skip
 logger = logging.getLogger("jobq.config")
 _said: set[str] = set()

@@ -239,9 +239,9 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
         for _ in range(COLLECTS):
             if not any(queue.admin.collect(1000, now=later)):
                 break
-        waiting |= {entry.mid for part in PARTS for entry in queue.admin.every_entry(part)}
+        waiting |= {entry.mid for part in PARTS for entry in queue.admin.iter_entries(part)}
         waiting |= {f"{queue.name}: {one.entry_id}" for one in queue.flow_outbox()}
-        dead |= {one.mid for one in queue.admin.every_dead()}
+        dead |= {one.mid for one in queue.admin.iter_dead()}
         broken += [f"{one.rule}: {one.mid}" for one in queue.admin.fsck()]
     leaked = tuple(_leaked(queues))
     return FinalState(

@@ -236,7 +236,7 @@ def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset
     while queue.admin.counts().messages and time.monotonic() < deadline:
         time.sleep(0.05)
     parts: tuple[Place, ...] = ("ready", "lines", "due", "circle")
-    left = (entry for part in parts for entry in queue.admin.every_entry(part))
+    left = (entry for part in parts for entry in queue.admin.iter_entries(part))
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 
 
@@ -244,7 +244,7 @@ def collected(queue: Queue, settled: bool) -> tuple[frozenset[str], tuple[str, .
     """Collect all done messages; return the mids of dead ones and what fsck finds."""
     while any(queue.admin.collect(1000)) and settled:
         time.sleep(0.01)
-    dead = frozenset(one.mid for one in queue.admin.every_dead())
+    dead = frozenset(one.mid for one in queue.admin.iter_dead())
     return dead, tuple(f"{one.rule}: {one.mid}" for one in queue.admin.fsck())
 
 

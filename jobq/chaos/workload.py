@@ -24,15 +24,15 @@ from jobq.jobs.context import Call, current
 from jobq.jobs.registry import job
 from jobq.limits import Grant, Limit, Slots
 from jobq.queue.queue import Queue
-from jobq.queue.types import CallAhead, Dequeued, Ending, Finished
+from jobq.queue.types import Dequeued, Ending, Finished, PipelinedCall
 
 FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 
 shorten_from_environment()
 ledger = Ledger(os.environ.get(FOLDER, ""))
-_finish, _finish_ahead = Queue.finish, Queue.finish_ahead
+_finish, _finish_ahead = Queue.finish, Queue.pipeline_finish
 _dequeue = Queue.dequeue
-_dequeue_ahead = Queue.dequeue_ahead
+_dequeue_ahead = Queue.pipeline_dequeue
 _admit, _aadmit = Limit.admit, Limit.aadmit
 #: How long a limited job runs.
 LIMITED_S = 0.02
@@ -158,16 +158,18 @@ def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
     return dequeued if queue.name == NEIGHBOUR else _hand(dequeued)
 
 
-def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> CallAhead[Dequeued]:
-    """Queue.dequeue_ahead, recorded once it is answered."""
+def pipeline_dequeue(queue: Queue, limit: int, **options: Any) -> PipelinedCall[Dequeued]:
+    """Queue.pipeline_dequeue, recorded once it is answered."""
     ahead = _dequeue_ahead(queue, limit, **options)
     return ahead._replace(
         read=lambda reply: _hand(ahead.read(reply)), again=lambda: _hand(ahead.again())
     )
 
 
-def finish_ahead(queue: Queue, endings: Sequence[Ending], **options: Any) -> CallAhead[Finished]:
-    """Queue.finish_ahead, recorded before it is sent and once it is answered."""
+def pipeline_finish(
+    queue: Queue, endings: Sequence[Ending], **options: Any
+) -> PipelinedCall[Finished]:
+    """Queue.pipeline_finish, recorded before it is sent and once it is answered."""
     ahead = _finish_ahead(queue, endings, **options)
     if queue.name == NEIGHBOUR:
         return ahead
@@ -219,7 +221,7 @@ if ledger.folder:
     # By setattr, for mypy. Apart from these methods, the workers of a round are like any other.
     setattr(Queue, "finish", finish)  # noqa: B010
     setattr(Queue, "dequeue", dequeue)  # noqa: B010
-    setattr(Queue, "dequeue_ahead", dequeue_ahead)  # noqa: B010
-    setattr(Queue, "finish_ahead", finish_ahead)  # noqa: B010
+    setattr(Queue, "pipeline_dequeue", pipeline_dequeue)  # noqa: B010
+    setattr(Queue, "pipeline_finish", pipeline_finish)  # noqa: B010
     setattr(Limit, "admit", admit)  # noqa: B010
     setattr(Limit, "aadmit", aadmit)  # noqa: B010

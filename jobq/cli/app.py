@@ -27,8 +27,8 @@ CORE = {
         "enqueue": Verb("enqueue", "enqueue", "Have a worker run a job."),
         "queues": Verb("queues", "queues", "Count the messages of each queue, once or live."),
         "workers": Verb("why", "workers", "List the workers, then the jobs that they run."),
-        "order": Verb(
-            "order", "order", "Have workers go quiet, resume, drain, restart or report stacks."
+        "control": Verb(
+            "control", "control", "Have workers go quiet, resume, drain, restart or report stacks."
         ),
         "status": Verb("messages", "status", "Show where messages are, and their attempts."),
         "why": Verb("why", "why_", "Explain why messages wait, where they run, or how they ended."),
@@ -48,7 +48,7 @@ CORE = {
         "events": Verb(
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
-        "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
+        "schedule": Verb("schedule", "schedule", "List, add, pause and check schedules."),
         "audit-log": Verb(
             "audit_log",
             "audit_log",
@@ -61,7 +61,7 @@ CORE = {
     "Other protocols": {},
     "History": {},
     "Server": {
-        "server": Verb("server", "server", "Show or stop this project's embedded server."),
+        "embedded": Verb("embedded", "embedded", "Show or stop this project's embedded server."),
         "functions": Verb(
             "functions", "functions", "Load the scripts into the server as functions."
         ),

@@ -131,7 +131,7 @@ def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
             if is_undeclared(row, known.get(row.queue, ())):
                 where = f"{row.name} --queues {row.queue} --force"
                 value = f"queue {row.queue}: no running worker declares schedule {row.name}, so it has no ticks"
-                remedy = f"jobq cron remove {where}, or deploy the code that declares it"
+                remedy = f"jobq schedule delete {where}, or deploy the code that declares it"
                 yield Finding("schedules", "warn", value, remedy)
 
 

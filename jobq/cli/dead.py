@@ -298,11 +298,11 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
     return all(word == "purged" for word in words)
 
 
-@command("keep", "", "low --max 1000 --for 30d", group=dead, operation="keep-dead")
+@command("retention", "", "low --max 1000 --for 30d", group=dead, operation="dead-retention")
 @option("--max N", "most", "Keep this many.", type=click.IntRange(1, 1_000_000_000))
 @option("--for DURATION", "age", "Keep each for this long.")
 @queues_arguments
-def keep(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
+def retention(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
     """Show or set how many dead messages queues keep, and how long.
 
     By default 10,000 for 180 days. Workers delete the oldest beyond either limit, a few at a time.
@@ -326,7 +326,7 @@ def _purged(queue: Queue, ids: list[str]) -> list[str]:
 
 def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
     """All the dead from `offset` on, with their reasons opened where those are sealed."""
-    for message in queue.admin.every_dead(offset):
+    for message in queue.admin.iter_dead(offset):
         reason = session.shown("reason", queue.name, message.mid, message.reason)
         yield message._replace(reason=reason)
 
@@ -349,7 +349,7 @@ def _find(queue: Queue, dead_id: str) -> DeadMessage | None:
     newest = queue.admin.dead(mid=dead_id) or (hash_ and queue.admin.dead(mid=mid or dead_id))
     if newest and dead_id in (newest[0].mid, newest[0].dead_id):
         return newest[0]
-    every = queue.admin.every_dead() if hash_ else ()
+    every = queue.admin.iter_dead() if hash_ else ()
     return next((message for message in every if message.dead_id == dead_id), None)
 
 

@@ -51,8 +51,10 @@ _OPTIONS = (
     option("--ordered", "Start the messages of the key one after another, in this order."),
     option("--durability LEVEL", "Wait until the server confirms memory, disk or replicas=N."),
     option("--header NAME=TEXT", "headers", "Header of the message; repeatable.", multiple=True),
-    option("--expires DURATION", "Don't start it later than this after its enqueue or its delay."),
-    option("--retry-for DURATION", "No retry later than this after the enqueue."),
+    option(
+        "--expires-in DURATION", "Don't start it later than this after its enqueue or its delay."
+    ),
+    option("--retry-within DURATION", "No retry later than this after the enqueue."),
     option("--retries N", "Retries after a failure.  [default: the job's]", type=int),
     option(
         "--timeout DURATION", "Raise JobTimeout in the job after this long.  [default: the job's]"

@@ -328,7 +328,7 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
     return number > lost
 
 
-@command("rm", "import:2026-11-22", group=flow, operation="flow-rm")
+@command("delete", "import:2026-11-22", group=flow, operation="flow-delete")
 @flow_argument
 def remove(session: Session, flow: str) -> bool:
     """Delete what is kept of a flow that is over, or was never begun.

@@ -50,7 +50,7 @@ def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
     """
     for known in used_names(session, (name,)):
         [queue] = session.queues([known])
-        rows = queue.admin.every_key()
+        rows = queue.admin.iter_keys()
         shown = rows if everything else iter(nlargest(limit, rows, _waiting))
         session.say_all((_record(session, queue, row) for row in shown), KEYS)
         return True

@@ -77,7 +77,7 @@ def _sentence(record: dict[str, Any]) -> str:
     """`resize:a.jpg: locked  queue low  attempts 1  lock at 2026-11-21 08:00:15`."""
     times = {
         key: output.moment(record.get(key) or 0)
-        for key in ("not_before", "lock_at", "running_since")
+        for key in ("not_before", "lock_expires_at", "running_since")
     }
     facts = {key: value for key, value in (record | times).items() if value and key not in _LISTED}
     if record["status"] == UNKNOWN:

@@ -8,7 +8,7 @@ from jobq.cli.options import Verb
 
 #: Section of the help and the core's command that they stand before, '' at its end -> the commands.
 OPTIONAL = {
-    ("Queues", "cron"): {
+    ("Queues", "schedule"): {
         "flow": Verb(
             "flow",
             "flow",

@@ -295,7 +295,7 @@ server_options = (
 )  # fmt: skip
 #: Of commands that the audit log names.
 by_option = option(
-    "--by NAME", "who", "Your name in the audit log.  [default: the system's user and host]", shared=("JOBQ_BY",)
+    "--actor NAME", "who", "Your name in the audit log.  [default: the system's user and host]", shared=("JOBQ_ACTOR",)
 )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def retry(session: Session, table: OutboxTable) -> None:
     session.say({"rows": count}, f"{count:,} rows put back")
 
 
-@command("prune", "--dsn postgresql://shop@db.example/shop --older-than 30d", group=outbox)
+@command("purge", "--dsn postgresql://shop@db.example/shop --older-than 30d", group=outbox)
 @on_table
 @option(
     "--older-than DURATION",

@@ -243,7 +243,7 @@ def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name in known]
 
 
-@group("queue", "peek low", "clear low")
+@group("queue", "peek low", "purge low")
 def queue() -> None:
     """Look into a queue, empty it, take it off the list."""
 
@@ -304,15 +304,15 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
     content = content_facts(entry.content, wanted.content)
     record = {"queue": queue, "place": wanted.place, **facts, **content}
     if not session.as_json:
-        at = entry.not_before if wanted.place == "due" else entry.lock_at
+        at = entry.not_before if wanted.place == "due" else entry.lock_expires_at
         record["when"] = output.moment(at)
     return record
 
 
-@command("clear", "low", "low --yes --json", group=queue, operation="clear")
+@command("purge", "low", "low --yes --json", group=queue, operation="queue-purge")
 @names_argument
 @yes_option
-def clear(session: Session, names: tuple[str, ...], yes: bool) -> bool:
+def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
     """Delete every message of a queue except the dead ones.
 
     The results of jobs that are running are refused. Exit code 1: a queue was never used here.
@@ -337,9 +337,9 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> bool:
     return len(used) == len(names)
 
 
-@command("forget", "low", "low --json", group=queue, changes=True, operation="forget")
+@command("delete", "low", "low --json", group=queue, changes=True, operation="queue-delete")
 @names_argument
-def forget(session: Session, names: tuple[str, ...]) -> bool:
+def delete(session: Session, names: tuple[str, ...]) -> bool:
     """Take a queue that is no longer used off the list, and delete its events.
 
     Refused while the queue holds a message, also a dead one, or while a worker serves it. An enqueue puts the

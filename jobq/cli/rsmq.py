@@ -223,14 +223,14 @@ def delete_queue(session: Session, rsmq: Rsmq, name: str) -> None:
 
 
 @verb(
-    "clear",
+    "purge",
     "-n mails --yes",
     group=queue,
     failed="Failed to clear queue: {name}",
-    operation="rsmq-clear",
+    operation="rsmq-purge",
 )
 @yes_option
-def clear(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
+def purge(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
     """Delete all messages of a queue, hidden ones too; the queue stays."""
     session.confirmed(f"Delete all messages of {name}?", yes)
     with _operation(session, rsmq, name) as performed:

@@ -261,7 +261,7 @@ def command(
     examples: what follows `jobq GROUP NAME`. group: what the verb belongs to. takes_negatives: accept `-2` as an
     argument; the command itself refuses unknown options then. changes: the command changes several things one after
     the other, so it goes on when nobody reads its output any more. operation: the verb under which the audit log
-    has it; such a command takes --by, and changes things within `session.operation()`. cls: CommandGroup for a
+    has it; such a command takes --actor, and changes things within `session.operation()`. cls: CommandGroup for a
     command that has verbs, too.
     """
     shared = (*server_options, by_option) if operation else server_options

@@ -127,7 +127,7 @@ users_option = option(
     option("--accent COLOUR", "Colour of this cluster, as #1f5fa5.  [default: blue]", default=""),
     option("--prefix PATH", "First part of every path, as /ops/jobq.  [default: none]", default=""),
     option("--read-only", "Refuse every action."),
-    option("--always", "Read the queues every 30 s while no page is open, so that charts have no gaps."),
+    option("--sample-in-background", "Read the queues every 30 s while no page is open, so that charts have no gaps."),
 )  # fmt: skip
 @opens(
     "showing", _showing,

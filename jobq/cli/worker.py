@@ -198,8 +198,13 @@ def setting(
 @setting("max-age", "Replace a process after this time.", DURATION, "never")
 @setting("max-memory", "Replace a process that uses more MB than this.", int, "never")
 @setting("shutdown-timeout", "How long running jobs may continue after TERM.", DURATION, "30s")
-@setting("unknown-for", "How long to retry messages whose job is not known here.", DURATION, "15m")
-@setting("unknown-wait", "Longest wait between two such retries.", DURATION, "1m")
+@setting(
+    "unknown-job-retry-for",
+    "How long to retry messages whose job is not known here.",
+    DURATION,
+    "15m",
+)
+@setting("unknown-job-max-backoff", "Longest wait between two such retries.", DURATION, "1m")
 @option(
     "--event-loop auto|asyncio|uvloop",
     "What runs async jobs; auto: uvloop where it is installed.",
@@ -332,11 +337,10 @@ def settings_of(given: dict[str, Any]) -> WorkerSettings:
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")
     given["tracebacks"] = not given.pop("no_tracebacks")
-    unknown_for, unknown_wait = given.pop("unknown_for"), given.pop("unknown_wait")
     wanted = {
+        "unknown_for_s": given.pop("unknown_job_retry_for"),
+        "unknown_wait_s": given.pop("unknown_job_max_backoff"),
         **given,
-        "unknown_for_s": unknown_for,
-        "unknown_wait_s": unknown_wait,
         "max_memory_mb": memory,
         "queues": parse_queues(queues) if queues else None,
         "lease_s": lease,

@@ -23,7 +23,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from jobq.client.aio import async_client
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
-from jobq.client.steps import Request, Steps, adrive, drive
+from jobq.client.steps import Request, Steps, drive, run_async
 
 B = TypeVar("B")
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class AsyncFacade(Generic[B]):
         if isinstance(steps, ScriptCall | Request):
             result: T = await self._call(steps)
             return result
-        return await adrive(steps, self._call, self._settling)
+        return await run_async(steps, self._call, self._settling)
 
     def _call(self, call: Any) -> Coroutine[Any, Any, Any]:
         """One call, on this event loop."""

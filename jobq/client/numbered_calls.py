@@ -502,18 +502,18 @@ class BoundScript:
         values: Values,
         rest: Sequence[Argument] = (),
         *,
-        more_keys: Sequence[str] = (),
+        extra_keys: Sequence[str] = (),
         by: Any = None,
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> Any:
         """Make the next numbered call of `caller`; the raw reply. Raises LeaseLostError for a refused caller.
 
-        more_keys: keys behind the caller's record. by: makes the exchange, so that other commands can share the
+        extra_keys: keys behind the caller's record. by: makes the exchange, so that other commands can share the
         connection. tries: those made of that call before. fenced: tokens fence the call too, so that it may be made
         under a new number when the record of this one may be gone.
         """
-        state = self.numbered(caller, values, rest, more_keys, tries, fenced)
+        state = self.numbered(caller, values, rest, extra_keys, tries, fenced)
         reply = self._client.perform(self.keys[0], state, by)
         if reply and reply[0] == b"closed":
             raise self.refused(caller)
@@ -527,7 +527,7 @@ class BoundScript:
         rest: Sequence[Argument] = (),
         **options: Any,
     ) -> Any:
-        """`call` with an asyncio client. options: more_keys, tries, fenced."""
+        """`call` with an asyncio client. options: extra_keys, tries, fenced."""
         state = self.numbered(caller, values, rest, **options)
         return self.served(caller, await driver.perform(self.keys[0], state))
 
@@ -546,17 +546,17 @@ class BoundScript:
         caller: Caller,
         values: Values,
         rest: Sequence[Argument] = (),
-        more_keys: Sequence[str] = (),
+        extra_keys: Sequence[str] = (),
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
         """The next numbered call of `caller`."""
         script = self.script
         # Only what changes from call to call is packed anew.
-        head = None if more_keys else caller.heads.get(self)
+        head = None if extra_keys else caller.heads.get(self)
         if head is None:
-            head = self._head_of(caller, more_keys)
-        nwords = self._nwords + len(more_keys) + len(rest)
+            head = self._head_of(caller, extra_keys)
+        nwords = self._nwords + len(extra_keys) + len(rest)
         if type(values) is FixedValues:
             number, tail = b"%d" % caller.next(), packed(tuple(rest))
             command = b"*%d\r\n%b$%d\r\n%b\r\n%b%b" % (
@@ -567,22 +567,22 @@ class BoundScript:
                 raise script.misnamed(values)
             tail = packed((caller.next(), *script.order_numbered(values), *rest))
             command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
-        renew = partial(self._renewed, caller, values, rest, more_keys) if fenced else None
+        renew = partial(self._renewed, caller, values, rest, extra_keys) if fenced else None
         return CallState(self._client, command, script, tries, renew)
 
-    def _head_of(self, caller: Caller, more_keys: Sequence[str]) -> bytes:
+    def _head_of(self, caller: Caller, extra_keys: Sequence[str]) -> bytes:
         """What a numbered call of `caller` begins with, to its id."""
-        keys = (*self.keys, f"{self._call_key}{caller.id}", *more_keys)
+        keys = (*self.keys, f"{self._call_key}{caller.id}", *extra_keys)
         head = words_packed((*self._verb, len(keys), *keys, caller.id))
-        if not more_keys:
+        if not extra_keys:
             caller.heads[self] = head
         return head
 
     def _renewed(
-        self, caller: Caller, values: Values, rest: Sequence[Argument], more_keys: Sequence[str]
+        self, caller: Caller, values: Values, rest: Sequence[Argument], extra_keys: Sequence[str]
     ) -> Command:
         caller.renewals += 1
-        return self.numbered(caller, values, rest, more_keys).command
+        return self.numbered(caller, values, rest, extra_keys).command
 
     def served(self, caller: Caller, reply: Any) -> Any:
         """The reply to a numbered call. Raises LeaseLostError when the script refused the caller."""
@@ -623,12 +623,12 @@ class TimedScript(BoundScript):
         caller: Caller,
         values: Values,
         rest: Sequence[Argument] = (),
-        more_keys: Sequence[str] = (),
+        extra_keys: Sequence[str] = (),
         tries: Tries | None = None,
         fenced: bool = False,
     ) -> CallState:
         """The next numbered call of `caller`."""
-        return super().numbered(caller, self._timed(values), rest, more_keys, tries, fenced)
+        return super().numbered(caller, self._timed(values), rest, extra_keys, tries, fenced)
 
     def _timed(self, values: Values) -> Values:
         return {**values, "now": self._clock()} if values.get("now") == "" else values

@@ -1,7 +1,7 @@
 """A method written once for threads and for asyncio: it yields what to do next, and a driver does it.
 
 Steps are a generator. It yields calls (`ScriptCall`, `Request`), other blocking calls (`Ask`) and sleeps (`Nap`), gets
-back what each gave, and returns its result. `drive` does the steps in the calling thread, `adrive` on an event loop.
+back what each gave, and returns its result. `drive` does the steps in the calling thread, `run_async` on an event loop.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def nap(step: Nap) -> list[int]:
         return [key.fd for key, _ in selector.select(step.seconds)]
 
 
-async def adrive(
+async def run_async(
     steps: Steps[T],
     run: Callable[[Any], Awaitable[Any]],
     settling: set[asyncio.Future[Any]],

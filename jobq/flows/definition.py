@@ -52,7 +52,7 @@ _REFUSED_OPTIONS = {
     "unique": "its steps are unique by their names; give unique=None",
     "debounce": "its steps run once each; give debounce=None",
     "throttle": "its steps run once each; give throttle=None",
-    "expires": "what a step waits for has no known length; give the flow's wait a timeout",
+    "expires_in": "what a step waits for has no known length; give the flow's wait a timeout",
 }
 #: Options of a job that its messages get when they are sent.
 _SENT_WITH = ("delay", "at", "lease", "ordered")

@@ -144,7 +144,7 @@ class Planned:
                 raise FlowConflictError(
                     f"flow {self._flow.flow_id} can't have {facts.flow_id} as a step: that is stored already, for "
                     f"{facts.parent or 'a start of its own'}, and is {facts.state}; give both flows another id, or "
-                    f"remove it once it is over: jobq flow rm {facts.flow_id}"
+                    f"remove it once it is over: jobq flow delete {facts.flow_id}"
                 )
         return False
 

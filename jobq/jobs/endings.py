@@ -226,11 +226,11 @@ class Unrunnable:
         return self._unstarted(call, "expired", why, "expired")
 
     def too_late(self, call: Call) -> Ending:
-        """For a message whose retry would start after its `retry_for`: dead."""
+        """For a message whose retry would start after its `retry_within`: dead."""
         why = f"attempt {call.message.attempt} did not run: {call.job.rules.over().why}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).error("%s %s is dead: %s", context.job, context.mid, why)
-        return self._unstarted(call, "dead", why, "retry_for")
+        return self._unstarted(call, "dead", why, "retry_within")
 
     def _unstarted(self, call: Call, outcome: OutcomeWord, why: str, kind: str) -> Ending:
         message = call.message

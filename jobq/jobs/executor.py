@@ -193,7 +193,11 @@ class Executor:
                 return self._sealed(
                     call, self._unrunnable.expired(call, envelope.options.expires_at)
                 )
-            if message.attempt > 1 and job.retry_for is not None and call.age_s > job.retry_for:
+            if (
+                message.attempt > 1
+                and job.retry_within is not None
+                and call.age_s > job.retry_within
+            ):
                 return self._sealed(call, self._unrunnable.too_late(call))
             return call
         except Exception as error:

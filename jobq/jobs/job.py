@@ -292,7 +292,7 @@ class Job(Generic[P, R]):
             headers, overrides = outgoing.headers, self.travelling(now)
             content = encode(self.name, args, kwargs, now, headers, overrides, server.max_content)
         else:
-            encoder = None if self.expires is not None else self._encoder
+            encoder = None if self.expires_in is not None else self._encoder
             if encoder is None or encoder.limit != server.max_content:
                 own = self.settings.get("headers")
                 options, names = self.travelling(now), list(self.parameters)
@@ -328,9 +328,9 @@ class Job(Generic[P, R]):
 
     def travelling(self, now: int) -> Overrides | None:
         """The options that go with a call that is enqueued now."""
-        if self.expires is None:
+        if self.expires_in is None:
             return self.overrides
-        expires_at = round(self.due_ms(now) + self.expires * 1000)
+        expires_at = round(self.due_ms(now) + self.expires_in * 1000)
         return structs.replace(self.overrides or Overrides(), expires_at=expires_at)
 
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -435,13 +435,17 @@ class Job(Generic[P, R]):
         self.keyless = settings.get("key") is None
         self.queue: str = settings.get("queue", "default")
         policy = settings.get("retry", DEFAULT_POLICY)
-        self.retry_for: float | None = settings.get("retry_for")
-        self.retries: int = settings.get("retries", _default_retries(policy, self.retry_for))
+        self.retry_within: float | None = settings.get("retry_within")
+        self.retries: int = settings.get("retries", _default_retries(policy, self.retry_within))
         self.rules = Rules(
-            self.retries, policy, settings.get("retry_on"), settings.get("dead_on"), self.retry_for
+            self.retries,
+            policy,
+            settings.get("retry_on"),
+            settings.get("dead_on"),
+            self.retry_within,
         )
         self.on_dead: Job[..., Any] | None = settings.get("on_dead")
-        self.expires: float | None = settings.get("expires")
+        self.expires_in: float | None = settings.get("expires_in")
         self.timeout: float | None = settings.get("timeout")
         self.hard_timeout: float | None = settings.get("hard_timeout")
         self.result_ttl: float | None = settings.get("result_ttl")
@@ -516,10 +520,10 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-def _default_retries(policy: Any, retry_for: float | None) -> int:
+def _default_retries(policy: Any, retry_within: float | None) -> int:
     if isinstance(policy, Listed):
         return len(policy.waits)
-    return DEFAULT_RETRIES if retry_for is None else MOST_RETRIES
+    return DEFAULT_RETRIES if retry_within is None else MOST_RETRIES
 
 
 def _contradict(settings: Mapping[str, Any]) -> bool:

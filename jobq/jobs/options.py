@@ -44,8 +44,8 @@ class Options(TypedDict, total=False):
     key: the line of the queue that it waits in, or a function of the arguments that returns it; None = no key.
     ordered: messages of the key start one after another, in the order in which they were enqueued.
     durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
-    expires: don't start the message later than that after its enqueue, or after its delay or at.
-    retry_for: no retry later than that after the enqueue; without retries of its own, it runs as often as fits.
+    expires_in: don't start the message later than that after its enqueue, or after its delay or at.
+    retry_within: no retry later than that after the enqueue; without retries of its own, it runs as often as fits.
     retries, timeout, hard_timeout, result_ttl: for this message instead of what the job declares.
     """
 
@@ -65,16 +65,16 @@ class Options(TypedDict, total=False):
     ordered: bool
     durability: str | None
     headers: Mapping[str, str]
-    expires: Duration | None
+    expires_in: Duration | None
     retries: int
-    retry_for: Duration | None
+    retry_within: Duration | None
     timeout: Duration | None
     hard_timeout: Duration | None
     result_ttl: Duration | None
 
 
 #: What travels with a message when `.options(...)` changes it.
-TRAVELLING = ("retries", "retry_for", "timeout", "hard_timeout", "result_ttl")
+TRAVELLING = ("retries", "retry_within", "timeout", "hard_timeout", "result_ttl")
 #: What `@job(...)` also takes.
 _ONLY_DECLARED = frozenset(
     (
@@ -282,9 +282,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "ordered": _flag,
     "durability": _durability,
     "headers": _headers,
-    "expires": _duration(0.001),
+    "expires_in": _duration(0.001),
     "retries": _whole(0, MOST_RETRIES),
-    "retry_for": _duration(0.001),
+    "retry_within": _duration(0.001),
     "timeout": _duration(0.001),
     "hard_timeout": _duration(0.001),
     "result_ttl": _duration(0.001),

@@ -174,21 +174,21 @@ class Rules:
     policy: Policy = DEFAULT_POLICY
     retry_on: ErrorFilter | None = None
     dead_on: ErrorFilter | None = None
-    retry_for: float | None = None
+    retry_within: float | None = None
 
     def decide(self, failures: int, error: BaseException, age_s: float = 0.0) -> Decision:
         """How the attempt ends that raised `error`; `failures` includes it. age_s: how old the message is.
 
-        With `retry_for`, a message is dead if its next attempt would begin after that span.
+        With `retry_within`, a message is dead if its next attempt would begin after that span.
         """
         decision = self._decision(failures, error)
-        if decision.outcome != "retry" or self.retry_for is None:
+        if decision.outcome != "retry" or self.retry_within is None:
             return decision
-        return decision if age_s + decision.after_s <= self.retry_for else self.over()
+        return decision if age_s + decision.after_s <= self.retry_within else self.over()
 
     def over(self) -> Decision:
-        """The decision about a message that is older than `retry_for`."""
-        return Decision("dead", why=f"retry_for={self.retry_for:g} s is over")
+        """The decision about a message that is older than `retry_within`."""
+        return Decision("dead", why=f"retry_within={self.retry_within:g} s is over")
 
     def _decision(self, failures: int, error: BaseException) -> Decision:
         if isinstance(error, Snooze):

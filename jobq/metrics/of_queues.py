@@ -35,12 +35,12 @@ _GREATEST = frozenset(
     (
         "jobq_queue_oldest_seconds",
         "jobq_queue_flow_oldest_seconds",
-        "jobq_queue_head_unchanged_seconds",
+        "jobq_queue_head_age_seconds",
         "jobq_cron_late_seconds",
         "jobq_cron_last_tick_timestamp_seconds",
     )
 )
-_LAKE_LAG = ("jobq_lake_overrun_seconds", "jobq_lake_behind_seconds")
+_LAKE_LAG = ("jobq_lake_overrun_seconds", "jobq_lake_lag_seconds")
 
 
 class Sheet:
@@ -209,7 +209,7 @@ class QueueExporter:
     def _lake_behind(self, sheet: Sheet, behind: Callable[[], dict[str, LakeBehind]]) -> None:
         try:
             for name, one in behind().items():
-                sheet.put("jobq_lake_behind_events", one.events, name)
+                sheet.put("jobq_lake_lag_events", one.events, name)
                 if one.overruns_in_s is not None and one.behind_s is not None:
                     sheet.put_lake_lag(name, one.overruns_in_s, one.behind_s)
         except UnavailableError:
@@ -223,13 +223,13 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
         sheet.put("jobq_queue_messages", getattr(sample.counts, place), name, place)
     sheet.put("jobq_queue_dead", sample.counts.dead, name)
     sheet.put("jobq_queue_paused", sample.counts.paused, name)
-    sheet.put("jobq_queue_handouts_total", sample.fence, name)
+    sheet.put("jobq_queue_dequeued_total", sample.fence, name)
     sheet.put("jobq_queue_events_total", sample.added, name)
     sheet.put("jobq_queue_refused_total", sample.refused, name)
     sheet.put("jobq_queue_flow_entries", sample.flow_entries, name)
     since = sample.flow_since_ms
     sheet.put("jobq_queue_flow_oldest_seconds", max(0, now_ms - since) / 1000 if since else 0, name)
-    sheet.put("jobq_queue_head_unchanged_seconds", unchanged_s, name)
+    sheet.put("jobq_queue_head_age_seconds", unchanged_s, name)
     at = head_enqueued_at(sample.head)
     oldest_s = max(0, now_ms - at) / 1000 if at else unchanged_s
     sheet.put("jobq_queue_oldest_seconds", oldest_s, name)

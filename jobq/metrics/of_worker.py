@@ -25,7 +25,7 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
     rss: Rows = {(str(child.place),): child.rss for child in children}
     yield Family(WORKER["jobq_child_rss_bytes"], rss)
     margins = [child.margin_s for child in children if child.margin_s is not None]
-    yield Family(WORKER["jobq_lease_margin_seconds"], {(): min(margins)} if margins else {})
+    yield Family(WORKER["jobq_lease_remaining_seconds"], {(): min(margins)} if margins else {})
     deaths: Rows = {(cause,): count for cause, count in found.deaths.items()}
     yield Family(WORKER["jobq_child_deaths_total"], deaths)
     for name, count in found.plain.items():

@@ -217,7 +217,7 @@ def _dead(facts: MessageFacts) -> Reason:
 def _running(facts: MessageFacts) -> Iterator[Reason]:
     status, run = facts.status, facts.run
     attempt = f"attempt {status.attempts}"
-    ends = f"its lease ends in {facts.until(status.lock_at)} unless it is renewed"
+    ends = f"its lease ends in {facts.until(status.lock_expires_at)} unless it is renewed"
     if run is None:
         text = f"handed out, {attempt}; no worker reports it as running yet; {ends}"
         yield Reason("handed_out", text)
@@ -294,9 +294,9 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
 
 
 def _recovering(facts: MessageFacts) -> Iterator[Reason]:
-    lock_at = facts.status.lock_at
-    if 0 < lock_at <= facts.now_ms:
-        text = f"waits: its worker's lease ended {facts.since(lock_at)} ago; the next dequeue recovers it"
+    lock_expires_at = facts.status.lock_expires_at
+    if 0 < lock_expires_at <= facts.now_ms:
+        text = f"waits: its worker's lease ended {facts.since(lock_expires_at)} ago; the next dequeue recovers it"
         yield Reason("lease", text)
 
 

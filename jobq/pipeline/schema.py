@@ -75,7 +75,7 @@ MESSAGE_COLUMNS: Columns = (
     Column("attempts", "int32", "Number of hand-outs, without releases and snoozes."),
     Column("ncrashes", "int32", "Attempts that crashed."),
     Column("not_before", "timestamp", "End of its backoff; null without."),
-    Column("lock_at", "timestamp", "End of its lock; null without."),
+    Column("lock_expires_at", "timestamp", "End of its lock; null without."),
     Column("job", "string", "The job's name; null if the content is not a call."),
     Column("enqueued_at", "timestamp", "By the producer's clock; null if it is unknown."),
     Column("bytes", "int32", "Length of the content."),

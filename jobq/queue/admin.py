@@ -111,7 +111,7 @@ class Admin:
         args = script.script.order({"now": moment(None), "cursor": 0, "limit": limit})
         return ScriptCall(script.script, script.keys, args, _key_page)
 
-    def every_key(self) -> Iterator[KeyRow]:
+    def iter_keys(self) -> Iterator[KeyRow]:
         """All keys that have messages or are held, page by page; a key that changes in between may come twice."""
         cursor: int | None = 0
         while cursor is not None:
@@ -163,7 +163,7 @@ class Admin:
         args = script.script.order({"mid": mid, "offset": 0, "limit": 1})
         return ScriptCall(script.script, script.keys, args, _dead_page)
 
-    def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
+    def iter_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
         """All the dead from `offset` on, newest first, page by page.
 
         When the set changes in the meantime, one message may come twice or not at all.
@@ -172,7 +172,7 @@ class Admin:
             yield from page
             offset += len(page)
 
-    def every_entry(self, place: Place, offset: int = 0) -> Iterator[Entry]:
+    def iter_entries(self, place: Place, offset: int = 0) -> Iterator[Entry]:
         """All the messages of one place from `offset` on, page by page."""
         following: int | None = offset
         while following is not None:

@@ -114,9 +114,9 @@ async def send(
     one: of one message; the result is that of the message.
     """
     if monotonic() >= queue.listed_until:
-        await asyncio.to_thread(queue.list_in_directory)
+        await asyncio.to_thread(queue.register)
     own = queue.callers.take()
-    dropped = queue.more_keys(values, mids) if values["again"] or values["drop_results"] else ()
+    dropped = queue.extra_keys(values, mids) if values["again"] or values["drop_results"] else ()
     state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)
     try:
         reply = await async_client(queue.client).perform(queue.wake_key, state)

@@ -68,7 +68,6 @@ from jobq.queue.types import (
     PER_CALL,
     Action,
     AddedMessages,
-    CallAhead,
     Dequeued,
     Ending,
     Enqueued,
@@ -76,6 +75,7 @@ from jobq.queue.types import (
     Finished,
     Lease,
     Message,
+    PipelinedCall,
     Status,
     check_start,
     checked_at,
@@ -231,7 +231,7 @@ class Queue:
             done.add(self._enqueue(batch, caller, durability))
         return done
 
-    def enqueue_at_once(
+    def enqueue_in_one_call(
         self,
         contents: Sequence[Content],
         caller: Caller,
@@ -281,7 +281,7 @@ class Queue:
         A flow has to bear each twice. durability: as for `enqueue`; if NotDurableError is raised, say it again.
         """
         if monotonic() >= self.listed_until:
-            self.list_in_directory()
+            self.register()
         script, confirmation = self.scripts["announce"], SharedConfirmation(self.client, durability)
         state = script.state({"kind": kind, "subject": flow, "detail": detail})
         by = confirmation.by(f"{self.prefix}call:{new_id()}~")
@@ -328,9 +328,9 @@ class Queue:
             self.callers.give_back(own)
         return handed
 
-    def dequeue_ahead(
+    def pipeline_dequeue(
         self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
-    ) -> CallAhead[Dequeued]:
+    ) -> PipelinedCall[Dequeued]:
         """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
         script, tries = self.scripts["dequeue"], Tries()
         state = script.numbered(
@@ -360,13 +360,13 @@ class Queue:
         values, rest, result_keys = self._ended(endings, dequeue, lease, crash_limit, now)
         own = caller or self.callers.take()
         renewals = own.renewals
-        reply = self.scripts["finish"].call(own, values, rest, more_keys=result_keys, fenced=True)
+        reply = self.scripts["finish"].call(own, values, rest, extra_keys=result_keys, fenced=True)
         finished = _finished(reply, len(endings), own, dequeue, own.renewals != renewals)
         if caller is None:
             self.callers.give_back(own)
         return finished
 
-    def finish_ahead(
+    def pipeline_finish(
         self,
         endings: Sequence[Ending],
         *,
@@ -374,7 +374,7 @@ class Queue:
         lease: Duration,
         crash_limit: int,
         caller: Caller,
-    ) -> CallAhead[Finished]:
+    ) -> PipelinedCall[Finished]:
         """A `finish` whose reply is read later; until then the caller makes no other call."""
         script, tries, renewals = self.scripts["finish"], Tries(), caller.renewals
         values, rest, result_keys = self._ended(endings, dequeue, lease, crash_limit, None)
@@ -386,10 +386,10 @@ class Queue:
 
         return self._sent(state, read)
 
-    def _sent(self, state: CallState, read: Callable[[Any], T]) -> CallAhead[T]:
+    def _sent(self, state: CallState, read: Callable[[Any], T]) -> PipelinedCall[T]:
         """Return a call that is sent at once, or that may arrive at any moment, behind a wait."""
         state.sending()
-        return CallAhead(
+        return PipelinedCall(
             wire(state.command),
             read,
             lambda: read(self.client.perform(self.wake_key, state.again())),
@@ -462,7 +462,7 @@ class Queue:
             self.callers.give_back(own)
         return [item == b"ok" for item in reply]
 
-    def close_caller(self, caller_id: str) -> list[Lease]:
+    def end_session(self, caller_id: str) -> list[Lease]:
         """Refuse all later calls of a caller that is gone; what its last call handed out and it still holds."""
         reply = self.scripts["close"].run_for(caller_id, {"caller": caller_id})
         texts = [item.decode() for item in reply]
@@ -619,10 +619,10 @@ class Queue:
     ) -> Sequence[Enqueued]:
         """Make one enqueue call, past the outage buffer; `tries`: those that were made of it before."""
         if monotonic() >= self.listed_until:
-            self.list_in_directory()
+            self.register()
         own = caller or self.callers.take()
         script = self.scripts["enqueue"]
-        dropped = self.more_keys(values, mids) if values["again"] or values["drop_results"] else ()
+        dropped = self.extra_keys(values, mids) if values["again"] or values["drop_results"] else ()
         state = script.numbered(own, values, rows, dropped, tries)
         confirmation = exchange = None
         if level != "memory":
@@ -669,10 +669,10 @@ class Queue:
                     unread = batch
                     break
                 if monotonic() >= self.listed_until:
-                    self.list_in_directory()
+                    self.register()
                 values, rows, mids = batch
                 own = self.callers.take()
-                dropped = self.more_keys(values, mids)
+                dropped = self.extra_keys(values, mids)
                 state = script.numbered(own, values, rows, dropped)
                 calls.send(state)
                 under_way.append((own, state, mids))
@@ -690,11 +690,11 @@ class Queue:
         if unread is not None:
             raise unread
 
-    def list_in_directory(self) -> None:
+    def register(self) -> None:
         """List the queue, for a minute; before an enqueue: an error must not hide that messages were accepted."""
         self.listed_until = register_queue(self.client, self.name)
 
-    def more_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
+    def extra_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
         """The keys of an enqueue behind those that the script binds."""
         if is_of_flows(values["again"]):
             last_dead, step = keys.key(self.prefix, "last_dead"), mids[0][1:].rpartition(".")[0]
@@ -721,10 +721,10 @@ class Queue:
 
 
 def _status(reply: list[Any]) -> Status:
-    word, attempts, ncrashes, not_before, lock_at, *more = reply
+    word, attempts, ncrashes, not_before, lock_expires_at, *more = reply
     generation, dead_id, progress, unknowns, checkpoint, failed_attempt, traceback = more
     return Status(
-        word.decode(), attempts, ncrashes, not_before, lock_at,
+        word.decode(), attempts, ncrashes, not_before, lock_expires_at,
         text_of(generation), text_of(dead_id), text_of(progress), unknowns, text_of(checkpoint),
         failed_attempt, text_of(traceback),
     )  # fmt: skip
@@ -935,10 +935,10 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
     stem = f"{caller.id}.{caller.number}."
     messages = []
     try:
-        sleep_ms, paused, fence = reply[start : start + 3]
+        poll_after_ms, paused, fence = reply[start : start + 3]
         rows = iter(reply[start + 3 :])
         for index, row in enumerate(zip(rows, rows, rows, rows, rows, rows, rows, strict=True)):
-            mid, content, attempt, ncrashes, generation, lock_at, unknowns = row
+            mid, content, attempt, ncrashes, generation, lock_expires_at, unknowns = row
             if not mid:
                 continue
             if len(mid) > MOST_MID_BYTES:
@@ -949,13 +949,13 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
             life = generation.decode("utf-8", "replace") if generation else token
             messages.append(
                 Message(
-                    mid.decode(), content, attempt, ncrashes, fence + index, life, token, lock_at, unknowns
+                    mid.decode(), content, attempt, ncrashes, fence + index, life, token, lock_expires_at, unknowns
                 )
             )  # fmt: skip
     except _UNREADABLE as error:
         raise _unreadable(error) from error
     return Dequeued(
-        messages, sleep_ms, bool(paused & 1), 0 if messages else fence, bool(paused & 2)
+        messages, poll_after_ms, bool(paused & 1), 0 if messages else fence, bool(paused & 2)
     )
 
 

@@ -166,5 +166,5 @@ def facts_of(reply: Sequence[Any]) -> KeyFacts:
     return KeyFacts(
         text_of(word), text_of(key), bool(ordered), place, waiting, running, most or None, held, starts,
         rate_kept(starts_most, span_ms), bool(paused), queue_running, queue_max or None, keys_before, now,
-        [(text_of(mid), lock_at) for mid, lock_at in holders],
+        [(text_of(mid), lock_expires_at) for mid, lock_expires_at in holders],
     )  # fmt: skip

@@ -202,7 +202,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     fence: int
     generation: str
     token: str
-    lock_at: int
+    lock_expires_at: int
     unknowns: int = 0
 
     def __repr__(self) -> str:
@@ -211,20 +211,20 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dequeued(NamedTuple):
-    """The reply of a dequeue. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again.
+    """The reply of a dequeue. With no messages: wait on the wake key for `poll_after_ms`, 0 = ask again.
 
     `due_ms`: until the earliest delayed message; 0 = none, or another caller knows. `outbox`: whether entries for flows
     wait in the queue's outbox.
     """
 
     messages: list[Message]
-    sleep_ms: int
+    poll_after_ms: int
     paused: bool
     due_ms: int = 0
     outbox: bool = False
 
 
-class CallAhead(NamedTuple, Generic[T]):
+class PipelinedCall(NamedTuple, Generic[T]):
     """A numbered call whose reply is read later. Until then its caller makes no other call of that queue.
 
     A dequeue behind a blocking pop of the wake marker is one: the server makes it at the moment the pop returns,
@@ -291,7 +291,7 @@ class Status(NamedTuple):
     attempts: int = 0
     ncrashes: int = 0
     not_before: int = 0
-    lock_at: int = 0
+    lock_expires_at: int = 0
     generation: str = ""
     dead_id: str = ""
     progress: str = ""
@@ -382,7 +382,7 @@ class Entry(NamedTuple):
     attempts: int
     ncrashes: int
     not_before: int
-    lock_at: int
+    lock_expires_at: int
     content: bytes
 
 

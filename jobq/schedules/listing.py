@@ -1,4 +1,4 @@
-"""What a person sees of schedules: the facts of `jobq cron list` and of the dashboard, from one function."""
+"""What a person sees of schedules: the facts of `jobq schedule list` and of the dashboard, from one function."""
 
 from __future__ import annotations
 

@@ -162,8 +162,8 @@ class Scheduler:
                 names -= worker.schedules.get(queue.name, frozenset())
         for name in sorted(names)[:MOST_TOLD]:
             logger.warning(
-                "queue %s: no running worker declares schedule %s, so it has no ticks: jobq cron remove %s --queues %s "
-                "--force, or deploy the code that declares it",
+                "queue %s: no running worker declares schedule %s, so it has no ticks: "
+                "jobq schedule delete %s --queues %s --force, or deploy the code that declares it",
                 queue.name, name, name, queue.name,
             )  # fmt: skip
 

@@ -9,19 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobq.testing.attempts import Ran
-    from jobq.testing.draining import Drained
+    from jobq.testing.attempts import RunResult
+    from jobq.testing.draining import DrainResult
     from jobq.testing.harness import Kit
     from jobq.testing.plain import kit, kit_for, run_job, running
     from jobq.testing.servers import allow_server
     from jobq.testing.waiting import EnqueuedCall
 
 __all__ = [
-    "Drained", "EnqueuedCall", "Kit", "Ran", "allow_server", "kit", "kit_for", "run_job", "running",
+    "DrainResult", "EnqueuedCall", "Kit", "RunResult", "allow_server", "kit", "kit_for", "run_job", "running",
 ]  # fmt: skip
 
 _HOME = {
-    "Drained": "draining", "EnqueuedCall": "waiting", "Kit": "harness", "Ran": "attempts", "allow_server": "servers",
+    "DrainResult": "draining", "EnqueuedCall": "waiting", "Kit": "harness", "RunResult": "attempts",
+    "allow_server": "servers",
     "kit": "plain", "kit_for": "plain", "run_job": "plain", "running": "plain",
 }  # fmt: skip
 

@@ -48,7 +48,7 @@ class AttemptFacts(TypedDict, total=False):
     checkpoint: str
 
 
-class Ran(NamedTuple):
+class RunResult(NamedTuple):
     """What became of one attempt.
 
     outcome: done, retry, dead, snooze, hold, expired or unknown. value: what the job returned. error: what it raised.
@@ -80,7 +80,7 @@ class Attempts:
         self._errors: list[BaseException] = []
         self._values: list[Any] = []
 
-    def run(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+    def run(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
         """Run the job once."""
         executor, message = self._prepared(job, args, kwargs)
         with _logged() as logs, recorded() as calls:
@@ -88,7 +88,7 @@ class Attempts:
             ending = run_call(executor, call) if isinstance(call, Call) else call
         return self._ran(ending, logs, calls)
 
-    async def arun(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+    async def arun(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
         """Run the job once: an async job on this event loop, a sync job in a thread."""
         executor, message = self._prepared(job, args, kwargs)
         with _logged() as logs, recorded() as calls:
@@ -131,9 +131,11 @@ class Attempts:
         self._progress.append(text)
         return True
 
-    def _ran(self, ending: Ending, logs: list[logging.LogRecord], calls: list[EnqueuedCall]) -> Ran:
+    def _ran(
+        self, ending: Ending, logs: list[logging.LogRecord], calls: list[EnqueuedCall]
+    ) -> RunResult:
         again = ending.outcome in ("retry", "snooze", "hold", "unknown")
-        return Ran(
+        return RunResult(
             ending.outcome,
             self._values[-1] if self._values and ending.outcome == "done" else None,
             self._errors[-1] if self._errors else None,

@@ -42,7 +42,7 @@ T = TypeVar("T")
 WORKER = "tests"
 
 
-class Drained(NamedTuple):
+class DrainResult(NamedTuple):
     """What a drain did: attempts that were done, that failed and are retried, and messages that are dead or expired.
 
     left: messages that still wait.
@@ -95,7 +95,7 @@ class Draining:
         """Take to flows what ended and what was said, and send what became ready; whether there was anything."""
         return sum(self._flows.drain(name) for name in queue_names(self.client)) > 0
 
-    def run(self, plan: DrainPlan) -> Drained:
+    def run(self, plan: DrainPlan) -> DrainResult:
         """Drain. Raises the error of a job if the plan says so."""
         steps = self._steps(plan)
         try:
@@ -108,10 +108,10 @@ class Draining:
                     raise
                 call = steps.send(ending)
         except StopIteration as end:
-            drained: Drained = end.value
+            drained: DrainResult = end.value
             return drained
 
-    async def arun(self, plan: DrainPlan) -> Drained:
+    async def arun(self, plan: DrainPlan) -> DrainResult:
         """Drain on this event loop; sync jobs run in threads."""
         steps = self._steps(plan)
         try:
@@ -124,10 +124,10 @@ class Draining:
                     raise
                 call = steps.send(ending)
         except StopIteration as end:
-            drained: Drained = end.value
+            drained: DrainResult = end.value
             return drained
 
-    def _steps(self, plan: DrainPlan) -> Generator[Call, Ending, Drained]:
+    def _steps(self, plan: DrainPlan) -> Generator[Call, Ending, DrainResult]:
         """The calls to run, in turn; takes how each ended."""
         counted = {"done": 0, "failed": 0, "dead": 0, "expired": 0}
         nran = 0
@@ -149,7 +149,7 @@ class Draining:
             ran = self.send_steps() or ran
             if not ran and not self._jump(names, plan, began):
                 left = sum(len(waiting(self.client, name)) for name in names)
-                return Drained(left=left, **counted)
+                return DrainResult(left=left, **counted)
 
     def _next(self, queue: Queue) -> Message | None:
         # A debugger may hold a job up for long.
@@ -211,7 +211,7 @@ class Draining:
             if call.due and (plan.retries if again else plan.delayed):
                 yield round(call.due * 1000)
         if plan.retries or plan.delayed:
-            for row in queue.admin.every_key():
+            for row in queue.admin.iter_keys():
                 if row.waiting:
                     yield max(row.held_until, row.starts_at)
 

@@ -27,9 +27,9 @@ from jobq.queue.directory import queue_names, register_queues
 from jobq.queue.queue import Queue
 from jobq.schedules.declared import declared_in
 from jobq.schedules.scheduler import Scheduler
-from jobq.testing.attempts import AttemptFacts, Attempts, Ran
+from jobq.testing.attempts import AttemptFacts, Attempts, RunResult
 from jobq.testing.clock import KitClock
-from jobq.testing.draining import Drained, Draining, DrainPlan
+from jobq.testing.draining import Draining, DrainPlan, DrainResult
 from jobq.testing.flows import StartedFlow, StepCounts, assert_flow, assert_step
 from jobq.testing.forked import POLL_S, ForkedWorker, worker_settings
 from jobq.testing.matching import Expectations, Expected, checked, listing
@@ -221,7 +221,7 @@ class Kit:
         retries: bool = True,
         raises: bool = True,
         limit: int = 10_000,
-    ) -> Drained:
+    ) -> DrainResult:
         """Run what waits until nothing is left that may run, with all that these calls enqueue.
 
         delayed: also what is due later. The clock jumps to each time. retries: also what has to wait for a retry, a
@@ -238,7 +238,7 @@ class Kit:
         retries: bool = True,
         raises: bool = True,
         limit: int = 10_000,
-    ) -> Drained:
+    ) -> DrainResult:
         """`drain` in which async jobs run on this event loop, and sync jobs in threads."""
         return await self._draining().arun(_plan(queues, delayed, retries, raises, limit))
 
@@ -253,7 +253,7 @@ class Kit:
         queues = [Queue(name, self.client) for name in names]
         Scheduler(queues, self.registry, share=lambda: 0.0, now=wall.ms).run(_ask)
 
-    def run_job(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+    def run_job(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
         """Run one call as a worker runs a first attempt, without a server."""
         return Attempts(self.registry, AttemptFacts()).run(job, *args, **kwargs)
 

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry, default_registry
-from jobq.testing.attempts import AttemptFacts, Attempts, Ran
+from jobq.testing.attempts import AttemptFacts, Attempts, RunResult
 from jobq.testing.harness import Kit, Mode
 from jobq.testing.servers import PrivateServer
 
@@ -57,7 +57,7 @@ def kit_for(
     return made
 
 
-def run_job(job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+def run_job(job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
     """Run one call as a worker runs a first attempt, without a server."""
     return Attempts(default_registry, AttemptFacts()).run(job, *args, **kwargs)
 

@@ -56,7 +56,7 @@ def dead(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
     """All dead calls, newest first in each queue."""
     found = []
     for name in queue_names(client) if queue is None else [queue]:
-        for one in Queue(name, client).admin.every_dead():
+        for one in Queue(name, client).admin.iter_dead():
             envelope = _read(client, name, one.mid, one.content)
             reason = shown_text(seal_of(client), "reason", name, one.mid, one.reason)
             found.append(
@@ -71,7 +71,7 @@ def dead(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
 def _of_queue(client: Client, name: str) -> Iterator[EnqueuedCall]:
     admin = Queue(name, client).admin
     for place in _PLACES:
-        for entry in admin.every_entry(place):
+        for entry in admin.iter_entries(place):
             if not entry.status.startswith("queued"):
                 continue
             envelope = _read(client, name, entry.mid, entry.content)

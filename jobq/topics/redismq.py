@@ -137,7 +137,7 @@ class RedismqTopic:
         caller = self.callers.take()
         base = int(values["base"])
         keys = list(map(self.message_key, range(base + 1, base + nkeys + 1)))
-        reply = script.call(caller, values, rest, more_keys=keys)
+        reply = script.call(caller, values, rest, extra_keys=keys)
         self.callers.give_back(caller)
         return reply
 

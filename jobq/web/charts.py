@@ -117,11 +117,11 @@ def backlog(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView
     return _chart("backlog", "Messages", lines, span, formats.number)
 
 
-def handouts(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
+def dequeued(sampling: Sampling, span: ChartRange, queue: str = ALL) -> ChartView:
     """How many messages were handed out per second."""
     points = sampling.points(queue, HANDOUTS, span.since, span.until)
     return _chart(
-        "handouts", "Hand-outs per second", [("hand-outs", "running", points)], span, _rate
+        "dequeued", "Hand-outs per second", [("hand-outs", "running", points)], span, _rate
     )
 
 

@@ -300,7 +300,7 @@ def _in_need(view: FlowView) -> PageFinding | None:
         failed = [one.name for one in view.steps if one.state in ("failed", "cancelled")]
         dead = f", {counted(view.dead, 'member')} dead" if view.dead else ""
         names = ", ".join(failed[:MOST_NAMES]) + " …" * (len(failed) > MOST_NAMES)
-        text = f"{names} failed{dead}. Retry it, or remove it: jobq flow rm {facts.flow_id}"
+        text = f"{names} failed{dead}. Retry it, or remove it: jobq flow delete {facts.flow_id}"
         return PageFinding(
             "dead", "failed", facts.flow_id, text, "flow", where, facts.ended_at or None
         )

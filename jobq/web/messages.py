@@ -164,7 +164,7 @@ def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
 def state_of(status: Status, history: Sequence[Event] = ()) -> StateShown:
     """Return how a page shows where a message is."""
     word = status.word
-    if word == "queued" and status.lock_at:
+    if word == "queued" and status.lock_expires_at:
         return StateShown("retry", "lease ended")
     if word == "queued-with-backoff" and status.attempts:
         return StateShown("retry", "waits for a retry")

@@ -13,7 +13,7 @@ from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 #: Entries that are looked at.
 LOOKED_AT = 200
 #: What the filter of an entry about an order begins with, if the order changes whether a worker is quiet.
-_STEERING = ("order:quiet", "order:resume", "order:restart")
+_STEERING = ("control:quiet", "control:resume", "control:restart")
 
 
 class NewestActs(NamedTuple):
@@ -49,10 +49,10 @@ def quieted_by(client: Client) -> dict[str, AuditEntry]:
     newest: dict[str, AuditEntry] = {}
     for one in _entries(client):
         order, _, workers = one.filter.partition(" ")
-        if one.verb == "order" and one.phase == "done" and order in _STEERING:
+        if one.verb == "control" and one.phase == "done" and order in _STEERING:
             for name in workers.split(" "):
                 newest.setdefault(name.removeprefix("worker:"), one)
-    return {name: one for name, one in newest.items() if one.filter.startswith("order:quiet ")}
+    return {name: one for name, one in newest.items() if one.filter.startswith("control:quiet ")}
 
 
 def _entries(client: Client) -> list[AuditEntry]:

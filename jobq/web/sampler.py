@@ -58,7 +58,7 @@ class Totals(NamedTuple):
     dead: int = 0
     messages: int = 0
     slots: int = 0
-    handouts_per_s: float | None = None
+    dequeued_per_s: float | None = None
     recent: Recent = Recent()
 
     @property
@@ -229,11 +229,11 @@ class Sampling:
                 kept.pop(gone, None)
         everything = QueueFigures(
             ALL, now_ms, totals.ready, totals.delayed, totals.running, totals.dead,
-            handouts_per_s=totals.handouts_per_s,
+            dequeued_per_s=totals.dequeued_per_s,
         )  # fmt: skip
         for one in (everything, *figures[:MOST_RINGS]):
             if not one.broken:
-                rate = float("nan") if one.handouts_per_s is None else one.handouts_per_s
+                rate = float("nan") if one.dequeued_per_s is None else one.dequeued_per_s
                 values = (one.ready, one.delayed, one.running, one.dead, rate)
                 for ring in self._rings.get(one.queue) or self._new_rings(one.queue):
                     ring.put(now_ms / 1000, values)
@@ -398,11 +398,11 @@ class _Served:
 def _rate(last: QueueFigures | None, fence: int, now_ms: int) -> float | None:
     if last is None or last.broken or now_ms <= last.at_ms:
         return None
-    return max(0, fence - last.handouts) * 1000 / (now_ms - last.at_ms)
+    return max(0, fence - last.dequeued) * 1000 / (now_ms - last.at_ms)
 
 
 def _totals(figures: Sequence[QueueFigures], slots: int, recent: Recent) -> Totals:
-    rates = [one.handouts_per_s for one in figures if one.handouts_per_s is not None]
+    rates = [one.dequeued_per_s for one in figures if one.dequeued_per_s is not None]
     return Totals(
         sum(one.ready for one in figures),
         sum(one.delayed for one in figures),

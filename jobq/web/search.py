@@ -79,7 +79,7 @@ class ListedRow:
     status: str
     at_ms: int = 0
     not_before: int = 0
-    lock_at: int = 0
+    lock_expires_at: int = 0
     dead_id: str = ""
     size: int = 0
     run: RunningOn | None = None
@@ -249,7 +249,7 @@ class _Search:
             entry.status,
             at,
             entry.not_before,
-            entry.lock_at,
+            entry.lock_expires_at,
             "",
             len(entry.content),
             reading=call,
@@ -363,8 +363,8 @@ def running(client: Client, queue: str, rows: Sequence[ListedRow]) -> list[Liste
                     places[job.mid] = RunningOn(name, child.pid, job.started_at)
     return [
         ListedRow(
-            one.row, one.status, one.at_ms, one.not_before, one.lock_at, one.dead_id, one.size, places.get(one.row.mid),
-            reading=one.reading,
+            one.row, one.status, one.at_ms, one.not_before, one.lock_expires_at, one.dead_id, one.size,
+            places.get(one.row.mid), reading=one.reading,
         )
         for one in rows
     ]  # fmt: skip

@@ -34,7 +34,7 @@ class Growth(NamedTuple):
 class QueueFigures(NamedTuple):
     """One queue at one moment. What isn't known is None.
 
-    oldest_ms: how long the next message has waited; at_least: it has waited this long or longer. handouts_per_s: None
+    oldest_ms: how long the next message has waited; at_least: it has waited this long or longer. dequeued_per_s: None
     before the second sample. broken: why the queue can't be read.
     """
 
@@ -50,8 +50,8 @@ class QueueFigures(NamedTuple):
     slots: int = 0
     oldest_ms: int | None = None
     at_least: bool = False
-    handouts_per_s: float | None = None
-    handouts: int = 0
+    dequeued_per_s: float | None = None
+    dequeued: int = 0
     growth: Growth = Growth()
     recent: Recent = Recent()
     broken: str = ""
@@ -122,7 +122,7 @@ def falls_behind(one: QueueFigures) -> bool:
     if per_s * GROWTH_S < 0.05 * one.ready:
         return False  # it is as large as it was
     waited = (one.oldest_ms or 0) / 1000
-    rate = one.handouts_per_s or 0.0
+    rate = one.dequeued_per_s or 0.0
     return waited > SHORT_S or rate == 0 or one.ready / rate > SHORT_S
 
 

@@ -142,7 +142,7 @@ class AsyncRunner(Runner):
     @property
     def nuncounted(self) -> int:
         """Those of threads that the loop doesn't know of yet."""
-        return self._child.slots.nover(list(self._threads.runs))
+        return self._child.slots.count_ended(list(self._threads.runs))
 
     def room(self, index: int, freed: int = 0) -> int:
         """As many as may run beside what runs, and are fetched ahead; none beside a message that runs alone.
@@ -458,7 +458,7 @@ class AsyncRunner(Runner):
         child, loop = self._child, asyncio.get_running_loop()
         polling = child.polling
         nap_s = polling.nap_s()
-        behind = child.ask_ahead(nap_s)
+        behind = child.pipeline_ask(nap_s)
         if not child.is_busy:
             child.slots.phase = Phase.IDLE
         try:

@@ -33,7 +33,7 @@ from jobq.jobs.results import result_waits
 from jobq.jobs.signing import seal_of
 from jobq.jobs.timer import BUILT_IN
 from jobq.queue.queue import Queue
-from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
+from jobq.queue.types import Dequeued, Ending, Lease, Message, PipelinedCall
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.counters import Counters
@@ -196,7 +196,7 @@ class Child:
         # Whether it waits for a message while jobs run or may start.
         self.asleep = False
         # A dequeue behind the wait for a message, and the lease deadline of what it hands out.
-        self._ahead: tuple[CallAhead[Dequeued], int] | None = None
+        self._ahead: tuple[PipelinedCall[Dequeued], int] | None = None
         # Handed out by a call that was sent ahead: queue, slots and messages.
         self._fetched: deque[tuple[int, Sequence[int], Sequence[Message]]] = deque()
         #: A job that runs so long is slow: what waits behind it is given back.
@@ -479,7 +479,7 @@ class Child:
 
     # Waits.
 
-    def ask_ahead(self, nap_s: float) -> bytes | None:
+    def pipeline_ask(self, nap_s: float) -> bytes | None:
         """Return the dequeue to send behind the wait for a message.
 
         Only with a single queue, and for waits that are short compared with a lease, which counts from now.
@@ -490,7 +490,7 @@ class Child:
         if self.context.plan.health.any_trouble:
             return None
         asked_at = boot_ns()
-        ahead = self.queues.dequeue_ahead(self._limited(self.runner.room(0)))
+        ahead = self.queues.pipeline_dequeue(self._limited(self.runner.room(0)))
         self._ahead = (ahead, asked_at)
         return ahead.command
 
@@ -511,7 +511,7 @@ class Child:
         """Wait until a message is ready, a signal comes or the supervisor is gone."""
         context, waiter = self.context, self.polling.waiter
         nap_s = self.polling.nap_s()
-        behind = self.ask_ahead(nap_s)
+        behind = self.pipeline_ask(nap_s)
         self.slots.phase = Phase.IDLE
         others = (context.plan.alive_read, context.signalled)
         waiter.wait(nap_s, others, behind, self.polling.skipped())

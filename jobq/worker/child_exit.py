@@ -137,7 +137,7 @@ def end_held(
     The child's caller is closed first, so that its dequeue hands out nothing if it arrives later. counters: what the
     supervisor counts.
     """
-    handed = queue.close_caller(child.caller) if child.caller else []
+    handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
     known = {held.token for held in mine}
     unread = [

@@ -23,7 +23,7 @@ from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import seal_of
 from jobq.queue.members import MARK
 from jobq.queue.queue import Queue
-from jobq.queue.types import CallAhead, DeadMessage, Dequeued, Ending, Finished, Lease, Message
+from jobq.queue.types import DeadMessage, Dequeued, Ending, Finished, Lease, Message, PipelinedCall
 from jobq.worker import logger
 from jobq.worker.counters import Counters
 from jobq.worker.done_calls import DoneCalls
@@ -50,7 +50,7 @@ class SentReport(NamedTuple):
     """A report and dequeue that was sent, and whose reply isn't read."""
 
     queue: int
-    call: CallAhead[Finished]
+    call: PipelinedCall[Finished]
     outbox: list[Ended]
     endings: list[Ending]
     limit: int
@@ -122,15 +122,15 @@ class ChildQueues:
         self._look_up(index, dequeued)
         return dequeued, deadline
 
-    def dequeue_ahead(self, limit: int) -> CallAhead[Dequeued]:
+    def pipeline_dequeue(self, limit: int) -> PipelinedCall[Dequeued]:
         """Return a dequeue of the only queue, to be sent behind the wait for a message."""
-        return self.queues[0].dequeue_ahead(
+        return self.queues[0].pipeline_dequeue(
             limit, lease=self._settings.lease_s, crash_limit=self._settings.crash_limit,
             caller=self._clients[0].caller,
         )  # fmt: skip
 
     def answer(
-        self, ahead: CallAhead[Dequeued], reply: object, asked_at: int
+        self, ahead: PipelinedCall[Dequeued], reply: object, asked_at: int
     ) -> tuple[Dequeued, int]:
         """Return what that dequeue handed out and its lease deadline. reply: None if it was lost."""
         dequeued = self._clients[0].answer(ahead, reply, asked_at)
@@ -245,7 +245,7 @@ class ChildQueues:
         if not limit:
             self._note_members(index, outbox)
         sent_at = boot_ns()
-        call = client.finish_ahead(endings, limit)
+        call = client.pipeline_finish(endings, limit)
         self._slots.fetching(index, sent_at + claim_after_ns)
         self._sent = SentReport(index, call, outbox, endings, limit, sent_at)
         try:

@@ -30,7 +30,7 @@ OUTCOMES = ("done", "retry", "dead", "crashed", "snoozed", "expired", "aborted")
 RUN_BUCKETS = (.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)  # fmt: skip
 WAIT_BUCKETS = (*RUN_BUCKETS, 900, 3600)
 #: Counters of the whole process, beside the deaths of children by cause.
-PLAIN = ("stale_finishes", "leases_lost", "server_errors")
+PLAIN = ("completions_rejected", "leases_lost", "server_errors")
 _RUN_US = tuple(round(1e6 * bound) for bound in RUN_BUCKETS)
 _WAIT_MS = tuple(round(1e3 * bound) for bound in WAIT_BUCKETS)
 #: Words of a job: its buckets, the sum of its runs and of its CPU time, in us. Of a queue: buckets, sum in ms.
@@ -140,7 +140,7 @@ class Counters:
         """Return the word in which an ending counts that isn't simply accepted."""
         if reply == "dead":
             return counter + _DEAD - _CRASHED
-        return 1 + PLAIN.index("stale_finishes") if reply == "stale" else 0
+        return 1 + PLAIN.index("completions_rejected") if reply == "stale" else 0
 
     def _count(self, queue: int, counter: int, group: Sequence[_Noted]) -> None:
         words, marks = self._words, self._marks

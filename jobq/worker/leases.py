@@ -107,7 +107,7 @@ class Leases:
 
     def _close(self, index: int, caller: str, held: frozenset[str]) -> None:
         """Release what a caller's last call handed out, or refuse that call if it comes later."""
-        handed = self._queues[index].close_caller(caller)
+        handed = self._queues[index].end_session(caller)
         self._release(index, [lease for lease in handed if lease.token not in held])
 
     def _release(self, index: int, leases: list[Lease]) -> None:

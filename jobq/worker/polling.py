@@ -56,13 +56,13 @@ class Polling:
 
     def found(self, index: int, dequeued: Dequeued) -> None:
         """Note what asking a queue gave."""
-        something = bool(dequeued.messages) or dequeued.sleep_ms == 0
+        something = bool(dequeued.messages) or dequeued.poll_after_ms == 0
         if something or dequeued.due_ms or index in self._active or not self._many:
             self._health.touch(index)
         if not self._many:
             self._turns.found(index, something)
             if not something:
-                self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
+                self._nap_ms = min(self._nap_ms or dequeued.poll_after_ms, dequeued.poll_after_ms)
             return
         self._unasked.discard(index)
         if something:

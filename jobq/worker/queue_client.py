@@ -19,7 +19,7 @@ from jobq.client.numbered_calls import REPEAT_S, Caller, new_id
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError, UnavailableError
 from jobq.queue.queue import MOST, Queue
-from jobq.queue.types import CallAhead, Dequeued, Ending, Finished, Lease
+from jobq.queue.types import Dequeued, Ending, Finished, Lease, PipelinedCall
 from jobq.worker import logger
 from jobq.worker.cautions import OnceAMinute
 from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
@@ -88,7 +88,7 @@ class QueueCaller(Caller):
         self.number, self.again = self.again or next(self._numbers), 0
         return self.number
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         """Continue under another id. Anyone who may write to the queue can corrupt the record of the present one.
 
         The supervisor closes only the first id. What a lost call of another id handed out comes back when its
@@ -164,10 +164,10 @@ class QueueClient:
             self._answered()
         return dequeued, asked_at + self._held_ns
 
-    def finish_ahead(self, endings: Sequence[Ending], dequeue: int) -> CallAhead[Finished]:
+    def pipeline_finish(self, endings: Sequence[Ending], dequeue: int) -> PipelinedCall[Finished]:
         """Return the `finish` to be sent now and read later. Not while a report waits."""
         settings = self._settings
-        return self.queue.finish_ahead(
+        return self.queue.pipeline_finish(
             endings, dequeue=dequeue, lease=settings.lease_s,
             crash_limit=settings.crash_limit, caller=self.caller,
         )  # fmt: skip
@@ -218,7 +218,7 @@ class QueueClient:
             return False
         return True
 
-    def answer(self, ahead: CallAhead[Dequeued], reply: Any, asked_at: int) -> Dequeued:
+    def answer(self, ahead: PipelinedCall[Dequeued], reply: Any, asked_at: int) -> Dequeued:
         """Return what a dequeue sent behind a wait handed out. reply: None if it was lost, so the call is repeated."""
         try:
             return ahead.again() if reply is None else ahead.read(reply)
@@ -235,7 +235,7 @@ class QueueClient:
             self.on_replies(endings, sent())
         except (*self._passing, *REFUSED):
             self._endings += [(boot_ns(), ending) for ending in endings]
-        self.caller.start_anew()
+        self.caller.restart()
 
     def when_reported(self, then: Callable[[], None]) -> None:
         """Call `then` once no report waits."""
@@ -326,7 +326,7 @@ class QueueClient:
 
     def _broken(self, error: Exception, asked_at: int) -> ReportRefusedError:
         self._health.failed((self.index,), BROKEN, error, asked_at)
-        self.caller.start_anew()
+        self.caller.restart()
         return ReportRefusedError(str(error))
 
     def _answered(self) -> None:

@@ -279,7 +279,7 @@ class SharedSlots:
         """Mark a run as over. plain: done without a result, so the supervisor can report it as well."""
         self._states[slot] = _ENDED if plain else _REPORTING
 
-    def nover(self, slots: Iterable[int]) -> int:
+    def count_ended(self, slots: Iterable[int]) -> int:
         """Number of these whose runs are over."""
         return sum(self._states[slot] in (_ENDED, _REPORTING) for slot in slots)
 

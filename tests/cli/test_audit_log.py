@@ -16,25 +16,26 @@ from tests import tools
 #: Commands that are no operations: they only read, or they are how programs and workers use jobq.
 OTHERS = set("""
     worker enqueue queues workers status why|queue peek|key list|dead list|dead show|limit list|events tail
-    flow list|flow show|flow graph|cron list|cron next|cron lint|cron history|metrics|audit-log|check doctor|check audit
+    flow list|flow show|flow graph|schedule list|schedule next|schedule lint|schedule history
+    metrics|audit-log|check doctor|check audit
     topic append|topic poll|topic read|topic list|topic groups|topic peek|topic describe|topic lag
     reliable push|reliable pop|reliable ack|reliable nack|reliable release|reliable extend|reliable recover
     reliable list|reliable inspect|reliable info|reliable length
     rsmq bridge|rsmq queue list|rsmq queue describe|rsmq message send|rsmq message receive|rsmq message pop
     rsmq message delete|rsmq message visibility|rsmq message peek
     ruby push|ruby queues|ruby peek|ruby workers
-    spark doctor|spark shell|spark env|server status|functions check|completion|acl|demo|chaos|report
+    spark doctor|spark shell|spark env|embedded status|functions check|completion|acl|demo|chaos|report
 """.replace("worker enqueue queues workers status why", "worker|enqueue|queues|workers|status|why")
     .strip().replace("\n    ", "|").split("|"))  # fmt: skip
 #: They change a lake, another database or the program of the server; or they load the function that appends.
 ELSEWHERE = {
     "functions load",
-    "server stop",
+    "embedded stop",
     "outbox schema",
     "outbox relay",
     "outbox status",
     "outbox retry",
-    "outbox prune",
+    "outbox purge",
 }
 
 
@@ -57,7 +58,7 @@ def test_every_command_that_changes_a_server_is_an_operation():
         OTHERS | ELSEWHERE
     ) & verbs.keys()
     assert all(
-        "--by" in {o for p in found[path].params for o in p.opts}
+        "--actor" in {o for p in found[path].params for o in p.opts}
         for path, verb in verbs.items()
         if verb
     )
@@ -84,22 +85,22 @@ LINES = [
     ("pause low", "pause", "low", "", None),
     ("resume low high", "resume", "low,high", "", None),
     ("cancel m --queues low", "cancel", "low", "mid:m", 1),
-    ("queue clear low --yes", "clear", "low", "", 1),
-    ("queue forget high", "forget", "high", "", None),
+    ("queue purge low --yes", "queue-purge", "low", "", 1),
+    ("queue delete high", "queue-delete", "high", "", None),
     ("key set low acme --max 2", "key-set", "low", "key:acme max:2", None),
     ("key hold low acme 30s", "key-hold", "low", "key:acme for:30s", None),
     ("dead revive --all -q low", "revive", "low", "place:dead", 1),
     ("dead revive --where reason=bro*", "revive", "*", "reason:bro*", 1),
     ("dead purge d --yes", "purge", "*", "dead:d", 1),
-    ("dead keep --max 5 -q low", "keep-dead", "low", "max:5 age:as-before", None),
+    ("dead retention --max 5 -q low", "dead-retention", "low", "max:5 age:as-before", None),
     ("limit set stripe 2/m", "limit-set", "", "limit:stripe rule:2/m", None),
     ("limit unset stripe", "limit-unset", "", "limit:stripe", None),
     ("limit hold stripe 30s", "limit-hold", "", "limit:stripe for:30s", None),
     ("events level all -q low", "events-level", "low", "level:all", None),
     ("events maxlen 1000", "events-maxlen", "*", "maxlen:1000", None),
-    ("cron pause nightly", "cron-pause", "low", "cron:nightly", None),
-    ("cron resume nightly", "cron-resume", "low", "cron:nightly", None),
-    ("cron remove nightly", "cron-remove", "low", "cron:nightly", None),
+    ("schedule pause nightly", "schedule-pause", "low", "schedule:nightly", None),
+    ("schedule resume nightly", "schedule-resume", "low", "schedule:nightly", None),
+    ("schedule delete nightly", "schedule-delete", "low", "schedule:nightly", None),
     ("topic subscribe orders -g c", "topic-subscribe", "", "topic:orders group:c", None),
     ("topic pause orders -g b", "topic-pause", "", "topic:orders group:b", None),
     ("topic resume orders -g b", "topic-resume", "", "topic:orders group:b", None),
@@ -115,7 +116,7 @@ LINES = [
 @pytest.fixture
 def filled(client, kill_message):
     for name in ("low", "high"):
-        Queue(name, client).list_in_directory()
+        Queue(name, client).register()
     queue = Queue("low", client)
     kill_message(queue, "d")
     queue.enqueue(b"x", mid="m")
@@ -137,16 +138,16 @@ def test_command_is_in_the_log_before_and_after(
 
 
 def test_command_that_only_shows_or_is_not_confirmed_leaves_no_entry(cli, filled, entries):
-    for line in ("dead keep", "events level", "events maxlen", "key set low", "topic retention t", "check fsck",
-                 "topic compaction t", "ruby claims --sidekiq x", "status m", "queue forget low"):  # fmt: skip
+    for line in ("dead retention", "events level", "events maxlen", "key set low", "topic retention t", "check fsck",
+                 "topic compaction t", "ruby claims --sidekiq x", "status m", "queue delete low"):  # fmt: skip
         cli(*line.split())
-    assert cli("queue", "clear", "low", given="n\n").code == 1
+    assert cli("queue", "purge", "low", given="n\n").code == 1
     assert entries() == []
 
 
 def test_log_says_who_and_how_it_failed(cli, filled, redis):
-    assert cli("pause", "low", "--by", "anna").code == 0
-    assert cli("pause", "low", env={"JOBQ_BY": "bert"}).code == 0
+    assert cli("pause", "low", "--actor", "anna").code == 0
+    assert cli("pause", "low", env={"JOBQ_ACTOR": "bert"}).code == 0
     redis.delete("jobq:{low}:meta")
     redis.set("jobq:{low}:meta", "x")
     assert cli("key", "set", "low", "acme", "--max", "2").code == 4
@@ -160,9 +161,9 @@ def test_log_says_who_and_how_it_failed(cli, filled, redis):
 
 def test_listing_asks_for_a_person_a_verb_a_queue_and_a_time(cli, filled, redis):
     assert "no entries" in cli("audit-log").err
-    cli("pause", "low", "high", "--by", "anna")
-    cli("resume", "low", "--by", "bert")
-    cli("events", "maxlen", "1000", "--by", "bert")
+    cli("pause", "low", "high", "--actor", "anna")
+    cli("resume", "low", "--actor", "bert")
+    cli("events", "maxlen", "1000", "--actor", "bert")
     redis.xadd("jobq:audit", {"who": "\x1b[31mred", "verb": "x"})
 
     def verbs(*words):

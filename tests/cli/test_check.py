@@ -102,7 +102,7 @@ def test_doctor_never_shows_a_password(cli: Any, client: Any, user: Any) -> None
 def test_doctor_names_queues_that_refused_buffered_messages(cli: Any, client: Any) -> None:
     Queue("low", client).count_refused(2)
     Queue("low", client).count_refused(3)
-    Queue("low", client).list_in_directory()
+    Queue("low", client).register()
     out = cli("check", "doctor").out
     assert "queue low: 5 messages of outage buffers were refused and are lost, the last" in out
 
@@ -163,7 +163,7 @@ def test_doctor_repeats_nothing_on_an_empty_server(cli: Any) -> None:
 
 
 def test_doctor_names_what_is_full_now(cli: Any, client: Any, queue: Queue) -> None:
-    queue.list_in_directory()
+    queue.register()
     queue.rules(key_waiting=2, key_max=1)
     for key in ("a", "a", "b", "c"):
         queue.enqueue(b"{}", key=key)
@@ -187,7 +187,7 @@ def test_doctor_names_a_bounded_number_of_full_lines_and_unserved_queues(
 ) -> None:
     for number in range(4):
         one = Queue(f"q{number}", client)
-        one.list_in_directory()
+        one.register()
         one.rules(key_waiting=1)
         for key in range(8):
             one.enqueue(b"{}", key=f"k{key}")
@@ -202,7 +202,7 @@ def test_doctor_names_a_bounded_number_of_full_lines_and_unserved_queues(
 
 
 def test_doctor_says_which_keys_it_cannot_read(cli: Any, queue: Queue, redis: Any) -> None:
-    queue.list_in_directory()
+    queue.register()
     queue.enqueue(b"{}", key="a")
     redis.set("jobq:{low}:rules", "x")
     found = [one for one in cli("check", "doctor", "--json").records if one["check"] == "keys"]

@@ -182,13 +182,16 @@ def test_list_says_how_many_it_left_out(cli: Any, queue: Queue, kill_message: An
 
 
 def test_limits_of_the_dead_are_shown_and_set(cli: Any, queue: Queue) -> None:
-    queue.list_in_directory()
-    assert cli("dead", "keep").out == "low: 10,000 dead messages, for 180 days; 0 deleted so far\n"
-    assert cli("dead", "keep", "--max", "7", "--for", "1h", "-q", "low", "--json").records == [
+    queue.register()
+    assert (
+        cli("dead", "retention").out
+        == "low: 10,000 dead messages, for 180 days; 0 deleted so far\n"
+    )
+    assert cli("dead", "retention", "--max", "7", "--for", "1h", "-q", "low", "--json").records == [
         {"queue": "low", "most": 7, "age_s": 3600.0, "evicted": 0}
     ]
-    assert cli("dead", "keep").out == "low: 7 dead messages, for 3600 s; 0 deleted so far\n"
-    assert cli("dead", "keep", "--max", "0").code == 2
+    assert cli("dead", "retention").out == "low: 7 dead messages, for 3600 s; 0 deleted so far\n"
+    assert cli("dead", "retention", "--max", "0").code == 2
 
 
 def test_list_counts_the_errors_first(

@@ -129,7 +129,7 @@ def approved(client):
 def test_signal_ends_a_wait(cli, client, approved):
     shown = cli("flow", "show", "import:1").out
     assert "waits for:\n  a signal for approved\n" in shown
-    said = cli("flow", "signal", "import:1", "approved", '{"by": "ann"}', "--by", "ann")
+    said = cli("flow", "signal", "import:1", "approved", '{"by": "ann"}', "--actor", "ann")
     assert (said.code, said.out) == (0, "import:1: approved is signalled\n")
     assert approved.results(["approved:0"]) == {"approved:0": b'{"ok":{"by":"ann"}}'}
     [record] = cli("flow", "show", "import:1", "--json").records
@@ -149,8 +149,11 @@ def test_signal_ends_a_wait(cli, client, approved):
         (["signal", "import:1", "approved", "yes"], "value 'yes' is not JSON"),
         (["retry", "import:1", "none"], "has no step 'none'; it has approved, mail"),
         (["cancel", "import:2", "--yes"], "did you mean 'import:1'"),
-        (["rm", "import:2"], "there is no flow 'import:2', or it is over and was deleted; did you"),
-        (["rm", "nothing"], "'nothing' is not the id of a flow, which is name:id of up to 64 "),
+        (
+            ["delete", "import:2"],
+            "there is no flow 'import:2', or it is over and was deleted; did you",
+        ),
+        (["delete", "nothing"], "'nothing' is not the id of a flow, which is name:id of up to 64 "),
         (["check", "import:1", "import:\udcff"], r"'import:\udcff' is not the id of a flow"),
         (["show", ""], "any of _:@+-; jobq flow list shows those that there are"),
         (["check", "import:" + "1" * 64], "is not the id of a flow, which is name:id of up to 64"),
@@ -163,13 +166,13 @@ def test_bad_words_are_refused(cli, approved, words, says):
 
 
 def test_cancelled_flow_can_be_removed(cli, client, approved):
-    kept = cli("flow", "rm", "import:1")
+    kept = cli("flow", "delete", "import:1")
     assert (kept.code, kept.out) == (1, "import:1 is running; cancel it first\n")
     assert cli("flow", "cancel", "import:1").code == 1  # nobody confirms
     assert cli("flow", "cancel", "import:1", "--yes").out == "import:1: nothing more is sent\n"
     again = cli("flow", "cancel", "import:1", "--yes")
     assert (again.code, again.out) == (1, "import:1 is cancelled already\n")
-    assert cli("flow", "rm", "import:1").out == "import:1: removed\n"
+    assert cli("flow", "delete", "import:1").out == "import:1: removed\n"
     assert cli("flow", "list", "--json").records == []
     assert approved.facts() is None
 

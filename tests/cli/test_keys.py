@@ -81,6 +81,6 @@ def test_hold_starts_nothing_of_a_key_until_it_ends(cli: Any, queue: Queue) -> N
 
 def test_enqueue_gives_a_key(cli: Any, client: Any) -> None:
     assert cli("enqueue", "a.b", "--queue", "low", "--key", "acme", "--ordered").code == 0
-    [row] = Queue("low", client).admin.every_key()
+    [row] = Queue("low", client).admin.iter_keys()
     assert (row.key, row.waiting) == ("acme", 1)
     assert "orders the messages of a key" in cli("enqueue", "a.b", "--ordered").err

@@ -32,7 +32,7 @@ def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue)
     [message] = queue.dequeue().messages
     queue.progress("m", message.token, "0.5 half\x1b[2J")
     shown = cli("status", "m").out
-    assert shown.startswith("m: locked  queue low  attempts 1  lock at 2")
+    assert shown.startswith("m: locked  queue low  attempts 1  lock expires at 2")
     assert r"half\x1b[2J" in shown
 
 

@@ -71,7 +71,7 @@ def test_line_in_the_help_of_all_is_what_the_command_says(name: str) -> None:
 
 
 def test_names_of_later_features_are_free() -> None:
-    assert not {"schedule", "django"} & {*app.COMMANDS}
+    assert not {"django"} & {*app.COMMANDS}
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)

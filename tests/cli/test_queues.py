@@ -42,7 +42,7 @@ def test_queue_that_rests_until_flows_are_told_says_so(
     assert "hands out nothing, because 2 entries wait to be taken to flows" in cli("why", "m").out
     queue.cancel("m")
     queue.admin.collect()
-    refused = cli("queue", "forget", "low")
+    refused = cli("queue", "delete", "low")
     assert refused.code == 1 and "it holds 2 entries for flows" in refused.out
 
 
@@ -74,9 +74,9 @@ def test_pause_and_resume(cli: Any, queue: Queue, client: Any) -> None:
 def test_clear_asks_and_drops_live_messages_only(cli: Any, queue: Queue, kill_message: Any) -> None:
     kill_message(queue, "dead")
     queue.enqueue_many([b"1", b"2"])
-    refused = cli("queue", "clear", "low", given="n\n")
+    refused = cli("queue", "purge", "low", given="n\n")
     assert refused.code == 1 and "2 of low" in refused.err and queue.admin.counts().messages == 2
-    assert cli("queue", "clear", "low", "--yes", "--json").records == [
+    assert cli("queue", "purge", "low", "--yes", "--json").records == [
         {"queue": "low", "cleared": 2}
     ]
     assert (queue.admin.counts().messages, queue.admin.counts().dead) == (0, 1)
@@ -87,7 +87,7 @@ def test_queue_name_that_no_key_can_hold_is_refused(cli: Any) -> None:
     assert ended.code == 2 and ended.err.startswith("jobq: queue 'a{b'")
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "queue clear --yes"])
+@pytest.mark.parametrize("verb", ["pause", "resume", "queue purge --yes"])
 def test_verb_names_the_nearest_queues_when_there_was_none_of_that_name(
     cli: Any, client: Any, redis: Any, verb: str
 ) -> None:
@@ -108,13 +108,13 @@ def test_forget_takes_an_empty_queue_off_the_list(cli: Any, client: Any, redis: 
     queue = Queue("old", client)
     queue.admin.events_level("all")
     queue.enqueue(b"1", mid="m")
-    refused = cli("queue", "forget", "old")
+    refused = cli("queue", "delete", "old")
     assert refused.code == 1 and "it holds 1 messages" in refused.out
     assert [one["queue"] for one in cli("queues", "--json").records] == ["old"]
     queue.cancel("m")
     fence = int(redis.hget("jobq:{old}:meta", "fence") or 0)
 
-    assert cli("queue", "forget", "old").out == "old: forgotten\n"
+    assert cli("queue", "delete", "old").out == "old: forgotten\n"
     assert cli("queues", "--json").records == []
     assert not redis.exists("jobq:{old}:events")
     queue.enqueue(b"2")
@@ -127,7 +127,7 @@ def test_forgotten_queue_is_listed_again_within_a_minute_of_enqueues_by_a_proces
     queue = Queue("old", client)
     queue.enqueue(b"1", mid="m")
     queue.cancel("m")
-    assert cli("queue", "forget", "old").code == 0
+    assert cli("queue", "delete", "old").code == 0
     later = time.monotonic() + directory.LIST_EVERY_S
     for place in ("time.monotonic", "jobq.queue.queue.monotonic"):
         monkeypatch.setattr(place, lambda: later)
@@ -140,7 +140,7 @@ def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any
     directory.register_queue(client, "old")
     facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["old"]}
     presence.put_worker(client, "host:1", facts)
-    refused = cli("queue", "forget", "old")
+    refused = cli("queue", "delete", "old")
     assert refused.code == 1 and "a worker serves it" in refused.out
 
 
@@ -165,7 +165,7 @@ def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, cli
 
 @pytest.mark.parametrize(
     "command",
-    [("queues",), ("queue", "peek"), ("events", "tail"), ("dead", "list"), ("dead", "keep")],
+    [("queues",), ("queue", "peek"), ("events", "tail"), ("dead", "list"), ("dead", "retention")],
     ids=" ".join,
 )
 def test_queues_are_arguments_or_an_option(

@@ -73,7 +73,7 @@ def test_queue_set_changes_what_is_given(ctl, rsmq):
 
 
 @pytest.mark.parametrize(
-    "verb", [("describe",), ("delete",), ("clear", "-y"), ("repair",), ("set", "-t", "1")]
+    "verb", [("describe",), ("delete",), ("purge", "-y"), ("repair",), ("set", "-t", "1")]
 )
 def test_queue_that_is_not_there_fails(ctl, verb):
     assert ctl("queue", *verb, "-n", "n") == (1, "", "No such queue: n\n")
@@ -167,8 +167,8 @@ def test_purge_asks_first_and_redrive_and_heal_tell_what_they_did(ctl, rsmq):
         == "dead: 1 messages moved to q\n"
     )
     assert ctl("queue", "redrive", "-n", "dead", "--to", "q", "--json").records[0]["moved"] == 2
-    assert ctl("queue", "clear", "-n", "q", given="n\n").code == 1
-    assert ctl("queue", "clear", "-n", "q", "-y").out == "q: 3 messages deleted\n"
+    assert ctl("queue", "purge", "-n", "q", given="n\n").code == 1
+    assert ctl("queue", "purge", "-n", "q", "-y").out == "q: 3 messages deleted\n"
     assert ctl("queue", "repair", "-n", "q", "--json").records == [
         {"queue": "q", "phantoms": 0, "fields": 0}
     ]

@@ -241,7 +241,7 @@ def test_listing_verbs_print_json_lines_alone(
 
 
 def test_why_says_that_a_job_of_ruby_waits_in_a_claim(cli, client, queue, redis):
-    queue.list_in_directory()
+    queue.register()
     for jid in ("a", "b"):
         redis.lpush("app:queue:low", json.dumps({"class": "Mail", "args": [], "jid": jid}))
     place = RubyQueueName("sidekiq", "app", "low")

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise, wrapping
-from jobq.client.steps import Ask, Nap, adrive, asked, drive
+from jobq.client.steps import Ask, Nap, asked, drive, run_async
 from tests.protocols.reliable.conftest import until
 
 
@@ -73,7 +73,7 @@ def test_sleep_ends_when_a_file_is_readable_and_names_it():
 
     assert drive(steps(), no_request) == ([], [woken])
     os.read(woken, 1)
-    assert asyncio.run(adrive(steps(), no_request, set())) == ([], [woken])
+    assert asyncio.run(run_async(steps(), no_request, set())) == ([], [woken])
     for file in (woken, waking, idle, other):
         os.close(file)
 
@@ -158,4 +158,4 @@ def test_error_in_a_step_reaches_the_one_who_waits():
             came = yield Nap(0)
             return came
 
-    assert asyncio.run(adrive(steps(), no_request, set())) == []
+    assert asyncio.run(run_async(steps(), no_request, set())) == []

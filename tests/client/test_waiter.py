@@ -15,7 +15,7 @@ from jobq.client.numbered_calls import Caller
 from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
-from jobq.queue.types import CallAhead, Dequeued
+from jobq.queue.types import Dequeued, PipelinedCall
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def sleep(client: Client, queue: Queue) -> Any:
 
 
 @pytest.fixture
-def ahead(queue: Queue) -> CallAhead[Dequeued]:
+def ahead(queue: Queue) -> PipelinedCall[Dequeued]:
     queue.dequeue()  # brings the script to the server
-    return queue.dequeue_ahead(10, lease=15, crash_limit=3, caller=Caller())
+    return queue.pipeline_dequeue(10, lease=15, crash_limit=3, caller=Caller())
 
 
 def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
-    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
 ) -> None:
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v", mid="m")
@@ -46,13 +46,13 @@ def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
 
 
 def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(
-    sleep: WakeWaiter, ahead: CallAhead[Dequeued]
+    sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
 ) -> None:
     assert sleep.wait(0.01, (), ahead.command)
 
     dequeued = ahead.read(sleep.reply)
     assert dequeued.messages == []
-    assert dequeued.sleep_ms > 0
+    assert dequeued.poll_after_ms > 0
 
 
 def test_wait_ends_by_the_clock_of_its_own_when_nobody_wakes_it(
@@ -91,7 +91,7 @@ def test_call_behind_a_wait_that_ends_early_is_made_and_read(
     queue.dequeue()  # brings the script to the server
     caller = Caller()
     for _ in range(50):
-        ahead = queue.dequeue_ahead(10, lease=15, crash_limit=3, caller=caller)
+        ahead = queue.pipeline_dequeue(10, lease=15, crash_limit=3, caller=caller)
         sleep.begin(30, ahead.command)
         assert sleep.end(())
         assert ahead.read(sleep.reply).messages == []
@@ -102,7 +102,7 @@ def test_call_behind_a_wait_that_ends_early_is_made_and_read(
 
 
 def test_call_is_made_by_itself_when_a_wait_that_ends_early_is_dropped(
-    queue: Queue, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
+    queue: Queue, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
 ) -> None:
     sleep._may_unblock = False
     sleep.begin(30, ahead.command)
@@ -114,7 +114,7 @@ def test_call_is_made_by_itself_when_a_wait_that_ends_early_is_dropped(
 
 
 def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
-    queue: Queue, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
+    queue: Queue, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
 ) -> None:
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v", mid="m")
@@ -128,7 +128,7 @@ def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
 
 
 def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
-    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
 ) -> None:
     redis.script_flush()
     files = sleep.begin(30, ahead.command)
@@ -137,7 +137,7 @@ def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
     assert not sleep.end(files)
 
     assert sleep.reply is None
-    assert ahead.again().sleep_ms > 0
+    assert ahead.again().poll_after_ms > 0
 
 
 class Breaking(Proxy):
@@ -148,7 +148,7 @@ class Breaking(Proxy):
 
 
 def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
-    server: Any, queue: Queue, ahead: CallAhead[Dequeued]
+    server: Any, queue: Queue, ahead: PipelinedCall[Dequeued]
 ) -> None:
     proxy = Breaking(server.socket)
     url = f"redis://127.0.0.1:{proxy.port}"

@@ -108,7 +108,7 @@ def test_example_of_the_wire_page_is_undone_as_it_says(client, capsys):
 def test_unknown_job_waits_as_long_as_the_operations_page_says():
     assert UnknownJobs().for_s == WorkerSettings().unknown_for_s == 15 * 60
     assert (
-        "for 15 minutes (`--unknown-for`)"
+        "for 15 minutes (`--unknown-job-retry-for`)"
         in (ROOT / "docs" / "guides" / "deploying.md").read_text()
     )
 

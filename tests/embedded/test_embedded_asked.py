@@ -45,7 +45,7 @@ def ran(tmp_path: Path) -> Iterator[Run]:
         )  # fmt: skip
 
     yield run
-    run("-m", "jobq", "server", "stop")
+    run("-m", "jobq", "embedded", "stop")
     shutil.rmtree(runtime)
 
 
@@ -138,7 +138,7 @@ def test_pytest_of_a_project_refuses_it_and_takes_it_when_asked(ran: Run, tmp_pa
     assert not (tmp_path / ".jobq").exists()
     ended = ran(*command, **alone, JOBQ_EMBEDDED="1", JOBQ_DATA=str(tmp_path / "of-tests"))
     assert "2 passed" in ended.stdout, ended.stdout
-    ran("-m", "jobq", "server", "stop", JOBQ_DATA=str(tmp_path / "of-tests"))
+    ran("-m", "jobq", "embedded", "stop", JOBQ_DATA=str(tmp_path / "of-tests"))
 
 
 def test_server_is_found_again_in_silence_when_it_was_gone(ran: Run) -> None:

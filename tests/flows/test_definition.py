@@ -130,7 +130,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"mid": "x"}, "mid='x' can't be given in a flow; its steps make their own"),
-     ({"unique": True}, "unique=True can't be given in a flow"), ({"expires": 5}, "expires=5.0 can't be given"),
+     ({"unique": True}, "unique=True can't be given in a flow"), ({"expires_in": 5}, "expires_in=5.0 can't be given"),
      ({"throttle": 5}, "throttle"), ({"headers": {"flow": "x"}}, "have 'flow'")],
 )  # fmt: skip
 def test_options_that_a_step_cannot_have_are_refused(options: dict[str, Any], words: str):

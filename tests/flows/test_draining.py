@@ -380,7 +380,7 @@ def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplo
     result = encode_result(list(range(600)), "a")
     low.finish([Ending(mid=a.mid, token=a.token, result=result, result_ttl=60)])
     flowing.drain()
-    assert [(row.key, row.waiting) for row in high.admin.every_key()] == [("acme", 62)]
+    assert [(row.key, row.waiting) for row in high.admin.iter_keys()] == [("acme", 62)]
     # Nobody else waits: not other keys, and not other flows.
     high.enqueue(b"v", mid="other", key="bob")
     flowing.start("import:8", step("a"))
@@ -401,7 +401,7 @@ def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplo
             queue.finish([_done(m) for m in own])
         low.finish([_done(m) for m in messages if m.mid.startswith("~") and ".rows." not in m.mid])
         flowing.drain()
-        assert all(row.waiting <= 62 for row in high.admin.every_key())
+        assert all(row.waiting <= 62 for row in high.admin.iter_keys())
         assert len(ran) > 100 or waits().endswith(f"more are being added {room}")
     assert len(ran) == len(set(ran)) == 603
     assert [m for m in ran if ".rows." in m] == [f"~{F}.rows.{number}" for number in range(600)]

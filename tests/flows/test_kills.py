@@ -140,7 +140,7 @@ class World:
             self.living.command("DEL", keys.key(queue.prefix, "flow_claim"))
         for name, caller in self.callers.items():
             queue = Queue(name, self.living)
-            leases = queue.close_caller(caller.id)
+            leases = queue.end_session(caller.id)
             queue.release([(one.mid, one.token) for one in leases])
         self.callers = {}
 

@@ -177,10 +177,10 @@ def test_start_refuses_a_sub_flow_when_another_flow_has_it(client: Any, redis: A
 def test_start_refuses_a_sub_flow_when_it_is_left_of_a_flow_that_was_removed(client: Any):
     cancelled(client)
     remove_flow(client, "outer:7")
-    with pytest.raises(FlowConflictError, match=r"inner:7.*cancelled.*jobq flow rm inner:7"):
+    with pytest.raises(FlowConflictError, match=r"inner:7.*cancelled.*jobq flow delete inner:7"):
         nested(client)
     remove_flow(client, "inner:7")
-    with pytest.raises(FlowConflictError, match=r"jobq flow rm deep:7"):
+    with pytest.raises(FlowConflictError, match=r"jobq flow delete deep:7"):
         nested(client)
     remove_flow(client, "deep:7")
     assert nested(client).status().state == "running"

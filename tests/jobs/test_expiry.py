@@ -1,4 +1,4 @@
-"""`expires` and `retry_for`: attempts that come too late don't start."""
+"""`expires_in` and `retry_within`: attempts that come too late don't start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resolved(registry: Registry, content: bytes, attempt: int = 1) -> Call | End
 
 
 def test_expires_travels_as_a_moment_after_the_enqueue_or_the_delay(registry: Registry):
-    send = job(name="send", registry=registry, expires="10m")(lambda to: None)
+    send = job(name="send", registry=registry, expires_in="10m")(lambda to: None)
     at = now_ms() / 1000 + 9_000
     cases: tuple[tuple[Any, int], ...] = (({}, 600), ({"delay": "1h"}, 4_200), ({"at": at}, 9_600))
     options: Any
@@ -45,7 +45,7 @@ def test_expires_travels_as_a_moment_after_the_enqueue_or_the_delay(registry: Re
             target: Any = send.options(**options)
             expires_at = target.travelling(now_ms()).expires_at
             assert abs(expires_at - before - least_s * 1000) < 60_000
-    assert send.options(expires=None).travelling(1) is None
+    assert send.options(expires_in=None).travelling(1) is None
     changed = send.options(retries=1).travelling(1)
     assert changed is not None and (changed.retries, changed.expires_at) == (1, 600_001)
 
@@ -85,14 +85,14 @@ def test_retry_for_ends_the_retries_where_the_next_would_begin_too_late(registry
         raise ValueError("bad")
 
     policy = retry.fixed(600)
-    target = job(name="fail", registry=registry, retry=policy, retry_for="1h")(fail)
+    target = job(name="fail", registry=registry, retry=policy, retry_within="1h")(fail)
     runner = Executor(registry, worker="here")
     for age_ms, outcome in ((0, "retry"), (2_900_000, "retry"), (3_100_000, "dead")):
         call = runner.resolve("low", handed(encode("fail", enqueued_at=now_ms() - age_ms), 99))
         assert isinstance(call, Call)
         ending = runner.run(call)
         assert ending.outcome == outcome
-    assert "retry_for=3600 s is over" in ending.reason
+    assert "retry_within=3600 s is over" in ending.reason
     assert target.retries == 10_000
     assert target.options(retries=2).rules.decide(3, ValueError("bad")).outcome == "dead"
     # When the producer's clock is unknown, no span can be measured.
@@ -100,11 +100,15 @@ def test_retry_for_ends_the_retries_where_the_next_would_begin_too_late(registry
 
 
 def test_after_a_crash_no_attempt_begins_beyond_retry_for(registry: Registry):
-    job(name="send", registry=registry, retry_for="1h")(lambda: None)
+    job(name="send", registry=registry, retry_within="1h")(lambda: None)
     content = encode("send", enqueued_at=now_ms() - 2 * HOUR_MS)
     assert isinstance(resolved(registry, content), Call), "the first attempt may wait in a backlog"
     ending = resolved(registry, content, 2)
     assert isinstance(ending, Ending) and ending.outcome == "dead"
-    assert ending.reason == "attempt 2 did not run: retry_for=3600 s is over"
-    longer = {"job": "send", "enqueued_at": now_ms() - 2 * HOUR_MS, "options": {"retry_for": 9000}}
+    assert ending.reason == "attempt 2 did not run: retry_within=3600 s is over"
+    longer = {
+        "job": "send",
+        "enqueued_at": now_ms() - 2 * HOUR_MS,
+        "options": {"retry_within": 9000},
+    }
     assert isinstance(resolved(registry, json.dumps(longer).encode(), 2), Call)

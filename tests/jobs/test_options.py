@@ -47,7 +47,7 @@ def test_durations_come_in_three_forms(send: Job[..., Any], value: Any):
     "options",
     [
         {"bogus": 1}, {"queue": "a{b}"}, {"queue": ""}, {"queue": 3}, {"mid": ""}, {"mid": "x" * 129}, {"mid": 3},
-        {"expires": 0}, {"expires": "soon"}, {"retry_for": -1},
+        {"expires_in": 0}, {"expires_in": "soon"}, {"retry_within": -1},
         {"delay": -1}, {"delay": "soon"}, {"delay": []}, {"delay": float("nan")}, {"delay": 1, "at": 1},
         {"at": datetime(2030, 1, 1)}, {"at": "tomorrow"}, {"at": True},
         {"can_update": True}, {"until": -1}, {"on_conflict": "replace"}, {"lease": 0}, {"lease": "2d"},

@@ -99,8 +99,8 @@ def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
         send("quick", f"meanwhile{number}", to=healthy[number % 4])
     until(lambda: len(ledger.lines("end")) == 202)
     # Renewed and confirmed for longer than its lease.
-    enough = healthy[0].status("long").lock_at + 6_000
-    until(lambda: healthy[0].status("long").lock_at > enough or ledger.lines("aborted"))
+    enough = healthy[0].status("long").lock_expires_at + 6_000
+    until(lambda: healthy[0].status("long").lock_expires_at > enough or ledger.lines("aborted"))
     assert not ledger.lines("aborted")
     ledger.gate("long").touch()
     until(lambda: ledger.lines("end", "long"))

@@ -66,7 +66,7 @@ def test_job_beside_a_message_that_kills_its_reader_is_not_charged(queue, start,
 def test_fault_of_the_reader_ends_no_child(queue, start, send, ledger, loop):
     send("quick", "fails-to-resolve")
     send("quick", "after")
-    options = ("--processes", "1", "--unknown-for", "0s")
+    options = ("--processes", "1", "--unknown-job-retry-for", "0s")
     worker = start(*options, module=BREAKS, env=loop)
     until(lambda: queue.admin.dead() and ledger.lines("end", "after"))
     assert "a fault of jobq" in queue.admin.dead()[0].reason
@@ -89,7 +89,7 @@ def test_options_that_contradict_the_job_end_no_child_but_by_their_hard_timeout(
     }
     queue.enqueue(json.dumps(impatient).encode(), mid="s")
     send("quick", "after")
-    options = ("--processes", "1", "--unknown-for", "0s", "--crash-limit", "1")
+    options = ("--processes", "1", "--unknown-job-retry-for", "0s", "--crash-limit", "1")
     worker = start(*options, env=loop)
     until(lambda: queue.admin.counts().messages == 0)
 

@@ -38,7 +38,7 @@ def test_no_more_of_a_key_run_at_once_than_allowed_when_a_child_is_killed(
     worker = start("--processes", "5")
     until(lambda: len(ledger.lines("start")) == 3)
     assert {one["name"] for one in ledger.lines("start")} == {"a0", "a1", "other"}
-    [row] = [row for row in queue.admin.every_key() if row.key == "acme"]
+    [row] = [row for row in queue.admin.iter_keys() if row.key == "acme"]
     assert (row.waiting, row.running, row.max, row.oldest) == (3, 2, 2, "a2")
 
     [victim] = ledger.lines("start", "a0")
@@ -53,7 +53,7 @@ def test_no_more_of_a_key_run_at_once_than_allowed_when_a_child_is_killed(
     of_key = [one for one in ledger.lines() if one["name"] in names]
     assert at_once(of_key, died) == 2
     assert [len(ledger.lines("end", name)) for name in names] == [1] * 5
-    assert list(queue.admin.every_key()) == []
+    assert list(queue.admin.iter_keys()) == []
     assert queue.admin.fsck() == []
 
 

@@ -245,8 +245,8 @@ def test_cancelled_job_that_goes_on_takes_no_others_with_it(
     queue.cancel("stubborn")
     until(lambda: ledger.lines("ignored"))
     # Renewed again and again, the others' locks outlive what the stubborn one lost.
-    first = queue.status("a").lock_at
-    until(lambda: queue.status("a").lock_at > first + 6_000)
+    first = queue.status("a").lock_expires_at
+    until(lambda: queue.status("a").lock_expires_at > first + 6_000)
     for name in ("a", "b", "c", "stubborn"):
         ledger.gate(name).touch()
     until(lambda: queue.admin.counts().locked == 0)

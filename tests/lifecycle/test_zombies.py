@@ -144,8 +144,8 @@ def test_stopped_child_keeps_its_lock_until_its_timeout_ends_it(queue, start, se
     send("stops", "a")
     [line] = until(lambda: ledger.lines("start"))
     until(lambda: stopped(line["pid"]))
-    first = queue.status("a").lock_at
-    until(lambda: queue.status("a").lock_at > first + 4_000)
+    first = queue.status("a").lock_expires_at
+    until(lambda: queue.status("a").lock_expires_at > first + 4_000)
     assert queue.status("a").word == "locked"
     [dead] = until(queue.admin.dead)
     assert "hard timeout" in dead.reason

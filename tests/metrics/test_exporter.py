@@ -69,7 +69,7 @@ def test_every_metric_equals_what_the_server_says(client, scrape, redis):
     assert found["jobq_queue_paused"] == {("high",): 1, ("low",): 0}
     assert found["jobq_queue_workers"] == {("high",): 0, ("low",): 1}
     assert found["jobq_queue_slots"] == {("high",): 0, ("low",): 4}
-    assert found["jobq_queue_handouts_total"] == {("high",): 1, ("low",): 1}
+    assert found["jobq_queue_dequeued_total"] == {("high",): 1, ("low",): 1}
     assert found["jobq_queue_events_total"]["high",] == 1
     assert found["jobq_queue_refused_total"]["high",] == 0
     assert 59 < found["jobq_queue_oldest_seconds"]["low",] < 600
@@ -197,14 +197,15 @@ def test_lake_lag_beyond_the_bound_is_that_of_the_queue_that_lacks_most_of_its_s
         sheet.put_lake_lag(f"q{number}", overruns, behind)
     for name, seconds in (
         ("jobq_lake_overrun_seconds", 2_000.0),
-        ("jobq_lake_behind_seconds", 5_000.0),
+        ("jobq_lake_lag_seconds", 5_000.0),
     ):
         assert len(sheet.rows[name]) == MOST_LABELS + 1
         assert sheet.rows[name]["other",] == seconds
     sheet.put_lake_lag("drops", 0.0, 3.0)
-    assert [
-        sheet.rows[f"jobq_lake_{name}_seconds"]["other",] for name in ("overrun", "behind")
-    ] == [0.0, 3.0]
+    assert [sheet.rows[f"jobq_lake_{name}_seconds"]["other",] for name in ("overrun", "lag")] == [
+        0.0,
+        3.0,
+    ]
 
 
 def asked(path):

@@ -75,7 +75,7 @@ class Drain:
         m.forget("call:D")
         return False
 
-    def _wait(self, w: World, sleep_ms: int) -> bool:
+    def _wait(self, w: World, poll_after_ms: int) -> bool:
         m = self._machine
         m.bound_dry_runs()
         left, owed = m.leftovers(), [r.content for r in w.records.values() if r.content]
@@ -83,5 +83,5 @@ class Drain:
             if owed:
                 raise Violation(f"lost: {owed} accepted, never run, and nothing is left of it")
             return True
-        w.now, w.behind = max(w.now + sleep_ms, m.next_time(w.now, w.scope.margin)), 0
+        w.now, w.behind = max(w.now + poll_after_ms, m.next_time(w.now, w.scope.margin)), 0
         return False

@@ -151,13 +151,13 @@ def forget_blocked(w: World) -> None:
 
 def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None:
     """Take what was handed out; every promise of a hand-out is checked here."""
-    sleep_ms, paused, _fence, *rows = reply
+    poll_after_ms, paused, _fence, *rows = reply
     need(
         not (rows and w.paused) and bool(int(str(paused)) % 2) == w.paused,
         "handed out while paused",
     )
     for i in range(0, len(rows), 7):
-        mid, content, attempt, ncrashes, generation, lock_at, unknowns = rows[i : i + 7]
+        mid, content, attempt, ncrashes, generation, lock_expires_at, unknowns = rows[i : i + 7]
         if w.scope.on_dead and str(mid).startswith("on_dead:"):
             continue
         record, token = w.records[str(mid)], f"{worker}.{w.numbers[worker]}.{i // 7}"
@@ -180,8 +180,8 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             need(kept == record.checkpoint, f"checkpoint {kept!r}, not {record.checkpoint!r}")
             need(failed == record.failed, f"traceback {failed!r}, not {record.failed!r}")
         need(
-            lock_at == w.now + lease_of(w, record),
-            f"I11 lock until now + {int(str(lock_at)) - w.now}",
+            lock_expires_at == w.now + lease_of(w, record),
+            f"I11 lock until now + {int(str(lock_expires_at)) - w.now}",
         )
         need(
             fresh or generation == record.generation,
@@ -199,9 +199,13 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
         )
         taken_in_turn(w, str(mid))
         no_longer_than_a_lap(w, record.key)
-        record.attempts, record.token, record.until = record.attempts + 1, token, int(str(lock_at))
+        record.attempts, record.token, record.until = (
+            record.attempts + 1,
+            token,
+            int(str(lock_expires_at)),
+        )
         w.holds[worker] += (Hold(str(mid), token, str(content)),)
     forget_blocked(w)
     if w.scope.on_dead:
         taken_deaths(m, w)
-    need(rows or isinstance(sleep_ms, int), "no hand-out and no sleep")
+    need(rows or isinstance(poll_after_ms, int), "no hand-out and no sleep")

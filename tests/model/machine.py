@@ -42,13 +42,13 @@ def lap_of(length: int) -> tuple[Mutation, ...]:
     )
 
 
-def walked_every(handouts: int, ms: int) -> tuple[Mutation, ...]:
+def walked_every(dequeued: int, ms: int) -> tuple[Mutation, ...]:
     """The circle is walked so often: no fault, but states of few messages come to it."""
     return tuple(
         Mutation(
-            f"walks every {handouts}",
+            f"walks every {dequeued}",
             WALKS.format(before, 10, more, 10, 100),
-            WALKS.format(before, handouts, more, handouts, ms),
+            WALKS.format(before, dequeued, more, dequeued, ms),
             "",
         )
         for before, more in (("before", "nhanded"), ("fence", "nmids"))

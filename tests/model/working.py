@@ -255,7 +255,7 @@ def replayed_reply(w: World, caller: str, last: Call) -> tuple[object, ...]:
     """What was answered, less the messages that are not held under those tokens any more."""
     if last.script not in ("dequeue", "finish"):
         return last.reply
-    # before the rows: a word, or one per ending, then sleep_ms, paused, fence
+    # before the rows: a word, or one per ending, then poll_after_ms, paused, fence
     start = 4 if last.script == "dequeue" else int(last.args[3]) + 3
     reply = list(last.reply)
     for i in range(start, len(reply), 7):

@@ -75,7 +75,7 @@ class Walk:
         """What a worker gets next; a reply without messages may ask it to call again."""
         for _ in range(10):
             reply = self.queue.dequeue(1, lease=10)
-            if reply.messages or reply.sleep_ms:
+            if reply.messages or reply.poll_after_ms:
                 return reply.messages
         return []
 

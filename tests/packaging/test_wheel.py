@@ -116,7 +116,7 @@ def test_installed_wheel_starts_its_embedded_server(installed, tmp_path, short_f
         )  # fmt: skip
 
     assert line("enqueue", "a.b", "--mid", "m").stdout == "m  added\n"
-    assert line("server", "stop").returncode == 0
+    assert line("embedded", "stop").returncode == 0
 
 
 @pytest.mark.parametrize(

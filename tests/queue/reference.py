@@ -30,7 +30,7 @@ class Live:
     not_before: int = 0
     dedupe_ms: int | None = None
     token: str = ""
-    lock_at: int = 0
+    lock_expires_at: int = 0
     attempts: int = 0
     ncrashes: int = 0
     generation: str = ""
@@ -64,7 +64,7 @@ class Reference:
             if one.newer:
                 return "done-with-requeue"
             return "done-with-backoff" if later else "done-awaiting-gc"
-        if one.lock_at > self.now:
+        if one.lock_expires_at > self.now:
             return "locked-with-requeue" if one.newer else "locked"
         return "queued-with-backoff" if later else "queued"
 
@@ -151,7 +151,7 @@ class Reference:
     def hand_out(self, mid: str, token: str, lease_ms: int = LEASE_MS) -> Live:
         """Lock one."""
         one = self.live[mid]
-        one.token, one.lock_at = token, self.now + lease_ms
+        one.token, one.lock_expires_at = token, self.now + lease_ms
         one.attempts += 1
         one.generation = one.generation or token
         return one
@@ -175,7 +175,7 @@ class Reference:
             self._done(one, one.dedupe_ms if backoff is None else round(backoff * 1000))
         else:
             one.attempts -= outcome in ("snooze", "release")
-            one.token, one.lock_at = "", 0
+            one.token, one.lock_expires_at = "", 0
             one.not_before = self._later(self.now + round((backoff or 0) * 1000))
         return "ok"
 
@@ -183,7 +183,7 @@ class Reference:
         """Renew a lock."""
         held = self.holds(mid, token)
         if held:
-            self.live[mid].lock_at = self.now + LEASE_MS
+            self.live[mid].lock_expires_at = self.now + LEASE_MS
         return held
 
     def cancel(self, mid: str) -> str:
@@ -195,9 +195,9 @@ class Reference:
             one.newer = None
         elif one.token:
             # Its holder may run until its lock ends: nothing else of this mid runs before.
-            one.deduped = one.lock_at > self.now
-            one.not_before = one.lock_at if one.deduped else 0
-            one.newer, one.done, one.token, one.lock_at = None, True, "", 0
+            one.deduped = one.lock_expires_at > self.now
+            one.not_before = one.lock_expires_at if one.deduped else 0
+            one.newer, one.done, one.token, one.lock_expires_at = None, True, "", 0
         else:
             del self.live[mid]
         return "cancelled"
@@ -221,7 +221,7 @@ class Reference:
                 self._restart(one)
             elif one.done and over:
                 del self.live[mid]
-            elif one.token and not one.done and one.lock_at <= self.now:
+            elif one.token and not one.done and one.lock_expires_at <= self.now:
                 self._crash(mid)
             elif one.not_before and over and not one.done:
                 one.not_before = 0
@@ -239,7 +239,7 @@ class Reference:
         if one.newer:
             self._restart(one)
         else:
-            one.token, one.lock_at, one.not_before = "", 0, 0
+            one.token, one.lock_expires_at, one.not_before = "", 0, 0
         return False
 
     def _bury(self, mid: str) -> None:
@@ -251,7 +251,7 @@ class Reference:
             del self.live[mid]
 
     def _done(self, one: Live, dedupe_ms: int | None) -> None:
-        one.done, one.token, one.lock_at = True, "", 0
+        one.done, one.token, one.lock_expires_at = True, "", 0
         one.deduped = bool(dedupe_ms)
         one.not_before = self.now + (dedupe_ms or 0)
 

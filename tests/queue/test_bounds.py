@@ -170,7 +170,7 @@ def test_dequeue_reads_no_long_contents_that_it_leaves(queue, redis, at):
 
 def test_enqueue_at_once_is_refused_when_it_is_too_much_for_a_call(queue, facts):
     with pytest.raises(ConfigError, match="251 messages are too many"):
-        queue.enqueue_at_once([b"x"] * 251, Caller())
+        queue.enqueue_in_one_call([b"x"] * 251, Caller())
     assert facts() == {}
 
 

@@ -86,7 +86,7 @@ def test_b17_shortened_delay_moves_the_message_and_wakes(queue, redis, at, delay
     dry = queue.dequeue(now=at(1))
     assert dry.messages == []
     # As it is: only that it would be gone in a few ms by the server's clock.
-    redis.set(f"{queue.prefix}eoq-backoff?", at(1) + dry.sleep_ms)
+    redis.set(f"{queue.prefix}eoq-backoff?", at(1) + dry.poll_after_ms)
 
     queue.enqueue(b"v", mid="m", on_conflict="replace", delay=delay, now=at(100))
 
@@ -167,7 +167,7 @@ def test_b13_requeued_message_starts_without_the_old_lock(queue, at, end):
 
     assert end(queue, a, now=at(20)) == "ok"
     [b] = queue.dequeue(lease=LEASE / 1000, now=at(30)).messages
-    assert (b.content, b.attempt, b.lock_at) == (b"v2", 1, at(30 + LEASE))
+    assert (b.content, b.attempt, b.lock_expires_at) == (b"v2", 1, at(30 + LEASE))
 
     assert end(queue, a, now=at(40)) == "stale"
     assert queue.status("m", now=at(40)).word == "locked"

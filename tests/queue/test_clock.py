@@ -24,7 +24,7 @@ def test_step_back_of_up_to_a_minute_is_absorbed(queue, redis, at, end, step_ms)
     assert queue.dequeue(now=at(-step_ms)).messages == []
     assert queue.extend([(held.mid, held.token)], 5, now=at(-step_ms)) == [True]
 
-    assert queue.status("m", now=at(-step_ms)).lock_at == at(5_000)
+    assert queue.status("m", now=at(-step_ms)).lock_expires_at == at(5_000)
     assert end(queue, held, now=at(-step_ms)) == "ok"
     [done] = events(redis, queue)
     assert done.finished_at == at(0)
@@ -52,7 +52,7 @@ def test_larger_step_back_clamps_live_locks_on_the_walk(queue, at):
     for step in range(5):
         queue.admin.collect(100, now=at(step))
 
-    expiries = {queue.status(f"m{i}", now=at(10)).lock_at for i in range(250)}
+    expiries = {queue.status(f"m{i}", now=at(10)).lock_expires_at for i in range(250)}
     assert max(expiries) <= at(4 + 5_000)
     assert min(expiries) >= at(5_000)
     assert len(queue.dequeue(1, now=at(5_100)).messages) == 1
@@ -65,13 +65,13 @@ def test_lock_longer_than_the_lease_survives_the_clamp(queue, at):
 
     queue.admin.collect(now=at(1))
 
-    assert queue.status("long", now=at(1)).lock_at == at(600_000)
-    assert queue.status("short", now=at(1)).lock_at == at(5_000)
+    assert queue.status("long", now=at(1)).lock_expires_at == at(600_000)
+    assert queue.status("short", now=at(1)).lock_expires_at == at(5_000)
 
 
 def test_rest_begun_before_a_step_back_does_not_last_until_the_old_time(queue, redis, at):
     hour = 3_600_000
-    assert queue.dequeue(now=at(hour)).sleep_ms > 0
+    assert queue.dequeue(now=at(hour)).poll_after_ms > 0
     # As the server's own clock does it: the flag's expiry is an hour away as well.
     redis.persist(f"{queue.prefix}eoq-backoff?")
     queue.enqueue(b"v", mid="m", delay=0.001, now=at(0))
@@ -124,5 +124,5 @@ def test_clock_of_the_client_is_never_read(queue, redis):
 
     seconds, _ = redis.time()
     assert 1_000 * (seconds - 600) < not_before < 1_000 * (seconds + 31)
-    assert 1_000 * (seconds - 600) < held.lock_at < 1_000 * (seconds + 21)
+    assert 1_000 * (seconds - 600) < held.lock_expires_at < 1_000 * (seconds + 21)
     assert floor(redis, queue) < 1_000 * (seconds + 1)

@@ -63,7 +63,7 @@ class Crowd:
                 del others[mid]
             assert one.mid not in others
             assert self.most is None or len(others) < self.most, f"{key}: {others} and {one.mid}"
-            others[one.mid] = one.lock_at
+            others[one.mid] = one.lock_expires_at
             if one.mid in self.since:
                 turns = Counter(self.order[self.since.pop(one.mid) :])
                 self.turns.append(max(turns.values(), default=0))

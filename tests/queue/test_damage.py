@@ -77,7 +77,7 @@ def test_quarantine_is_bounded_when_somebody_goes_on(queue: Queue, redis: Any, a
         pipe.rpush(f"{queue.prefix}ready", b"\xff%d" % number)
     pipe.execute()
 
-    while queue.dequeue(1_000, now=at(1)).sleep_ms == 0:
+    while queue.dequeue(1_000, now=at(1)).poll_after_ms == 0:
         pass
 
     assert queue.admin.counts().quarantined == 10_000
@@ -331,11 +331,13 @@ def test_pages_end_at_a_quarter_of_a_mebibyte(queue: Queue, at: Any, end: Any):
     queue.enqueue_many([(f"m{i}", bytes(100_000)) for i in range(10)], now=at(0))
     page = queue.admin.content("ready", 0, 1_000, now=at(1))
     assert len(page.entries) == 3
-    assert [entry.mid for entry in queue.admin.every_entry("ready")] == [f"m{i}" for i in range(10)]
+    assert [entry.mid for entry in queue.admin.iter_entries("ready")] == [
+        f"m{i}" for i in range(10)
+    ]
     for message in queue.dequeue(10, now=at(1)).messages:
         end(queue, message, "dead", now=at(2))
     assert len(queue.admin.dead(0, 1_000)) == 3
-    assert len(list(queue.admin.every_dead())) == 10
+    assert len(list(queue.admin.iter_dead())) == 10
 
 
 @pytest.mark.parametrize("place", ["ready", "circle", "due", "dead"])
@@ -370,11 +372,11 @@ def test_pages_have_every_message_once_whatever_their_number(
     ] == mids
     for limit in (1, 24, 25, 26):
         assert len(queue.admin.content("ready", 0, limit, now=at(1)).entries) == min(limit, count)
-    assert [entry.mid for entry in queue.admin.every_entry("ready")] == mids
+    assert [entry.mid for entry in queue.admin.iter_entries("ready")] == mids
     assert queue.admin.content("ready", count, 100, now=at(1)).following is None
     for message in queue.dequeue(260, now=at(1)).messages:
         end(queue, message, "dead", now=at(2))
-    assert sorted(one.mid for one in queue.admin.every_dead()) == sorted(mids)
+    assert sorted(one.mid for one in queue.admin.iter_dead()) == sorted(mids)
     assert len(queue.admin.dead(0, 26)) == min(26, count)
 
 

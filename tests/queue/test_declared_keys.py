@@ -76,7 +76,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.admin.dead(mid="m2")
         (queue.admin.purge if cycle == 1 else queue.admin.revive)(*ids[1:])
         undone(queue, ids[:1], now)
-        queue.close_caller("somebody")
+        queue.end_session("somebody")
     keys_of_messages(queue, now)
     queue.admin.content("lines", now=now)
     list(repair(queue, [*queue.admin.fsck(), Violation("as if", "k3", b"k3")]))

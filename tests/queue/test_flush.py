@@ -24,7 +24,7 @@ def test_script_flush_between_calls_is_seen_by_nobody(queue, redis, at, end):
         lambda: queue.admin.revive("m#x", now=at(7)),
         lambda: queue.admin.purge("m#x"),
         queue.admin.fsck,
-        lambda: queue.close_caller("x"),
+        lambda: queue.end_session("x"),
         queue.admin.events_level,
         lambda: queue.admin.clear(now=at(8)),
     ]

@@ -130,7 +130,7 @@ def test_lower_number_is_refused_unwritten(stage, facts, verb):
 @every_verb
 def test_call_that_arrives_after_its_caller_was_closed_is_refused_unwritten(stage, facts, verb):
     caller = Caller()
-    assert stage.queue.close_caller(caller.id) == []
+    assert stage.queue.end_session(caller.id) == []
     before = facts()
 
     for _ in range(2):
@@ -144,7 +144,7 @@ def test_call_that_arrives_after_its_caller_was_closed_is_refused_unwritten(stag
 def test_repeat_is_refused_once_the_caller_is_closed(stage, facts, verb):
     caller = Caller()
     verb(stage, caller, stage.at(10))
-    stage.queue.close_caller(caller.id)
+    stage.queue.end_session(caller.id)
     before = facts()
     caller.number -= 1
 
@@ -160,11 +160,11 @@ def test_closing_twice_answers_the_same(stage, facts):
     got = stage.queue.dequeue(3, caller=caller, now=stage.at(20)).messages
     assert [m.mid for m in got] == ["c", "d", "e"]
 
-    first = stage.queue.close_caller(caller.id)
+    first = stage.queue.end_session(caller.id)
     after = facts()
 
     assert first == [(m.mid, m.token) for m in got]
-    assert stage.queue.close_caller(caller.id) == first
+    assert stage.queue.end_session(caller.id) == first
     assert facts() == after
 
 
@@ -172,7 +172,7 @@ def test_close_tells_only_what_is_still_held(stage, end):
     caller = Caller()
     c, d = stage.queue.dequeue(2, caller=caller, now=stage.at(10)).messages
     end(stage.queue, c, now=stage.at(20))
-    assert stage.queue.close_caller(caller.id) == [("d", d.token)]
+    assert stage.queue.end_session(caller.id) == [("d", d.token)]
 
 
 def test_close_knows_what_a_finish_handed_out(stage):
@@ -180,7 +180,7 @@ def test_close_knows_what_a_finish_handed_out(stage):
     handed = stage.queue.finish(
         stage.endings(), dequeue=2, caller=caller, now=stage.at(10)
     ).dequeued
-    assert stage.queue.close_caller(caller.id) == [(m.mid, m.token) for m in handed.messages]
+    assert stage.queue.end_session(caller.id) == [(m.mid, m.token) for m in handed.messages]
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -22,15 +22,15 @@ def run_dry(queue, redis, at_ms):
     assert dry.messages == []
     redis.delete(queue.wake_key)
     # The flag lives by the server's clock, a few ms; the test's own stands still.
-    redis.set(f"{queue.prefix}eoq-backoff?", at_ms + dry.sleep_ms)
-    return dry.sleep_ms
+    redis.set(f"{queue.prefix}eoq-backoff?", at_ms + dry.poll_after_ms)
+    return dry.poll_after_ms
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
 def test_dry_dequeues_rest_longer_and_longer_up_to_half_a_minute(queue, redis, at, has_keys):
     if has_keys:
         queue.enqueue(b"v", key="a", delay=3_600, now=at(0))
-    sleeps = [queue.dequeue(now=at(31_000 * i)).sleep_ms for i in range(14)]
+    sleeps = [queue.dequeue(now=at(31_000 * i)).poll_after_ms for i in range(14)]
 
     assert sleeps[0] <= 20
     assert all(b >= a for a, b in pairwise(sleeps))
@@ -44,7 +44,7 @@ def test_rest_is_two_seconds_at_most_while_the_circle_holds_anything(queue, at):
     queue.enqueue(b"v", mid="m", now=at(0))
     queue.dequeue(lease=3600, now=at(0))
 
-    sleeps = [queue.dequeue(now=at(3_000 * i)).sleep_ms for i in range(1, 14)]
+    sleeps = [queue.dequeue(now=at(3_000 * i)).poll_after_ms for i in range(1, 14)]
 
     assert max(sleeps) == sleeps[-1] == 2_000
 
@@ -57,16 +57,16 @@ def test_rest_never_lasts_past_the_earliest_due(queue, at, due_ms):
     queue.enqueue_many([b"", b""], delay=3_600, now=now)
     queue.enqueue(b"", delay=due_ms / 1_000, now=now)
 
-    sleep_ms = queue.dequeue(now=now).sleep_ms
+    poll_after_ms = queue.dequeue(now=now).poll_after_ms
 
-    assert 0 < sleep_ms <= due_ms
+    assert 0 < poll_after_ms <= due_ms
     assert len(queue.dequeue(now=now + due_ms).messages) == 1
 
 
 def test_rest_is_told_to_every_other_caller_unwritten(queue, redis, at, eoq, facts):
     for i in range(13):
         queue.dequeue(now=at(31_000 * (i - 13)))
-    first = queue.dequeue(now=at(0)).sleep_ms
+    first = queue.dequeue(now=at(0)).poll_after_ms
     assert 0 < redis.pttl(f"{queue.prefix}eoq-backoff?") <= first == 30_000
     redis.persist(f"{queue.prefix}eoq-backoff?")
     before = facts()
@@ -74,7 +74,7 @@ def test_rest_is_told_to_every_other_caller_unwritten(queue, redis, at, eoq, fac
 
     other = queue.dequeue(now=at(first - 5))
 
-    assert other.sleep_ms == 5
+    assert other.poll_after_ms == 5
     assert facts() == before
     assert redis.get(f"{queue.prefix}ndry-runs") == runs == b"12"
 
@@ -85,7 +85,7 @@ def test_hand_out_forgets_the_dry_runs(queue, redis, at):
     queue.enqueue(b"v", now=at(300_000))
     assert queue.dequeue(now=at(300_000)).messages
     assert not redis.exists(f"{queue.prefix}ndry-runs")
-    assert queue.dequeue(now=at(300_001)).sleep_ms <= 20
+    assert queue.dequeue(now=at(300_001)).poll_after_ms <= 20
 
 
 # what makes a message ready, or brings the earliest due time forward; each gets a queue with one
@@ -221,7 +221,7 @@ def test_paused_queue_hands_nothing_out_but_keeps_itself(queue, redis, asleep, a
 
     assert dry.messages == []
     assert dry.paused
-    assert 0 < dry.sleep_ms <= 30_000
+    assert 0 < dry.poll_after_ms <= 30_000
     counts = queue.admin.counts()
     assert counts.paused
     assert (counts.ready, counts.locked, counts.done, counts.circle) == (3, 0, 0, 0)

@@ -27,7 +27,7 @@ def send(client: Client) -> Job[..., Any]:
 
 
 def lines(queue: Queue) -> dict[str, int]:
-    return {row.key: row.waiting for row in queue.admin.every_key()}
+    return {row.key: row.waiting for row in queue.admin.iter_keys()}
 
 
 class Passing:

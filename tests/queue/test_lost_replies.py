@@ -44,7 +44,7 @@ def test_coroutines_that_share_a_connection_enqueue_once_each_when_it_breaks(far
 
     mids = asyncio.run(many())
     assert proxy.lost
-    assert sorted(entry.mid for entry in queue.admin.every_entry("ready")) == sorted(mids)
+    assert sorted(entry.mid for entry in queue.admin.iter_entries("ready")) == sorted(mids)
 
 
 @pytest.mark.parametrize("way", ["blocking", "asyncio"])
@@ -70,7 +70,7 @@ def test_many_are_enqueued_once_each_when_replies_are_lost_and_connections_break
     )
     assert proxy.lost and proxy.torn
     assert {one.action for one in done} == {"added"}
-    entries = list(queue.admin.every_entry("ready"))
+    entries = list(queue.admin.iter_entries("ready"))
     content = {entry.mid: entry.content for entry in entries}
     assert [content[one.mid] for one in done] == [b"%d" % n for n in range(20 * PER_CALL)]
     assert len(entries) == len(done) == len(content)

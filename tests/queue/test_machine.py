@@ -78,11 +78,11 @@ class Machine(RuleBasedStateMachine):
     def handed(self, limit: int) -> list[Any]:
         """What a worker gets: one call looks past so many stale copies, and says when to ask again."""
         for _ in range(20):
-            messages, sleep_ms, paused, *_ = self.queue.dequeue(
+            messages, poll_after_ms, paused, *_ = self.queue.dequeue(
                 limit, lease=LEASE_MS / 1000, crash_limit=CRASH_LIMIT, now=self.now
             )
             assert paused == self.reference.paused
-            if messages or sleep_ms:
+            if messages or poll_after_ms:
                 return messages
         raise AssertionError("told to ask again, again and again")
 
@@ -98,8 +98,9 @@ class Machine(RuleBasedStateMachine):
         for message in messages:
             assert message.mid in eligible
             one = self.reference.hand_out(message.mid, message.token)
-            assert (message.content, message.attempt, message.ncrashes, message.generation, message.lock_at) == (
-                one.content, one.attempts, one.ncrashes, one.generation, one.lock_at,
+            known = message.content, message.attempt, message.ncrashes, message.generation
+            assert (*known, message.lock_expires_at) == (
+                one.content, one.attempts, one.ncrashes, one.generation, one.lock_expires_at,
             )  # fmt: skip
         return [(message.mid, message.token) for message in messages]
 

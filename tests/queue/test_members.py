@@ -208,7 +208,7 @@ def test_an_announcement_wakes_a_child_whose_dequeue_says_that_entries_wait(
     queue: Queue, redis: Any
 ):
     assert not queue.dequeue().outbox
-    assert queue.dequeue().sleep_ms
+    assert queue.dequeue().poll_after_ms
     redis.delete(queue.wake_key)
     queue.announce("begin", "import:7")
     assert redis.llen(queue.wake_key) == 1
@@ -246,9 +246,9 @@ def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, r
 
     queue.enqueue_members(ROOT)
     ids = [queue.announce("look", "f") for _ in range(4)]
-    word, sleep_ms, flags, *_ = run("dequeue", "me", 1, "", 1_000, 3, 5)
+    word, poll_after_ms, flags, *_ = run("dequeue", "me", 1, "", 1_000, 3, 5)
     assert (word, flags) == (b"handed", 3)
-    assert sleep_ms > 0
+    assert poll_after_ms > 0
     redis.delete(queue.wake_key)
     assert run("flow_drop", "", ids[0]) == [1, 3]
     assert redis.llen(queue.wake_key) == 1

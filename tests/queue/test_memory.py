@@ -75,7 +75,7 @@ def test_everything_that_drains_goes_on_when_memory_is_full(queue, full, at):
     assert [m.mid for m in queue.dequeue(3, now=at(201)).messages] == ["b"]
     assert [m.mid for m in queue.dequeue(3, now=at(1_200)).messages] == ["e"]
     assert queue.admin.counts().locked == 5
-    assert queue.close_caller("somebody") == []
+    assert queue.end_session("somebody") == []
     assert queue.admin.fsck() == []
     assert queue.admin.purge(queue.admin.dead()[0].dead_id) == 1
     assert queue.admin.clear(now=at(1_300)) >= 5

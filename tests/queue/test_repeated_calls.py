@@ -248,10 +248,10 @@ def test_end_that_came_too_late_is_stale_whatever_numbers_its_caller_counts_by(q
 def test_dequeue_behind_a_wait_is_made_anew_beyond_the_bound(queue, later):
     caller = Caller()
     queue.enqueue_many([b"v"] * 2)
-    ahead = queue.dequeue_ahead(1, lease=60, crash_limit=3, caller=caller)
+    ahead = queue.pipeline_dequeue(1, lease=60, crash_limit=3, caller=caller)
     first, again = ahead.again().messages, ahead.again().messages
     assert [one.token for one in first] == [one.token for one in again]
-    ahead = queue.dequeue_ahead(1, lease=60, crash_limit=3, caller=caller)
+    ahead = queue.pipeline_dequeue(1, lease=60, crash_limit=3, caller=caller)
     later()
     [second] = ahead.again().messages
     assert caller.number == 3

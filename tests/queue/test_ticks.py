@@ -182,7 +182,7 @@ def test_ticks_of_a_key_wait_in_its_line_unless_that_is_full(begun: Queue, at: A
             begun, at, minute, minute - 1, key="acme", overlap="allow", ordered=True
         )
         assert (outcome, mid) == (("full", "") if minute > 2 else ("enqueued", f"s@{minute}"))
-    [row] = begun.admin.every_key()
+    [row] = begun.admin.iter_keys()
     [message] = begun.dequeue(5, now=at(5 * MINUTE)).messages
     waits = begun.why("s@2", now=at(5 * MINUTE))
 

@@ -37,7 +37,7 @@ def take_one(queue, redis, timeout_s=DEADLINE_S):
         got = queue.dequeue(lease=60)
         if got.messages:
             return got.messages[0].mid
-        if got.sleep_ms:
+        if got.poll_after_ms:
             redis.blpop(queue.wake_key, timeout_s)
     return None
 

@@ -84,7 +84,7 @@ def test_ticks_have_the_key_of_their_job(
     scheduler = passing.scheduler(registry)
     while passing.ms < 21 * MINUTE:
         scheduler.run(lambda _, call: bool(call() or True))
-        keys += [(row.key, row.waiting) for row in passing.queue.admin.every_key()]
+        keys += [(row.key, row.waiting) for row in passing.queue.admin.iter_keys()]
         passing.run(passing.ms + MINUTE)
 
     assert keys == [("a", 1), ("a", 1)]

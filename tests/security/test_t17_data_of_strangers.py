@@ -222,4 +222,4 @@ def test_pipe_among_the_data_holds_nobody_up(settings: ServerSettings, data: Pat
     os.mkfifo(data / "lock")
     with pytest.raises(EmbeddedError, match="lock is not a plain file"):
         embedded.start_or_join(settings)
-    subprocess.run(["rm", "-r", str(data)], check=True)
+    subprocess.run(["delete", "-r", str(data)], check=True)

@@ -31,13 +31,14 @@ pytestmark = pytest.mark.one_server
 ROOT = Path(__file__).resolve().parents[2]
 #: Commands that take no part in it, and why.
 ELSEWHERE = {
-    "acl": "sends nothing", "completion": "sends nothing", "cron next": "sends nothing", "cron lint": "sends nothing",
+    "acl": "sends nothing", "completion": "sends nothing", "schedule next": "sends nothing",
+    "schedule lint": "sends nothing",
     "outbox schema": "sends nothing", "lake ddl": "sends nothing", "spark env": "sends nothing",
     "demo": "starts a server of its own", "chaos": "starts servers of its own",
-    "server status": "is for the embedded server", "server stop": "is for the embedded server",
+    "embedded status": "is for the embedded server", "embedded stop": "is for the embedded server",
     "web user add": "writes a file", "web user list": "reads a file", "web user remove": "writes a file",
     "web token add": "writes a file", "web token remove": "writes a file",
-    "outbox status": "asks a database", "outbox retry": "asks a database", "outbox prune": "asks a database",
+    "outbox status": "asks a database", "outbox retry": "asks a database", "outbox purge": "asks a database",
     "metrics": "test_metrics_user.py", "outbox relay": "sends what a producer sends",
     "worker": "test_everything_that_jobs_use_runs_under_the_users_of_producer_and_worker",
     "spark doctor": "tests/pipeline/test_rights.py", "spark shell": "tests/pipeline/test_rights.py",
@@ -60,7 +61,7 @@ LINES = {
         "why order-1042 --queues mails",
         "queue peek --queues mails", "key list mails", "dead list --queues payments", "dead show {dead}",
         "limit list", "events tail --queues mails", "flow list", "flow show import:2026-11-23",
-        "flow graph import:2026-11-23", "cron list", "cron history nightly-digest", "audit-log",
+        "flow graph import:2026-11-23", "schedule list", "schedule history nightly-digest", "audit-log",
         "check fsck", "topic list", "topic groups orders", "topic describe orders", "topic lag orders",
         "topic peek orders --group billing", "reliable info invoices", "reliable length invoices",
         "reliable inspect invoices 0 9", "rsmq queue list", "rsmq queue describe -n sms", "rsmq message peek -n sms",
@@ -69,16 +70,16 @@ LINES = {
     "operator": (
         "pause mails", "resume mails", "key set mails --max 2", "key set mails acme --weight 3",
         "key hold mails acme 1s",
-        "dead revive {dead}", "dead keep --queues payments --max 100", "dead purge --queues payments --all --yes",
+        "dead revive {dead}", "dead retention --queues payments --max 100", "dead purge --queues payments --all --yes",
         "events level all --queues mails", "events maxlen 1000 --queues mails",
         "flow signal import:2026-11-23 approved",
         "flow retry import:2026-11-23", "flow check import:2026-11-23", "flow cancel import:2026-11-23 --yes",
-        "flow rm import:2026-11-23", "cron add hourly shop.mail.send_receipt --cron '0 * * * *' --queue mails",
-        "cron pause hourly", "cron resume hourly", "cron run-now hourly", "cron remove hourly",
+        "flow delete import:2026-11-23", "schedule add hourly shop.mail.send_receipt --cron '0 * * * *' --queue mails",
+        "schedule pause hourly", "schedule resume hourly", "schedule run-now hourly", "schedule delete hourly",
         "limit set smtp 5/s", "limit hold smtp 1s", "limit unset smtp", "topic pause orders --group billing",
         "topic resume orders --group billing", "topic seek orders --group billing --to latest",
-        "check fsck --repair --yes", "order quiet web-7:4711 --wait 0", "queue clear images --yes",
-        "queue forget images",
+        "check fsck --repair --yes", "control quiet web-7:4711 --wait 0", "queue purge images --yes",
+        "queue delete images",
     ),
     "topic": (
         "topic append orders a b", "topic subscribe orders --group mail", "topic poll orders --group mail",
@@ -95,7 +96,7 @@ LINES = {
         "rsmq queue create -n q", "rsmq queue set -n q --visibility-timeout 5", "rsmq message send -n q -m hi",
         "rsmq message receive -n q",
         "rsmq message pop -n q", "rsmq message visibility -n q -i {rsmq} -t 1", "rsmq message delete -n q -i {rsmq}",
-        "rsmq queue repair -n q", "rsmq queue clear -n q --yes", "rsmq queue redrive -n q --to q2",
+        "rsmq queue repair -n q", "rsmq queue purge -n q --yes", "rsmq queue redrive -n q --to q2",
         "rsmq queue delete -n q",
     ),
 }  # fmt: skip
@@ -206,7 +207,7 @@ def test_everything_that_jobs_use_runs_under_the_users_of_producer_and_worker(
     cancelled = Flow("import", "2", queue="low", client=producer)
     cancelled.wait("never")
     cancelled.start().cancel()
-    receipt = jobs.works.options(client=producer, expires=60).enqueue(1, "x")
+    receipt = jobs.works.options(client=producer, expires_in=60).enqueue(1, "x")
     jobs.works.options(client=producer).enqueue_many([(n,) for n in range(5)])
     asyncio.run(jobs.waits.options(client=producer).aenqueue())
     for customer in ("a", "a", "late"):

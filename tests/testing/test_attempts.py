@@ -60,8 +60,10 @@ def test_attempt_is_what_the_test_says(registry):
     assert (ran.outcome, ran.retry_in, ran.reason) == ("retry", 20, "")
     assert ran.error.args == (3, 2, "m", {"a": "b"}, "g", 9, 49, [1], "http://down")
     assert running(attempt=6).run(fetch, "x").outcome == "dead"
-    assert running(attempt=3, waited="2h").run(fetch.options(retry_for="1h"), "x").outcome == "dead"
-    assert running(waited="2h").run(fetch.options(expires="1h"), "x").outcome == "expired"
+    assert (
+        running(attempt=3, waited="2h").run(fetch.options(retry_within="1h"), "x").outcome == "dead"
+    )
+    assert running(waited="2h").run(fetch.options(expires_in="1h"), "x").outcome == "expired"
     with pytest.raises(ConfigError, match="an attempt has no 'tries'"):
         running(tries=3)
 

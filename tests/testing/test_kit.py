@@ -19,7 +19,7 @@ from jobq.jobs.registry import job
 from jobq.limits.limit import Limit
 from jobq.queue.queue import Queue
 from jobq.schedules.declared import schedule
-from jobq.testing import Drained, Kit, kit
+from jobq.testing import DrainResult, Kit, kit
 from jobq.testing.plain import shared_server
 
 
@@ -43,7 +43,7 @@ def test_call_waits_until_it_is_drained(jobq, registry, ran):
     note = noting(registry, ran)
     note.enqueue("a")
     assert ran == []
-    assert jobq.drain() == Drained(done=1)
+    assert jobq.drain() == DrainResult(done=1)
     assert [what for what, _ in ran] == ["a"]
     assert jobq.all_enqueued() == []
 
@@ -53,8 +53,8 @@ def test_drain_jumps_to_delayed_calls_only_if_asked(jobq, registry, ran):
     began = wall.s()
     note.options(delay="1h").enqueue("late")
     note.enqueue("now")
-    assert jobq.drain() == Drained(done=1, left=1)
-    assert jobq.drain(delayed=True) == Drained(done=1)
+    assert jobq.drain() == DrainResult(done=1, left=1)
+    assert jobq.drain(delayed=True) == DrainResult(done=1)
     assert [what for what, _ in ran] == ["now", "late"]
     assert 3599 <= ran[1][1] - began <= 4200
 
@@ -68,7 +68,7 @@ def test_retries_run_after_their_backoffs_in_virtual_time(jobq, registry, ran):
 
     with freeze_time("2031-05-06 07:08:09"):
         fail_twice.options(delay="1h").enqueue()
-        assert jobq.drain(delayed=True, raises=False) == Drained(done=1, failed=2)
+        assert jobq.drain(delayed=True, raises=False) == DrainResult(done=1, failed=2)
         noon = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC).timestamp()
         assert [at - noon for at in ran] == [3600, 3700, 3900]
         assert jobq.clock.now() == datetime(2031, 5, 6, 8, 13, 9, tzinfo=UTC)
@@ -101,7 +101,7 @@ def test_outcomes_that_jobs_choose_raise_nothing_but_dead(jobq, registry, ran):
             raise Dead("enough")
 
     choose.options(key="k").enqueue("snooze", "retry", "hold")
-    assert jobq.drain() == Drained(done=1, failed=1)
+    assert jobq.drain() == DrainResult(done=1, failed=1)
     assert len(ran) == 4
     ran.clear()
     choose.enqueue("dead")
@@ -116,9 +116,9 @@ def test_retries_wait_if_asked(jobq, registry, ran):
         raise Retry("1m")
 
     again.enqueue()
-    assert jobq.drain(retries=False) == Drained(failed=1, left=1)
+    assert jobq.drain(retries=False) == DrainResult(failed=1, left=1)
     jobq.clock.move("2m")
-    assert jobq.drain(retries=False) == Drained(failed=1, left=1)
+    assert jobq.drain(retries=False) == DrainResult(failed=1, left=1)
     assert len(ran) == 2
 
 
@@ -137,10 +137,10 @@ def test_keys_and_limits_and_expiry_go_by_the_clock(jobq, registry, ran):
     Queue("default", jobq.client).rules(key_rate="1/m")
     for what in "abc":
         note.options(key="k").enqueue(what)
-    note.options(expires="1m").enqueue("never")
+    note.options(expires_in="1m").enqueue("never")
     jobq.clock.move("5m")
     began = wall.s()
-    assert jobq.drain() == Drained(done=3, expired=1)
+    assert jobq.drain() == DrainResult(done=3, expired=1)
     assert sorted(what for what, _ in ran) == ["a", "b", "c"]
     assert wall.s() - began >= 115
 
@@ -170,7 +170,7 @@ def test_on_dead_is_called(jobq, registry, ran):
         raise Dead("over")
 
     dies.enqueue()
-    assert jobq.drain(raises=False) == Drained(done=1, dead=1)
+    assert jobq.drain(raises=False) == DrainResult(done=1, dead=1)
     assert ran == ["dies"]
 
 
@@ -222,7 +222,7 @@ def test_event_loop_drains_and_enqueues_inline(jobq, registry, ran):
     async def program():
         await on_loop.aenqueue("a")
         in_thread.enqueue("b")
-        assert await jobq.adrain() == Drained(done=2)
+        assert await jobq.adrain() == DrainResult(done=2)
         assert ran == [("a", asyncio.get_running_loop()), ("b", "own loop")]
         with jobq.mode("inline"):
             await on_loop.aenqueue("c")

@@ -337,7 +337,7 @@ class Shop:
             holder = f"token{number} web-7:471{number} shop.erp.book"
             client.command("ZADD", "jobq:limit:{erp}:holders", self.now + 3_600_000, holder)
         imports = Queue("imports", client)
-        imports.list_in_directory()
+        imports.register()
         for number in range(14):
             key = ("acme", "globex", "initech")[number % 5 % 3]
             imports.enqueue(

@@ -116,7 +116,7 @@ def test_no_dead_says_what_would_be_here(visit: Any):
 def test_the_dead_of_one_error_are_found_by_its_fingerprint(
     queue: Queue, client: Client, visit: Any
 ):
-    queue.list_in_directory()
+    queue.register()
     for number, mark in enumerate(("f1", "f2", "f1", "")):
         queue.enqueue(call("a.b", "x", number), mid=f"m{number}")
         [taken] = queue.dequeue(1).messages

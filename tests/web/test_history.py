@@ -235,9 +235,9 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     visitor = visit(UserRole.READ, lake=lake.path)
     sources_of(visitor.app.state.site).lake = lake
     scraped = visitor.get("/metrics", headers={"authorization": "Bearer x"}).text
-    assert 'jobq_lake_behind_events{queue="low"} 1.0' in scraped
+    assert 'jobq_lake_lag_events{queue="low"} 1.0' in scraped
     assert 'jobq_lake_overrun_seconds{queue="low"} ' in scraped
-    assert 'jobq_lake_behind_seconds{queue="low"} ' in scraped
+    assert 'jobq_lake_lag_seconds{queue="low"} ' in scraped
     found = lake.outcomes(Span(now - 168 * HOUR, now), "low")
     assert [(one.done, one.failed, one.dead) for one in found] == [(0, 0, 1), (1, 0, 0), (1, 1, 0)]
     assert [one.run_p95_ms for one in found] == [20, 20, 20] and found[0].wait_p95_ms == 1980
@@ -287,7 +287,7 @@ def test_pages_show_the_queues_of_their_server_when_several_share_a_lake(
     assert ">new</a>" in found and ">old</a>" in found and "of this server, us" in found
     assert 'href="/queues/low"' in found and "{us}" not in found
     scraped = visitor.get("/metrics", headers={"authorization": "Bearer x"}).text
-    assert 'jobq_lake_behind_events{queue="low"} 0.0' in scraped
+    assert 'jobq_lake_lag_events{queue="low"} 0.0' in scraped
     assert f"--lake {us.path} --source us" in visitor.get("/queues/low?range=7d").text
     client.command("DEL", offsets.events_key("jobq", "low"))
     assert ">dead</span>" in visitor.get("/queues/low/messages/new").text

@@ -148,4 +148,4 @@ def test_first_page_names_schedules_that_are_late(visit, client, filled):
     text = encoded(Schedule(name="digest", job="resize", every_ms=60_000))
     low.admin.schedule("add", "digest", text, now=client.clock_ms() - 600_000)
     found = visit().get("/").text
-    assert "/cron/digest" in found and "No worker of low has enqueued it" in found
+    assert "/schedules/digest" in found and "No worker of low has enqueued it" in found

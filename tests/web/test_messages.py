@@ -159,7 +159,8 @@ def test_page_says_first_why_a_message_waits(
 
 @pytest.mark.parametrize(
     ("status", "shown"),
-    [(Status("queued", lock_at=1), "lease ended"), (Status("queued-with-backoff", attempts=1), "waits for a retry"),
+    [(Status("queued", lock_expires_at=1), "lease ended"),
+     (Status("queued-with-backoff", attempts=1), "waits for a retry"),
      (Status("queued-with-backoff"), "delayed"), (Status("queued"), "ready"), (Status("nil"), "not here")],
 )  # fmt: skip
 def test_state_tells_what_is_tried_again_from_what_is_new(status: Status, shown: str):

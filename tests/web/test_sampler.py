@@ -74,7 +74,7 @@ def test_figures_are_those_of_the_server(client, redis):
     found = Sampling(client).read()
     low_now, high_now = found.queues["low"], found.queues["high"]
     assert (low_now.ready, low_now.delayed, low_now.running, low_now.workers) == (4, 1, 1, 1)
-    assert (low_now.slots, low_now.handouts, low_now.handouts_per_s) == (4, 1, None)
+    assert (low_now.slots, low_now.dequeued, low_now.dequeued_per_s) == (4, 1, None)
     assert 60_000 <= low_now.oldest_ms < 120_000 and not low_now.at_least
     assert high_now.at_least and high_now.state == "no_worker"
     assert found.queues["bad"].state == "damaged" and set(found.queues) == {"low", "high", "bad"}
@@ -170,11 +170,11 @@ def test_rate_and_points_come_from_two_samples(client):
     sampling.read()
     run(low, "done", 8)
     first = sampling.read()
-    rate = first.queues["low"].handouts_per_s
+    rate = first.queues["low"].dequeued_per_s
     assert rate is None  # the queue is new here
     run(low, "done", 8)
     second = sampling.read()
-    rate = second.queues["low"].handouts_per_s
+    rate = second.queues["low"].dequeued_per_s
     assert rate == pytest.approx(8000 / (second.at_ms - first.at_ms))
     low.enqueue(encode("resize"))
     at = sampling.read().at_ms / 1000
@@ -246,8 +246,8 @@ def test_histogram_tells_quantiles():
         ({"ready": 1, "workers": 0}, "no_worker"), ({"ready": 1, "workers": None}, "working"),
         ({"ready": 1, "workers": 0, "paused": True}, "paused"), ({"broken": "x", "paused": True}, "damaged"),
         ({"ready": 9, "workers": 1, "oldest_ms": 90_000}, "late"),
-        ({"ready": 9000, "workers": 1, "handouts_per_s": 10.0, "growth": Growth(20, 1)}, "falling_behind"),
-        ({"ready": 90, "workers": 1, "handouts_per_s": 100.0, "growth": Growth(20, 1)}, "working"),
+        ({"ready": 9000, "workers": 1, "dequeued_per_s": 10.0, "growth": Growth(20, 1)}, "falling_behind"),
+        ({"ready": 90, "workers": 1, "dequeued_per_s": 100.0, "growth": Growth(20, 1)}, "working"),
         ({"recent": Recent(10, 9, 2)}, "failing"), ({"recent": Recent(1, 9, 2)}, "idle"),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def test_each_accepted_ending_is_counted_once_with_its_times():
         ("low", "mail", "done"): 1, ("low", "mail", "retry"): 1, ("high", "resize", "dead"): 1,
         ("high", "resize", "snoozed"): 1, ("high", OTHER, "snoozed"): 1, ("high", "mail", "aborted"): 1,
     }  # fmt: skip
-    assert found.plain == {"stale_finishes": 1, "leases_lost": 0, "server_errors": 0}
+    assert found.plain == {"completions_rejected": 1, "leases_lost": 0, "server_errors": 0}
     assert (found.runs["mail"].buckets[:2], found.runs["mail"].sum) == ((2, 0), 0.006)
     # The wait of a first attempt: 20 ms from enqueue to end, of which it ran 3.
     assert (found.waits["low"].buckets[:3], found.waits["low"].sum) == ((0, 0, 1), 0.017)

@@ -57,9 +57,9 @@ def test_runs_that_are_over_are_counted_until_they_are_freed(memory):
         assert memory.start(slot)
     memory.ended(0, plain=True)
     memory.ended(1, plain=False)
-    assert memory.nover(slots) == 2
+    assert memory.count_ended(slots) == 2
     memory.free([0])
-    assert memory.nover(slots) == 1
+    assert memory.count_ended(slots) == 1
 
 
 def test_as_many_as_a_worker_may_take_have_room(memory):

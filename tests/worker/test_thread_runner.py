@@ -26,7 +26,7 @@ def a_run(timeout=None, slot=0):
         ncrashes=0,
         fence=1,
         generation="g",
-        lock_at=0,
+        lock_expires_at=0,
     )
     return ThreadRun(0, slot, Call(made, message, "low", [], {}, {}, 0))
 

@@ -170,7 +170,7 @@ def _purged(queue: Queue, mid: str) -> int:
         ids = [one.dead_id for one in dead]
         if dead[0].mid != mid:
             # The dead id of a message is the mid of another, which `dead` doesn't find by it.
-            ids = [one.dead_id for one in queue.admin.every_dead() if one.mid == mid]
+            ids = [one.dead_id for one in queue.admin.iter_dead() if one.mid == mid]
         purged = queue.admin.purge(*ids) if ids else 0
         if not purged:
             break

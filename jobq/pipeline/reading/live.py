@@ -182,7 +182,7 @@ def message_batches(
                 row = {
                     "queue": shelf.name, "mid": text(mid), "status": text(word),
                     "attempts": _number(attempts or b""), "ncrashes": _number(crashes or b""),
-                    "not_before": _us(delayed), "lock_at": _us(locked),
+                    "not_before": _us(delayed), "lock_expires_at": _us(locked),
                 }  # fmt: skip
                 rows.append(row | _of_content(content))
         if rows:

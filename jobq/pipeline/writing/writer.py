@@ -109,7 +109,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """Make the writer of `df.write`. ConfigError for what can't be written, before any task runs."""
     if overwrite:
         raise ConfigError(
-            "mode overwrite would drop what waits in the queue; use mode('append'), and `jobq queue clear` to empty it"
+            "mode overwrite would drop what waits in the queue; use mode('append'), and `jobq queue purge` to empty it"
         )
     return JobqWriter(_connected(write_settings(options, schema)), schema)
 

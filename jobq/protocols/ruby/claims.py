@@ -156,7 +156,7 @@ class Claims:
             for one in messages
         ]
         try:
-            done = queue.enqueue_at_once(rows, caller, ordered=ordered)
+            done = queue.enqueue_in_one_call(rows, caller, ordered=ordered)
         except _REFUSED:
             return None
         left = []

@@ -141,8 +141,8 @@ def worker(call: ApiCall) -> WorkerRecord:
     return worker_records(client, found, now_ms)[0]
 
 
-@resource("/cron", *PAGING)
-def cron(call: ApiCall) -> ReadablePage[ScheduleReply]:
+@resource("/schedules", *PAGING)
+def schedules(call: ApiCall) -> ReadablePage[ScheduleReply]:
     """List the schedules of all queues."""
     rows, unread = [], dict[str, str]()
     for queue, found in schedules_of_queues(

@@ -58,7 +58,7 @@ class QueueReply(JsonRecord):
     slots: int
     oldest_ms: int | None
     oldest_at_least: bool
-    handouts_per_s: float | None
+    dequeued_per_s: float | None
     empty_in_ms: int | None
     done_15m: int
     failed_15m: int
@@ -93,7 +93,7 @@ class OverviewReply(JsonRecord):
     slots: int
     workers: int
     workers_lost: int
-    handouts_per_s: float | None
+    dequeued_per_s: float | None
     needs_a_look: list[AttentionReply]
 
 
@@ -111,7 +111,7 @@ class MessageRow(JsonRecord):
     dead_id: str
     at: MomentOrZero
     not_before: MomentOrZero
-    lock_at: MomentOrZero
+    lock_expires_at: MomentOrZero
     size: int
     damaged: bool
 
@@ -152,7 +152,7 @@ class MessageReply(JsonRecord):
     ncrashes: int
     generation: str
     not_before: MomentOrZero
-    lock_at: MomentOrZero
+    lock_expires_at: MomentOrZero
     enqueued_at: MomentOrZero
     size: int
     progress: str

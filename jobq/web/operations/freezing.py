@@ -106,7 +106,12 @@ class Freezer:
             job, at_ms = self.contents.job(name, one, content)
             row = Row(name, one, place, job, attempt=status.attempts, crashes=status.ncrashes)
             yield ListedRow(
-                row, status.word, at_ms, status.not_before, status.lock_at, size=len(content)
+                row,
+                status.word,
+                at_ms,
+                status.not_before,
+                status.lock_expires_at,
+                size=len(content),
             )
 
     def _take(self, rows: Sequence[ListedRow]) -> None:

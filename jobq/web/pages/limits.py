@@ -133,7 +133,7 @@ def keys(request: Request) -> Response:
 def _rows(queue: Queue, wanted: str) -> tuple[list[KeyRow], int, bool]:
     """Return the keys with most waiting, how many were looked at, and whether these were all."""
     found, looked_at, until = [], 0, time.monotonic() + MOST_S
-    for row in queue.admin.every_key():
+    for row in queue.admin.iter_keys():
         if looked_at >= MOST_KEYS or time.monotonic() > until:
             break
         looked_at += 1

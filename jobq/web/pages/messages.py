@@ -182,7 +182,9 @@ def state_of_row(listed: ListedRow) -> StateShown:
     row = listed.row
     if row.place == "dead":
         return state_of(Status("dead"))
-    return state_of(Status(listed.status, max(0, row.attempt), lock_at=listed.lock_at))
+    return state_of(
+        Status(listed.status, max(0, row.attempt), lock_expires_at=listed.lock_expires_at)
+    )
 
 
 def _messages(

@@ -186,7 +186,7 @@ def clear_queue(request: Request) -> Response:
     name = _used_queue(request)
     if str(form_of(request).get("typed", "")).strip() != name:
         raise HTTPException(409, "the name that was typed is another one; nothing was done")
-    with refusing(), audited(request, "clear", queue=name) as performed:
+    with refusing(), audited(request, "queue-purge", queue=name) as performed:
         performed.set(number=Queue(name, site_of(request).operate).admin.clear())
     return RedirectResponse(path_to(request, "queue", queue=name), 303)
 

@@ -34,7 +34,7 @@ _ORDERS: dict[str, Callable[[QueueFigures], Any]] = {
     "running": lambda one: (-one.running, one.queue),
     "delayed": lambda one: (-one.delayed, one.queue),
     "dead": lambda one: (-one.dead, one.queue),
-    "handouts": lambda one: (-(one.handouts_per_s or 0), one.queue),
+    "dequeued": lambda one: (-(one.dequeued_per_s or 0), one.queue),
     "p95": lambda one: (-(one.recent.run_p95_ms or 0), one.queue),
 }
 #: Rows of a page: all of most installations.
@@ -75,7 +75,7 @@ class QueueRow(NamedTuple):
     slots: str
     delayed: str
     dead: str
-    handouts: str
+    dequeued: str
     p95: str
     empty: str
 
@@ -87,7 +87,7 @@ def _row(one: QueueFigures, root: str, spark: Drawing) -> QueueRow:
         f"{root}/{encoded(one.queue)}", escaped(one.queue), word_of(one), escaped(one.broken),
         formats.number(one.ready), formats.whole(one.ready), spark, f"≥ {oldest}" if one.at_least else oldest,
         formats.number(one.busy), formats.number(one.slots), formats.number(one.delayed),
-        formats.number(one.dead), formats.rate(one.handouts_per_s),
+        formats.number(one.dead), formats.rate(one.dequeued_per_s),
         "" if p95 is None else formats.duration(p95 / 1000), emptied(one),
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ def queue(request: Request) -> Response:
     span, past = charts.with_past(site, sampler, span, name)
     shown = [charts.outcomes(sampler, span, name, past), charts.times(sampler, span, name, past)]
     if not span.is_long:
-        shown = [charts.backlog(sampler, span, name), charts.handouts(sampler, span, name), *shown]
+        shown = [charts.backlog(sampler, span, name), charts.dequeued(sampler, span, name), *shown]
     known_ms = sampler.tail.since_ms(name)
     return render(
         request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=word_of(figures),

@@ -85,7 +85,7 @@ class ListedSchedule(NamedTuple):
     outcome: LoggedTick | None
 
 
-@page("/cron")
+@page("/schedules")
 def schedules(request: Request) -> Response:
     """List the schedules of all queues, those that need a look first, then by their next tick."""
     client, query = site_of(request).client, request.query_params
@@ -150,7 +150,7 @@ def _trouble(one: ListedSchedule) -> tuple[Any, ...]:
     return (rank, coming is None, coming or 0, one.row.name, one.row.queue)
 
 
-@page("/cron/{schedule}")
+@page("/schedules/{schedule}")
 def schedule(request: Request) -> Response:
     """Show one schedule. `?queue=` chooses one of several queues that have a schedule of this name."""
     site, name = site_of(request), request.path_params["schedule"]
@@ -230,7 +230,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
-@action("/cron/{schedule}/steer", role=UserRole.OPERATE)
+@action("/schedules/{schedule}/steer", role=UserRole.OPERATE)
 def steer_schedule(request: Request) -> Response:
     """Pause a schedule, resume it, or enqueue its call now."""
     form, name = form_of(request), request.path_params["schedule"]
@@ -240,7 +240,7 @@ def steer_schedule(request: Request) -> Response:
     if home not in queue_names(site_of(request).client):
         raise HTTPException(404, f"there is no queue {home!r:.120}")
     ran = ""
-    with performing(request, f"cron-{verb}", queue=home, filter=f"cron:{name}") as client:
+    with performing(request, f"schedule-{verb}", queue=home, filter=f"schedule:{name}") as client:
         queue = Queue(home, client)
         if verb == "run-now":
             ran = listing.run_now(queue, name, queue.admin.schedules()).detail
@@ -250,7 +250,7 @@ def steer_schedule(request: Request) -> Response:
     return RedirectResponse(where, 303)
 
 
-@page("/cron/{schedule}/edit", role=UserRole.OPERATE)
+@page("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def edit_schedule(request: Request) -> Response:
     """Show a schedule that was added at the server, to be changed."""
     queue, one = _added(request)
@@ -263,14 +263,14 @@ def edit_schedule(request: Request) -> Response:
     )  # fmt: skip
 
 
-@action("/cron/{schedule}/edit", role=UserRole.OPERATE)
+@action("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def change_schedule(request: Request) -> Response:
     """Replace the definition of a schedule that was added at the server."""
     queue, one = _added(request)
     form = {key: str(value).strip() for key, value in form_of(request).items()}
     given = {key: form.get(key) or None for key in ("every", "tz", "missed", "overlap", "spread")}
-    name = f"cron:{one.name}"
-    with performing(request, "cron-edit", queue=queue.name, filter=name) as client:
+    name = f"schedule:{one.name}"
+    with performing(request, "schedule-edit", queue=queue.name, filter=name) as client:
         shown = shown_arguments(site_of(request), one.job, one.args, one.kwargs)
         stored = {"args": list(one.args), "kwargs": one.kwargs}
         call = merged(arguments_in(form.get("call", "")), shown, stored)

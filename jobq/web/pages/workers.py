@@ -160,7 +160,7 @@ def order_workers(request: Request) -> Response:
     names = [str(value) for key, value in form.multi_items() if key == "worker"][:PER_PAGE]
     verb = _verb(str(form.get("verb", "")), UNDOABLE)
     sent = 0
-    with performing(request, "order", filter=_filter(verb, names), number=len(names)) as client:
+    with performing(request, "control", filter=_filter(verb, names), number=len(names)) as client:
         for one in presence.some_workers(client, names).values():
             with suppress(ConfigError):  # counted as refused; its page says why
                 orders.send(client, one, verb, by=identity_of(request).name)
@@ -201,13 +201,13 @@ def _send(request: Request, allowed: Sequence[str]) -> Response:
     if not child.isdecimal() or len(child) > 9:
         raise HTTPException(400, f"{child!r:.40} is not a process id")
     by = identity_of(request).name
-    with performing(request, "order", filter=_filter(verb, [name]), number=1) as operating:
+    with performing(request, "control", filter=_filter(verb, [name]), number=1) as operating:
         order_id = orders.send(operating, entry, verb, by=by, child=int(child))
     return RedirectResponse(path_to(request, "worker", worker=name, order=order_id), 303)
 
 
 def _filter(verb: str, names: Sequence[str]) -> str:
-    return " ".join([f"order:{verb}", *(f"worker:{name}" for name in names)])
+    return " ".join([f"control:{verb}", *(f"worker:{name}" for name in names)])
 
 
 def _verb(verb: str, allowed: Sequence[str]) -> str:

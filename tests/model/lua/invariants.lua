@@ -177,14 +177,14 @@ local function check_rest(idle)
 end
 
 -- L3: a call that hands out walks the circle every so many hand-outs and after so many ms; a rest begins with a walk.
-function I.walks_every(handouts, ms) S.handouts, S.walk_ms = handouts, ms end
+function I.walks_every(dequeued, ms) S.dequeued, S.walk_ms = dequeued, ms end
 
 local function check_walks()
-  if not S.handouts then return end
+  if not S.dequeued then return end
   local before, meta = S.base.meta and S.base.meta.m or {}, fields('meta')
   local first, last, walked = tonumber(before.fence) or 0, tonumber(meta.fence) or 0, tonumber(meta.walked) or 0
   rule(walked <= (tonumber(meta.floor) or 0), 'L3 walked at ' .. walked .. ', later than the last time')
-  local missed = math.floor(last / S.handouts) > math.floor(first / S.handouts) or R.now - walked >= math.max(1, S.walk_ms)
+  local missed = math.floor(last / S.dequeued) > math.floor(first / S.dequeued) or R.now - walked >= math.max(1, S.walk_ms)
   rule(last == first or not missed or walked >= R.now, 'L3 handed out, and the circle not walked since ' .. walked)
   rule(not R.look('eoq_backoff') or S.base.eoq_backoff or walked >= R.now, 'L3 a rest begins without a walk')
 end

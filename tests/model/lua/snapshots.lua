@@ -69,9 +69,9 @@ local function settings(value)
   local floor = tonumber(value.m.floor) or 0
   local ahead = floor > R.now and '+' .. left_ms(floor) or ''
   -- What says when the circle is walked, where it isn't in each call.
-  if S.handouts and S.handouts > 1 then
+  if S.dequeued and S.dequeued > 1 then
     local since = R.now - (tonumber(value.m.walked) or 0)
-    ahead = ahead .. ' ' .. (tonumber(value.m.fence) or 0) % S.handouts .. ' ' .. math.min(since, S.walk_ms)
+    ahead = ahead .. ' ' .. (tonumber(value.m.fence) or 0) % S.dequeued .. ' ' .. math.min(since, S.walk_ms)
   end
   return table.concat({value.m.turn and 'keyed' or '', value.m.members and 'flows' or '', value.m.max or '', value.m.paused or '', value.m.events or '', value.m.max_lease or '', value.m.deduped or '', ahead}, ' ')
 end

@@ -39,7 +39,10 @@ def test_messages_have_the_status_that_the_queue_says(load, many):
     for mid, row in rows.items():
         status = queue.status(mid)
         assert (row["status"], row["attempts"], row["ncrashes"]) == status[:3]
-        for column, ms in (("not_before", status.not_before), ("lock_at", status.lock_at)):
+        for column, ms in (
+            ("not_before", status.not_before),
+            ("lock_expires_at", status.lock_expires_at),
+        ):
             assert (round(row[column].timestamp() * 1000) if row[column] else 0) == ms
 
 

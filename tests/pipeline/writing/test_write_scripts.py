@@ -104,7 +104,7 @@ def test_rows_with_keys_wait_in_the_lines_of_their_keys(client):
             RowMessage("low", "d60000", "a4", b"6", "acme"),
         ]
     )
-    waiting = {row.key: (row.waiting, row.oldest) for row in queue.admin.every_key()}
+    waiting = {row.key: (row.waiting, row.oldest) for row in queue.admin.iter_keys()}
     assert waiting == {"acme": (3, "a1"), "bob": (1, "b1")}
     assert (queue.admin.counts().ready, queue.admin.counts().delayed) == (5, 1)
     with pytest.raises(KeyFullError, match="the line of bob holds 1 messages at most"):
@@ -128,7 +128,7 @@ def test_rows_of_a_full_line_let_others_pass_and_go_as_there_is_room(client, mon
 
     def work(_):
         """In place of a pause."""
-        assert all(row.waiting <= 2 for row in queue.admin.every_key())
+        assert all(row.waiting <= 2 for row in queue.admin.iter_keys())
         messages = queue.dequeue(2).messages
         seen.extend(one.mid for one in messages)
         queue.finish([Ending(mid=one.mid, token=one.token) for one in messages])

@@ -202,7 +202,7 @@ def keyed(monkeypatch):
 
 def waiting(queue, key):
     """How many messages of a key wait."""
-    return sum(row.waiting for row in queue.admin.every_key() if row.key == key)
+    return sum(row.waiting for row in queue.admin.iter_keys() if row.key == key)
 
 
 def test_jobs_of_a_full_line_wait_in_their_claim_and_others_pass(

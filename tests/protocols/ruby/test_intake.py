@@ -364,7 +364,7 @@ def test_job_has_the_key_that_the_job_of_its_class_declares(
     pushed("broken", [["no", "key"]])
     pushed("a2", ["acme", 2])
     line().carry(greedy=True)
-    assert {row.key: (row.waiting, row.oldest) for row in default.admin.every_key()} == {
+    assert {row.key: (row.waiting, row.oldest) for row in default.admin.iter_keys()} == {
         "acme": (2, "a1"),
         "bob": (1, "b1"),
     }
@@ -376,7 +376,7 @@ def test_job_has_the_key_that_the_job_of_its_class_declares(
     assert "key=['no', 'key'] of HardWorker can't be used" in refused.why
     pushed("a1", ["acme", 9])
     line().carry(greedy=True)
-    assert [(row.key, row.waiting) for row in default.admin.every_key() if row.waiting] == [
+    assert [(row.key, row.waiting) for row in default.admin.iter_keys() if row.waiting] == [
         ("acme", 2)
     ]
     assert default.admin.fsck() == []

@@ -288,7 +288,7 @@ def test_figures_equal_those_of_the_commands(api, filled, client):
     assert [one["id"] for one in api.get(f"{ROOT}/audit").json()["items"]] == [
         one.entry_id for one in AuditLog(client).page()
     ]
-    assert api.get(f"{ROOT}/cron").json()["items"][0]["next_at"] is not None
+    assert api.get(f"{ROOT}/schedules").json()["items"][0]["next_at"] is not None
     assert {one["limit"] for one in api.get(f"{ROOT}/limits").json()["items"]} == {"smtp"}
 
 

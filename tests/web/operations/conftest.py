@@ -50,7 +50,7 @@ def kill(client: Client) -> Callable[..., list[str]]:
             taken = queue.dequeue(250).messages
             queue.finish([dead(one) for one in taken])
             ended += len(taken)
-        return [f"{one.dead_id}" for one in queue.admin.every_dead()]
+        return [f"{one.dead_id}" for one in queue.admin.iter_dead()]
 
     return dying
 

@@ -33,7 +33,7 @@ BERT = Identity("bert", UserRole.READ)
 @pytest.fixture
 def low(client):
     queue = Queue("low", client)
-    queue.list_in_directory()
+    queue.register()
     return queue
 
 
@@ -353,7 +353,7 @@ def test_operation_over_5000_dead_is_applied_once_though_others_change_them_and_
     redis.delete(f"jobq:web:op:{view.state.id}:lock")  # it would end by itself in half a minute
     done = applied(view)
     assert done.state.results == {"applied": 5_000 - len(others), "gone": len(others)}
-    left = {one.dead_id for one in low.admin.every_dead()}
+    left = {one.dead_id for one in low.admin.iter_dead()}
     assert not left & set(ids) and len(left) == 50
     assert undone(done).state.undone == {"restored": 5_000 - len(others)}
     after = redis.hgetall("jobq:{low}:dead-messages")

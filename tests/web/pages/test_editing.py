@@ -26,7 +26,7 @@ PATH = "/queues/low/messages/m1"
 @pytest.fixture
 def low(client: Any) -> Queue:
     queue = Queue("low", client)
-    queue.list_in_directory()
+    queue.register()
     queue.enqueue(
         encode("shop.pay", [17, {"card": "4111"}], {"token": "t-1", "to": "a@b"}, 5),
         mid="m1",

@@ -130,7 +130,7 @@ def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
 def test_message_of_a_flow_leads_to_it_and_so_does_the_find_box(
     visit: Any, shop: Shop, client: Any
 ) -> None:
-    Queue("search", client).list_in_directory()
+    Queue("search", client).register()
     mid = member_mid("import:2026-11-23", "publish")
     shown = visit().get(f"/queues/search/messages/{encoded(mid)}")
     assert 'href="/flows/import:2026-11-23"' in shown.text and "See the flow" in shown.text
@@ -213,7 +213,7 @@ def flowing(client: Any) -> Flowing:
     """An order that waits for an approval, and one whose first step is dead."""
     made = Flowing(client)
     for queue in made.queues.values():
-        queue.list_in_directory()
+        queue.register()
     gate = step("approved", "check", kind="wait", call=b"")
     made.start("order:1", step("check"), gate, step("ship", "approved", queue="high"))
     made.start("order:2", step("bad"), step("ship", "bad", queue="high"))

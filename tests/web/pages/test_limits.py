@@ -76,7 +76,7 @@ def test_keys_with_most_waiting_come_first_and_are_held_and_limited(
     page = visit(UserRole.OPERATE)
     assert "No keys" in page.get("/keys").text and ">Keys<" not in page.get("/").text
     queue = Queue("low", client)
-    queue.list_in_directory()
+    queue.register()
     for number in range(5):
         queue.enqueue(b"{}", mid=f"m{number}", key="acme" if number else "<b>x")
     shown = visit().get("/keys").text
@@ -88,7 +88,7 @@ def test_keys_with_most_waiting_come_first_and_are_held_and_limited(
     assert "Release" in held.text and "held" in held.text
     data = {"verb": "set", "queue": "low", "key": "acme", "max": "2", "weight": "3", "rate": "none"}
     assert page.post("/keys/change", data=data).status_code == 200
-    [row] = [row for row in queue.admin.every_key() if row.key == "acme"]
+    [row] = [row for row in queue.admin.iter_keys() if row.key == "acme"]
     assert (row.max, row.weight) == (2, 3) and row.held_until > client.clock_ms()
     for wrong, code in (
         ({"max": "x"}, 409), ({"rate": "x"}, 409), ({"queue": "none"}, 404), ({"verb": "x"}, 400), ({"key": ""}, 409),

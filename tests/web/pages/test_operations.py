@@ -18,7 +18,7 @@ HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\u202e"
 @pytest.fixture
 def low(client):
     queue = Queue("low", client)
-    queue.list_in_directory()
+    queue.register()
     queue.enqueue_many([(f"m{n}", b"x") for n in range(5)])
     queue.finish([dead(one) for one in queue.dequeue(5).messages])
     return queue

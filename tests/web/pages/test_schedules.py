@@ -1,4 +1,4 @@
-"""Pages of schedules: the figures of `jobq cron list --json`, the ticks, and what buttons do."""
+"""Pages of schedules: the figures of `jobq schedule list --json`, the ticks, and what buttons do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add(
     )
     home = Queue(queue, client)
     home.admin.schedule("add", name, encoded(made), now=now)
-    home.list_in_directory()
+    home.register()
     return home
 
 
@@ -34,35 +34,35 @@ def names(page: str) -> list[str]:
 
 def test_list_shows_late_ones_first_and_paused_ones_last(visit: Any, client: Any) -> None:
     page = visit()
-    assert "No schedules" in page.get("/cron").text and ">Schedules<" not in page.get("/").text
+    assert "No schedules" in page.get("/schedules").text and ">Schedules<" not in page.get("/").text
     add(client, "nightly")
     add(client, "resting").admin.schedule("pause", "resting")
     late = checked_schedule("late", "shop.weekly", "*/5 * * * *", {})
     now = client.clock_ms()
     home = Queue("high", client)
     home.admin.schedule("add", "late", encoded(late), now=now - 3_600_000)
-    home.list_in_directory()
-    shown = visit().get("/cron").text
+    home.register()
+    shown = visit().get("/schedules").text
     assert names(shown) == ["late", "nightly", "resting"]
     assert "late by" in shown and "at 02:30" in shown and "Europe/Berlin" in shown
     assert ">Schedules<" in shown
-    assert names(page.get("/cron?q=night").text) == ["nightly"]
-    assert names(page.get("/cron?state=paused").text) == ["resting"]
-    assert "No schedule matches" in page.get("/cron?q=none&page=7").text
+    assert names(page.get("/schedules?q=night").text) == ["nightly"]
+    assert names(page.get("/schedules?state=paused").text) == ["resting"]
+    assert "No schedule matches" in page.get("/schedules?q=none&page=7").text
 
 
 def test_schedule_that_no_running_worker_declares_is_marked(visit: Any, client: Any) -> None:
     now, home = client.clock_ms(), Queue("low", client)
-    home.list_in_directory()
+    home.register()
     made = checked_schedule("gone", "shop.weekly", "@daily", {})
     home.admin.schedule("declare", "gone", encoded(made), now=now)
     facts = {"queues": ["low"], "lease_ms": 15_000, "seen_at": now, "schedules": {"low": ["gone"]}}
     presence.put_worker(client, "w", facts)
-    assert "undeclared" not in visit().get("/cron?state=").text.partition("<table")[2]
+    assert "undeclared" not in visit().get("/schedules?state=").text.partition("<table")[2]
     presence.put_worker(client, "w", facts | {"schedules": {}})
     page = visit()
-    assert names(page.get("/cron?state=undeclared").text) == ["gone"]
-    assert "No running worker of queue" in page.get("/cron/gone").text
+    assert names(page.get("/schedules?state=undeclared").text) == ["gone"]
+    assert "No running worker of queue" in page.get("/schedules/gone").text
     assert "No running worker of low declares it, so it has no ticks." in page.get("/").text
 
 
@@ -73,18 +73,18 @@ def test_schedule_shows_its_ticks_and_when_it_comes(visit: Any, client: Any) -> 
         at = now - days * DAY
         home.admin.tick("nightly", at, home.admin.schedules().ticks["nightly"].last_ms, f"m{days}", b"{}",
                         due_ms=at - 1500, overlap=overlap, missed=missed, now=at)  # fmt: skip
-    shown = visit().get("/cron/nightly").text
+    shown = visit().get("/schedules/nightly").text
     assert shown.count('<li class="done"') == 2 and shown.count('<li class="dead off"') == 1
     assert "1.5 s" in shown and "m1" in shown and "30 2 * * *" in shown
     assert len(re.findall(r"02:30:00 CES?T", shown)) == 5
     assert "t-1" not in shown and "17" in shown
-    hidden = visit(arguments=False).get("/cron/nightly").text
+    hidden = visit(arguments=False).get("/schedules/nightly").text
     assert "may not see arguments" in hidden and "0: 17" not in hidden
-    assert visit().get("/cron/none").status_code == 404
+    assert visit().get("/schedules/none").status_code == 404
 
 
 def test_buttons_pause_resume_and_run_now(visit: Any, client: Any) -> None:
-    home, path = add(client, "nightly"), "/cron/nightly/steer"
+    home, path = add(client, "nightly"), "/schedules/nightly/steer"
     page = visit(UserRole.OPERATE)
     assert "Resume" in page.post(path, data={"verb": "pause", "queue": "low"}).text
     assert home.admin.schedules().ticks["nightly"].paused
@@ -93,16 +93,16 @@ def test_buttons_pause_resume_and_run_now(visit: Any, client: Any) -> None:
     assert "Enqueued:" in reply.text and home.admin.counts().ready == 1
     newest = AuditLog(client).page(limit=1)[0]
     assert (newest.who, newest.verb, newest.queue, newest.filter) == (
-        "anna", "cron-run-now", "low", "cron:nightly",
+        "anna", "schedule-run-now", "low", "schedule:nightly",
     )  # fmt: skip
     for data, code in (
         ({"verb": "remove", "queue": "low"}, 400), ({"verb": "pause", "queue": "none"}, 404),
         ({"verb": "pause"}, 404),
     ):  # fmt: skip
         assert page.post(path, data=data).status_code == code
-    missing = page.post("/cron/none/steer", data={"verb": "pause", "queue": "low"})
+    missing = page.post("/schedules/none/steer", data={"verb": "pause", "queue": "low"})
     assert missing.status_code == 404
-    missing = page.post("/cron/none/steer", data={"verb": "run-now", "queue": "low"})
+    missing = page.post("/schedules/none/steer", data={"verb": "run-now", "queue": "low"})
     assert missing.status_code == 409 and "no definition" in missing.text
     assert visit(UserRole.READ).post(path, data={"verb": "pause"}).status_code == 403
 
@@ -110,9 +110,9 @@ def test_buttons_pause_resume_and_run_now(visit: Any, client: Any) -> None:
 def test_name_in_two_queues_leads_to_both(visit: Any, client: Any) -> None:
     add(client, "a/b")
     add(client, "a/b", queue="other")
-    shown = visit().get(f"/cron/{part('a/b')}").text
+    shown = visit().get(f"/schedules/{part('a/b')}").text
     assert "Queue other has a schedule of this name" in shown
-    assert "Queue low has" not in visit().get(f"/cron/{part('a/b')}?queue=other").text
+    assert "Queue low has" not in visit().get(f"/schedules/{part('a/b')}?queue=other").text
 
 
 def test_damage_spoils_one_row_alone(visit: Any, client: Any, redis: Any) -> None:
@@ -124,23 +124,28 @@ def test_damage_spoils_one_row_alone(visit: Any, client: Any, redis: Any) -> Non
         redis.hset(f"{base}schedules", mapping=names_of_it)
         redis.hset(f"{base}ticks", mapping={f"<b>bad{number}": raw})
         redis.lpush(f"{base}tick-log", raw, b"good\x1f" + raw, b"\x1f".join([b"good", *[raw] * 5]))
-    for path in ("/cron", "/cron/good", f"/cron/{part('<b>bad3')}", f"/cron/{part('<b>bad20')}"):
+    for path in (
+        "/schedules",
+        "/schedules/good",
+        f"/schedules/{part('<b>bad3')}",
+        f"/schedules/{part('<b>bad20')}",
+    ):
         reply = page.get(path)
         assert reply.status_code == 200, path
         assert "<b>bad" not in reply.text and "\x1b" not in reply.text
     redis.delete(f"{base}ticks")
     redis.set(f"{base}ticks", "another type")
     add(client, "fine", queue="other")
-    shown = page.get("/cron").text
+    shown = page.get("/schedules").text
     assert "Schedules of queue low can't be read" in shown and names(shown) == ["fine"]
 
 
 def test_a_schedule_that_was_added_is_edited_and_keeps_what_is_hidden(
     visit: Any, client: Any
 ) -> None:
-    home, path = add(client, "nightly"), "/cron/nightly/edit"
+    home, path = add(client, "nightly"), "/schedules/nightly/edit"
     anna = visit(UserRole.OPERATE)
-    assert f'href="{path}?queue=low"' in anna.get("/cron/nightly").text
+    assert f'href="{path}?queue=low"' in anna.get("/schedules/nightly").text
     page = anna.get(f"{path}?queue=low").text
     assert "t-1" not in page and "30 2 * * *" in page and "Europe/Berlin" in page
     fields = {"cron": "15 4 * * 1", "tz": "UTC", "missed": "skip", "overlap": "queue",
@@ -165,5 +170,5 @@ def test_a_schedule_that_was_added_is_edited_and_keeps_what_is_hidden(
         "coded",
         home.admin.schedules().definitions["nightly"][1:].replace("nightly", "coded"),
     )
-    assert anna.get("/cron/coded/edit").status_code == 409
-    assert "Edit…" not in anna.get("/cron/coded").text
+    assert anna.get("/schedules/coded/edit").status_code == 409
+    assert "Edit…" not in anna.get("/schedules/coded").text

@@ -98,10 +98,10 @@ def test_worker_ends_only_by_an_admin_who_types_its_name(visit: Any, client: Any
     assert taken(client) == [("drain", "anna", 0)]
     newest = AuditLog(client).page(limit=2)
     assert [(one.who, one.role, one.verb, one.phase) for one in newest] == [
-        ("anna", "admin", "order", "done"),
-        ("anna", "admin", "order", "intent"),
+        ("anna", "admin", "control", "done"),
+        ("anna", "admin", "control", "intent"),
     ]
-    assert newest[0].filter == "order:drain worker:web-7:4711"
+    assert newest[0].filter == "control:drain worker:web-7:4711"
 
 
 def test_orders_that_no_worker_would_read_are_refused_in_words(visit: Any, client: Any) -> None:

@@ -1,4 +1,4 @@
-"""`jobq order`: have running workers go quiet, resume, drain, restart their children, or report stacks."""
+"""`jobq control`: have running workers go quiet, resume, drain, restart their children, or report stacks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from jobq.queue.orders import OrderAnswer
 
 
 @command(
-    "order",
+    "control",
     "quiet web-7:4711",
     "dump web-7:4711 --child 4712",
     "drain web-7:4711 web-8:3022 --wait 30s",
     changes=True,
-    operation="order",
+    operation="control",
 )
 @click.argument("verb", type=click.Choice(list(orders.VERBS)))
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
 @option("--child PID", "Of dump: only this child.  [default: all]", type=click.IntRange(1))
 @option("--wait DURATION", "Wait this long for answers; 0 = don't.", default=15.0)
-def order(
+def control(
     session: Session, verb: str, workers: tuple[str, ...], child: int | None, wait: float
 ) -> bool:
     """Have workers go quiet, resume, drain, restart or report stacks.
@@ -41,7 +41,9 @@ def order(
     if child and verb != "dump":
         raise ConfigError(f"--child is for dump; {verb} applies to the whole worker")
     names = list(dict.fromkeys(workers))
-    with session.operation("", " ".join([f"order:{verb}", *(f"worker:{name}" for name in names)])):
+    with session.operation(
+        "", " ".join([f"control:{verb}", *(f"worker:{name}" for name in names)])
+    ):
         sent = _send(session, names, verb, child or 0)
     if not wait:
         for worker, order_id in sent.items():

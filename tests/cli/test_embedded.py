@@ -1,4 +1,4 @@
-"""`jobq server`, and commands that start it by themselves."""
+"""`jobq embedded`, and commands that start it by themselves."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def project(bare: Any, monkeypatch: pytest.MonkeyPatch, line: Any) -> Any:
     monkeypatch.setenv("JOBQ_EMBEDDED", "1")
     (bare / "pyproject.toml").touch()
     yield bare
-    line("server", "stop")
+    line("embedded", "stop")
     shutil.rmtree(runtime, ignore_errors=True)
 
 
 def test_status_and_stop_say_that_it_does_not_run(project: Any, line: Any) -> None:
-    ended = line("server", "status")
+    ended = line("embedded", "status")
     assert (ended.code, ended.out.split(";")[0]) == (1, "not running")
-    assert line("server", "stop").code == 1
+    assert line("embedded", "stop").code == 1
     assert not (project / ".jobq").exists()
 
 
@@ -32,23 +32,23 @@ def test_command_without_url_starts_it_and_the_next_joins(project: Any, line: An
     assert line("enqueue", "a.b", "--mid", "m").out == "m  added\n"
     ended = line("status", "m")
     assert ended.out.startswith("m: queued")
-    [status] = line("server", "status", "--json").records
+    [status] = line("embedded", "status", "--json").records
     assert status["running"]
     assert status["data"] == str(project / ".jobq")
-    assert line("server", "stop", "--json").records == [{"stopped": True}]
-    assert line("server", "status").code == 1
+    assert line("embedded", "stop", "--json").records == [{"stopped": True}]
+    assert line("embedded", "status").code == 1
     assert line("status", "m").out.startswith("m: queued")
 
 
 def test_status_exits_with_1_in_json_too_when_nothing_runs(project: Any, line: Any) -> None:
-    ended = line("server", "status", "--json")
+    ended = line("embedded", "status", "--json")
     assert (ended.code, ended.records[0]["running"]) == (1, False)
-    ended = line("server", "stop", "--json")
+    ended = line("embedded", "stop", "--json")
     assert (ended.code, ended.records) == (1, [{"stopped": False}])
 
 
 def test_status_and_stop_exit_with_0_when_it_runs(project: Any, line: Any) -> None:
     line("enqueue", "a.b")
-    assert line("server", "status", "--json").code == 0
-    assert line("server", "status").out.startswith("running: Valkey ")
-    assert line("server", "stop").code == 0
+    assert line("embedded", "status", "--json").code == 0
+    assert line("embedded", "status").out.startswith("running: Valkey ")
+    assert line("embedded", "stop").code == 0

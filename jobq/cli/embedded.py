@@ -1,27 +1,27 @@
-"""`jobq server`: the embedded server of this project."""
+"""`jobq embedded`: the embedded server of this project."""
 
 from __future__ import annotations
 
 from jobq.cli.options import group
 from jobq.cli.session import Session, command
-from jobq.embedded import server as embedded
+from jobq.embedded import server
 
 
-@group("server", "status", "stop")
-def server() -> None:
+@group("embedded", "status", "stop")
+def embedded() -> None:
     """Show or stop this project's embedded server.
 
     jobq starts it when no URL is set.
     """
 
 
-@command("status", "", "--json", group=server)
+@command("status", "", "--json", group=embedded)
 def status(session: Session) -> bool:
     """Show whether the embedded server runs, and where its data and socket are.
 
     Exit code 1: it doesn't run.
     """
-    found = embedded.status(session.settings)
+    found = server.status(session.settings)
     text = f"not running; data in {found.data}"
     if found.running:
         text = (
@@ -33,12 +33,12 @@ def status(session: Session) -> bool:
     return found.running
 
 
-@command("stop", "", group=server)
+@command("stop", "", group=embedded)
 def stop(session: Session) -> bool:
     """Stop the embedded server; its data stay.
 
     Exit code 1: it wasn't running.
     """
-    stopped = embedded.stop(session.settings)
+    stopped = server.stop(session.settings)
     session.say({"stopped": stopped}, "stopped" if stopped else "not running")
     return stopped

@@ -1,4 +1,4 @@
-"""`jobq cron`: the schedules of queues."""
+"""`jobq schedule`: the schedules of queues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from jobq.schedules.listing import ScheduleRow, WorkerCode, is_undeclared, known
 LISTED = Listing(
     ("queue", "name", "job", "rule", "tz", "next", "last", "state", "from"),
     drops=("tz", "last", "job"),
-    empty="no schedules; declare one with @schedule, or jobq cron add",
+    empty="no schedules; declare one with @schedule, or jobq schedule add",
 )
 HISTORY = Listing(
     ("tick", "queue", "name", "outcome", "late ms:late_ms", "missed", "mid"),
@@ -56,13 +56,13 @@ def _rule_options(function: Function) -> Function:
 
 
 @group(
-    "cron",
+    "schedule",
     "list",
     'next "0 7 * * 1-5" --tz Europe/Berlin -n 5',
     "run-now app.jobs.digest",
     "history app.jobs.digest",
 )
-def cron() -> None:
+def schedule() -> None:
     """List, add, pause and check schedules.
 
     Workers enqueue the ticks of the schedules that their modules declare with @schedule, and of those that were
@@ -70,7 +70,7 @@ def cron() -> None:
     """
 
 
-@command("list", "", "--queues reports --json", group=cron)
+@command("list", "", "--queues reports --json", group=schedule)
 @queues_option
 def list_schedules(session: Session, queues: str | None) -> None:
     """List schedules, with their next and last ticks.
@@ -105,7 +105,7 @@ def _record(row: ScheduleRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@command("next", '"0 7 * * 1-5" --tz Europe/Berlin', "--every 10m -n 3 --json", group=cron)
+@command("next", '"0 7 * * 1-5" --tz Europe/Berlin', "--every 10m -n 3 --json", group=schedule)
 @click.argument("expression", required=False)
 @_rule_options
 @limit_option(5, 1_000)
@@ -117,7 +117,7 @@ def next_ticks(session: Session, expression: str | None, limit: int, **given: An
         session.say({"at": in_utc(tick), "local": local}, local)
 
 
-@command("lint", "--import app.jobs", "--queues reports --json", group=cron)
+@command("lint", "--import app.jobs", "--queues reports --json", group=schedule)
 @import_option
 @queues_option
 def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool:
@@ -161,8 +161,8 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
     "add",
     'nightly app.jobs.digest --cron "0 3 * * *" --tz Europe/Berlin --queue reports',
     "poll app.jobs.poll https://example.com depth=2 --every 10m --overlap queue",
-    group=cron,
-    operation="cron-add",
+    group=schedule,
+    operation="schedule-add",
 )
 @click.argument("name")
 @click.argument("job")
@@ -198,10 +198,10 @@ def add(
         ) from error
     one = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
     home = session.queue(queue or target.queue)
-    with session.operation(home.name, f"cron:{name}"):
+    with session.operation(home.name, f"schedule:{name}"):
         word, other = home.admin.schedule("add", name, encoded(one))
         _refuse(home, name, word, other)
-    home.list_in_directory()
+    home.register()
     done = "added" if word == "added" else "unchanged"
     session.say({"queue": home.name, "name": name, "done": done}, f"{home.name}: {name} {done}")
     return True
@@ -222,7 +222,7 @@ def _steering(verb: str, done: str) -> Any:
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)
-        with session.operation(queue.name, f"cron:{name}"):
+        with session.operation(queue.name, f"schedule:{name}"):
             word, _ = queue.admin.schedule(verb, name)
         said = f"{done} already" if word == "same" else done
         session.say(
@@ -245,10 +245,16 @@ def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Sched
     if homes:
         names = ", ".join(queue.name for queue, _ in homes)
         raise ConfigError(f"queues {names} have a schedule {name!r} each; give --queues NAME")
-    raise ConfigError(f"there is no schedule {name!r:.120}; jobq cron list shows them")
+    raise ConfigError(f"there is no schedule {name!r:.120}; jobq schedule list shows them")
 
 
-@command("pause", "nightly", "app.jobs.digest --queues reports", group=cron, operation="cron-pause")
+@command(
+    "pause",
+    "nightly",
+    "app.jobs.digest --queues reports",
+    group=schedule,
+    operation="schedule-pause",
+)
 @click.argument("name")
 @queues_option
 def pause(session: Session, name: str, queues: str | None) -> bool:
@@ -256,7 +262,7 @@ def pause(session: Session, name: str, queues: str | None) -> bool:
     return bool(_steering("pause", "paused")(session, name, queues))
 
 
-@command("resume", "nightly", group=cron, operation="cron-resume")
+@command("resume", "nightly", group=schedule, operation="schedule-resume")
 @click.argument("name")
 @queues_option
 def resume(session: Session, name: str, queues: str | None) -> bool:
@@ -264,11 +270,11 @@ def resume(session: Session, name: str, queues: str | None) -> bool:
     return bool(_steering("resume", "resumed")(session, name, queues))
 
 
-@command("remove", "nightly", "app.jobs.old --force", group=cron, operation="cron-remove")
+@command("delete", "nightly", "app.jobs.old --force", group=schedule, operation="schedule-delete")
 @click.argument("name")
 @option("--force", "Also one that code declared; a worker that still declares it brings it back.")
 @queues_option
-def remove(session: Session, name: str, force: bool, queues: str | None) -> bool:
+def delete(session: Session, name: str, force: bool, queues: str | None) -> bool:
     """Remove a schedule that was added."""
     _, found = _home(session, name, queues)
     if found.definitions.get(name, "").startswith("c") and not force:
@@ -279,7 +285,11 @@ def remove(session: Session, name: str, force: bool, queues: str | None) -> bool
 
 
 @command(
-    "run-now", "nightly", "app.jobs.digest --queues reports", group=cron, operation="cron-run-now"
+    "run-now",
+    "nightly",
+    "app.jobs.digest --queues reports",
+    group=schedule,
+    operation="schedule-run-now",
 )
 @click.argument("name")
 @import_option
@@ -293,14 +303,14 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
     one = decoded(text[1:])
     load(modules or module_of(one.job))
     job = find(one.job, known=bool(modules) or is_known(one.job))
-    with session.operation(queue.name, f"cron:{name}") as performed:
+    with session.operation(queue.name, f"schedule:{name}") as performed:
         done = listing.run_now(queue, name, found, job)
         performed.set(note=f"mid {done.detail}")
     session.say({"queue": queue.name, "name": name, "mid": done.detail}, done.detail)
     return True
 
 
-@command("history", "", "nightly -n 100 --json", group=cron)
+@command("history", "", "nightly -n 100 --json", group=schedule)
 @click.argument("name", required=False)
 @limit_option(20, 1_000)
 @queues_option

@@ -1,4 +1,4 @@
-"""`jobq order`: what it says when a worker answers, refuses, or doesn't answer."""
+"""`jobq control`: what it says when a worker answers, refuses, or doesn't answer."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ def worker(client: Any) -> Any:
 
 def test_answers_are_shown(cli: Any, worker: Any) -> None:
     worker(OrderAnswer("w", "", "done", "it takes no new messages"))
-    ended = cli("order", "quiet", "w", "--wait", "2m")
+    ended = cli("control", "quiet", "w", "--wait", "2m")
     assert (ended.code, ended.out) == (0, "w: it takes no new messages\n")
     worker(OrderAnswer("w", "", "refused", "the worker is leaving already"))
-    ended = cli("order", "resume", "w", "--wait", "2m")
+    ended = cli("control", "resume", "w", "--wait", "2m")
     assert (ended.code, ended.out) == (1, "w: refused: the worker is leaving already\n")
     stack = ChildStack(9, (("low", "a\x1b"),), "Thread 0x1\n  File in gated")
     worker(OrderAnswer("w", "", "done", "stacks of 1 child", 1, (stack,)))
-    lines = cli("order", "dump", "w", "--child", "9", "--wait", "2m").out.splitlines()
+    lines = cli("control", "dump", "w", "--child", "9", "--wait", "2m").out.splitlines()
     assert lines == [
         "w: stacks of 1 child", "child 9: a\\x1b (queue low)", "Thread 0x1", "  File in gated",
     ]  # fmt: skip
     worker(OrderAnswer("w", "", "done", "stacks of 1 child", 1, (stack,)))
-    [record] = cli("order", "dump", "w", "--json", "--wait", "2m").records
+    [record] = cli("control", "dump", "w", "--json", "--wait", "2m").records
     assert (record["worker"], record["verb"], record["outcome"]) == ("w", "dump", "done")
     assert record["children"][0]["running"] == [{"queue": "low", "mid": "a\x1b"}]
 
 
 def test_without_an_answer_it_is_a_no(cli: Any, worker: Any) -> None:
-    ended = cli("order", "quiet", "w", "--wait", "1ms")
+    ended = cli("control", "quiet", "w", "--wait", "1ms")
     assert ended.code == 1 and "no answer within 0.001 s" in ended.out
-    ended = cli("order", "quiet", "w", "--wait", "0")
+    ended = cli("control", "quiet", "w", "--wait", "0")
     assert (ended.code, ended.out) == (0, "w: sent\n")
 
 
 def test_wrong_orders_are_refused_before_any_is_sent(cli: Any, worker: Any, redis: Any) -> None:
-    assert "there is no worker 'x'" in cli("order", "drain", "w", "x").err
-    assert "--child is for dump" in cli("order", "drain", "w", "--child", "4").err
-    assert "dance" in cli("order", "dance", "w").err
+    assert "there is no worker 'x'" in cli("control", "drain", "w", "x").err
+    assert "--child is for dump" in cli("control", "drain", "w", "--child", "4").err
+    assert "dance" in cli("control", "dance", "w").err
     assert not redis.exists("jobq:orders:w")

@@ -1,4 +1,4 @@
-"""`jobq cron`."""
+"""`jobq schedule`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def module(bare: Path) -> str:
 
 
 def test_next_prints_local_times(line: Any) -> None:
-    ended = line("cron", "next", "0 7 * * 1-5", "--tz", "Europe/Berlin", "-n", "3", "--json")
+    ended = line("schedule", "next", "0 7 * * 1-5", "--tz", "Europe/Berlin", "-n", "3", "--json")
 
     times = [datetime.fromisoformat(record["local"]) for record in ended.records]
     assert [(at.hour, at.weekday() < 5) for at in times] == [(7, True)] * 3
-    assert len(line("cron", "next", "--every", "10m").out.splitlines()) == 5
+    assert len(line("schedule", "next", "--every", "10m").out.splitlines()) == 5
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_next_prints_local_times(line: Any) -> None:
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_in_words(cli: Any, words: tuple[str, ...], says: str) -> None:
-    ended = cli("cron", *words)
+    ended = cli("schedule", *words)
 
     assert ended.code == 2
     assert says in ended.err
 
 
 def test_lint_warns_of_what_modules_declare(line: Any, module: str) -> None:
-    ended = line("cron", "lint", "--import", module, "--json")
+    ended = line("schedule", "lint", "--import", module, "--json")
 
     assert ended.code == 1
     # Other tests of this process may have declared schedules.
@@ -75,9 +75,9 @@ def test_lint_warns_of_what_modules_declare(line: Any, module: str) -> None:
 
 
 def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue) -> None:
-    added = cli("cron", "add", "nightly", "x.y", "a", "n=2", "--cron", "@daily", "-q", "low")
+    added = cli("schedule", "add", "nightly", "x.y", "a", "n=2", "--cron", "@daily", "-q", "low")
     assert (added.code, added.out) == (0, "low: nightly added\n")
-    [row] = cli("cron", "list", "--json").records
+    [row] = cli("schedule", "list", "--json").records
     assert (row["queue"], row["name"], row["job"], row["rule"]) == (
         "low",
         "nightly",
@@ -86,47 +86,47 @@ def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue)
     )
     assert (row["from"], row["state"], row["last"]) == ("added", "", "")
     assert datetime.fromisoformat(row["next"]).hour == 0
-    assert "nightly" in cli("cron", "list").out
+    assert "nightly" in cli("schedule", "list").out
 
-    assert cli("cron", "pause", "nightly").out == "low: nightly paused\n"
-    assert cli("cron", "pause", "nightly").out == "low: nightly paused already\n"
-    assert cli("cron", "list", "--json").records[0]["state"] == "paused"
-    assert cli("cron", "resume", "nightly").code == 0
+    assert cli("schedule", "pause", "nightly").out == "low: nightly paused\n"
+    assert cli("schedule", "pause", "nightly").out == "low: nightly paused already\n"
+    assert cli("schedule", "list", "--json").records[0]["state"] == "paused"
+    assert cli("schedule", "resume", "nightly").code == 0
 
-    mid = cli("cron", "run-now", "nightly").out.strip()
+    mid = cli("schedule", "run-now", "nightly").out.strip()
     [message] = queue.dequeue(5).messages
     call = decode(message.content)
     tick = tick_of(call.headers)
     assert (message.mid, call.job, call.args, call.kwargs) == (mid, "x.y", ["a"], {"n": 2})
     assert tick is not None and tick.schedule == "nightly"
-    [entry] = cli("cron", "history", "nightly", "--json").records
+    [entry] = cli("schedule", "history", "nightly", "--json").records
     assert (entry["name"], entry["outcome"], entry["mid"]) == ("nightly", "enqueued", mid)
-    assert mid in cli("cron", "history").out
+    assert mid in cli("schedule", "history").out
 
-    assert cli("cron", "remove", "nightly").out == "low: nightly removed\n"
-    assert cli("cron", "list", "--json").records == []
+    assert cli("schedule", "delete", "nightly").out == "low: nightly removed\n"
+    assert cli("schedule", "list", "--json").records == []
 
 
 def test_schedule_of_code_is_changed_in_code(cli: Any, queue: Queue) -> None:
     queue.admin.schedule("declare", "s", '{"name":"s","job":"app.jobs.s","cron":"@daily"}')
-    queue.list_in_directory()
+    queue.register()
 
-    refused = cli("cron", "add", "s", "x.y", "--every", "1m", "-q", "low")
+    refused = cli("schedule", "add", "s", "x.y", "--every", "1m", "-q", "low")
     assert "s is declared in the code of app.jobs.s; pause it, or change it there" in refused.err
-    assert cli("cron", "remove", "s").code == 2
-    assert cli("cron", "pause", "s").code == 0
-    assert cli("cron", "remove", "s", "--force").code == 0
+    assert cli("schedule", "delete", "s").code == 2
+    assert cli("schedule", "pause", "s").code == 0
+    assert cli("schedule", "delete", "s", "--force").code == 0
 
 
 def test_what_others_wrote_is_shown_and_stops_nothing(cli: Any, queue: Queue, redis: Any) -> None:
-    queue.list_in_directory()
+    queue.register()
     redis.hset(
         f"{queue.prefix}schedules",
         mapping={"good": 'a{"name":"good","job":"x","cron":"@daily"}', "bad": b"a\xff"},
     )
     redis.hset(f"{queue.prefix}ticks", "alone", "x")
 
-    rows = {row["name"]: row["state"] for row in cli("cron", "list", "--json").records}
+    rows = {row["name"]: row["state"] for row in cli("schedule", "list", "--json").records}
     assert rows == {"good": "", "bad": "unreadable", "alone": "no definition"}
 
 
@@ -135,7 +135,7 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
 ) -> None:
     now = client.clock_ms()
     definition = '{"name":"%s","job":"%s","cron":"@hourly"}'
-    queue.list_in_directory()
+    queue.register()
     for name, job, since in (
         ("here", "x.here", 0), ("gone", "x.gone", 0), ("late", "x.here", 7_200_000), ("paused", "x.gone", 0),
     ):  # fmt: skip
@@ -144,7 +144,7 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     queue.admin.schedule("add", "added", definition % ("added", "x.gone"))
 
     def states() -> dict[str, str]:
-        return {row["name"]: row["state"] for row in cli("cron", "list", "--json").records}
+        return {row["name"]: row["state"] for row in cli("schedule", "list", "--json").records}
 
     assert set(states().values()) == {"", "paused"}  # no worker, so nothing is known
     presence.put_jobs(client, ["x.here"])
@@ -159,7 +159,7 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     }  # fmt: skip
     found = [one for one in cli("check", "doctor", "--json").records if one["check"] == "schedules"]
     assert ["gone" in found[0]["value"], "late" in found[1]["value"], len(found)] == [True, True, 2]
-    assert found[0]["remedy"].startswith("jobq cron remove gone --queues low --force")
+    assert found[0]["remedy"].startswith("jobq schedule delete gone --queues low --force")
     for one in found:
         words = one["remedy"].partition(",")[0].split()[1:]
         assert cli(*words).code == 0
@@ -182,7 +182,7 @@ def test_run_now_enqueues_as_the_module_of_the_job_declares(
         "from jobq import job\n@job(queue='low', key='customer')\ndef digest(customer): ...\n"
     )
     one = Schedule(name="nightly", job="shop_with_keys.digest", every_ms=60_000, args=("acme",))
-    queue.list_in_directory()
+    queue.register()
     queue.admin.schedule("add", "nightly", encoded(one))
-    assert cli("cron", "run-now", "nightly").code == 0
-    assert [row.key for row in queue.admin.every_key()] == ["acme"]
+    assert cli("schedule", "run-now", "nightly").code == 0
+    assert [row.key for row in queue.admin.iter_keys()] == ["acme"]
