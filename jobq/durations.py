@@ -91,8 +91,15 @@ def _read(text: str) -> float:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 step`, `1,204 steps`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """`1 step`, `1,204 steps`, `2 children`, `3 entries`."""
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """The plural of a noun, or of the last word of several: `worker lost` isn't one of them."""
+    if noun.endswith("child"):
+        return f"{noun}ren"
+    return f"{noun[:-1]}ies" if noun.endswith(("entry", "retry")) else f"{noun}s"
 
 
 def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
@@ -102,17 +109,22 @@ def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """`3.2 s`, `41 s`, `12 min`, `2.5 h`, `3 days`: a duration for people, at least 0."""
+    """`0.8 ms`, `3.2 s`, `4 m 38 s`, `2 h 05 m`, `3 d`: a duration for people, at least 0."""
     seconds = max(0.0, seconds)
-    for unit, length, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
-        if seconds < most * length:
-            number = seconds / length
-            return (
-                f"{number:.1f} {unit}"
-                if number < 10 and number % 1 >= 0.05
-                else f"{number:.0f} {unit}"
-            )
-    return f"{seconds / 86_400:,.0f} days"
+    if not 0 < seconds < 0.9995:
+        short = f"{seconds:.1f}".removesuffix(".0")
+        return f"{short} s" if seconds < 59.95 else _whole_units(round(seconds))
+    ms = seconds * 1000
+    return f"{ms:.1f} ms" if ms < 9.95 else f"{ms:.0f} ms"
+
+
+def _whole_units(seconds: int) -> str:
+    if seconds < 3600:
+        return f"{seconds // 60} m {seconds % 60:02} s"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02} m"
+    days, left = divmod(seconds, 86_400)
+    return f"{days:,} d" + (f" {left // 3600} h" if days < 7 else "")
 
 
 def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:

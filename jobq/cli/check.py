@@ -17,7 +17,7 @@ from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.config import parse_time
-from jobq.durations import DAY_MS, lasting
+from jobq.durations import DAY_MS, counted, lasting
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.limits.directory import limit_damage, mend_limit
 from jobq.queue.audit import Audit, Audited, server_ms
@@ -146,7 +146,7 @@ def _of_flows(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iter
 def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
     waited_s = (queue.client.clock_ms(queue.wake_key) - sample.flow_since_ms) / 1000
     entries = sample.flow_entries
-    number = "1 entry waits" if entries == 1 else f"{entries:,} entries wait"
+    number = f"{counted(entries, 'entry')} wait{'s' * (entries == 1)}"
     text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
     remedy = f"jobq worker --import MODULE --queues {queue.name}, or jobq flow check"
     if entries > MOST_ENTRIES:

@@ -13,6 +13,7 @@ from jobq.client.functions import (
     load_library,
     other_libraries,
 )
+from jobq.durations import counted
 
 
 @group("functions", "load", "check")
@@ -56,7 +57,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
     for made in _libraries(chosen):
         nodes = load_library(session.client, made)
         said = {"library": made.name, "functions": len(made.commands), "nodes": nodes}
-        told = f"{made.name}: {len(made.commands)} functions on {nodes} node{'s' * (nodes > 1)}"
+        told = f"{made.name}: {counted(len(made.commands), 'function')} on {counted(nodes, 'node')}"
         session.say(said, told)
     for name in other_libraries(session.client) if prune else []:
         drop_library(session.client, name)

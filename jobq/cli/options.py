@@ -104,6 +104,8 @@ class Group(WithExamples, click.Group):
         """Find a command; for an unknown one, name those whose names are similar."""
         try:
             return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
         except click.UsageError as error:
             near = get_close_matches(args[0], self.list_commands(ctx), 3)
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

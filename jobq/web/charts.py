@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
+from jobq.durations import counted
 from jobq.observe.chart import (
     ChartFrame,
     ChartLine,
@@ -103,7 +104,7 @@ def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
     if len(found) > MOST_STARTS:
         return []
     return [
-        Mark(minute * 60, f"{count} worker{'s'[: count != 1]} started")
+        Mark(minute * 60, f"{counted(count, 'worker')} started")
         for minute, count in sorted(found.items())
     ]
 

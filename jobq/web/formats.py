@@ -6,6 +6,8 @@ import math
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+from jobq.durations import lasting
+
 UNKNOWN = "–"
 
 #: The years 1 to 9999, in epoch milliseconds.
@@ -44,21 +46,7 @@ def duration(seconds: float | None) -> str:
     """Format a duration: `0.8 ms`, `12.4 s`, `6 m 12 s`, `3 h 05 m`, `2 d`."""
     if seconds is None or math.isnan(seconds):
         return UNKNOWN
-    if seconds < 0:
-        return "-" + duration(-seconds)
-    if seconds == 0:
-        return "0 s"
-    if seconds < 0.9995:
-        ms = seconds * 1000
-        return f"{ms:.1f} ms" if ms < 9.95 else f"{ms:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    left = round(seconds)
-    if left < 3600:
-        return f"{left // 60} m {left % 60:02} s"
-    if left < 86_400:
-        return f"{left // 3600} h {left % 3600 // 60:02} m"
-    return f"{left // 86_400} d" + (f" {left % 86_400 // 3600} h" if left < 7 * 86_400 else "")
+    return f"-{lasting(-seconds)}" if seconds < 0 else lasting(seconds)
 
 
 def per(seconds: int) -> str:
@@ -102,6 +90,8 @@ def time(at: datetime, now: datetime, zone: ZoneInfo) -> str:
     """Format a time: relative within an hour, then the clock, with the day if it isn't today."""
     away = (now - at).total_seconds()
     if abs(away) < 3600:
+        if abs(away) < 0.5:
+            return "now"
         shown = f"{abs(away):.0f} s" if abs(away) < 59.5 else f"{round(abs(away) / 60)} m"
         return f"{shown} ago" if away >= 0 else f"in {shown}"
     local, today = _local(at, zone), now.astimezone(zone)

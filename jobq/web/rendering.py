@@ -17,6 +17,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobq.durations import counted
 from jobq.errors import JobqError, masked
 from jobq.observe.escape import escaped
 from jobq.queue.audit_log import without_values
@@ -38,7 +39,7 @@ SECTIONS = ("Now", "Control", "Protocols", "Records")
 FORMATS = {
     "number": formats.number, "whole": formats.whole, "rate": formats.rate, "duration": formats.duration,
     "size": formats.size, "share": formats.share, "UserRole": UserRole, "CHOICES": CHOICES, "VERBS": VERBS,
-    "quoted": quoted,
+    "quoted": quoted, "counted": counted,
 }  # fmt: skip
 
 

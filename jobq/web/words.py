@@ -6,6 +6,7 @@ import math
 import shlex
 from typing import NamedTuple
 
+from jobq.durations import counted
 from jobq.web import formats
 from jobq.web.sampler import Snapshot
 from jobq.web.trouble import QueueFigures
@@ -102,7 +103,7 @@ def remedy(one: QueueFigures) -> str:
 def headline(snapshot: Snapshot) -> Headline:
     """Return what the first page says first."""
     count, bad = len(snapshot.queues), snapshot.in_trouble
-    words = f"{count:,} queue{'s'[: count != 1]}"
+    words = counted(count, "queue")
     if not bad:
         return Headline("The queue keeps up" if count == 1 else f"All {words} keep up", False)
     behind = [one for one in bad if one.state in ("falling_behind", "no_worker", "late")]

@@ -7,6 +7,7 @@ from functools import partial
 
 from jobq.client.clock import boot_ns
 from jobq.config import WorkerSettings
+from jobq.errors import JobqError
 from jobq.queue.queue import Queue
 from jobq.queue.types import Lease
 from jobq.worker import logger
@@ -73,14 +74,27 @@ class Leases:
         lost: list[HeldMessage],
         deadline: int,
     ) -> None:
+        was_live = boot_ns() < member.slots.deadline()
         gone = member.slots.confirm(renewed, lost, deadline)
-        if gone:
-            self.on_lost(len(gone))
+        if not gone:
+            return
+        self.on_lost(len(gone))
+        member.notify()
         for held in gone:
-            if held.state == SlotState.RUNNING:
+            if held.state != SlotState.RUNNING:
+                continue
+            if was_live and self._is_cancelled(held):
+                logger.info("%s was cancelled; stopping it", held.mid)
+            else:
                 logger.warning("%s: its lock is lost or it was cancelled; stopping it", held.mid)
-        if gone:
-            member.notify()
+
+    def _is_cancelled(self, held: HeldMessage) -> bool:
+        """Whether a user cancelled a message whose lease was live: while it was, nobody else could run or end it."""
+        try:
+            word = self._queues[held.queue].status(held.mid).word
+        except JobqError:
+            return False
+        return word in ("done-with-backoff", "done-awaiting-gc", "done-with-requeue")
 
     def take_back(self, member: PoolMember, ask: Ask) -> None:
         """Release what waits behind a job that turned out slow, also what its child fetched and didn't read."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from jobq.client.connection import Client
+from jobq.durations import counted
 from jobq.errors import JobqError, ScriptError
 from jobq.queue import orders
 from jobq.queue.orders import ChildStack, Order, OrderAnswer
@@ -127,8 +128,7 @@ class Orders:
         for pid, stack in dump.texts().items():
             running = entries[pid].running if pid in entries else ()
             children.append(ChildStack(pid, tuple((job.queue, job.mid) for job in running), stack))
-        count = "1 child" if len(children) == 1 else f"{len(children)} children"
-        self._answer(order, "done", f"stacks of {count}", tuple(children))
+        self._answer(order, "done", f"stacks of {counted(len(children), 'child')}", tuple(children))
 
 
 def _log(members: list[PoolMember], dump: StackDump) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 
 from jobq.client.connection import connect
 from jobq.client.scripts import load
+from jobq.durations import counted
 from jobq.errors import JobqError, masked
 from jobq.jobs.crashes import ChildDeath, CrashReport
 from jobq.queue.orders import READ_EVERY_S
@@ -124,7 +125,7 @@ class Supervisor:
         gc.collect()
         _malloc_trim(0)
         gc.freeze()
-        children = "1 child" if len(self.members) == 1 else f"{len(self.members)} children"
+        children = counted(len(self.members), "child")
         logger.info(
             "%s starts %s; queues %s; jobs %s; server %s", self.settings.name, children,
             named([f"{name}:{weight}" for name, weight in self.settings.queues]),

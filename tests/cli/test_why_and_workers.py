@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -46,8 +47,8 @@ def test_workers_lists_each_and_what_it_runs(cli: Any, client: Any) -> None:
     assert lines["web-7:4711"][:4] == ["web-7:4711", "4712", "low", "b.jpg"]
     assert lines["gone"][:4] == ["gone", "lost", "low,high", "1/4"]
     assert lines["resting"][1] == "quiet" and ended.code == 0
-    assert "120 MB" in ended.out and "10 min ago" in ended.out
-    assert any(f" {seconds} s" in ended.out for seconds in range(12, 60))
+    assert "120 MB" in ended.out and re.search(r"10 m \d\d s ago", ended.out)
+    assert re.search(r" [1-5]\d(\.\d)? s\b", ended.out)
     one = next(r for r in cli("workers", "--json").records if r["worker"] == "web-7:4711")
     assert (one["state"], one["version"], one["slots"], one["rss"]) == (
         "working",
@@ -199,7 +200,7 @@ def test_queues_show_the_age_of_the_oldest_and_the_rate(cli: Any, queue: Queue) 
     [record] = cli("queues", "--json").records
     assert 300_000 <= record["oldest_ms"] < 900_000 and record["starts_per_s"] is None
     assert cli("queues").out.splitlines()[0].split()[-2:] == ["oldest", "starts/s"]
-    assert cli("queues").out.splitlines()[1].split()[-4:-2] == ["5", "min"]
+    assert re.search(r" 5 m 0\d s ", cli("queues").out.splitlines()[1])
     [message] = queue.dequeue().messages
     queue.finish([Ending(mid="m", token=message.token, outcome="retry", backoff=0.001)])
     [record] = cli("queues", "--json").records

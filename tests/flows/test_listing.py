@@ -89,5 +89,5 @@ def test_queue_without_a_worker_is_named(client):
     assert unserved(client, view) == {}
     presence.put_worker(client, "web-1", facts | {"seen_at": client.clock_ms() - 240_000})
     assert unserved(client, view) == {
-        "low": "no worker serves queue 'low'; web-1 did until 4 min ago"
+        "low": "no worker serves queue 'low'; web-1 did until 4 m 00 s ago"
     }

@@ -136,9 +136,9 @@ def test_what_a_flow_waits_for():
     )  # fmt: skip
     assert [(one.step, one.code, one.sentence) for one in view.waits_for] == [
         ("rows", "member", "2 of 5 members of step rows (queue low)"),
-        ("more", "adding", "the producer of step more: 250 members, the last came 10 min ago"),
-        ("gate", "signal", "a signal for gate, or 2 min more"),
-        ("clock", "timer", "the time of clock, in 5 min"),
+        ("more", "adding", "the producer of step more: 250 members, the last came 10 m 00 s ago"),
+        ("gate", "signal", "a signal for gate, or 2 m 00 s more"),
+        ("clock", "timer", "the time of clock, in 5 m 00 s"),
         ("sub", "flow", "flow part:7"),
         ("send", "member", "step send (queue mails)"),
         (
@@ -151,7 +151,7 @@ def test_what_a_flow_waits_for():
         step_sentence(view, "last") == "waits for 3 of 3 steps of flow import:1: rows, gate, send"
     )
     assert step_sentence(view, "send") == ""
-    assert view.remark == "adding, stopped 10 min ago"
+    assert view.remark == "adding, stopped 10 m 00 s ago"
     assert view.progress == "0 of 8 steps, 3 of 260 members"
     skipped = flow(failed("a"), step("b", "a"))
     assert step_sentence(skipped, "b") == "skipped, because a is failed"

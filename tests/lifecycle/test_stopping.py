@@ -238,3 +238,15 @@ def test_burst_of_ready_messages_waits_for_no_retry(queue, start, send, ledger):
     assert start("--burst=ready", "--processes", "1").wait() == 0
     assert ledger.names("end") == set()
     assert queue.status("soon").word == "queued-with-backoff"
+
+
+def test_cancelled_job_is_logged_as_cancelled_at_info(start, send, ledger, queue):
+    send("gated", "a")
+    worker = start("--processes", "1", "--lease", "3s")
+    until(lambda: ledger.lines("start", "a"))
+    assert queue.cancel("a") == ["cancelled"]
+    until(lambda: "a was cancelled; stopping it" in worker.log)
+    until(lambda: ledger.lines("aborted", "a"))
+    assert worker.stop() == 0
+    [line] = [line for line in worker.log.splitlines() if "was cancelled" in line]
+    assert " INFO " in line and "lock" not in worker.log

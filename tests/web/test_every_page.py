@@ -44,6 +44,11 @@ def tab(browser: Any, shop: str) -> Iterator[Any]:
         yield page
 
 
+#: The captions of tables whose last columns are out of sight.
+CUT = """() => [...document.querySelectorAll(".scroll")].filter((at) => at.scrollWidth > at.clientWidth + 1)
+  .map((at) => `${at.textContent.trim().slice(0, 40)}: ${at.scrollWidth} > ${at.clientWidth}`)"""
+
+
 @pytest.mark.parametrize(("route", "path"), page_paths().items())
 def test_page_is_accessible_silent_and_fits(tab: Any, shop: str, route: str, path: str):
     tab.said.clear()
@@ -61,6 +66,8 @@ def test_page_is_accessible_silent_and_fits(tab: Any, shop: str, route: str, pat
             assert tab.evaluate(FOUND, rules) == [], (width, scheme)
         if tab.evaluate("document.documentElement.scrollWidth") > width:
             raise AssertionError((width, tab.evaluate(WIDE)))
+    tab.set_viewport_size({"width": 1280, "height": 844})
+    assert tab.evaluate(CUT) == []
     assert tab.said == []
 
 

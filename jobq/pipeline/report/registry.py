@@ -146,7 +146,7 @@ ERRORS = Report(
     "range well before what you look for. The fingerprint is the same for the same error from the same place in "
     "the code.",
     "Nothing failed.",
-    chart=Chart("bars", ("error", "jobs"), "attempts", "Attempts that failed so"),
+    chart=Chart("bars", ("error", "jobs"), "attempts", "Failed attempts by error"),
     lacks="errors",
 )  # fmt: skip
 RETRIES = Report(

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobq.durations import counted
 from jobq.errors import ConfigError, JobqError, LakeError
 from jobq.observe.chart import (
     ChartFrame,
@@ -86,11 +87,14 @@ def new_errors(site: Site, snapshot: Snapshot) -> list[PageFinding]:
 
 def _new_error(one: NewError, marks: Sequence[Mark]) -> str:
     before = [mark.name for mark in marks if mark.at * 1000 <= one.first_at]
-    more = f" and {formats.whole(one.jobs - 1)} more job{'s' * (one.jobs > 2)}" * (one.jobs > 1)
+    more = f" and {counted(one.jobs - 1, 'more job')}" * (one.jobs > 1)
     after = f" It began after {before[-1]}." if before else ""
-    attempts = "1 attempt" if one.failures == 1 else f"{formats.number(one.failures)} attempts"
-    dead = f", {formats.number(one.dead)} of them the last" * (one.dead > 0)
-    return f"{attempts} of {one.job or 'an unknown job'}{more} failed so{dead}, in {', '.join(one.queues[:3])}.{after}"
+    attempts = counted(one.failures, "attempt")
+    dead = f"; {counted(one.dead, 'message')} dead" * (one.dead > 0)
+    return (
+        f"{attempts} of {one.job or 'an unknown job'}{more} failed with this error in {', '.join(one.queues[:3])}"
+        f"{dead}.{after}"
+    )
 
 
 class AskedRange(NamedTuple):

@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
+from jobq.durations import counted
 from jobq.errors import ConfigError, JobqError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry
@@ -180,7 +181,7 @@ def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
     ]  # fmt: skip
     if not homes:
         broken = [str(one) for one in found.values() if isinstance(one, JobqError)]
-        why = f"; {len(broken)} queues can't be read" if broken else ""
+        why = f"; {counted(len(broken), 'queue')} can't be read" if broken else ""
         raise HTTPException(404, f"there is no schedule {name!r:.120}{why}")
     queue = Queue(homes[0], client)
     return queue, queue.admin.schedules(1_000), homes[1:]

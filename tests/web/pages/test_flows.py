@@ -59,8 +59,8 @@ def test_a_producer_that_stopped_shows(visit: Any, shop: Shop) -> None:
     store = shop.flow("thumbnails:7", stored, at)
     store.reserve("resize", 0, 250, now=at + 1_000)
     store.reserve("resize", 1, 250, now=shop.now - 600_000)
-    assert "adding, stopped 10 min ago" in words(visit().get("/flows?q=thumb").text)
-    assert "the last came 10 min ago" in words(visit().get("/flows/thumbnails:7").text)
+    assert "adding, stopped 10 m 00 s ago" in words(visit().get("/flows?q=thumb").text)
+    assert "the last came 10 m 00 s ago" in words(visit().get("/flows/thumbnails:7").text)
 
 
 def test_the_first_page_names_flows_that_failed_and_that_nobody_adds_to(
@@ -75,7 +75,7 @@ def test_the_first_page_names_flows_that_failed_and_that_nobody_adds_to(
     shown = visit().get("/").text
     said = words(unescape(shown.partition("Needs a look")[2].partition("</section>")[0]))
     assert 'href="/flows/thumbnails:7"' in shown and "Step resize is still open" in said
-    assert "250 members, the last came 10 min ago" in said
+    assert "250 members, the last came 10 m 00 s ago" in said
     assert "✕ failed invoice:2026-10" in said and "charge failed, 1 member dead" in said
     assert "import:2026" not in said and "onboarding" not in said
     for number in range(10):

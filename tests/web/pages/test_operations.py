@@ -39,11 +39,11 @@ def test_incident_is_previewed_applied_spread_over_time_and_undone(visit, low):
     assert low.admin.counts().dead == 5
     done = posted(anna, f"{preview.url.path}/apply", spread="10m")
     assert "Revived: 5 of 5 messages." in done.text
-    assert re.search(r"Undo, \d+ min left", done.text)
+    assert re.search(r"Undo, \d+ m left", done.text)
     assert (low.admin.counts().ready, low.admin.counts().delayed) == (1, 4)
     assert anna.get("/operations").text.count(preview.url.path) == 1
     undone = posted(anna, f"{preview.url.path}/undo")
-    assert "Undone: 5 messages are as they were." in undone.text
+    assert "Undone: 5 messages restored." in undone.text
     assert low.admin.counts().dead == 5
     shown = anna.get("/audit")
     assert shown.text.count(f'href="{preview.url.path}"') == 2 and "anna" in shown.text
@@ -56,7 +56,7 @@ def test_all_pages_offer_the_undo_of_what_their_user_did_last_until_it_is_hidden
     assert "note-of" not in anna.get("/dead").text  # nothing was done yet
     assert "note-of" not in posted(anna, f"{path}/apply").text  # its own page has the button
     for one in ("/dead", "/queues/low", "/messages", "/queues/low/messages/d0"):
-        assert "Revived: 5 of 5 messages" in anna.get(one).text and "min left" in anna.get(one).text
+        assert "Revived: 5 of 5 messages" in anna.get(one).text and "m left" in anna.get(one).text
         assert "note-of" not in ben.get(one).text
     live = anna.get("/dead", headers={"X-Jobq-Live": "1"}).text
     assert 'id="note"' in live and f"{path}/undo" in live
@@ -108,7 +108,7 @@ def test_what_cannot_be_undone_is_typed(visit, low):
     wrong = posted(admin, f"{preview.url.path}/apply", typed="lo")
     assert wrong.status_code == 409 and low.status("runs").word == "locked"
     done = posted(admin, f"{preview.url.path}/apply", typed="low")
-    assert "Cancelled: 1 of 1 messages." in done.text and "Undo" not in done.text
+    assert "Cancelled: 1 of 1 message." in done.text and "Undo" not in done.text
 
 
 @pytest.mark.parametrize(
