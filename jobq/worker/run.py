@@ -102,8 +102,8 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
     if settings.burst or not client.settings.url:
         client.command("PING")
         return
-    usual = client.settings
-    client.settings = replace(usual, patience_s=min(FIRST_TRY_S, usual.patience_s))
+    usual_s = client.patience_s
+    client.patience_s = min(FIRST_TRY_S, usual_s)
     said = False
     while True:
         try:
@@ -114,7 +114,7 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
                 logger.error("%s; this worker starts when the server answers", error)
             said = True
         finally:
-            client.settings = usual
+            client.patience_s = usual_s
     if said:
         logger.warning("the server answers")
 

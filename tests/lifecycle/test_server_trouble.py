@@ -86,9 +86,10 @@ def test_worker_says_so_and_starts_later_when_the_server_is_away(
     own, own_queue, start, send, ledger
 ):
     own.process.send_signal(signal.SIGSTOP)
-    # Patience for one call isn't the time after which the worker gives up.
-    worker = start("--processes", "1", url=own.url, env={"JOBQ_PATIENCE": "200ms"})
+    worker = start("--processes", "1", url=own.url)
     until(lambda: "this worker starts when the server answers" in worker.log)
+    # Later tries have the whole patience of a command.
+    assert "within 1 s" in worker.log
     own.process.send_signal(signal.SIGCONT)
     until(
         lambda: (
