@@ -31,7 +31,6 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
         "mysql",
         "django",
         "web",
-        "web-lake",
     ],
 )
 def test_remedy_names_the_packages_of_the_extra_and_never_jobq(extra):

@@ -63,6 +63,7 @@ LATE = {
     ("cli/web.py", "jobq.web.live"): "as jobq.web.app",
     ("web/api/probes.py", "jobq.pipeline.lake.inspection"): "it needs pyarrow, which not all dashboards have",
     ("web/api/probes.py", "jobq.pipeline.lake.lake"): "as jobq.pipeline.lake.inspection",
+    ("web/lake.py", "jobq.pipeline.lake.files"): "it needs pyarrow, whose absence is told in one line",
     ("variables.py", "difflib"): "only the error for a misspelt variable needs it",
 }  # fmt: skip
 #: Names rebound by `global`: (file, name) -> why an object that tests can make anew doesn't serve.

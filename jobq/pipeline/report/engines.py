@@ -11,6 +11,7 @@ more rows, answer a little differently each time.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from jobq import extras
 from jobq.errors import PipelineError
+from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.tables import LakeTable
 from jobq.pipeline.options import EngineName
 
 if TYPE_CHECKING:
@@ -159,6 +162,7 @@ _MACROS = (
     "unix_millis(at_) AS (epoch_us(at_) - pmod(epoch_us(at_), 1000)) // 1000",
     "unix_seconds(at_) AS (epoch_us(at_) - pmod(epoch_us(at_), 1000000)) // 1000000",
     "timestamp_seconds(s) AS make_timestamp(CAST(s AS BIGINT) * 1000000)",
+    "timestamp_millis(ms) AS make_timestamp(CAST(ms AS BIGINT) * 1000)",
     "from_utc_timestamp(at_, zone) AS timezone(zone, timezone('UTC', at_))",
     "weekday(at_) AS isodow(at_) - 1",
     "try_divide(a, b) AS CASE WHEN b <> 0 THEN a / b END",
@@ -190,7 +194,8 @@ _SPELLED = (
     (re.compile(r"(?<![:\w]):(\w+)"), r"$\1"),
     (re.compile(r"\b(\d[\d.]*(?:e\d+)?)D\b"), r"\1::DOUBLE"),
     (re.compile(r"\b(\d+)L\b"), r"\1::BIGINT"),
-    (re.compile(r"\bDIV\b"), "//"),
+    (re.compile(r"\bDIV\b", re.IGNORECASE), "//"),
+    (re.compile(r"\* EXCEPT\b"), "* EXCLUDE"),
     (re.compile(r"(?<![$\w])at\b"), '"at"'),
 )
 
@@ -204,13 +209,14 @@ def for_duckdb(statement: str) -> str:
 
 
 class LocalEngine:
-    """Runs statements in this process. Views are tables in memory."""
+    """Runs statements in this process. Views are tables in memory, or files of a lake."""
 
     name: EngineName = "local"
 
-    def __init__(self) -> None:
+    def __init__(self, lake: LakeStore | None = None) -> None:
+        """lake: whose files `open_files` may read."""
         self.exact = True
-        self._database = _database()
+        self._database = _database(lake)
         self._opened: set[str] = set()
 
     def open(self, view: str, rows: pa.Table) -> None:
@@ -222,6 +228,32 @@ class LocalEngine:
         ]
         self._database.register(view, rows.cast(pa.schema(fields)))
         self._opened.add(view)
+
+    def open_files(
+        self, view: str, store: LakeStore, table: LakeTable, paths: Sequence[str]
+    ) -> None:
+        """Make a view of a table's files and `dt`. Each statement reads as much of them as it needs."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        schema: Any = table.delta_schema()
+        # Files lack the columns that were added to the table later.
+        self._database.register("no_rows", schema.empty_table())
+        text = "SELECT * FROM no_rows"
+        if paths and store.is_local:
+            names = ", ".join(_quoted(os.path.join(store.uri, path)) for path in paths)
+            text += (
+                f" UNION ALL BY NAME SELECT * FROM read_parquet([{names}], union_by_name = true, "  # noqa: S608  # nosec B608
+                "hive_partitioning = true, hive_types = {'dt': DATE})"
+            )
+        elif paths:
+            days: Any = ds.partitioning(pa.schema([("dt", pa.date32())]), flavor="hive")
+            rows = ds.dataset(
+                list(paths), schema, "parquet", filesystem=store.files(), partitioning=days
+            )
+            self._database.register("bucket_rows", rows)
+            text += " UNION ALL BY NAME SELECT * FROM bucket_rows"
+        self._run(f"CREATE OR REPLACE TEMP VIEW {view} AS {text}")
 
     def make(
         self, view: str, statement: str, args: Mapping[str, Any] | None = None, keep: bool = False
@@ -259,15 +291,23 @@ class LocalEngine:
         return [function(shared, unit) for unit in units]
 
 
-def _database() -> DuckDBPyConnection:
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _database(store: LakeStore | None = None) -> DuckDBPyConnection:
     try:
         import duckdb
     except ImportError as error:
         raise PipelineError(
             f"reports in this process need DuckDB: {error}; {extras.install('lake')}, or choose --engine spark"
         ) from error
-    # Statements read tables in memory, and nothing else: no files, no extensions from the network.
-    database = duckdb.connect(config={"enable_external_access": "false"})
+    # Statements read tables in memory and the files of a lake, and nothing else: no extensions from the network.
+    database = duckdb.connect()
+    if store and store.is_local:
+        database.execute(f"SET allowed_directories = [{_quoted(f'{store.uri}/')}]")
+    database.execute("SET enable_external_access = false")
+    database.execute("SET TimeZone = 'UTC'")
     database.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
     # DuckDB 2.0.0 ends some joins of many rows with an internal error, unless they are joined in the order as written.
     database.execute("SET disabled_optimizers = 'join_order'")

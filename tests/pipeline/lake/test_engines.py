@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, PipelineError
 from jobq.pipeline.lake.ddl import VIEW, statements
+from jobq.pipeline.lake.files import live_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.tables import EVENTS
+from jobq.pipeline.report.engines import LocalEngine
 from jobq.pipeline.schema import EVENT_COLUMNS
 from jobq.topics import Topic
 from tests import tools
 from tests.pipeline.lake.conftest import DAY, rows
 
+pq = tools.library("pyarrow.parquet")
 DAY_MS = 86_400_000
 
 
@@ -96,3 +102,45 @@ def test_what_an_engine_cannot_read_is_refused():
         list(statements(lake, "snowflake"))
     with pytest.raises(ConfigError, match="schema 'a;b' can't be used"):
         list(statements(lake, "trino", "a;b"))
+
+
+def test_files_of_a_bucket_are_read_as_those_of_a_folder(lake_of_all):
+    tools.library("duckdb")
+    events = LakeStore(f"file://{lake_of_all.below('events').uri}")
+    paths = [one.path for one in live_files(lake_of_all.table("events"))]
+    found = []
+    for store in (lake_of_all.below("events"), events):
+        engine = LocalEngine(lake_of_all.store)
+        engine.open_files("stored", store, EVENTS, paths)
+        found.append(engine.rows("SELECT * FROM stored ORDER BY queue, mid"))
+        engine.open_files("stored", store, EVENTS, [])
+        assert engine.rows("SELECT * FROM stored") == []
+    assert found[0] == found[1] and len(found[0]) == 10
+    assert {row["dt"].isoformat() for row in found[0]} == {"2026-11-21", "2026-11-22"}
+
+
+def test_files_from_before_a_column_have_nulls_in_it(lake_of_all):
+    tools.library("duckdb")
+    store = lake_of_all.below("events")
+    [first, *others] = [one.path for one in live_files(lake_of_all.table("events"))]
+    path = Path(store.uri, first)
+    # Read as one file, not as a folder of a partitioned table.
+    kept = pq.ParquetFile(path).read().drop_columns(["worker"])
+    pq.write_table(kept, path)
+    engine = LocalEngine(lake_of_all.store)
+    for paths in ([first], [first, *others]):
+        engine.open_files("stored", store, EVENTS, paths)
+        [row] = engine.rows(
+            "SELECT count_if(worker IS NULL) AS without, count(*) AS all_rows FROM stored"
+        )
+        assert row["without"] >= kept.num_rows and row["all_rows"] >= row["without"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT * FROM read_text('/etc/hostname')", "INSTALL httpfs", "ATTACH '/tmp/x.db'"],
+)
+def test_statements_reach_no_file_outside_the_lake(lake_of_all, statement):
+    tools.library("duckdb")
+    with pytest.raises(PipelineError, match="disabled"):
+        LocalEngine(lake_of_all.store).rows(statement)

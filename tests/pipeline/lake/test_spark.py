@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,14 @@ from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.engine import Engine
 from jobq.pipeline.lake import Lake, inspection, read, rollup, upkeep
-from jobq.pipeline.lake.files import LiveFile
+from jobq.pipeline.lake.files import LiveFile, live_files
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
+from jobq.pipeline.lake.reading import _parquet
 from jobq.pipeline.lake.rollup import HOURLY, JOB_RUNS_SQL, LIVES
+from jobq.pipeline.lake.tables import TABLES
 from jobq.pipeline.report.engines import SparkEngine
+from jobq.web.history import Span
+from jobq.web.lake import EVERYTHING, HistoryFilter, LakeHistory
 from tests import tools
 from tests.pipeline.lake.conftest import DAY, mids, rows
 from tests.pipeline.report.rows import event, source
@@ -216,3 +222,41 @@ def test_lake_without_a_server_stays_readable(spark, lake, ingest, write, valkey
     ingest.events()
     valkey_redis.flushall()
     assert read(spark, Lake.open(lake.store.uri)).count() == 3
+
+
+def test_spark_runs_the_statements_of_the_dashboards_history(spark, lake, ingest, write):
+    tools.library("duckdb")
+    write("low", 30)
+    write("high", 20, first=40)
+    failed = attempt_record("app.mail", 1, DAY, 20_000, 9_000, 80_000, "host:1", error="KeyError")
+    key = "jobq:{low}:events"
+    for number in range(5):
+        value = f"retry\x1fr{number}\x1f{DAY + 900 + number}\x1f{failed}"
+        ingest.client.command("XADD", key, f"{DAY + 900 + number}-0", "1", value)
+    ingest.events()
+    upkeep.mark(lake, "v2", datetime.fromtimestamp(DAY / 1000 + 1, UTC))
+    rollup.refresh(lake, spark)
+
+    class BySpark(LakeHistory):
+        def _ask(
+            self, sql: str, table: str, chosen: HistoryFilter = EVERYTHING
+        ) -> list[dict[str, Any]]:
+            files = live_files(lake.table(table), *chosen.days)
+            _parquet(spark, lake, TABLES[table], files).createOrReplaceTempView("stored")
+            known = {**self._args, **chosen.args}
+            args = {name: known[name] for name in re.findall(r":(\w+)", sql)}
+            return SparkEngine(spark).rows(sql, args)
+
+    span = Span(DAY - 3 * 86_400_000, DAY + 86_400_000)
+    local, other = (made(lake.store.uri, most_s=300) for made in (LakeHistory, BySpark))
+    looks = (
+        lambda one: one.jobs(span), lambda one: one.job(span, "app.mail"), lambda one: one.outcomes(span),
+        lambda one: one.errors(span, ["low"]), lambda one: one.error(span, "KeyError"), lambda one: one.marks(span),
+        lambda one: one.first_seen(["KeyError"]), lambda one: one.failures_between(span, "KeyError", [DAY + 902]),
+        lambda one: one.runs(span, cursor=f"{DAY + 903}\x1flow\x1fretry\x1fr3", limit=60),
+        lambda one: one.message("", "m45"),
+    )  # fmt: skip
+    for look in looks:
+        assert look(local) == look(other) != []
+    local.close()
+    spark.catalog.dropTempView("stored")
