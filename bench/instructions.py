@@ -129,8 +129,8 @@ def members(count: int, taken: bool = True) -> tuple[float, float]:
         def enqueue(first: int, number: int) -> None:
             for chunk in range(first, first + number // PER_CHUNK):
                 start = store.reserve("rows", chunk, PER_CHUNK).first
-                mids = [member_mid("bench:1", "rows", start + one) for one in range(PER_CHUNK)]
-                queue.enqueue_members([(mid, CONTENT) for mid in mids], now=NOW)
+                mids = [member_mid(store.run, "rows", start + one) for one in range(PER_CHUNK)]
+                queue.enqueue_members([(mid, CONTENT) for mid in mids], in_order=True, now=NOW)
 
         def after() -> None:
             if taken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -161,6 +162,13 @@ def answering(process: subprocess.Popen[bytes], folder: Path, **where: Any) -> N
 def may_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients have an outage buffer, although an earlier test ran a worker in this process."""
     monkeypatch.setattr(runtime, "may_buffer", True)
+
+
+@pytest.fixture
+def run_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give flows that are stored in this process the run ids r1, r2, … in their order."""
+    numbers = itertools.count(1)
+    monkeypatch.setattr("jobq.flows.store.new_run_id", lambda: f"r{next(numbers)}")
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from pathlib import Path
 from jobq.chaos.ledger import Ledger
 from jobq.client.connection import Client, default_client
 from jobq.flows.flow import Flow
+from jobq.flows.identity import member_of
 from jobq.jobs.context import current
 from jobq.jobs.registry import job
 
@@ -55,11 +56,16 @@ def callback(*before: int) -> int:
     return sum(before)
 
 
+def address_of(mid: str) -> str:
+    """What a step is called whichever run of its flow it belongs to."""
+    return step.address if (step := member_of(mid)) else mid
+
+
 def _note(word: str) -> None:
     # Read the time first: a process that is stopped in between must not claim a lease that is over.
     at, context = time.monotonic(), current()
     ledger.write(
-        word, at=at, mid=context.mid, attempt=context.attempt, fence=context.fence,
+        word, at=at, mid=address_of(context.mid), attempt=context.attempt, fence=context.fence,
         pid=os.getpid(), thread=threading.get_native_id(), left=min(context.lease_left, 3600.0),
         generation=context.generation,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from jobq.chaos import flow_load
 from jobq.chaos.cluster_round import queues_on
+from jobq.chaos.flow_load import address_of
 from jobq.chaos.ledger import Line
 from jobq.chaos.round import LASTING, RoundPlan, WakeupMonitor, injections
 from jobq.chaos.round_setup import RoundSetup
@@ -22,6 +23,7 @@ from jobq.chaos.servers import OwnCluster, keys_of
 from jobq.chaos.verdict import FinalState, Verdict, verdict_of
 from jobq.chaos.workers import WorkerGroup, WorkerOptions
 from jobq.client.connection import Client
+from jobq.flows.identity import member_mid
 from jobq.flows.run import FlowRun
 from jobq.queue import keys
 from jobq.queue.queue import Queue
@@ -51,11 +53,11 @@ class FlowLoad(NamedTuple):
 
     @property
     def mids(self) -> Iterator[str]:
-        """Every step whose runs are counted one by one."""
+        """Every step whose runs are counted one by one, without the run id of its flow."""
         for number in range(self.flows):
             for step in ("top", "left", "right", "last"):
-                yield f"~{flow_load.DIAMOND}:{number}.{step}.0"
-        yield f"~{flow_load.WIDE}:0.last.0"
+                yield member_mid(f"{flow_load.DIAMOND}:{number}", step)
+        yield member_mid(f"{flow_load.WIDE}:0", "last")
 
 
 def load_of(jobs: int) -> FlowLoad:
@@ -239,9 +241,9 @@ def _final(queues: Sequence[Queue], workers: WorkerGroup, exited: tuple[str, ...
         for _ in range(COLLECTS):
             if not any(queue.admin.collect(1000, now=later)):
                 break
-        waiting |= {entry.mid for part in PARTS for entry in queue.admin.iter_entries(part)}
+        waiting |= {address_of(one.mid) for part in PARTS for one in queue.admin.iter_entries(part)}
         waiting |= {f"{queue.name}: {one.entry_id}" for one in queue.flow_outbox()}
-        dead |= {one.mid for one in queue.admin.iter_dead()}
+        dead |= {address_of(one.mid) for one in queue.admin.iter_dead()}
         broken += [f"{one.rule}: {one.mid}" for one in queue.admin.fsck()]
     leaked = tuple(_leaked(queues))
     return FinalState(

@@ -18,7 +18,7 @@ from jobq.client.pipelining import run_each
 from jobq.durations import lasting
 from jobq.errors import JobqError
 from jobq.flows.identity import member_of
-from jobq.flows.listing import flow_view
+from jobq.flows.listing import flow_view, message_of_member
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
 from jobq.observe.workers import WorkerRecord, worker_record, workers_of
@@ -106,6 +106,7 @@ def why_(
 
 
 def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQueueName]) -> bool:
+    mid = message_of_member(session.client, mid)
     asked = _queues_to_ask(session, session.readable(queues), mid)
     found = list(session.from_each(asked, lambda queue: [_facts(queue, mid)])) if asked else []
     known = [one for one in found if one[0].status.word != UNKNOWN or one[0].history]
@@ -157,7 +158,7 @@ def _of_ruby(
 def _of_flow(session: Session, mid: str) -> bool:
     """Say of a member that no queue has what its flow makes of it."""
     member = member_of(mid)
-    view = None if member is None else flow_view(session.client, member.flow)
+    view = None if member is None else flow_view(session.client, member.run)
     facts = MessageFacts(
         "", mid, session.client.clock_ms(), Status(UNKNOWN), member=member, flow=view
     )

@@ -1,35 +1,24 @@
-"""Enqueue members. A mid that is taken by the message of an earlier flow of the same id must not keep a flow waiting.
-
-That happens when a flow was removed, or kept for a short time, and is started again: its dead stay in their queue, and
-the mids of its steps stay taken for an hour after they were done.
-"""
+"""Enqueue members. One whose mid is taken by a message that has ended must not keep its flow waiting."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jobq.client.connection import Client
 from jobq.client.numbered_calls import error_code
 from jobq.client.pipelining import commands, run_all
-from jobq.errors import BadRecordError, UnavailableError
-from jobq.events import decode
+from jobq.errors import UnavailableError
 from jobq.flows.entries import in_calls
-from jobq.flows.identity import member_of
+from jobq.flows.identity import Member, member_of
 from jobq.flows.store import FlowStore
-from jobq.flows.types import FlowChange
-from jobq.queue import keys
+from jobq.flows.types import MOST_RESULT_BYTES, FlowChange
 from jobq.queue.fitting import send_fitting
 from jobq.queue.queue import Content, Queue
 from jobq.queue.types import Enqueued
 
-#: Newest events in which the end of a member is looked for, and how many are read at once.
-MOST_EVENTS, EVENTS_PER_CALL = 20_000, 500
-_ENDED = {
-    "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
-    "purged": "cancelled",
-}  # fmt: skip
+#: Statuses of messages that have ended, and how.
+OVER = {"done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "dead"}
 LIVE = frozenset(("queued", "queued-with-backoff", "locked", "locked-with-requeue"))
 _log = logging.getLogger("jobq.flows")
 
@@ -39,70 +28,75 @@ def enqueue_members(
     queue: Queue,
     rows: Sequence[Content],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
-    created_at: int | None = None,
+    *,
+    is_retry: bool = False,
     **options: Any,
 ) -> None:
     """Enqueue messages of one step, 250 at most in the order of their numbers.
 
-    unapplied: what a queue has to say about a flow and didn't reach it. created_at: of the flow.
-    A member that has ended by that, or whose message lives, is accepted already; so is one that another drainer
-    enqueued for this flow. Of others, dead ones are purged and enqueued again. The rest is done if events say so, since
-    this flow was created: its server lost that in a failover. If not, it has failed.
+    unapplied: what a queue has to say about a flow and didn't reach it. A member that has ended by that, or whose
+    message lives, is accepted already. One whose message has ended in another way ends like that: the flow's server
+    lost it in a failover; is_retry: not so, since it is to run again. One that was accepted, and of which there is no
+    trace, is enqueued again.
 
     If the line of a key is full, those before the first refused message are accepted; then KeyFullError is raised.
     """
     replies: list[Enqueued] = []
 
     def send(some: Sequence[Content]) -> None:
-        replies.extend(queue.enqueue_members(some, created_at=created_at, **options))
+        replies.extend(queue.enqueue_members(some, in_order=True, **options))
 
     # In their order: their queue notes the number of the last member that it has accepted.
     _, full = send_fitting(rows, send)
-    _settle_taken(store, queue, rows[: len(replies)], replies, unapplied, options)
+    refused = {
+        str(row[0]): row
+        for row, one in zip(rows, replies, strict=False)
+        if one.action == "exists" and one.existing_status not in LIVE
+    }
+    if refused:
+        left = _still_live(store, queue, refused, unapplied)
+        if lost := [refused[mid] for mid in left if left[mid] not in OVER]:
+            queue.enqueue_members(lost, **options)
+        if not is_retry:
+            _end(store, queue, {mid: OVER[word] for mid, word in left.items() if word in OVER})
     if full is not None:
         full.left = len(rows) - len(replies)
         raise full
 
 
-def _settle_taken(
+def _still_live(
     store: FlowStore,
     queue: Queue,
-    rows: Sequence[Content],
-    replies: Sequence[Enqueued],
+    mids: Iterable[str],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
-    options: dict[str, Any],
-) -> None:
-    """See to members whose mids were taken by messages that have ended."""
+) -> dict[str, str]:
+    """The status of those members of a step whose messages don't live, while the flow waits for their ends."""
     # Before the outbox is read: how a message ended is there before it is gone here, and at the flow before it is gone
     # there.
-    taken = _taken(queue, rows, replies)
-    if not taken:
-        return
-    apply_all(store, queue.name, unapplied(queue.name, store.flow))
-    members = {mid: member_of(mid) for mid, _ in taken}
-    numbers = {mid: member.number for mid, member in members.items() if member is not None}
-    step = next(member.step for member in members.values() if member is not None)
-    live = {*store.page(step, "live", min(numbers.values())).numbers}
-    left = [row for mid, row in taken if numbers.get(mid) in live]
-    if not left:
-        return
-    _purge(store.client, queue, [str(row[0]) for row in left])
-    refused = [mid for mid, _ in _taken(queue, left, queue.enqueue_members(left, **options))]
-    if not refused:
-        return
-    facts = store.facts()
-    ends = ends_in(queue, set(refused), facts.created_at if facts else 0)
-    results = results_at(queue, refused)
-    for mid in refused:
-        change = FlowChange("dead", step, numbers[mid])
-        if ends.get(mid) == "done":
-            _log.warning("%s was done before, and its flow had lost that", mid)
-            change = FlowChange("done", step, numbers[mid], results.get(mid))
-        else:
-            _log.error(
-                "%s has failed: a message of an earlier flow of this id was done just before", mid
-            )
-        store.apply(f"q{queue.name}", [change])
+    words = {mid: word for mid, word in statuses(queue, list(mids)).items() if word not in LIVE}
+    members = {mid: member for mid in words if (member := member_of(mid)) is not None}
+    if not members:
+        return {}
+    apply_all(store, queue.name, unapplied(queue.name, store.run))
+    first = min(members.values(), key=lambda member: member.number)
+    live = {*store.page(first.step, "live", first.number).numbers}
+    return {mid: words[mid] for mid, member in members.items() if member.number in live}
+
+
+def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
+    """Tell a flow of ends that it has lost."""
+    results = results_at(queue, [mid for mid, end in ends.items() if end == "done"])
+    for mid, end in ends.items():
+        _log.warning("%s was %s before, and its flow had lost that", mid, end)
+        if member := member_of(mid):
+            store.apply(f"q{queue.name}", [ending(member, end, results.get(mid))])
+
+
+def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
+    """The end of a member. One whose result is too long for its flow is dead."""
+    if result is not None and len(result) > MOST_RESULT_BYTES:
+        kind, result = "dead", None
+    return FlowChange(kind, member.step, member.number, result, entry)
 
 
 def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> None:
@@ -111,55 +105,10 @@ def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> No
         store.apply(f"q{queue}", some)
 
 
-def _taken(
-    queue: Queue, rows: Sequence[Content], found: Sequence[Enqueued]
-) -> list[tuple[str, Any]]:
-    """The mid and the row of each message that was refused for one that has ended."""
-    refused = [
-        (one, row)
-        for row, one in zip(rows, found, strict=True)
-        if one.action == "exists" and one.existing_status not in LIVE
-    ]
-    live = _live(queue, [one.mid for one, _ in refused if one.existing_status == "accepted"])
-    return [(one.mid, row) for one, row in refused if one.mid not in live]
-
-
-def _live(queue: Queue, mids: Sequence[str]) -> set[str]:
-    """Those whose messages live."""
-    statuses = run_all(queue.client, [queue.status_call(mid) for mid in mids])
-    return {mid for mid, status in zip(mids, statuses, strict=True) if status.word in LIVE}
-
-
-def _purge(client: Client, queue: Queue, mids: Sequence[str]) -> None:
-    """Forget the dead of these mids."""
-    dead_ids = client.command("HMGET", keys.key(queue.prefix, "last_dead"), *mids)
-    if found := [raw.decode() for raw in dead_ids if raw]:
-        queue.admin.purge(*found)
-
-
-def ends_in(queue: Queue, mids: set[str], since_ms: int = 0) -> dict[str, str]:
-    """How these mids ended, by the newest events of their queue. since_ms: not before this time of its server."""
-    found: dict[str, str] = {}
-    for _, fields in _newest(queue, since_ms):
-        try:
-            event = decode(fields[1], fields[0])
-        except (BadRecordError, IndexError):
-            continue
-        if event.mid in mids and event.kind in _ENDED:
-            found.setdefault(event.mid, _ENDED[event.kind])
-            if len(found) == len(mids):
-                break
-    return found
-
-
-def _newest(queue: Queue, since_ms: int) -> Iterator[Any]:
-    where, before, left = keys.key(queue.prefix, "events"), "+", MOST_EVENTS
-    while left > 0:
-        reply = queue.client.command("XREVRANGE", where, before, since_ms, "COUNT", EVENTS_PER_CALL)
-        yield from reply
-        if len(reply) < EVENTS_PER_CALL:
-            return
-        before, left = f"({reply[-1][0].decode()}", left - len(reply)
+def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
+    """The status of each of these messages."""
+    replies = run_all(queue.client, [queue.status_call(mid) for mid in mids])
+    return {mid: status.word for mid, status in zip(mids, replies, strict=True)}
 
 
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:

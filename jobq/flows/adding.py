@@ -10,7 +10,7 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import BYTES_PER_CALL
 from jobq.durations import listed
 from jobq.errors import ConfigError, FlowClosedError, FlowConflictError
-from jobq.flows.announcing import mark_at
+from jobq.flows.announcing import announce
 from jobq.flows.definition import After, FlowStep, MapStep, StepList, checked_graph
 from jobq.flows.identity import member_of
 from jobq.flows.references import ResultOf
@@ -39,13 +39,11 @@ class RunningFlow(StepList):
         if member is None:
             raise ConfigError(f"message {context.mid} is not part of a flow")
         super().__init__(member.flow)
-        self._client, self._store = client, FlowStore(client, member.flow)
+        self._client, self._store = client, FlowStore(client, member.run)
         self.step_name, self.index = member.step, member.number
         # As they were read last: a flow that gets thousands of steps isn't read for each.
         self._facts: FlowFacts | None = None
         self._known: set[str] = set()
-        # Queues of these steps, and of those that were added here.
-        self._queues: set[str] = set()
         # Steps that are stored together, and haven't been yet; None outside `together`.
         self._together: list[StoredStep] | None = None
 
@@ -103,7 +101,6 @@ class RunningFlow(StepList):
             if facts is None:
                 raise FlowClosedError(f"flow {self.flow_id} is gone; nothing can be added")
             self._known.update(one.name for one in facts.steps)
-            self._queues.update(one.queue for one in facts.steps)
         checked_graph({step.name: step}, self._known)
         record = stored_step(self._client, self.flow_id, facts.queue, step)
         if isinstance(step, MapStep) and record.source == "items":
@@ -117,17 +114,16 @@ class RunningFlow(StepList):
             return step
         self._stored([record])
         if isinstance(step, MapStep) and record.source == "stream":
-            add_members(self._client, self.flow_id, step, facts.queue)
+            add_members(self._client, facts.run, step, facts.queue)
+        else:
+            # Else a step that waits for nothing would begin with the next end of a member.
+            announce(self._client, facts.queue, "look", facts.run, durability="memory")
         drain_soon(self._client, facts.queue)
         return step
 
     def _stored(self, records: Sequence[StoredStep]) -> None:
-        queues = {one.queue for one in records if one.queue} - self._queues
         refresh(self._client, {one.queue for one in records if one.queue})
-        marks = [mark_at(self._client, one, self.flow_id) for one in sorted(queues)]
-        added = self._store.add_steps(records, marks)
-        if added == "added":
-            self._queues |= queues
+        added = self._store.add_steps(records)
         if added == "closed":
             now = self._store.facts()
             state = f"is {now.state}" if now else "is gone"

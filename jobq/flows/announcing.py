@@ -28,39 +28,32 @@ def announce(
     client: Client,
     home: str,
     word: Word,
-    flow: str,
+    run: str,
     detail: str = "",
     durability: str | None = None,
 ) -> None:
     """Say it; repeating it is harmless. home: the queue that the flow was announced at.
 
+    run: the flow and its run id; the flow alone is whichever run there is when it is taken there.
     detail: of a signal its step, SEPARATOR and what comes with it; of a retry the step, '' for all. durability: None
     for the client's. NotDurableError if that isn't confirmed.
     """
     seal = seal_of(client)
     if seal is not None:
         text = f"{word}{SEPARATOR}{detail}"
-        detail = seal.of("flow").close_text(home, flow, text)
-    queue_at(client, home).announce(word, flow, detail, durability=durability)
+        detail = seal.of("flow").close_text(home, run, text)
+    queue_at(client, home).announce(word, run, detail, durability=durability)
     for listener in listeners:
         listener(client, home)
 
 
-def mark_at(client: Client, queue: str, flow: str) -> tuple[str, str]:
-    """The queue and the last entry of its outbox: what it said so far ends there.
-
-    That entry is a new one, a look, since users of roles that start flows may write to the outbox and not read it.
-    """
-    return queue, queue_at(client, queue).announce("look", flow, durability="memory")
-
-
-def announced(client: ClientLike, home: str, word: str, flow: str, detail: str) -> str:
+def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -> str:
     """The detail of a record; CodecError if it is sealed for something else, or if it isn't sealed and must be."""
     seal = seal_of(client)
     if seal is None:
-        opened(None, home, flow, detail.encode())
+        opened(None, home, run, detail.encode())
         return detail
-    said, _, rest = seal.of("flow").open_text(home, flow, detail).partition(SEPARATOR)
+    said, _, rest = seal.of("flow").open_text(home, run, detail).partition(SEPARATOR)
     if said != word:
         raise CodecError(f"bad seal: the word {word!r:.20} was sealed as {said!r:.20}")
     return rest

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from jobq.client.connection import Client
-from jobq.client.pipelining import run_all
-from jobq.flows.accepting import ends_in, results_at
+from jobq.errors import BadRecordError
+from jobq.events import decode
+from jobq.flows.accepting import OVER, ending, results_at, statuses
 from jobq.flows.draining import Drainer
-from jobq.flows.identity import member_mid
+from jobq.flows.identity import Member, member_mid
 from jobq.flows.listing import flow_view, is_flow, take_off_list
 from jobq.flows.state import FLOW_OVER, FlowView, StepView
 from jobq.flows.store import FlowStore
 from jobq.flows.types import PER_CHUNK, FlowChange
+from jobq.queue import keys
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
 Lost = Literal["done", "cancelled"]
 #: Ids of members that are reported.
 MOST_NAMED = 10
-_OVER = {"done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "dead"}
+#: Newest events in which the end of a member is looked for, and how many are read at once.
+MOST_EVENTS, EVENTS_PER_CALL = 20_000, 500
+_ENDED = {
+    "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
+    "purged": "cancelled",
+}  # fmt: skip
 
 
 class CheckedFlow(NamedTuple):
@@ -56,10 +63,12 @@ class FlowCheck:
         """Compare a flow and its sub-flows with their queues."""
         return self._flow(flow, frozenset())
 
-    def _flow(self, flow: str, within: frozenset[str]) -> CheckedFlow:
+    def _flow(self, flow: str, within: frozenset[str], parent: str = "") -> CheckedFlow:
+        """parent: `flow.run_id.step` that it must have been stored for; '' for any."""
         view = flow_view(self._client, flow) if is_flow(flow) else None
         if view is None:
             take_off_list(self._client, flow)
+        if view is None or parent not in ("", view.facts.parent):
             return CheckedFlow(flow, "")
         ended, lost = 0, list[str]()
         if view.facts.state != "open":
@@ -81,18 +90,18 @@ class FlowCheck:
         """As `_step`, of a step that is another flow."""
         if step.state != "running" or not is_flow(step.facts.flow):
             return 0, []
-        checked = self._flow(step.facts.flow, within)
+        checked = self._flow(step.facts.flow, within, f"{view.facts.run}.{step.name}")
         end: str | None = None if checked.state else self._lost
         if checked.state in FLOW_OVER:
             end = "done" if checked.state == "done" else "dead"
         ended, lost = checked.ended, list(checked.lost)
         if end is not None:
-            store = FlowStore(self._client, view.facts.flow_id)
+            store = FlowStore(self._client, view.facts.run)
             before = store.facts()
             store.apply(f"f{step.facts.flow}", [FlowChange(end, step.name)])
             ended += before != store.facts()
         elif not checked.state:
-            lost.append(member_mid(view.facts.flow_id, step.name))
+            lost.append(member_mid(view.facts.run, step.name))
         return ended, lost
 
     def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
@@ -100,42 +109,38 @@ class FlowCheck:
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
             return 0, []
-        queue, store = Queue(facts.queue, self._client), FlowStore(self._client, view.facts.flow_id)
+        queue, store = Queue(facts.queue, self._client), FlowStore(self._client, view.facts.run)
         found, absent = self._compared(queue, store, step)
         if absent:
             # Their ends may have come between the two reads.
             self._drainer.drain(queue.name)
-            ends = ends_in(queue, {member_mid(store.flow, step.name, one) for one in absent})
+            ends = ends_in(queue, {one.mid for one in absent})
             left = set(self._live(store, step))
-            for number in [one for one in absent if one in left]:
-                end = ends.get(member_mid(store.flow, step.name, number), self._lost)
-                found[number] = end or ""
-        done = [number for number, end in found.items() if end == "done"]
-        results = results_at(queue, [member_mid(store.flow, step.name, one) for one in done])
+            for member in [one for one in absent if one.number in left]:
+                found[member] = ends.get(member.mid, self._lost) or ""
+        results = results_at(queue, [one.mid for one, end in found.items() if end == "done"])
         changes = [
-            FlowChange(
-                end, step.name, number, results.get(member_mid(store.flow, step.name, number))
-            )
-            for number, end in found.items()
-            if end
+            ending(member, end, results.get(member.mid)) for member, end in found.items() if end
         ]
         for some in _parts(changes, 1_000):
             store.apply(f"q{queue.name}", some)
-        gone = [member_mid(store.flow, step.name, one) for one, end in found.items() if not end]
+        gone = [member.mid for member, end in found.items() if not end]
         return len(changes), gone
 
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView
-    ) -> tuple[dict[int, str], list[int]]:
-        """Members that have ended at their queue, by number, and those that it doesn't have."""
-        found, absent = dict[int, str](), list[int]()
+    ) -> tuple[dict[Member, str], list[Member]]:
+        """Members that have ended at their queue, and how, and those that it doesn't have."""
+        found, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
-            calls = [queue.status_call(member_mid(store.flow, step.name, one)) for one in numbers]
-            for number, status in zip(numbers, run_all(self._client, calls), strict=True):
-                if status.word in _OVER:
-                    found[number] = _OVER[status.word]
-                elif status.word == "nil":
-                    absent.append(number)
+            members = {
+                one.mid: one for one in (store.member(step.name, number) for number in numbers)
+            }
+            for mid, word in statuses(queue, list(members)).items():
+                if word in OVER:
+                    found[members[mid]] = OVER[word]
+                elif word == "nil":
+                    absent.append(members[mid])
         return found, absent
 
     def _live(self, store: FlowStore, step: StepView) -> Iterator[int]:
@@ -146,6 +151,31 @@ class FlowCheck:
             page = store.page(step.name, "live", cursor)
             yield from (number for number in page.numbers if number < until)
             cursor = page.cursor
+
+
+def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
+    """How these mids ended, by the newest events of their queue."""
+    found: dict[str, str] = {}
+    for _, fields in _newest(queue):
+        try:
+            event = decode(fields[1], fields[0])
+        except (BadRecordError, IndexError):
+            continue
+        if event.mid in mids and event.kind in _ENDED:
+            found.setdefault(event.mid, _ENDED[event.kind])
+            if len(found) == len(mids):
+                break
+    return found
+
+
+def _newest(queue: Queue) -> Iterator[Any]:
+    where, before, left = keys.key(queue.prefix, "events"), "+", MOST_EVENTS
+    while left > 0:
+        reply = queue.client.command("XREVRANGE", where, before, "-", "COUNT", EVENTS_PER_CALL)
+        yield from reply
+        if len(reply) < EVENTS_PER_CALL:
+            return
+        before, left = f"({reply[-1][0].decode()}", left - len(reply)
 
 
 def _parts(some: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jobq.client.clock import wall
-from jobq.flows.identity import member_mid
+from jobq.flows.identity import Member
 from jobq.jobs.codec import Envelope, decode, encode
 from jobq.jobs.job import Job
 from jobq.jobs.queues import ClientLike
@@ -26,38 +26,40 @@ def kept_call(
     kwargs: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
 ) -> bytes:
-    """A call as the flow keeps it. where: queue and mid of its message; for a map those of its first member."""
+    """A call as the flow keeps it. where: queue and `Member.address` of its message; for a map of its first member."""
     content = encode(job.name, args, kwargs, 0, headers, job.overrides, client.settings.max_content)
     seal = seal_of(client)
     return seal.of("step").close(*where, content) if seal else content
 
 
-def message_of(client: ClientLike, queue: str, mid: str, kept: bytes, due_ms: float = 0) -> bytes:
-    """The content of the message of a kept call; CodecError if it wasn't kept for this queue and mid.
+def message_of(
+    client: ClientLike, queue: str, member: Member, kept: bytes, due_ms: float = 0
+) -> bytes:
+    """The content of the message of a kept call; CodecError if it wasn't kept for this queue and member.
 
     due_ms: when a delayed message is to run, epoch ms. A sealed one is valid from then on.
     """
-    return _message(client, queue, mid, _opened(client, queue, mid, kept), due_ms)
+    envelope = _opened(client, queue, member.address, kept)
+    return _message(client, queue, member.mid, envelope, due_ms)
 
 
 def messages_of_items(
-    client: ClientLike, queue: str, step: tuple[str, str], kept: bytes, first: int, items: Iterable[Any]
-) -> Iterator[tuple[str, bytes]]:  # fmt: skip
+    client: ClientLike, queue: str, first: Member, kept: bytes, items: Iterable[Any]
+) -> Iterator[tuple[str, bytes]]:
     """Mid and content for each item of a result that is mapped: the item is the only argument.
 
-    step: the flow and the map's name. kept: the map's call. first: number of the first member. CodecError for an item
-    that makes a call too long.
+    first: whose item the first one is. kept: the map's call. CodecError for an item that makes a call too long.
     """
-    envelope = _opened(client, queue, member_mid(*step), kept)
-    for number, item in enumerate(items, first):
-        mid = member_mid(*step, number)
+    envelope = _opened(client, queue, first._replace(number=0).address, kept)
+    for number, item in enumerate(items, first.number):
+        mid = first._replace(number=number).mid
         one = Envelope(envelope.job, [item], {}, 0, envelope.headers, envelope.options)
         yield mid, _message(client, queue, mid, one, 0)
 
 
-def _opened(client: ClientLike, queue: str, mid: str, kept: bytes) -> Envelope:
+def _opened(client: ClientLike, queue: str, address: str, kept: bytes) -> Envelope:
     seal = seal_of(client)
-    return decode(opened(seal and seal.of("step"), queue, mid, kept))
+    return decode(opened(seal and seal.of("step"), queue, address, kept))
 
 
 def _message(client: ClientLike, queue: str, mid: str, envelope: Envelope, due_ms: float) -> bytes:

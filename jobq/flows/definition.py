@@ -567,12 +567,6 @@ class Definition(StepList):
         return next(queues, None) or next(subs, None) or "default"
 
     @property
-    def is_named(self) -> bool:
-        """Whether its id was given, or that of a flow in it: then there may have been an earlier flow of that id."""
-        subs = (step.sub for step in self.steps.values() if isinstance(step, SubFlowStep))
-        return self._has_id or any(sub.is_named for sub in subs)
-
-    @property
     def hash(self) -> str:
         """Two definitions with the same steps have the same one. Items that are streamed to a map are no part of it."""
         return hash_of(self.steps.values(), self.keep_s)

@@ -23,10 +23,9 @@ from jobq.errors import (
     ServerFullError,
     UnavailableError,
 )
-from jobq.flows.accepting import results_at
+from jobq.flows.accepting import ending, results_at
 from jobq.flows.announcing import SEPARATOR, announce, announced, is_for_others, queue_at
-from jobq.flows.entries import ENDINGS, Done, Heard, Said, flows_in, heard, in_calls
-from jobq.flows.identity import Member, member_mid
+from jobq.flows.entries import ENDINGS, Done, Heard, Said, heard, in_calls, runs_in
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import PER_CALL, FlowStore
 from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
@@ -86,7 +85,7 @@ class Drainer:
         while most is None or taken < most:
             read_at = self._clock()
             read = source.flow_outbox(BATCH, self._id, after)
-            if not read or (stuck and flows_in(read) <= stuck):
+            if not read or (stuck and runs_in(read) <= stuck):
                 return taken
             stuck |= self._take(source, read, read_at)
             is_rest = len(read) < BATCH
@@ -94,7 +93,7 @@ class Drainer:
                 stuck
                 and is_rest
                 and _only_looks(read)
-                and flows_in(read) <= stuck - self._unfinished
+                and runs_in(read) <= stuck - self._unfinished
             ):
                 # They stay as they are: what is announced wakes workers, who would come here at once, without end.
                 return taken
@@ -103,7 +102,7 @@ class Drainer:
                 after = self._goes_on_behind(queue, read[-1])
             if not entries:
                 continue
-            for flow in stuck & flows_in(entries) if stuck else stuck:
+            for flow in stuck & runs_in(entries) if stuck else stuck:
                 # The drainer that reads this goes on where this call stopped.
                 # A queue that loses this in a failover has the entries that are deleted next.
                 announce(self.client, queue, "look", flow, durability="memory")
@@ -127,7 +126,7 @@ class Drainer:
     def _without_those_away(self, read: Sequence[OutboxEntry]) -> list[OutboxEntry]:
         if not self._away:
             return list(read)
-        return [entry for entry in read if self._away.keys().isdisjoint(flows_in([entry]))]
+        return [entry for entry in read if self._away.keys().isdisjoint(runs_in([entry]))]
 
     def look(self, flow: str) -> bool:
         """Send what one flow has to send; whether all was."""
@@ -216,30 +215,30 @@ class Drainer:
             reminder=self._reminder,
         )
 
-    def unapplied(self, queue: str, flow: str) -> list[FlowChange]:
-        """What the outbox of a queue has to say about members of a flow, without a claim."""
+    def unapplied(self, queue: str, run: str) -> list[FlowChange]:
+        """What the outbox of a queue has to say about members of a run of a flow, without a claim."""
         source, after, changes = queue_at(self.client, queue), "", list[FlowChange]()
         while entries := source.flow_outbox(PER_CALL, after=after):
             after = entries[-1].entry_id
-            some = self._changes(source, flow, heard(entries).get(flow, ()))
+            some = self._changes(source, heard(entries).get(run, ()))
             changes += [one for one in some if one.kind in ENDINGS.values()]
         return changes
 
     def _apply(self, queue: Queue, store: FlowStore, said: Sequence[Said | Done]) -> Applied:
         """Apply what was said to one flow, in order."""
         applied = None
-        for some in in_calls(self._changes(queue, store.flow, said)):
+        for some in in_calls(self._changes(queue, said)):
             applied = store.apply(f"q{queue.name}", some)
             # What a flow refused may be a result that it asks for later, when a check has put it in order.
             if not applied.refused:
                 self._kept += [
-                    queue.result_key(member_mid(store.flow, one.step, one.number))
+                    queue.result_key(store.member(one.step, one.number).mid)
                     for one in some
                     if one.kind == "done" and one.detail is not None
                 ]
         return applied or store.apply(f"q{queue.name}", [])
 
-    def _changes(self, queue: Queue, flow: str, said: Sequence[Said | Done]) -> list[FlowChange]:
+    def _changes(self, queue: Queue, said: Sequence[Said | Done]) -> list[FlowChange]:
         mids = [
             one.record.subject
             for one in said
@@ -251,7 +250,8 @@ class Drainer:
                 numbers = tuple(one.numbers)
                 changes.append(FlowChange("done", one.step, entry=one.entry_id, members=numbers))
             elif one.member is not None:
-                changes.append(_ending(one, one.member, results.get(one.record.subject)))
+                kind, result = ENDINGS[one.record.kind], results.get(one.record.subject)
+                changes.append(ending(one.member, kind, result, one.entry_id))
             else:
                 changes += self._said(queue.name, one.record, one.entry_id)
         return changes
@@ -284,13 +284,6 @@ def _is_damage(error: Exception) -> bool:
     if not isinstance(error, ScriptError):
         return not isinstance(error, UnconfirmableError)
     return any(words in str(error) for words in ("WRONGTYPE", " must be "))
-
-
-def _ending(said: Said, member: Member, result: bytes | None) -> FlowChange:
-    kind = ENDINGS[said.record.kind]
-    if result is not None and len(result) > MOST_RESULT_BYTES:
-        kind, result = "dead", None
-    return FlowChange(kind, member.step, member.number, result, said.entry_id)
 
 
 def _only_looks(entries: Sequence[OutboxEntry]) -> bool:

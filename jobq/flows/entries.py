@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jobq.errors import ConfigError
 from jobq.flows.announcing import WORDS
-from jobq.flows.identity import Member, checked_flow, member_of
+from jobq.flows.identity import Member, member_of, parts_of_run, run_of
 from jobq.flows.store import MOST_DONE, PER_CALL
 from jobq.flows.types import FlowChange
 from jobq.queue.members import OutboxEntry, OutboxRecord
@@ -39,7 +39,7 @@ class Done(NamedTuple):
     numbers: list[int]
 
 
-#: What entries say, in order, by flow.
+#: What entries say, in order, by flow and run id.
 Heard = dict[str, list[Said | Done]]
 
 
@@ -53,21 +53,21 @@ def heard(entries: Sequence[OutboxEntry]) -> Heard:
             _add_done(found, entry.entry_id, first, numbers)
             continue
         for record in entry.records:
-            member = member_of(record.subject) if record.kind in ENDINGS else None
+            member = _member_in(record)
             if member is not None and record.kind == "done":
                 _add_done(found, entry.entry_id, member, (member.number,))
-            elif flow := member.flow if member is not None else _named_flow(record):
-                found.setdefault(flow, []).append(Said(entry.entry_id, record, member))
+            elif run := member.run if member is not None else _named_run(record):
+                found.setdefault(run, []).append(Said(entry.entry_id, record, member))
     return found
 
 
-def flows_in(entries: Sequence[OutboxEntry]) -> set[str]:
-    """The flows that entries are for."""
+def runs_in(entries: Sequence[OutboxEntry]) -> set[str]:
+    """The flows, with their run ids, that entries are for."""
     return set(heard(entries))
 
 
 def _add_done(found: Heard, entry_id: str, member: Member, numbers: Sequence[int]) -> None:
-    said = found.setdefault(member.flow, [])
+    said = found.setdefault(member.run, [])
     last = said[-1] if said else None
     if isinstance(last, Done) and (last.entry_id, last.step) == (entry_id, member.step):
         last.numbers.extend(numbers)
@@ -86,13 +86,19 @@ def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
     if not _NUMBERS.fullmatch(numbers) or numbers.count(b",") != text.count(head):
         return None
     member = member_of(first[5:].decode("utf-8", "replace"))
-    return None if member is None else (member, [*map(int, numbers.split(b","))])
+    return None if not (member and member.run_id) else (member, [*map(int, numbers.split(b","))])
 
 
-def _named_flow(record: OutboxRecord) -> str:
-    """The flow that is spoken to; '' for none."""
+def _member_in(record: OutboxRecord) -> Member | None:
+    """The member that has ended, by this record. A mid without a run id is that of no message."""
+    member = member_of(record.subject) if record.kind in ENDINGS else None
+    return member if member and member.run_id else None
+
+
+def _named_run(record: OutboxRecord) -> str:
+    """The flow that is spoken to, with its run id if that is said; '' for none."""
     try:
-        return checked_flow(record.subject) if record.kind in WORDS else ""
+        return run_of(*parts_of_run(record.subject)) if record.kind in WORDS else ""
     except ConfigError:
         return ""
 

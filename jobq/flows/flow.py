@@ -43,9 +43,9 @@ class Flow(Definition):
 
         Once it is announced, it runs whatever becomes of this process. If this process ends while it enqueues items,
         start the flow again with the same id and items: that goes on where it was. Raises FlowConflictError if this id
-        was started with another definition, or the id of a flow in it is another flow's or is kept of an earlier one;
-        nothing is stored then. ConfigError while a worker is too old for flows, UnavailableError and
-        ServerFullError from the server.
+        was started with another definition, or if a flow in it belongs to another flow or still runs for an earlier
+        run; then nothing begins. ConfigError while a worker is too old for flows, UnavailableError and ServerFullError
+        from the server.
         """
         self.check()
         run = started(self)

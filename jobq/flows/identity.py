@@ -1,14 +1,20 @@
-"""Names of flows and steps, and the mids of members: `~import:2026-11-22.rows.7`."""
+"""Names of flows and steps, and the mids of members: `~import:2026-11-22.k3x9q2.rows.7`.
+
+A mid names the flow, the id of its run, the step, and the member's number within the step. The run id is made when the
+flow is stored: if it is removed and started again under its id, that is another run. So an end of a member that an
+earlier run left is known by its mid. Retries stay in the run.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 from typing import NamedTuple
 
 from jobq.errors import ConfigError
 
 #: In characters.
-LONGEST_FLOW, LONGEST_STEP = 64, 32
+LONGEST_FLOW, LONGEST_STEP, LONGEST_RUN_ID = 64, 32, 16
 #: What the mids of members begin with, and no other mid.
 MEMBER_SIGN = "~"
 #: Members of a step at most.
@@ -17,16 +23,49 @@ MOST_MEMBERS = 10_000_000
 LONGEST_NUMBER = 7
 _NAME = re.compile(r"[A-Za-z0-9_@+-]+")
 _FLOW = re.compile(r"[A-Za-z0-9_@+-]+:[A-Za-z0-9_:@+-]+")
+_RUN = re.compile(rf"({_FLOW.pattern})(?:\.([A-Za-z0-9]{{1,{LONGEST_RUN_ID}}}))?")
 _STEP = re.compile(r"[A-Za-z0-9_-]+")
-_MEMBER = re.compile(rf"~({_FLOW.pattern})\.({_STEP.pattern})\.(0|[1-9][0-9]{{0,7}})")
+_MEMBER = re.compile(rf"~{_RUN.pattern}\.({_STEP.pattern})\.(0|[1-9][0-9]{{0,7}})")
 
 
 class Member(NamedTuple):
-    """A message of a step; number: from 0 within its step."""
+    """A message of a step; number: from 0 within its step. run_id: '' where a person names the flow as it is now."""
 
     flow: str
     step: str
     number: int
+    run_id: str = ""
+
+    @property
+    def run(self) -> str:
+        """Its flow with the run id."""
+        return run_of(self.flow, self.run_id)
+
+    @property
+    def mid(self) -> str:
+        """Of its message."""
+        return member_mid(self.run, self.step, self.number)
+
+    @property
+    def address(self) -> str:
+        """What its kept call is sealed for, which is made before the run has an id."""
+        return member_mid(self.flow, self.step, self.number)
+
+
+def new_run_id() -> str:
+    """The id of a new run; two runs of one flow have the same once in two billion times."""
+    return "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz0123456789") for _ in range(6))
+
+
+def run_of(flow: str, run_id: str) -> str:
+    """`flow.run_id`, as it stands in mids and in what is said to a flow; the flow alone where no run id is known."""
+    return f"{flow}.{run_id}" if run_id else flow
+
+
+def without_run(place: str) -> str:
+    """`flow.step` of a `flow.run_id.step`; '' of ''."""
+    flow, _, rest = place.partition(".")
+    return f"{flow}.{rest.rpartition('.')[2]}" if rest else place
 
 
 def flow_id(name: str, given: str) -> str:
@@ -45,6 +84,12 @@ def checked_flow(flow: str) -> str:
     return flow
 
 
+def parts_of_run(run: str) -> tuple[str, str]:
+    """The flow and the run id in what `run_of` returns; ConfigError for anything else."""
+    found = _RUN.fullmatch(run)
+    return (checked_flow(found[1]), found[2] or "") if found else (checked_flow(run), "")
+
+
 def checked_step(name: str) -> str:
     """Return `name`; raise ConfigError for one that can't name a step."""
     if len(name) > LONGEST_STEP or not _STEP.fullmatch(name):
@@ -54,9 +99,9 @@ def checked_step(name: str) -> str:
     return name
 
 
-def member_mid(flow: str, step: str, number: int = 0) -> str:
-    """The mid of one message of a step."""
-    return f"~{flow}.{step}.{number}"
+def member_mid(run: str, step: str, number: int = 0) -> str:
+    """The mid of one message of a step. run: as of `run_of`; of the flow alone, no message has that mid."""
+    return f"~{run}.{step}.{number}"
 
 
 def member_of(mid: str) -> Member | None:
@@ -64,7 +109,7 @@ def member_of(mid: str) -> Member | None:
     found = _MEMBER.fullmatch(mid)
     if not found:
         return None
-    flow, step, number = found.groups()
+    flow, run_id, step, number = found.groups()
     if len(flow) > LONGEST_FLOW or len(step) > LONGEST_STEP or int(number) >= MOST_MEMBERS:
         return None
-    return Member(flow, step, int(number))
+    return Member(flow, step, int(number), run_id or "")

@@ -11,7 +11,7 @@ from msgspec import structs
 from jobq.client.connection import Client
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.flows.announcing import queue_at
-from jobq.flows.identity import LONGEST_NUMBER, member_mid, member_of
+from jobq.flows.identity import LONGEST_NUMBER, member_of
 from jobq.flows.references import FlowInput, inputs_in, put_in
 from jobq.flows.state import FlowFacts, StepFacts
 from jobq.flows.store import FlowStore
@@ -45,29 +45,29 @@ class FlowInputs:
             return call
         inputs = inputs_in(call.headers[FLOW_HEADER])
         try:
-            return self._filled(call, member.flow, inputs)
+            return self._filled(call, member.run, inputs)
         except ResultNotStoredError:
             self._client.look_again()
         try:
-            return self._filled(call, member.flow, inputs)
+            return self._filled(call, member.run, inputs)
         except ResultNotStoredError as error:
             lease = Lease(call.message.mid, call.message.token)
             queue_at(self._client, call.queue).check_lease(lease, str(error))
             raise
 
-    def _filled(self, call: Call, flow: str, inputs: Sequence[FlowInput]) -> Call:
-        results = StepResults(self._client, flow)
+    def _filled(self, call: Call, run: str, inputs: Sequence[FlowInput]) -> Call:
+        results = StepResults(self._client, run)
         args, kwargs = deepcopy(call.args), deepcopy(call.kwargs)
         put_in(args, kwargs, [(one, results.of(one)) for one in inputs])
         return structs.replace(call, args=args, kwargs=kwargs)
 
 
 class StepResults:
-    """What the steps of one flow returned."""
+    """What the steps of one flow returned. run: the flow and its run id."""
 
-    def __init__(self, client: Client, flow: str) -> None:
-        self._client, self._store = client, FlowStore(client, flow)
-        self.flow = flow
+    def __init__(self, client: Client, run: str) -> None:
+        self._client, self._store = client, FlowStore(client, run)
+        self.flow = self._store.flow
         self._facts: FlowFacts | None = None
 
     def of(self, one: FlowInput) -> Any:
@@ -93,7 +93,7 @@ class StepResults:
 
     def value(self, step: str, home: str) -> Any:
         """What came with the signal of a wait. home: the queue where the flow was announced."""
-        mid, seal, text = member_mid(self.flow, step), seal_of(self._client), self._only(step)
+        mid, seal, text = self._store.member(step).mid, seal_of(self._client), self._only(step)
         if seal is not None:
             text = seal.of("result").open_text(home, mid, text.decode("utf-8", "replace")).encode()
         return decode_result(text, step, mid)
@@ -128,7 +128,7 @@ class StepResults:
         queue = self._step(step).queue if whys else ""
         found: list[dict[str, Any]] = []
         for number in sorted(whys):
-            mid = member_mid(self.flow, step, number)
+            mid = self._store.member(step, number).mid
             if queue and len(found) < MOST_REASONS:
                 why = self._reason(queue, mid) or whys[number]
             else:
@@ -161,7 +161,7 @@ class StepResults:
         return found
 
     def _opened(self, step: str, number: int, queue: str, stored: bytes) -> Any:
-        mid = member_mid(self.flow, step, number)
+        mid = self._store.member(step, number).mid
         seal = seal_of(self._client)
         content = opened(seal and seal.of("result"), queue, mid, stored)
         try:

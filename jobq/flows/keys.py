@@ -2,11 +2,12 @@
 
 =================  =======================================================================
 meta               hash: `definition` (its hash), `state`, `home` (queue), `keep` (ms), `created`, `begun`, `over`
-                   (epoch ms), `parent` (`flow.step`), `bits` (the next free number), `open` (steps that were sent and
-                   haven't ended), `failed` (steps that ended without all done), `retried` (members that run again),
-                   `bytes` (of results), `stamp`, `refused`, `said`; `f:<queue>` -> the last entry of its outbox
-                   that says nothing to this flow; `n:<step>` -> size, done, ended, sealed, ready at, ended at, chunks;
-                   `x:<step>` -> the numbers of a map's members, `start:length,…`
+                   (epoch ms), `run` (the run id, as in mids), `parent` (`flow.run.step`), `bits` (the next free
+                   number), `open` (steps that were sent and haven't ended), `failed` (steps that ended without all
+                   done), `retried` (members that run again), `bytes` (of results), `stamp`, `refused`, `said`;
+                   `m:<step>` -> the entry of its queue's outbox that its newest retry wrote; `n:<step>` -> size, done,
+                   ended, sealed, ready at, ended at, chunks; `x:<step>` -> the numbers of a map's members,
+                   `start:length,…`
 steps              hash, step -> kind, queue, source, edges and options; `>step` -> steps that wait for it;
                    `>` -> steps that wait for none; `*` -> all of them, in order
 calls              hash, step -> its call

@@ -19,7 +19,7 @@ from jobq.client.pipelining import run_each
 from jobq.durations import lasting
 from jobq.errors import ConfigError, JobqError
 from jobq.flows import keys
-from jobq.flows.identity import LONGEST_FLOW, LONGEST_NUMBER, checked_flow, member_mid
+from jobq.flows.identity import LONGEST_FLOW, LONGEST_NUMBER, checked_flow, member_mid, member_of
 from jobq.flows.state import (
     FLOW_STATES,
     Edge,
@@ -187,6 +187,15 @@ def known_flow(client: Client, flow: str) -> FlowView:
     )
 
 
+def message_of_member(client: Client, mid: str) -> str:
+    """The mid of the message that `~flow.step.number` names, in the run that is there; other mids as they are."""
+    member = member_of(mid)
+    if member is None or member.run_id:
+        return mid
+    view = flow_view(client, member.flow)
+    return mid if view is None else member._replace(run_id=view.facts.run_id).mid
+
+
 def known_or_listed(client: Client, flow: str) -> str:
     """Return the name of a flow that is there or on the list. Raises as `known_flow` for others."""
     if not _names_on_list(client, flow):
@@ -212,7 +221,7 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
         step, _, number = name.rpartition(":")
         one = view.by_name.get(step)
         if one is not None and number.isdecimal() and len(number) <= LONGEST_NUMBER:
-            mid = member_mid(view.facts.flow_id, step, int(number))
+            mid = member_mid(view.facts.run, step, int(number))
             said = _reason(client, one.facts.queue, mid) if one.facts.queue else ""
             found.append(FailedMember(mid, (said or word).partition("\n")[0]))
     return found

@@ -72,7 +72,7 @@ class FlowRun:
             raise ConfigError(
                 f"flow {self.flow_id} has no wait named {step!r:.80}; it has {listed(waits) or 'none'}"
             )
-        mid = member_mid(self.flow_id, step)
+        mid = member_mid(view.facts.run, step)
         text = encode_result(value, f"signal {step}", MEMBER_SIGN).decode()
         home, seal = view.facts.queue, seal_of(self._client)
         if seal is not None:
@@ -149,7 +149,7 @@ class FlowRun:
         return f"no result of step {_name(step)} of flow {self.flow_id}"
 
     def _result(self, view: FlowView, found: StepView) -> Any:
-        results, name = StepResults(self._client, self.flow_id), found.name
+        results, name = StepResults(self._client, view.facts.run), found.name
         if found.state != "done":
             said = f"step {name} of flow {self.flow_id}"
             if dead := results.failures(name):
@@ -212,7 +212,7 @@ class FlowRun:
 
     def _say(self, view: FlowView, word: Word, detail: str = "") -> None:
         home = view.facts.queue
-        announce(self._client, home, word, self.flow_id, detail)
+        announce(self._client, home, word, view.facts.run, detail)
         drain_soon(self._client, home)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """What a flow has to send: its steps to their queues, words to its sub-flows and to its parent.
 
 Each item is sent before the flow forgets it, so it may be sent again by another drainer. That does no harm: a queue
-notes for an hour that it has accepted a step for this flow, and the mid of a step is taken while its message lives, for
+notes for an hour that it has accepted a step, and the mid of a step is taken while its message lives, for
 an hour after it is done, and while it is dead. An item that was answered before is looked for first: what its queue
 has to say about it may not have reached the flow yet.
 """
@@ -25,12 +25,11 @@ from jobq.errors import (
     NotDurableError,
     ScriptError,
 )
-from jobq.flows.accepting import LIVE, apply_all, enqueue_members
-from jobq.flows.announcing import Word, announce, mark_at, queue_at
+from jobq.flows.accepting import LIVE, apply_all, enqueue_members, statuses
+from jobq.flows.announcing import Word, announce, queue_at
 from jobq.flows.contents import message_of, messages_of_items
-from jobq.flows.identity import member_mid
 from jobq.flows.rights import check_step
-from jobq.flows.state import FLOW_OVER, FlowFacts, StepFacts
+from jobq.flows.state import FLOW_OVER, FlowFacts
 from jobq.flows.store import MOST_SECONDS, FlowStore
 from jobq.flows.types import (
     LONG_LIFE_MS,
@@ -79,16 +78,15 @@ class Sending(NamedTuple):
 
 
 class StepSender:
-    """Sends what one flow answers."""
+    """Sends what one flow answers. run: the flow and its run id; of the flow alone, the run that answers first."""
 
-    def __init__(self, sending: Sending, flow: str) -> None:
+    def __init__(self, sending: Sending, run: str) -> None:
         self._sending, self._client = sending, sending.client
-        self.flow, self.store = flow, FlowStore(sending.client, flow, sending.confirmation)
+        self.store = FlowStore(sending.client, run, sending.confirmation)
+        self.flow = self.store.flow
         #: Stamps of what no other drainer has sent without a trace.
         self._known: set[int] = set()
         self._pages = PAGES_PER_CALL
-        # Of the flow, epoch ms.
-        self._created_at = 0
 
     @property
     def has_more(self) -> bool:
@@ -97,7 +95,7 @@ class StepSender:
 
     def send_all(self, applied: Applied) -> bool:
         """Send what is to be sent, until nothing is; whether all was."""
-        self._created_at = applied.created_at
+        self.store.run_id = self.store.run_id or applied.run_id
         while applied.todo:
             doubtful = [one for one in applied.todo if one.again and one.stamp not in self._known]
             self._known.update(one.stamp for one in applied.todo)
@@ -116,7 +114,7 @@ class StepSender:
         """Apply what the queues of these items have to say; what is still to be sent."""
         for queue in sorted({one.queue for one in doubtful if one.queue}):
             try:
-                apply_all(self.store, queue, self._sending.unapplied(queue, self.flow))
+                apply_all(self.store, queue, self._sending.unapplied(queue, self.store.run))
             except ScriptError as error:
                 # Nothing is sent there either, by this user.
                 if not is_denied(error):
@@ -152,14 +150,15 @@ class StepSender:
         """What can't be sent has failed, so that nothing waits for it without end. why: for people."""
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
         number = self._failing_member(item.step) if item.kind == "map" else 0
-        change = FlowChange("dead", item.step, number, why[:200].encode("utf-8", "replace"))
-        self.store.apply(source, [change])
+        self._fail(source, item.step, number, why)
 
     def fail_map(self, queue: str, step: str, why: str) -> None:
         """End a map that its producer can't complete. why: for people."""
-        number = self._failing_member(step)
-        change = FlowChange("dead", step, number, why[:200].encode("utf-8", "replace"))
-        self.store.apply(f"q{queue}", [change])
+        self._fail(f"q{queue}", step, self._failing_member(step), why)
+
+    def _fail(self, source: str, step: str, number: int, why: str) -> None:
+        detail = why[:200].encode("utf-8", "replace")
+        self.store.apply(source, [FlowChange("dead", step, number, detail)])
 
     def _failing_member(self, step: str) -> int:
         """Seal a map that can't be expanded any further; the number of a member that stands for the rest."""
@@ -173,20 +172,20 @@ class StepSender:
 
     # One function for each kind of item. Each may be interrupted anywhere, and called again.
 
-    def _enqueue(self, item: TodoItem) -> bool:
+    def _enqueue(self, item: TodoItem, *, is_retry: bool = False) -> bool:
         options = _options(item.options)
         check_step(self._client, self.flow, item)
-        queue, mid = queue_at(self._client, item.queue), member_mid(self.flow, item.step)
+        queue, member = queue_at(self._client, item.queue), self.store.member(item.step)
         due_ms = 0.0
         if "at" in options:
             due_ms = options["at"] * 1000
         elif "delay" in options:
             due_ms = wall.ms() + options["delay"] * 1000
-        content = message_of(self._client, item.queue, mid, item.call, due_ms)
+        content = message_of(self._client, item.queue, member, item.call, due_ms)
         if not self._sending.may_go():
             return False
-        options |= {"until": DEDUPE_S, "created_at": self._created_at}
-        self._accept(queue, [(mid, content)], **options)
+        options |= {"until": DEDUPE_S, "is_retry": is_retry}
+        self._accept(queue, [(member.mid, content)], **options)
         return True
 
     def _expand(self, item: TodoItem) -> bool:
@@ -216,12 +215,14 @@ class StepSender:
         if item.source == "items":
 
             def stored(chunk: int) -> list[Content]:
-                first = chunk * PER_CHUNK
-                mids = [member_mid(self.flow, step, first + i) for i in range(PER_CHUNK)]
                 found = self.store.items(step, queue, chunk)
+                members = [
+                    self.store.member(step, number)
+                    for number in range(chunk * PER_CHUNK, chunk * PER_CHUNK + len(found))
+                ]
                 return [
-                    (mid, message_of(client, queue, mid, call))
-                    for mid, call in zip(mids, found, strict=False)
+                    (member.mid, message_of(client, queue, member, call))
+                    for member, call in zip(members, found, strict=True)
                 ]
 
             return stored
@@ -230,14 +231,14 @@ class StepSender:
         def made(chunk: int) -> list[Content]:
             first = chunk * PER_CHUNK
             some = values[first : first + PER_CHUNK]
-            where = (self.flow, step)
-            return list(messages_of_items(client, queue, where, item.call, first, some))
+            member = self.store.member(step, first)
+            return list(messages_of_items(client, queue, member, item.call, some))
 
         return made
 
     def _listed(self, step: str) -> list[Any]:
         """What a step returned, which must be a list."""
-        name, mid = f"{step}:0", member_mid(self.flow, step)
+        name, mid = f"{step}:0", self.store.member(step).mid
         raw, facts = self.store.results([name]).get(name), self.store.facts()
         queue = next((one.queue for one in facts.steps if one.name == step), "") if facts else ""
         if raw is None:
@@ -259,13 +260,13 @@ class StepSender:
         """Enqueue one chunk of a map; of one in doubt the members that haven't ended."""
         found = self.store.reserve(step, chunk, len(contents))
         if found.outcome == "new":
-            self._accept(queue, contents, created_at=found.created_at, **options)
+            self._accept(queue, contents, **options)
         elif found.outcome == "doubt":
-            apply_all(self.store, queue.name, self._sending.unapplied(queue.name, self.flow))
+            apply_all(self.store, queue.name, self._sending.unapplied(queue.name, self.store.run))
             page = self.store.page(step, "live", found.first)
             left = {number - found.first for number in page.numbers}
             rows = [one for place, one in enumerate(contents) if place in left]
-            self._accept(queue, rows, created_at=found.created_at, **options)
+            self._accept(queue, rows, **options)
         return found
 
     def _accept(self, queue: Queue, rows: Sequence[Content], **options: Any) -> None:
@@ -273,20 +274,25 @@ class StepSender:
 
     def _begin(self, item: TodoItem) -> bool:
         """Begin a sub-flow, which was stored with its parent."""
-        child = FlowStore(self._client, item.source).facts()
+        child = self._child(item)
         if child is None:
-            self._failed(item)
-            return True
-        self._say(child.queue, "begin", item.source)
+            self._failed(item, f"flow {item.source} is gone, or was stored for another flow")
+        else:
+            self._say(child, "begin")
         return True
+
+    def _child(self, item: TodoItem) -> FlowFacts | None:
+        """The flow that a step is; None if it is gone, or of another flow."""
+        child = FlowStore(self._client, item.source).facts()
+        return child if child and child.parent == f"{self.store.run}.{item.step}" else None
 
     def _cancel(self, item: TodoItem) -> bool:
         if item.kind == "flow":
-            child = FlowStore(self._client, item.source).facts()
+            child = self._child(item)
             if child is None or child.ended_at:
                 self.store.apply(f"f{item.source}", [FlowChange("cancelled", item.step)])
                 return True
-            self._say(child.queue, "cancel", item.source)
+            self._say(child, "cancel")
             return True
         queue, cursor = queue_at(self._client, item.queue), 0
         while cursor >= 0:
@@ -294,7 +300,7 @@ class StepSender:
                 return False
             page = self.store.page(item.step, "live", cursor)
             cursor = page.cursor
-            mids = [member_mid(self.flow, item.step, one) for one in page.numbers]
+            mids = [self.store.member(item.step, one).mid for one in page.numbers]
             if mids:
                 self._pages -= 1
                 queue.cancel(*mids)
@@ -307,15 +313,16 @@ class StepSender:
         # Another drainer may be about to enqueue this timer: once it was accepted, its queue refuses it.
         if not self._enqueue(item):
             return False
-        queue_at(self._client, item.queue).cancel(member_mid(self.flow, item.step))
+        queue_at(self._client, item.queue).cancel(self.store.member(item.step).mid)
         return True
 
     def _revive(self, item: TodoItem) -> bool:
         if item.kind == "flow":
             return self._retry_child(item)
         # What ended before this must not end what runs again: not even if a drainer that stood still says it later.
-        _, mark = mark_at(self._client, item.queue, self.flow)
-        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.flow))
+        queue = queue_at(self._client, item.queue)
+        mark = queue.announce("look", self.store.run, durability="memory")
+        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.store.run))
         cursor = 0
         while cursor >= 0:
             if self.has_more or not self._sending.may_go():
@@ -339,7 +346,7 @@ class StepSender:
 
     def _revive_some(self, item: TodoItem, numbers: Sequence[int]) -> None:
         queue = queue_at(self._client, item.queue)
-        mids = {member_mid(self.flow, item.step, one): one for one in numbers}
+        mids = {self.store.member(item.step, one).mid: one for one in numbers}
         where = keys.key(queue.prefix, "last_dead")
         dead_ids = self._client.command("HMGET", where, *mids)
         found = {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
@@ -352,42 +359,42 @@ class StepSender:
         if not others:
             return
         # One that a person revived may be done since, and the flow may not know it yet.
-        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.flow))
+        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.store.run))
         failed = set(self.store.page(item.step, "failed", min(numbers)).numbers)
         others = [mid for mid in others if mids[mid] in failed]
         if item.kind != "map" and others:
             # Its message is gone: it was cancelled, or a person purged it.
-            self._enqueue(item)
-        statuses = run_all(self._client, [queue.status_call(mid) for mid in others])
+            self._enqueue(item, is_retry=True)
         gone = [
             FlowChange("dead", item.step, mids[mid], PURGED.encode())
-            for mid, status in zip(others, statuses, strict=True)
-            if status.word not in LIVE
+            for mid, word in statuses(queue, others).items()
+            if word not in LIVE
         ]
         if gone:
             self.store.apply(f"q{item.queue}", gone)
 
-    def _say(self, queue: str, word: Word, flow: str) -> None:
+    def _say(self, child: FlowFacts, word: Word) -> None:
         """Say it to a sub-flow."""
-        announce(self._client, queue, word, flow)
-        self._sending.said(queue)
+        announce(self._client, child.queue, word, child.run)
+        self._sending.said(child.queue)
 
     def _retry_child(self, item: TodoItem) -> bool:
-        below = FlowStore(self._client, item.source)
+        child = self._child(item)
+        below = FlowStore(self._client, child.run) if child else None
         # How it ended before must not reach this flow again behind the mark: it would end the retry here.
-        if told := [one for one in below.apply("q", []).todo if one.todo == "parent"]:
+        if below and (told := [one for one in below.apply("q", []).todo if one.todo == "parent"]):
             self.store.apply(f"f{item.source}", _ends_told(told[0], item.step))
             if not self._is_durable(self._sending.confirmation.missing()):
                 return False
             below.sent(told)
         self.store.retried(item.step, [0])
-        child = below.facts()
+        child = below.facts() if below else None
         if child is None or child.state in ("cancelled", "open"):
             self._failed(item)
         elif child.state == "done":
             self.store.apply(f"f{item.source}", [FlowChange("done", item.step)])
         else:
-            self._say(child.queue, "retry", item.source)
+            self._say(child, "retry")
         return True
 
     def _tell_parent(self, item: TodoItem) -> bool:
@@ -408,33 +415,31 @@ class StepSender:
         if facts is None:
             return True
         life_ms = facts.keep_ms + LONGER_MS if state == "failed" else LONG_LIFE_MS
-        for step, child in self._not_begun(facts):
+        for child in self._not_begun(facts):
             if not self._sending.may_go():
                 return False
             if state in ("running", "failed"):
-                self._set_life(child, f"{self.flow}.{step.name}", item.stamp, life_ms)
+                self._set_life(child, item.stamp, life_ms)
             elif not child.ended_at:
-                self._say(child.queue, "cancel", child.flow_id)
+                self._say(child, "cancel")
         return True
 
-    def _not_begun(self, facts: FlowFacts) -> Iterator[tuple[StepFacts, FlowFacts]]:
-        """Steps of a flow that are flows and have not begun, each with what was stored for it."""
+    def _not_begun(self, facts: FlowFacts) -> Iterator[FlowFacts]:
+        """The flows that were stored for steps of a flow and have not begun."""
         left = (one for one in facts.steps if one.kind == "flow" and not one.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
             calls = [FlowStore(self._client, one.flow).facts_call() for one in some]
             for step, child in zip(some, run_all(self._client, calls), strict=True):
                 # Another flow may have stored one under this id.
-                if child is not None and child.parent == f"{facts.flow_id}.{step.name}":
-                    yield step, child
+                if child is not None and child.parent == f"{facts.run}.{step.name}":
+                    yield child
 
-    def _set_life(
-        self, child: FlowFacts, parent: str, stamp: int, life_ms: int, depth: int = 0
-    ) -> None:
+    def _set_life(self, child: FlowFacts, stamp: int, life_ms: int, depth: int = 0) -> None:
         """Let a sub-flow, and those in it, wait so long for their begin."""
-        store = FlowStore(self._client, child.flow_id, self._sending.confirmation)
-        if store.set_life(parent, stamp, life_ms) == "ok" and depth < DEEPEST:
-            for step, below in self._not_begun(child):
-                self._set_life(below, f"{child.flow_id}.{step.name}", stamp, life_ms, depth + 1)
+        store = FlowStore(self._client, child.run, self._sending.confirmation)
+        if store.set_life(child.parent, stamp, life_ms) == "ok" and depth < DEEPEST:
+            for below in self._not_begun(child):
+                self._set_life(below, stamp, life_ms, depth + 1)
 
     def _is_durable(self, missing: str) -> bool:
         if missing:

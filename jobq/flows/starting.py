@@ -12,16 +12,15 @@ import msgspec
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
-from jobq.client.pipelining import run_each
+from jobq.client.pipelining import run_all
 from jobq.errors import (
     ConfigError,
     FlowClosedError,
     FlowConflictError,
-    JobqError,
     KeyFullError,
     ResultTimeoutError,
 )
-from jobq.flows.announcing import announce, client_of, mark_at, queue_at
+from jobq.flows.announcing import announce, client_of, queue_at
 from jobq.flows.contents import kept_call
 from jobq.flows.definition import (
     Definition,
@@ -33,12 +32,13 @@ from jobq.flows.definition import (
     WaitStep,
 )
 from jobq.flows.draining import Drainer
-from jobq.flows.identity import member_mid
+from jobq.flows.identity import member_mid, parts_of_run, without_run
 from jobq.flows.listing import put_on_list
 from jobq.flows.references import FlowInput, ResultOf, header_of
 from jobq.flows.rights import refresh
 from jobq.flows.run import FlowRun, LongerPauses, drain_soon
 from jobq.flows.sending import Sending, StepSender
+from jobq.flows.state import FlowFacts
 from jobq.flows.store import FlowStore
 from jobq.flows.types import LONG_LIFE_MS, PER_CHUNK, Reserved, StoredFlow, StoredStep
 from jobq.jobs.codec import FLOW_HEADER, CallEncoder
@@ -64,13 +64,11 @@ def started(flow: Definition) -> FlowRun:
     planned = Planned(client, flow, confirmation=confirmation)
     refresh(client, planned.queues)
     run = FlowRun(flow.name, flow.id, client=client)
-    if flow.is_named and planned.was_stored():
-        return run
-    marks = [mark_at(client, one, flow.flow_id) for one in planned.queues if flow.is_named]
-    if planned.store(marks) == "over":
+    planned.check_subs()
+    if planned.store() == "over":
         return run
     confirmation.check(f"flow {flow.flow_id} is stored")
-    announce(client, flow.home, "begin", flow.flow_id)
+    announce(client, flow.home, "begin", planned.run)
     # From here on the flow is accepted: it stays until a worker comes, however long that takes.
     planned.keep()
     for one in planned.flow_ids:
@@ -78,32 +76,33 @@ def started(flow: Definition) -> FlowRun:
     drain_soon(client, flow.home)
     for step in flow.steps.values():
         if isinstance(step, MapStep) and source_of(step) == "stream":
-            add_members(client, flow.flow_id, step, flow.home)
+            add_members(client, planned.run, step, flow.home)
             drain_soon(client, flow.home)
     return run
 
 
 class Planned:
-    """A definition as it is stored, with its sub-flows."""
+    """A definition as it is stored, with its sub-flows. step: the step that it is, of the flow above it."""
 
     def __init__(
         self,
         client: Client,
         flow: Definition,
-        parent: str = "",
+        above: Planned | None = None,
+        step: str = "",
         *,
         confirmation: SharedConfirmation,
     ) -> None:
-        self._client, self._flow, self._parent = client, flow, parent
-        self._confirmation = confirmation
+        self._client, self._flow, self._above, self._step = client, flow, above, step
+        self._store = FlowStore(client, flow.flow_id, confirmation)
         self.steps = tuple(
             [
-                stored_step(client, flow.flow_id, flow.home, step, is_sub=bool(parent))
+                stored_step(client, flow.flow_id, flow.home, step, is_sub=above is not None)
                 for step in in_order(flow.steps)
             ]
         )
         self.subs = [
-            Planned(client, step.sub, f"{flow.flow_id}.{step.name}", confirmation=confirmation)
+            Planned(client, step.sub, self, step.name, confirmation=confirmation)
             for step in flow.steps.values()
             if isinstance(step, SubFlowStep)
         ]
@@ -111,42 +110,35 @@ class Planned:
     @property
     def queues(self) -> list[str]:
         """All queues that have a part in it."""
-        found = self._own_queues
+        found = dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
         for sub in self.subs:
             found |= dict.fromkeys(sub.queues)
         return list(found)
 
     @property
-    def _own_queues(self) -> dict[str, None]:
-        """Those without its sub-flows', in order."""
-        return dict.fromkeys([self._flow.home, *(step.queue for step in self.steps if step.queue)])
+    def run(self) -> str:
+        """Its id with the run id, which it has once it is stored."""
+        return self._store.run
 
     @property
     def flow_ids(self) -> list[str]:
         """The ids of its sub-flows, and then its own."""
         return [*(one for sub in self.subs for one in sub.flow_ids), self._flow.flow_id]
 
-    def was_stored(self) -> bool:
-        """Whether the flow is over. FlowConflictError, if it is another one or can't have one of its sub-flows.
+    def check_subs(self) -> None:
+        """Raise FlowConflictError if it can't have one of its sub-flows, before anything is stored.
 
-        A sub-flow of another flow, or one that is left of an earlier flow, would never tell this flow how it ended.
+        A sub-flow of another flow would never tell this one how it ended, nor would one that still runs for an earlier
+        run of this flow. Another start may store one behind this look: then `store` finds it.
         """
         subs = [one for sub in self.subs for one in sub.with_subs()]
-        # Before the flow itself: they may begin, and end, once that is stored.
-        kept = run_each(self._client, [one._store().facts_call() for one in subs]) if subs else ()
-        root = self._store().facts() if subs else None
-        if root is not None:
-            return self._created() == "over"
-        for sub, facts in zip(subs, kept, strict=True):
-            if isinstance(facts, JobqError):
-                raise facts
-            if facts is not None and (facts.parent != sub._parent or facts.state != "open"):
-                raise FlowConflictError(
-                    f"flow {self._flow.flow_id} can't have {facts.flow_id} as a step: that is stored already, for "
-                    f"{facts.parent or 'a start of its own'}, and is {facts.state}; give both flows another id, or "
-                    f"remove it once it is over: jobq flow delete {facts.flow_id}"
-                )
-        return False
+        calls = [one._store.facts_call() for one in subs]
+        for sub, facts in zip(subs, run_all(self._client, calls) if calls else (), strict=True):
+            if facts is None:
+                continue
+            is_left = facts.state == "running" and self._store.facts() is None
+            if is_left or without_run(facts.parent) != sub._place:
+                raise sub._taken(facts)
 
     def with_subs(self) -> Iterator[Planned]:
         """This flow and all flows in it."""
@@ -154,47 +146,55 @@ class Planned:
         for sub in self.subs:
             yield from sub.with_subs()
 
-    def _store(self) -> FlowStore:
-        return FlowStore(self._client, self._flow.flow_id, self._confirmation)
+    @property
+    def _place(self) -> str:
+        """`flow.step` that it is."""
+        return f"{self._above._flow.flow_id}.{self._step}" if self._above else ""
 
     def keep(self) -> None:
         """Let a stored flow wait for its begin for a year, like a sub-flow."""
         store = FlowStore(self._client, self._flow.flow_id)
         store.create(self._record()._replace(life_ms=LONG_LIFE_MS))
 
-    def _record(self, marks: Iterable[tuple[str, str]] = ()) -> StoredFlow:
-        flow, own = self._flow, self._own_queues
-        keep_ms = round(flow.keep_s * 1000)
-        its_marks = tuple(mark for mark in marks if mark[0] in own)
-        stored = StoredFlow(
-            self.steps, flow.hash, flow.home, keep_ms, self._parent, marks=its_marks
-        )
-        return stored._replace(life_ms=LONG_LIFE_MS) if self._parent else stored
+    def _record(self) -> StoredFlow:
+        flow, above = self._flow, self._above
+        keep_ms, run_id = round(flow.keep_s * 1000), (above or self)._store.run_id
+        stored = StoredFlow(self.steps, flow.hash, flow.home, keep_ms, run_id=run_id)
+        if above is None:
+            return stored
+        return stored._replace(parent=f"{above.run}.{self._step}", life_ms=LONG_LIFE_MS)
 
-    def _created(self, marks: Sequence[tuple[str, str]] = ()) -> str:
-        outcome = self._store().create(self._record(marks))
+    def store(self) -> str:
+        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition, or another's flow, is there.
+
+        Its sub-flows come behind it, since they have its run id. What is stored before an error is never begun.
+        """
+        flow = self._flow
+        outcome = self._store.create(self._record())
         if outcome == "conflict":
             raise FlowConflictError(
-                f"flow {self._flow.flow_id} was started with other steps; give this one another id"
+                f"flow {flow.flow_id} was started with other steps; give this one another id"
             )
-        return outcome
-
-    def store(self, marks: Sequence[tuple[str, str]] = ()) -> str:
-        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition is there.
-
-        marks: up to which entries its queues, and those of its sub-flows, say nothing to them, but to earlier flows of
-        their ids.
-        """
-        for sub in self.subs:
-            sub.store(marks)
-        outcome = self._created(marks)
+        if outcome == "taken":
+            raise self._taken(FlowStore(self._client, flow.flow_id).facts())
         if outcome == "over":
             return outcome
-        flow, store = self._flow, self._store()
+        for sub in self.subs:
+            sub.store()
         for step in flow.steps.values():
-            if isinstance(step, MapStep) and source_of(step, bool(self._parent)) == "items":
-                put_items(self._client, store, step)
+            if isinstance(step, MapStep) and source_of(step, bool(self._above)) == "items":
+                put_items(self._client, self._store, step)
         return outcome
+
+    def _taken(self, there: FlowFacts | None) -> FlowConflictError:
+        flow = self._flow.flow_id
+        kept = (
+            f", for {there.parent or 'a start of its own'}, and is {there.state}" if there else ""
+        )
+        return FlowConflictError(
+            f"flow {self._place.partition('.')[0]} can't have {flow} as a step: that is stored already{kept}; give "
+            f"both flows another id, or remove it once it is over: jobq flow delete {flow}"
+        )
 
 
 def stored_step(
@@ -303,17 +303,17 @@ def _too_long(step: MapStep[Any]) -> None:
     )
 
 
-def add_members(client: Client, flow: str, step: MapStep[Any], home: str) -> None:
-    """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued.
+def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None:
+    """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued. run: with its id.
 
     An item that no call can be made of fails the map: the same items would never complete it. If the iterable itself
     raises, the map stays open for the same call again. While the line of a key is full, it waits for room: KeyFullError
     if there is none for half a minute, after which the same call goes on.
     """
-    rows, queue = MemberRows(client, flow, step), queue_at(client, step.queue)
+    rows, queue = MemberRows(client, run, step), queue_at(client, step.queue)
     confirmation = SharedConfirmation(client)
-    sender = StepSender(Sending(client, _always, Drainer(client).unapplied, confirmation), flow)
-    store = sender.store
+    sender = StepSender(Sending(client, _always, Drainer(client).unapplied, confirmation), run)
+    store, (flow, _) = sender.store, parts_of_run(run)
     reserved = count = 0
     for chunk, items in enumerate(chunks(step.items)):
         count = chunk + 1
@@ -323,7 +323,7 @@ def add_members(client: Client, flow: str, step: MapStep[Any], home: str) -> Non
             contents = rows.of(chunk, items)
         except Exception as error:
             sender.fail_map(step.queue, step.name, f"{type(error).__name__}: {error}")
-            announce(client, home, "look", store.flow)
+            announce(client, home, "look", run)
             drain_soon(client, home)
             raise
         found = _when_there_is_room(
@@ -340,7 +340,7 @@ def add_members(client: Client, flow: str, step: MapStep[Any], home: str) -> Non
     if sealed != "ok":
         _refuse(store, step, sealed)
     confirmation.check(f"map {step.name} of flow {flow} is complete")
-    announce(client, home, "look", store.flow)
+    announce(client, home, "look", run)
 
 
 def _when_there_is_room(enqueue: Callable[[], Reserved], what: str) -> Reserved:
@@ -386,8 +386,8 @@ def _refuse(store: FlowStore, step: MapStep[Any], outcome: str) -> None:
 class MemberRows:
     """Messages of the members of one map."""
 
-    def __init__(self, client: Client, flow: str, step: MapStep[Any]) -> None:
-        self._client, self._flow, self._step = client, flow, step
+    def __init__(self, client: Client, run: str, step: MapStep[Any]) -> None:
+        self._client, self._run, self._step = client, run, step
         self._job = keeping(step.job, step.keeps_results)
         headers = dict(self._job.settings.get("headers") or {})
         limit = client.settings.max_content
@@ -406,7 +406,7 @@ class MemberRows:
         ]
 
     def _row(self, number: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        mid = member_mid(self._flow, self._step.name, number)
+        mid = member_mid(self._run, self._step.name, number)
         now = wall.ms()
         content = self._encode(*self._job.encoded(args, kwargs), now)
         if self._seal is not None:

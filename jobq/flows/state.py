@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from jobq.durations import MOST_NAMES, counted, lasting, listed
+from jobq.flows.identity import run_of
 from jobq.records import JsonRecord
 
 When = Literal["done", "ended", "failed"]
@@ -114,7 +115,8 @@ class FlowFacts:
     """What the server knows of a flow. name and id are its identity; times are epoch ms, 0 if unknown.
 
     state: as it is stored. queue: where it was announced. keep_ms: how long it is kept after its end. refused: reports
-    about members that it does not have. parent: `flow.step` that it was stored for, '' without one.
+    about members that it does not have. parent: `flow.run_id.step` that it was stored for, '' without one. run_id: what
+    its members' mids name beside its id.
     """
 
     name: str
@@ -128,11 +130,17 @@ class FlowFacts:
     keep_ms: int = 0
     refused: int = 0
     parent: str = ""
+    run_id: str = ""
 
     @property
     def flow_id(self) -> str:
         """`name:id`, as it stands in keys and mids."""
         return f"{self.name}:{self.id}"
+
+    @property
+    def run(self) -> str:
+        """Its id with the run id, as in mids."""
+        return run_of(self.flow_id, self.run_id)
 
 
 class WaitsFor(JsonRecord):

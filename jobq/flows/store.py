@@ -12,7 +12,7 @@ from jobq.client.numbered_calls import ScriptCall, moment
 from jobq.client.scripts import Argument, load
 from jobq.errors import ConfigError
 from jobq.flows import keys, rights
-from jobq.flows.identity import checked_flow, checked_step
+from jobq.flows.identity import Member, checked_step, new_run_id, parts_of_run, run_of
 from jobq.flows.state import FLOW_STATES, Edge, FlowFacts, Kind, StepFacts, When
 from jobq.flows.types import (
     MOST_STEPS,
@@ -40,10 +40,6 @@ _WHENS: frozenset[str] = frozenset(get_args(When))
 _KINDS: frozenset[str] = frozenset(get_args(Kind))
 _TODOS: frozenset[str] = frozenset(get_args(Todo))
 _PARENT = "^"
-#: What `apply` replies, with the mark, in place of a state where a change may lie before the mark of its queue.
-_OLDER = "older"
-#: Changes that are ends of members.
-_ENDS = frozenset(("done", "dead", "cancelled"))
 _FIELDS = 9
 #: Of a delay, a time or a lease.
 MOST_SECONDS = 1e12
@@ -56,57 +52,70 @@ def _kind_and_step(change: FlowChange) -> tuple[str, str]:
 
 
 class FlowStore:
-    """The flow `flow`, a `name:id`, on `client`. Threads may share it. Each call is harmless to repeat.
+    """The flow `run`, a `name:id.run_id` or `name:id`, on `client`. Each call is harmless to repeat.
+
+    run_id: the run that is meant: for another one, the flow that is there counts as gone. '' for whichever is there.
+    Threads may share it, but for `create`, which takes the id of the run that it finds or begins.
 
     Every method takes `now`, epoch ms, in place of the server's clock: for tests. confirmation: what its calls write is
     confirmed by that, at once with others; then no thread shares it.
     """
 
     def __init__(
-        self, client: Client, flow: str, confirmation: SharedConfirmation | None = None
+        self, client: Client, run: str, confirmation: SharedConfirmation | None = None
     ) -> None:
-        self.client, self.flow = client, checked_flow(flow)
-        self.prefix = keys.base(client.namespace, flow)
+        self.client = client
+        self.flow, self.run_id = parts_of_run(run)
+        self.prefix = keys.base(client.namespace, self.flow)
         mark = f"{self.prefix}{keys.MARK}"
         self._by = None if confirmation is None else confirmation.by(mark)
 
-    def create(self, record: StoredFlow, *, now: int | None = None) -> str:
-        """Store a flow; 'created', 'same', 'conflict' (another definition) or 'over'. It waits for its begin."""
-        record = record._replace(steps=tuple(rights.proven(self.client, self.flow, record.steps)))
-        return self._ask(self.create_call(record, now=now))
+    @property
+    def run(self) -> str:
+        """The flow and the run id, as in mids."""
+        return run_of(self.flow, self.run_id)
 
-    def create_call(self, record: StoredFlow, *, now: int | None = None) -> ScriptCall[str]:
-        """`create` as a value."""
+    def create(self, record: StoredFlow, *, now: int | None = None) -> str:
+        """Store a flow; 'created', 'same', 'conflict' (another definition) or 'over'. It waits for its begin.
+
+        'taken': it is a sub-flow that was stored for another flow.
+        """
+        record = record._replace(steps=tuple(rights.proven(self.client, self.flow, record.steps)))
+        outcome, self.run_id = self._ask(self.create_call(record, now=now))
+        return outcome
+
+    def create_call(
+        self, record: StoredFlow, *, now: int | None = None
+    ) -> ScriptCall[tuple[str, str]]:
+        """`create` as a value, with the id of the run that is there."""
         head = (
-            self._now(now), record.definition, record.home, record.keep_ms, record.parent, record.life_ms,
-            _marks(record.marks),
+            self._now(now), record.run_id or new_run_id(), record.definition, record.home, record.keep_ms,
+            record.parent, record.life_ms,
         )  # fmt: skip
-        return self._call("create", (*head, *_rows(record.steps)), lambda reply: _text(reply[0]))
+        args = (*head, *_rows(record.steps))
+        return self._call("create", args, lambda reply: (_text(reply[0]), _text(reply[2])))
 
     def add_steps(
         self,
         steps: Sequence[StoredStep],
-        marks: Iterable[tuple[str, str]] = (),
         *,
         now: int | None = None,
     ) -> str:
         """Add steps to a flow that runs; 'added', 'closed', 'full', or 'conflict': one is there and is another.
 
-        marks: as of StoredFlow, for queues that the flow has not used so far. What becomes ready by that is sent by the
-        next drainer that applies something to the flow.
+        What becomes ready by that is sent by the next drainer that applies something to the flow.
         """
         steps = rights.proven(self.client, self.flow, steps)
-        return self._ask(self.add_steps_call(steps, marks, now=now))
+        return self._ask(self.add_steps_call(steps, now=now))
 
     def add_steps_call(
         self,
         steps: Sequence[StoredStep],
-        marks: Iterable[tuple[str, str]] = (),
         *,
         now: int | None = None,
     ) -> ScriptCall[str]:
         """`add_steps` as a value."""
-        args = (self._now(now), _marks(marks), *_rows(steps))
+        args = (self._now(now), self.run_id, *_rows(steps))
         return self._call("add", args, lambda reply: _text(reply[0]))
 
     def put_items(self, step: str, queue: str, chunk: int, contents: Sequence[bytes]) -> str:
@@ -132,9 +141,9 @@ class FlowStore:
         self, step: str, chunk: int, count: int, *, now: int | None = None
     ) -> ScriptCall[Reserved]:
         """`reserve` as a value."""
-        args = (self._now(now), step, chunk, count)
+        args = (self._now(now), self.run_id, step, chunk, count)
         return self._call(
-            "reserve", args, lambda reply: Reserved(_text(reply[0]), *map(int, reply[1:4]))
+            "reserve", args, lambda reply: Reserved(_text(reply[0]), *map(int, reply[1:3]))
         )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:
@@ -147,7 +156,9 @@ class FlowStore:
 
     def seal_call(self, step: str, chunks: int, *, now: int | None = None) -> ScriptCall[str]:
         """`seal` as a value."""
-        return self._call("seal", (self._now(now), step, chunks), lambda reply: _text(reply[0]))
+        return self._call(
+            "seal", (self._now(now), self.run_id, step, chunks), lambda reply: _text(reply[0])
+        )
 
     def apply(
         self, source: str, changes: Sequence[FlowChange], *, now: int | None = None
@@ -155,33 +166,25 @@ class FlowStore:
         """Take in up to 1,000 changes, of 2,000 members that are done. source: `q` and the queue that they were read
         from, or `f` and a flow.
 
-        What an entry says for an earlier flow of this id, or said before a retry, is left out, and counts as refused.
+        What is said of another run of the flow changes nothing, nor does an end of a member that was retried since.
         """
-        left, applied = changes, self._apply(source, changes, now)
-        # A retry may move the mark between two calls.
-        while mark := applied.mark:
-            left = [one for one in left if not _is_old(one, mark)]
-            applied = self._apply(source, left, now)
-        return applied._replace(refused=applied.refused + len(changes) - len(left))
-
-    def _apply(self, source: str, changes: Sequence[FlowChange], now: int | None) -> Applied:
-        oldest = next((one.entry for one in changes if one.entry and one.kind in _ENDS), "")
         rows: list[Argument] = []
         for (kind, step), some in groupby(changes, key=_kind_and_step):
             if kind == "done":
                 numbers = [number for one in some for number in one.members or (one.number,)]
-                rows += (kind, step, _ranges(numbers), b"")
+                rows += (kind, step, _ranges(numbers), "", b"")
             else:
                 for one in some:
-                    number = one.number if one.kind in _ENDS else one.entry or 0
-                    rows += (kind, step, number, one.detail or b"")
-        args = (self._now(now), source, MOST_TODO, oldest, *rows)
+                    rows += (kind, step, one.number, one.entry, one.detail or b"")
+        args = (self._now(now), self.run_id, source, MOST_TODO, *rows)
         return self._ask(self._call("apply", args, _applied))
 
     def sent(self, items: Iterable[TodoItem], *, now: int | None = None) -> Applied:
         """Take off what was sent; what is left."""
         rows = [part for one in items for part in (one.step or _PARENT, one.stamp)]
-        return self._ask(self._call("sent", (self._now(now), MOST_TODO, *rows), _applied))
+        return self._ask(
+            self._call("sent", (self._now(now), self.run_id, MOST_TODO, *rows), _applied)
+        )
 
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
         """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
@@ -204,10 +207,10 @@ class FlowStore:
         """Note that these members are about to be revived; how many of them had ended without being done.
 
         stamp: of the item for which that is done, with the member before which all were revived. -1 if it isn't to be
-        done any more. mark: an entry of the outbox of the step's queue up to which all was taken: none of that is an
-        end of the runs that begin now.
+        done any more. mark: an entry of the outbox of the step's queue: no death that was written before it ends what
+        runs now.
         """
-        args = (self._now(now), step, stamp, cursor, mark, *numbers)
+        args = (self._now(now), self.run_id, step, stamp, cursor, mark, *numbers)
         return self._ask(self._call("retried", args, lambda reply: int(reply[0])))
 
     def results(self, names: Sequence[str]) -> dict[str, bytes]:
@@ -231,12 +234,20 @@ class FlowStore:
 
     def facts_call(self, *, now: int | None = None) -> ScriptCall[FlowFacts | None]:
         """`facts` as a value."""
-        return self._call("look", (self._now(now),), lambda reply: facts_in(self.flow, reply))
+        return self._call("look", (self._now(now),), self._facts_in)
+
+    def _facts_in(self, reply: Sequence[Any]) -> FlowFacts | None:
+        facts = facts_in(self.flow, reply)
+        return facts if facts and self.run_id in ("", facts.run_id) else None
+
+    def member(self, step: str, number: int = 0) -> Member:
+        """A message of a step."""
+        return Member(self.flow, step, number, self.run_id)
 
     def set_life(self, parent: str, stamp: int, life_ms: int) -> str:
         """Say how long from now on a flow waits for its begin; 'ok', 'older' or 'other', as lua/flow/life.lua says.
 
-        parent: `flow.step` that it was stored for. stamp: of the item there that asks for this.
+        parent: `flow.run_id.step` that it was stored for. stamp: of the item there that asks for this.
         """
         return self._ask(
             self._call("life", (parent, stamp, life_ms), lambda reply: _text(reply[0]))
@@ -267,20 +278,6 @@ class FlowStore:
             for name, value in zip(some, self._read(what, some), strict=True)
             if value is not None
         }
-
-
-def _marks(marks: Iterable[tuple[str, str]]) -> str:
-    return "\x1f".join(part for mark in marks for part in mark)
-
-
-def _is_old(change: FlowChange, mark: str) -> bool:
-    return bool(change.entry) and change.kind in _ENDS and _place(change.entry) <= _place(mark)
-
-
-def _place(entry_id: str) -> tuple[float, float]:
-    """As the script compares them: with another order, what it calls older would never be left out."""
-    ms, _, sequence = entry_id.partition("-")
-    return float(ms), float(sequence)
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -333,9 +330,7 @@ def _text(raw: Any) -> str:
 
 
 def _applied(reply: list[Any]) -> Applied:
-    if _text(reply[0]) == _OLDER:
-        return Applied("", 0, (), False, mark=_text(reply[1]))
-    state, refused, more, created_at, *flat = reply
+    state, refused, more, run_id, *flat = reply
     items = []
     for at in range(0, len(flat), _FIELDS):
         name, todo, stamp, again, kind, queue, source, options, call = flat[at : at + _FIELDS]
@@ -346,7 +341,7 @@ def _applied(reply: list[Any]) -> Applied:
                     again == b"1", _text(kind), _text(queue), _text(source), options, call,
                 )
             )  # fmt: skip
-    return Applied(_text(state), int(refused), tuple(items), bool(more), int(created_at))
+    return Applied(_text(state), int(refused), tuple(items), bool(more), _text(run_id))
 
 
 # What people look at. Anybody who may write to the server may have written it.
@@ -375,6 +370,7 @@ def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
         keep_ms=_number(meta.get("keep")),
         refused=_number(meta.get("refused")),
         parent=_text(meta.get("parent", b"")),
+        run_id=_text(meta.get("run", b"")),
     )
 
 

@@ -48,8 +48,8 @@ class StoredFlow(NamedTuple):
     """A whole flow as it is stored.
 
     definition: a hash of what it means, so that another flow of the same id is noticed. home: the queue whose
-    flow-outbox takes begin, signals, cancel and retry. parent: `flow.step` that this flow is the step of, or ''.
-    life_ms: how long it waits for its begin. marks: queue -> the last entry of its outbox that can't be for this flow.
+    flow-outbox takes begin, signals, cancel and retry. parent: `flow.run_id.step` that this flow is the step of, or ''.
+    life_ms: how long it waits for its begin. run_id: of the run that begins if no flow of this id is there.
     """
 
     steps: tuple[StoredStep, ...]
@@ -58,16 +58,16 @@ class StoredFlow(NamedTuple):
     keep_ms: int
     parent: str = ""
     life_ms: int = 3_600_000
-    marks: tuple[tuple[str, str], ...] = ()
+    run_id: str = ""
 
 
 class FlowChange(NamedTuple):
     """One thing that happened to a flow, for `FlowStore.apply`.
 
     kind: done, dead or cancelled of a member; begin, cancel, look; signal or retry of a step. detail: the result of a
-    done member, the value of a signal; None without one. entry: id of the entry that says it, so that none is taken
-    twice, or by another flow; '' for what no entry says. members: numbers of several that are done without results, in
-    place of `number`.
+    done member, the value of a signal; None without one. entry: id of the entry that says it, so that no word is taken
+    twice, and no end that came before a retry; '' for what no entry says. members: numbers of several that are done
+    without results, in place of `number`.
     """
 
     kind: str
@@ -81,8 +81,8 @@ class FlowChange(NamedTuple):
 class TodoItem(NamedTuple):
     """What is to be sent. again: it was answered before, so another drainer may have sent it. stamp: for `sent`.
 
-    step: '' for the word to the parent; then source is the parent's `flow.step` and options this flow's state, as
-    for the words to sub-flows that have not begun, which have no step's name either.
+    step: '' for the word to the parent; then source is the parent's `flow.run_id.step` and options this flow's state,
+    as for the words to sub-flows that have not begun, which have no step's name either.
     """
 
     step: str
@@ -99,30 +99,26 @@ class TodoItem(NamedTuple):
 class Applied(NamedTuple):
     """What came of entries. state: '' for a flow that is gone. refused: entries that the flow doesn't know.
 
-    more: not all of what is to be sent is in `todo`. created_at: of the flow, epoch ms. mark: nothing was taken, since
-    something is said by entries up to this one.
+    more: not all of what is to be sent is in `todo`. run_id: of the flow.
     """
 
     state: str
     refused: int
     todo: tuple[TodoItem, ...]
     more: bool
-    created_at: int = 0
-    mark: str = ""
+    run_id: str = ""
 
 
 class Reserved(NamedTuple):
     """The numbers of a chunk. outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed`
     or `closed` (the flow is over, cancelled or gone), `other` (another count than before, or a chunk was left out).
 
-    first: number of its first member. chunks: reserved so far; all but the last one are enqueued. created_at: of the
-    flow, epoch ms.
+    first: number of its first member. chunks: reserved so far; all but the last one are enqueued.
     """
 
     outcome: str
     first: int
     chunks: int
-    created_at: int
 
 
 class MemberPage(NamedTuple):

@@ -134,7 +134,7 @@ class Collector:
             "workers": _plain("HGETALL", keys.workers(namespace)),
         }
         if member is not None:
-            asked["flow"] = FlowStore(queue.client, member.flow).facts_call()
+            asked["flow"] = FlowStore(queue.client, member.run).facts_call()
         if self._wants_result:
             result = queue.result_key(mid)
             asked |= {"result": _plain("LINDEX", result, 0), "result ttl": _plain("TTL", result)}

@@ -41,8 +41,7 @@ meta               hash: paused, events, maxlen, floor, fence, max_lease, max_co
                    dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
-accepted:<step>    string, PX 1 h: of a map of a flow, when the flow was created, `:` and the number of the last member
-                   that was accepted
+accepted:<step>    string, PX 1 h: of a step of a flow, the number of the last member that was accepted
 result:<mid>       list of one, TTL: a result
 log:<mid>#<attempt>  string, PX: the last 64 KiB of what an attempt logged, where its job asks for that
 django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> what an attempt recorded; JSON
@@ -99,7 +98,7 @@ def bin_of(base: str, operation: str) -> str:
 
 
 def accepted(base: str, step: str) -> str:
-    """Where it is kept which members of a map were accepted. step: `<flow>.<step>`."""
+    """Where it is kept which members of a map were accepted. step: `<flow>.<run>.<step>`."""
     return f"{base}accepted:{step}"
 
 

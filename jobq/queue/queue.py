@@ -107,8 +107,8 @@ Batch = tuple[Values, Sequence[Argument], Sequence[str]]
 OnConflict = Literal["skip", "replace", "requeue"]
 #: When a taken mid is free again. The script knows it as `again` and dedupe_ms.
 Until = Literal["done", "start"] | Duration
-#: In place of `again`, of the messages of flows; for members of a map followed by the time when their flow was created.
-MEMBER = "member"
+#: In place of `again`, of the messages of flows; NEXT: of those that are enqueued in the order of their numbers.
+MEMBER, NEXT = "member", "next"
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 ADDED = [b"added", b""]
@@ -252,20 +252,20 @@ class Queue:
         self,
         contents: Iterable[Content],
         *,
-        created_at: int | None = None,
+        in_order: bool = False,
         caller: Caller | None = None,
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
         """Accept messages of flows, whose mids begin with '~'; one whose mid is dead is refused as 'exists', 'dead'.
 
-        created_at: of the flow, epoch ms, for members of one step in the order of their numbers, of which those before
-        were accepted. Those that were accepted for this flow within the hour are refused as 'exists', 'accepted'.
+        in_order: they are members of one step in the order of their numbers, and those before were accepted. Those that
+        were accepted within the hour are refused as 'exists', 'accepted'.
 
         Otherwise as enqueue_many, without on_conflict, throttle, debounce_max and drop_results, with a duration as
         `until` only, and past an outage buffer: what this returns is at the server.
         """
-        batches, done = members_batches(contents, options, created_at), EnqueuedMany()
+        batches, done = members_batches(contents, options, in_order), EnqueuedMany()
         level = durability or self.client.durability
         for batch in batches:
             if isinstance(batch, Exception):
@@ -796,11 +796,11 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
 
 def is_of_flows(again: Argument) -> bool:
     """Whether this `again` is that of messages of flows."""
-    return str(again).startswith(MEMBER)
+    return again in (MEMBER, NEXT)
 
 
 def members_batches(
-    contents: Iterable[Content], options: EnqueueOptions, created_at: int | None = None
+    contents: Iterable[Content], options: EnqueueOptions, in_order: bool = False
 ) -> Iterator[Batch | Exception]:
     """The round trips of messages of flows; see batches_of."""
     values, until = enqueue_values(**options), options.get("until")
@@ -809,7 +809,7 @@ def members_batches(
         raise ConfigError(
             "messages of flows take none of on_conflict, throttle, drop_results, until='done' and until='start'"
         )
-    again = MEMBER if created_at is None else f"{MEMBER}{created_at}"
+    again = NEXT if in_order else MEMBER
     return _batches(contents, {**values, "again": again}, options.get("key"))
 
 

@@ -121,7 +121,7 @@ def _row(flow: FlowView, view: StepView, on_path: bool) -> StepRow:
         return row
     if facts.kind == "wait" and not facts.due_at:
         return row  # no message stands for its timeout
-    mid = member_mid(flow.facts.flow_id, facts.name)
+    mid = member_mid(flow.facts.run, facts.name)
     named = quoted(mid) if facts.kind != "map" else f"{quoted(mid.removesuffix('0'))}*"
     dead = f"queue:{quoted(facts.queue)} mid:{named}" if facts.dead else ""
     if facts.kind == "map":
@@ -244,7 +244,7 @@ def dead_members(client: Client, contents: Contents, view: FlowView) -> list[Dea
             and at.isdecimal()
             and len(at) <= LONGEST_NUMBER
         ):
-            mid = member_mid(view.facts.flow_id, step, int(at))
+            mid = member_mid(view.facts.run, step, int(at))
             found.append(_dead_member(client, contents, step, one.facts.queue, mid, view))
         if len(found) == MOST_REASONS:
             break

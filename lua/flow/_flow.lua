@@ -1,12 +1,12 @@
 -- flow: what is stored of a flow and of its steps. A value that is damaged counts as none, so that no script fails.
 -- needs: meta steps
 -- subs: steps that are flows and have not begun.
-local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused', 'subs', 'created'}
+local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused', 'subs'}
 -- cut: 0 unless the flow was cancelled before the step was over; then 1 more than the members that were dead by then.
 -- revived: the newest retry has revived the dead members before this one.
 local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut', 'revived'}
--- MARK and a queue: the last entry of its outbox that is not for this flow, or was taken whole.
-local FOLLOWS, ROOTS, ALL, MARK, LARGEST, MOST_BITS = '>', '>', '*', 'f:', 9007199254740991, 33554432
+-- MARK and a step: the entry of its queue's outbox that its newest retry wrote.
+local FOLLOWS, ROOTS, ALL, MARK, LARGEST, MOST_BITS = '>', '>', '*', 'm:', 9007199254740991, 33554432
 
 local function count_in(value)
   local number = tonumber(value)
@@ -23,12 +23,14 @@ local function is_behind(id, other)
   return ms > other_ms or ms == other_ms and sequence > last
 end
 
--- The flow, or nil for one that is gone.
-local function read_flow()
-  local found = redis.call('HMGET', meta, 'state', 'home', 'parent', 'said', unpack(NUMBERS))
-  if not found[1] then return nil end
-  local flow = {state = found[1], home = found[2] or '', parent = found[3] or '', said = found[4] or '', was = {}}
-  for i, name in ipairs(NUMBERS) do flow[name] = count_in(found[i + 4]) end
+-- The flow, or nil for one that is gone. run_id: the flow that is meant, which may have been removed and started again
+-- under its id since; '' or none: whichever is there.
+local function read_flow(run_id)
+  local found = redis.call('HMGET', meta, 'state', 'home', 'parent', 'said', 'run', unpack(NUMBERS))
+  local run = found[5] or ''
+  if not found[1] or (run_id or '') ~= '' and run_id ~= run then return nil end
+  local flow = {state = found[1], home = found[2] or '', parent = found[3] or '', said = found[4] or '', run = run, was = {}}
+  for i, name in ipairs(NUMBERS) do flow[name] = count_in(found[i + 5]) end
   for name, value in pairs(flow) do flow.was[name] = value end
   return flow
 end

@@ -29,9 +29,9 @@ local function first_todo(limit)
   return found
 end
 
--- The reply: state, refused, whether more is to be sent than this, when the flow was created, and nine items for each.
+-- The reply: state, refused, whether more is to be sent than this, the run id, and nine items for each.
 local function answer(flow, refused, limit)
-  local reply = {flow.state, refused, 0, flow.created}
+  local reply = {flow.state, refused, 0, flow.run}
   if redis.call('HLEN', todo) == 0 then return reply end
   local found, bytes = first_todo(limit), 0
   for i, one in ipairs(found) do

@@ -6,7 +6,7 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
-  marks  as those of create, of queues that the flow has not used so far; a queue that has a mark keeps it
+  run  id of the flow's run that is meant; '' = whichever is there
   then up to 1,000 groups as those of create
 RETURNS  {'added', how many are new}; {'closed', state} if the flow doesn't run; {'conflict', ''} if one is there and is
          another, {'full', ''} beyond 10,000 steps
@@ -14,7 +14,7 @@ COST     O(steps + edges)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, marks = unpack(ARGV)
+local now, run = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
@@ -28,17 +28,13 @@ probe('STRLEN', done, ended, retried)
 --@include _todo
 --@include _progress
 --@include _rows
---@include _marks
-marks = checked_marks(marks)
 
-local now_ms, flow = time_ms(now), read_flow()
+local now_ms, flow = time_ms(now), read_flow(run)
 local fresh = new_rows(3, step_of)
 if not flow then return {'closed', ''} end
 if flow.state ~= 'running' or flow.over > 0 then return {'closed', flow.state} end
 if not fresh then return {'conflict', ''} end
 if redis.call('HLEN', steps) + #fresh > 2 * MOST_OF_A_FLOW then return {'full', ''} end
--- Where one is, another call has added steps of that queue, and their ends may lie before this mark.
-for i = 1, #marks, 2 do redis.call('HSETNX', meta, marks[i], marks[i + 1]) end
 local bits, subs = keep_rows(fresh, flow.bits)
 flow.bits, flow.subs = bits, flow.subs + subs
 local candidates = {}

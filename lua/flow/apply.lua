@@ -9,31 +9,30 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
+  run  id of the flow's run that is meant; '' = whichever is there
   source  `q` and the queue that the entries were read from, or `f` and the flow that says them
   limit  things to be sent that are answered at most
-  oldest  id of the oldest entry that says one of the ends below, '' where no entry says them
-  then up to 1,000 groups: kind, step, number, detail. Kinds: `done`, `dead`, `cancelled` of the member `number` of
+  then up to 1,000 groups: kind, step, number, entry, detail. Kinds: `done`, `dead`, `cancelled` of the member `number` of
   `step`, of done also of several numbers, `0-63,70`, 2,000 in all, of dead with detail: why, 200 bytes are kept;
-  `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. The number of these five is the id of
-  their entry, 0 for none: each is taken once, in the order of ids
-RETURNS  {'', 0, 0, 0} if the flow is gone; {'older', id} where `oldest` isn't behind the mark of its queue: nothing was taken,
-         and what entries up to that id say is for an earlier flow of this id, or was taken before; else {state, entries refused, 1 if more is to be sent than follows, else 0,
-         when the flow was created (epoch ms)}, then
+  `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. Entry: the
+  id of the entry that says so, or ''. These five are taken once each, in the order of ids. A `dead` or `cancelled` that
+  was written before the newest retry of its step changes nothing
+RETURNS  {'', 0, 0, ''} if the flow is gone, or another run of its id is there; else {state, entries refused, 1 if more is
+         to be sent than follows, else 0, id of the run}, then
          groups: step (`^`: the parent, `%`: sub-flows whose steps have not begun), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
 COST     O(entries + steps that wait for those that ended), O(steps) for cancel and retry
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, source, limit, oldest = unpack(ARGV)
+local now, run, source, limit = unpack(ARGV)
 
 --@include shared/_arguments
 local MEMBERS = {done = 1, dead = 1, cancelled = 1, result = 1}
 local WORDS = {begin = 1, look = 1, cancel = 1, signal = 1, retry = 1}
 keys_are(10)
-arguments_are(4, 0, 1000, 4)
+arguments_are(4, 0, 1000, 5)
 whole_or_none('now', now, 0, 253402300799999)
 limit = whole('limit', limit, 1, 250)
-if oldest ~= '' and (#oldest > 40 or not string.find(oldest, '^%d+%-%d+$')) then refuse('oldest', 'the id of an entry') end
 local MOST_LISTED, nlisted = 2000, 0
 -- So many numbers and ranges of numbers with commas between them, each of at most 7 digits.
 local function check_list(list)
@@ -46,18 +45,17 @@ local function check_list(list)
   end
 end
 
-for i = 5, #ARGV, 4 do
-  local kind, number = ARGV[i], ARGV[i + 2]
-  if WORDS[kind] then
-    if number ~= '0' and (#number > 32 or not string.find(number, '^%d+%-%d+$')) then refuse('number', '0 or the id of an entry') end
-  elseif not MEMBERS[kind] then
+for i = 5, #ARGV, 5 do
+  local kind, number, entry = ARGV[i], ARGV[i + 2], ARGV[i + 3]
+  if entry ~= '' and (#entry > 40 or not string.find(entry, '^%d+%-%d+$')) then refuse('entry', 'the id of an entry') end
+  if not WORDS[kind] and not MEMBERS[kind] then
     refuse('kind', 'a kind of entry')
   elseif kind == 'done' and string.find(number, '^%d+[,-]') then
     check_list(number)
   elseif not string.find(number, '^%d+$') or #number > 7 then
     whole('number', number, 0, 9999999)
   end
-  if #ARGV[i + 3] > 65536 then refuse('detail', 'at most 65,536 bytes') end
+  if #ARGV[i + 4] > 65536 then refuse('detail', 'at most 65,536 bytes') end
 end
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
 probe('STRLEN', done, ended, retried)
@@ -69,10 +67,8 @@ probe('STRLEN', done, ended, retried)
 
 local MOST_RESULTS, MOST_REASONS = 67108864, 1000
 local TOO_LONG = 'results of the flow are over 64 MiB; store them and return references'
-local now_ms, flow, refused = time_ms(now), read_flow(), 0
-if not flow then return {'', 0, 0, 0} end
-local mark = oldest ~= '' and redis.call('HGET', meta, MARK .. string.sub(source, 2))
-if mark and not is_behind(oldest, mark) then return {'older', mark} end
+local now_ms, flow, refused = time_ms(now), read_flow(run), 0
+if not flow then return {'', 0, 0, ''} end
 local candidates, changed = {}, {}
 
 local function change(s)
@@ -116,15 +112,22 @@ local function set_ended(s, bit)
   if kind == 'send' or kind == 'flow' then redis.call('HDEL', todo, s.name) end
 end
 
+-- Whether an end was written before the newest retry of its step. One that is done counts whenever it comes.
+local function is_old(kind, s, entry)
+  if entry == '' or kind ~= 'dead' and kind ~= 'cancelled' then return false end
+  if s.mark == nil then s.mark = redis.call('HGET', meta, MARK .. s.name) or '' end
+  return not is_behind(entry, s.mark)
+end
+
 -- A member has ended. The end of a wait's message is its timeout.
-local function member_ended(kind, name, number, result)
+local function member_ended(kind, name, number, entry, result)
   local s = step_of(name)
   local bit = s and bit_of(s, number)
   if not bit then return false end
   -- A sub-flow that was ended because its step never begins.
   if s.kind == 'flow' and s.ready_at == 0 and source == 'f' .. s.source then return true end
   if not is_from_there(s, number) then return false end
-  if s.kind == 'wait' and redis.call('GETBIT', ended, bit) == 1 then return true end
+  if s.kind == 'wait' and redis.call('GETBIT', ended, bit) == 1 or is_old(kind, s, entry) then return true end
   change(s)
   local good = s.kind ~= 'wait' and (kind == 'done' or kind == 'result')
   local why = kind == 'dead' and string.sub(result or '', 1, 200) or ''
@@ -209,13 +212,13 @@ end
 
 -- Whether an entry with words of its own was taken before: a repetition must change nothing that came in between, since
 -- the one who took it first may delete the entry.
-local function was_said(id) return id ~= '0' and not is_behind(id, flow.said) end
+local function was_said(id) return id ~= '' and not is_behind(id, flow.said) end
 
 local function commanded(kind, name, id, detail)
   if kind == 'look' then return true end
   if source ~= 'q' .. flow.home then return false end
   if was_said(id) then return true end
-  if id ~= '0' then flow.said = id end
+  if id ~= '' then flow.said = id end
   if kind == 'begin' then
     begin()
   elseif kind == 'cancel' then
@@ -286,7 +289,7 @@ local function members_done(name, list)
       for number = first, nreasons > 0 and last - missing or -1 do names[#names + 1] = name .. ':' .. number end
     else
       for number = first, last do
-        if not member_ended('done', name, number) then refused = refused + 1 end
+        if not member_ended('done', name, number, '') then refused = refused + 1 end
       end
     end
   end
@@ -296,15 +299,15 @@ local function members_done(name, list)
   if names[1] then nreasons = nreasons - redis.call('HDEL', failed, unpack(names)) end
 end
 
-for i = 5, #ARGV, 4 do
-  local kind, name, number, detail = unpack(ARGV, i, i + 3)
+for i = 5, #ARGV, 5 do
+  local kind, name, number, entry, detail = unpack(ARGV, i, i + 4)
   local taken = kind == 'done'
   if taken then
     members_done(name, number)
   elseif MEMBERS[kind] then
-    taken = member_ended(kind, name, tonumber(number), detail)
+    taken = member_ended(kind, name, tonumber(number), entry, detail)
   else
-    taken = commanded(kind, name, number, detail)
+    taken = commanded(kind, name, entry, detail)
   end
   if not taken then refused = refused + 1 end
 end

@@ -1,27 +1,28 @@
 #!lua
 --[[
-create: store a whole flow, which waits for its begin. The same flow again is the same.
+create: store a whole flow, which waits for its begin. The same flow again is the same, and keeps its run id.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
+  run  id of this run, 1-16 letters and digits: no other flow of this name and id has it. A sub-flow has its parent's
   definition  a hash of what the flow means
   home  name of the queue whose flow-outbox takes what is said to the flow
   keep_ms  how long it is kept once it is over
-  parent  `flow.step` that the flow is the step of, or ''
+  parent  `flow.run.step` that the flow is the step of, or ''
   life_ms  how long it waits for its begin
-  marks  queue and id of an entry of its outbox, once or more, joined by 0x1f: what is said there up to that entry is for
-         an earlier flow of this id
   then up to 1,000 groups: name, kind, queue, source, edges, options, call. Kinds: step, map, wait, timer, flow. Edges:
   `step:done`, `step:ended` or `step:failed` of steps before it, with commas. Source: of a map `stream`, `items` or
   `=step`; of a flow its id; else ''
-RETURNS  {'created', 'open'}; {'same', state}; {'over', state} of a flow that is over; {'conflict', state} of another definition
+RETURNS  {'created', 'open', run}; {'same', state, its run id}; {'over', state, its run id} of a flow that is over;
+         {'conflict', state, its run id} of another definition; {'taken', state, its run id, its parent} of a sub-flow of
+         another flow. One that an earlier run of the same parent left, and that is not running, makes way
 COST     O(steps + edges)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, definition, home, keep_ms, parent, life_ms, marks = unpack(ARGV)
+local now, run, definition, home, keep_ms, parent, life_ms = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
@@ -29,9 +30,10 @@ arguments_are(7, 0, 1000, 7)
 whole_or_none('now', now, 0, 253402300799999)
 keep_ms = whole('keep_ms', keep_ms, 1, 3153600000000)
 life_ms = whole('life_ms', life_ms, 1, 3153600000000)
+if #run > 16 or not string.find(run, '^%w+$') then refuse('run', '1-16 letters and digits') end
 if definition == '' or #definition > 128 then refuse('definition', '1-128 bytes') end
 if home == '' or #home > 512 then refuse('home', 'the name of a queue') end
-if parent ~= '' and not string.find(parent, '^[%w_@+-]+:[%w_:@+-]+%.[%w_-]+$') then refuse('parent', '`flow.step`') end
+if parent ~= '' and not string.find(parent, '^[%w_@+-]+:[%w_:@+-]+%.%w+%.[%w_-]+$') then refuse('parent', '`flow.run.step`') end
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
 probe('STRLEN', done, ended, retried)
 --@include shared/_clock
@@ -40,27 +42,27 @@ probe('STRLEN', done, ended, retried)
 --@include _todo
 --@include _progress
 --@include _rows
---@include _marks
-marks = checked_marks(marks)
 
+local function without_run(place) return (string.gsub(place, '%.%w+%.', '.')) end
 local now_ms, flow = time_ms(now), read_flow()
-if flow then
+local is_left = flow and flow.parent ~= parent and without_run(flow.parent) == without_run(parent)
+  and (flow.state == 'open' or flow.over > 0)
+if flow and not is_left then
+  if flow.parent ~= parent then return {'taken', flow.state, flow.run, flow.parent} end
   local same = redis.call('HGET', meta, 'definition') == definition
   if same and flow.state == 'open' then
     redis.call('HDEL', meta, 'stamp')
     expire_all(life_ms)
   end
-  return {not same and 'conflict' or flow.over > 0 and 'over' or 'same', flow.state}
+  return {not same and 'conflict' or flow.over > 0 and 'over' or 'same', flow.state, flow.run}
 end
 -- Keys without a flow are what is left of damage.
 local fresh = new_rows(8, function() return false end)
 
 redis.call('DEL', meta, steps, calls, items, done, ended, retried, failed, results, todo)
 redis.call('HSET', meta, 'state', 'open', 'definition', definition, 'home', home, 'keep', text(keep_ms), 'parent', parent,
-  'created', text(now_ms))
-put_marks(marks)
-redis.call('HSET', meta, 'said', redis.call('HGET', meta, MARK .. home) or '')
+  'created', text(now_ms), 'run', run)
 local bits, subs = keep_rows(fresh, 0)
 redis.call('HSET', meta, 'bits', text(bits), 'subs', text(subs))
 expire_all(life_ms)
-return {'created', 'open'}
+return {'created', 'open', run}

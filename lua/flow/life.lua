@@ -5,7 +5,7 @@ life: say how long a flow that has not begun waits for its begin. It is the step
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
-  parent  `flow.step` that the flow was stored for
+  parent  `flow.run.step` that the flow was stored for
   stamp  of what is to be sent at the parent: what it said later stands
   life_ms  how long from now on
 RETURNS  {'ok'}; {'older'} if the parent has said otherwise since; {'other'} if the flow has begun or was cancelled, is

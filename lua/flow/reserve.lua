@@ -6,21 +6,22 @@ KEYS
   meta:hash steps:hash done:string ended:string
 ARGV
   now  epoch ms, or '' for the server's clock
+  run  id of the flow's run that is meant; '' = whichever is there
   step  the map
   chunk  which one, from 0
   count  members of this chunk; all but the last chunk have 250
-RETURNS  {outcome, index of the chunk's first member, chunks reserved, when the flow was created, epoch ms}. Outcomes:
+RETURNS  {outcome, index of the chunk's first member, chunks reserved}. Outcomes:
          `new`; `doubt`, it was reserved before and none behind it; `added`, it is enqueued; `sealed`; `closed`, the flow
          is over, cancelled or gone; `other`, another count than before, or a chunk was left out
 COST     O(1), O(members so far) when the bits grow, which is at every doubling, and every 65,000 members
 WRITES   meta, done and ended
 ]]
 local meta, steps, done, ended = unpack(KEYS)
-local now, step, chunk, count = unpack(ARGV)
+local now, run, step, chunk, count = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(4)
-arguments_are(4)
+arguments_are(5)
 whole_or_none('now', now, 0, 253402300799999)
 chunk = whole('chunk', chunk, 0, 39999)
 count = whole('count', count, 1, 250)
@@ -31,17 +32,17 @@ probe('STRLEN', done, ended)
 
 -- Blocks so long that a million bits, with what the server puts in front, fit 128 KiB.
 local PER_CHUNK, LEAST_BLOCK, MOST_BLOCK = 250, 250, 65000
-local now_ms, flow = time_ms(now), read_flow()
+local now_ms, flow = time_ms(now), read_flow(run)
 local s = flow and step_of(step)
 if flow and (not s or s.kind ~= 'map') then refuse('step', 'a map') end
-if not flow or flow.over > 0 or flow.state == 'cancelled' then return {'closed', 0, 0, 0} end
-local first, created_at = chunk * PER_CHUNK, count_in(redis.call('HGET', meta, 'created'))
-if s.sealed == 1 then return {'sealed', first, s.chunks, created_at} end
-if chunk + 1 < s.chunks then return {'added', first, s.chunks, created_at} end
+if not flow or flow.over > 0 or flow.state == 'cancelled' then return {'closed', 0, 0} end
+local first = chunk * PER_CHUNK
+if s.sealed == 1 then return {'sealed', first, s.chunks} end
+if chunk + 1 < s.chunks then return {'added', first, s.chunks} end
 if chunk + 1 == s.chunks then
-  return {s.size - first == count and 'doubt' or 'other', first, s.chunks, created_at}
+  return {s.size - first == count and 'doubt' or 'other', first, s.chunks}
 end
-if flow.bits >= MOST_BITS or chunk > s.chunks or s.size ~= first then return {'other', first, s.chunks, created_at} end
+if flow.bits >= MOST_BITS or chunk > s.chunks or s.size ~= first then return {'other', first, s.chunks} end
 
 -- Bits that are made at once take no more memory than they need.
 local function grow(key, bits)
@@ -71,4 +72,4 @@ if room < s.size + count then
 end
 s.size, s.chunks, s.added_at, s.changed = s.size + count, s.chunks + 1, now_ms, true
 write_flow(flow)
-return {'new', first, s.chunks, created_at}
+return {'new', first, s.chunks}

@@ -6,11 +6,12 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
+  run  id of the flow's run that is meant; '' = whichever is there
   step  whose members they are
   stamp  of what is to be sent, 0 for none
   cursor  with a stamp: all members of the retry before this one were revived
-  mark  id of an entry of the outbox of the step's queue: what it says up to there was taken, and may not count again;
-        '' for none
+  mark  id of an entry of the outbox of the step's queue: an end other than done that was written before it is of a run
+        before this retry; '' for none
   then up to 1,000 numbers of members
 RETURNS  {how many of them had ended without being done, and weren't retried before}; {-1} if nothing of that stamp is to
          be sent any more: another drainer has done it
@@ -18,16 +19,16 @@ COST     O(members)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, step, stamp, cursor, mark = unpack(ARGV)
+local now, run, step, stamp, cursor, mark = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
-arguments_are(5, 0, 1000)
+arguments_are(6, 0, 1000)
 whole_or_none('now', now, 0, 253402300799999)
 stamp = whole('stamp', stamp, 0, 9007199254740991)
 cursor = whole('cursor', cursor, 0, 10000000)
 if mark ~= '' and (#mark > 40 or not string.find(mark, '^%d+%-%d+$')) then refuse('mark', 'the id of an entry') end
-for i = 6, #ARGV do whole('number', ARGV[i], 0, 9999999) end
+for i = 7, #ARGV do whole('number', ARGV[i], 0, 9999999) end
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
 probe('STRLEN', done, ended, retried)
 --@include shared/_clock
@@ -35,9 +36,8 @@ probe('STRLEN', done, ended, retried)
 --@include _life
 --@include _todo
 --@include _progress
---@include _marks
 
-local now_ms, flow, count = time_ms(now), read_flow(), 0
+local now_ms, flow, count = time_ms(now), read_flow(run), 0
 local s = flow and step_of(step)
 if not s or flow.state == 'cancelled' then return {0} end
 if stamp > 0 then
@@ -45,9 +45,9 @@ if stamp > 0 then
   s.changed = s.revived < cursor
   s.revived = math.max(s.revived, cursor)
 end
-if mark ~= '' then put_marks({MARK .. s.queue, mark}) end
+if mark ~= '' and is_behind(mark, redis.call('HGET', meta, MARK .. step) or '') then redis.call('HSET', meta, MARK .. step, mark) end
 note(s)
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   local bit = bit_of(s, tonumber(ARGV[i]))
   if bit and redis.call('GETBIT', ended, bit) == 1 and redis.call('GETBIT', done, bit) == 0
     and redis.call('SETBIT', retried, bit, 1) == 0 then

@@ -6,6 +6,7 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
+  run  id of the flow's run that is meant; '' = whichever is there
   step  the map
   chunks  how many chunks it has
 RETURNS  {'ok', state}; {'sealed', chunks} if it was sealed with another number; {'other', chunks} if so many are reserved;
@@ -14,11 +15,11 @@ COST     O(steps that wait for this one)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, step, chunks = unpack(ARGV)
+local now, run, step, chunks = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
-arguments_are(3)
+arguments_are(4)
 whole_or_none('now', now, 0, 253402300799999)
 chunks = whole('chunks', chunks, 0, 40000)
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
@@ -29,7 +30,7 @@ probe('STRLEN', done, ended, retried)
 --@include _todo
 --@include _progress
 
-local now_ms, flow = time_ms(now), read_flow()
+local now_ms, flow = time_ms(now), read_flow(run)
 local s = flow and step_of(step)
 if flow and (not s or s.kind ~= 'map') then refuse('step', 'a map') end
 if not flow then return {'closed', ''} end

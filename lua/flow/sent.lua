@@ -6,6 +6,7 @@ KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
+  run  id of the flow's run that is meant; '' = whichever is there
   limit  things to be sent that are answered at most
   then up to 250 groups: step, stamp
 RETURNS  as apply
@@ -13,14 +14,14 @@ COST     O(what was sent)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
-local now, limit = unpack(ARGV)
+local now, run, limit = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(10)
-arguments_are(2, 0, 250, 2)
+arguments_are(3, 0, 250, 2)
 whole_or_none('now', now, 0, 253402300799999)
 limit = whole('limit', limit, 1, 250)
-for i = 3, #ARGV, 2 do whole('stamp', ARGV[i + 1], 0, 9007199254740991) end
+for i = 4, #ARGV, 2 do whole('stamp', ARGV[i + 1], 0, 9007199254740991) end
 probe('HLEN', meta, steps, calls, items, todo)
 --@include shared/_clock
 --@include _flow
@@ -28,9 +29,9 @@ probe('HLEN', meta, steps, calls, items, todo)
 --@include _todo
 --@include _progress
 
-local now_ms, flow = time_ms(now), read_flow()
-if not flow then return {'', 0, 0, 0} end
-for i = 3, #ARGV, 2 do
+local now_ms, flow = time_ms(now), read_flow(run)
+if not flow then return {'', 0, 0, ''} end
+for i = 4, #ARGV, 2 do
   local name, stamp = ARGV[i], ARGV[i + 1]
   local kind, stored = string.match(redis.call('HGET', todo, name) or '', '^(%l+),(%d+),')
   if stored == stamp then

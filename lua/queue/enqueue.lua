@@ -7,8 +7,8 @@ KEYS
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream last_call:string
-  then one result:list per message, where drop_results is 1; or last_dead:hash, where again is member, and behind it
-  accepted:string, where a time follows that
+  then one result:list per message, where drop_results is 1; or last_dead:hash, where again is member or next, and
+  behind it accepted:string, where it is next
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
@@ -19,10 +19,10 @@ ARGV
   can_requeue  1: newer content may run after the current run, or at once when that is done
   again        for a mid that lives. done: a new message once that one is done; start: also during its run, to run
                after it, unless newer content waits behind it already; '': see can_update and can_requeue; member:
-               the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'; member and
-               an epoch ms, when their flow was created: they are of one step, in the order of their numbers, and the
-               chunk before them was enqueued before. One whose number isn't above the last that was accepted for that
-               flow within the hour 'exists', so that drainers who enqueue the same chunk accept each member once
+               the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'; next: as
+               member, and they are of one step, in the order of their numbers, and the chunk before them was enqueued
+               before. One whose number isn't above the last that was accepted within the hour 'exists', so that
+               drainers who enqueue the same chunk accept each member once
   lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
   dedupe_ms    how long to refuse its mid after it is done, '' = until collected; '@' and ms: refuse it so long from
                now on, also when it is done earlier
@@ -79,14 +79,13 @@ one_of('keyed', keyed, '', 'key', 'ordered')
 one_of('drop_results', drop_results, '', '1')
 local FIXED_KEYS, FIXED, WIDTH = 27, 13, keyed == '' and 2 or 3
 arguments_are(FIXED, 1, 1000, WIDTH)
-local created_at = string.match(again, '^member(%d+)$')
-if created_at then again = 'member' end
-keys_are(FIXED_KEYS + (created_at and 2 or again == 'member' and 1 or drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
+local in_order = again == 'next'
+if in_order then again = 'member' end
+keys_are(FIXED_KEYS + (in_order and 2 or again == 'member' and 1 or drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
 --@include _stored
 one_of('can_update', can_update, '0', '1')
 one_of('can_requeue', can_requeue, '0', '1')
 whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
-if created_at then whole('again', created_at, 0, LATEST_MS) end
 one_of('again', again, '', 'done', 'start', 'member')
 local are_members = again == 'member'
 if are_members then
@@ -149,11 +148,11 @@ end
 
 -- A member that was accepted or is dead isn't enqueued again: the rest of the call is as if it weren't among them.
 local kept_at, given_mids, accepted, last = {}, mids, KEYS[FIXED_KEYS + 2], nil
-if created_at then
+if in_order then
   local function number_of(mid) return tonumber(string.match(mid, '%.(%d+)$')) or refuse('a mid', 'with a number behind a dot') end
   local first, found = number_of(mids[1]), redis.call('GET', accepted)
   last = number_of(mids[#mids])
-  local up_to = tonumber(string.match(found or '', '^' .. created_at .. ':(%d+)$')) or -1
+  local up_to = tonumber(found or '') or -1
   for i = 1, first <= up_to and #mids or 0 do kept_at[i] = number_of(mids[i]) <= up_to and 'accepted' or nil end
 end
 local any_dead = are_members and redis.call('HLEN', KEYS[FIXED_KEYS + 1]) > 0
@@ -271,11 +270,6 @@ if are_members and #mids < #given_mids then
   end
   words = all
 end
--- Where one was refused for a message that has ended, its caller may enqueue it again: this chunk stays unrecorded.
-local ended = false
-for i = 2, created_at and #words or 0, 2 do ended = ended or words[i] == 'dead' or string.find(words[i], '^done') end
-if created_at and new[1] and not ended then
-  redis.call('SET', accepted, created_at .. ':' .. string.format('%d', last), 'PX', '3600000')
-end
+if in_order and new[1] then redis.call('SET', accepted, string.format('%d', last), 'PX', '3600000') end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

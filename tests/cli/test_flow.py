@@ -16,6 +16,7 @@ from jobq.queue.directory import register_queues
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
+pytestmark = pytest.mark.usefixtures("run_ids")
 CALL = encode("app.step", enqueued_at=1)
 
 
@@ -60,7 +61,7 @@ def test_show_says_what_a_flow_waits_for(cli, client):
     assert "import:1: running, 3 of 4 steps" in shown
     assert "skipped, because rows is failed" in shown
     assert "waits for:\n  step alert (queue low)\n  no worker serves queue 'low'\n" in shown
-    assert "failed:\n  ~import:1.rows.0: ValueError: x\n" in shown
+    assert "failed:\n  ~import:1.r1.rows.0: ValueError: x\n" in shown
     [record] = cli("flow", "show", "import:1", "--json").records
     assert [(one["step"], one["state"]) for one in record["steps"]] == [
         ("rows", "failed"), ("stats", "skipped"), ("alert", "running"), ("mail", "skipped"),
@@ -87,14 +88,18 @@ def test_graph_is_printed_in_three_forms(cli, client):
 
 def test_why_of_a_step_that_is_not_enqueued_is_its_flow(cli, client):
     begun(client, "import:1")
-    found = cli("why", "~import:1.mail.0")
+    found = cli("why", "~import:1.r1.mail.0")
     assert found.code == 0
     assert "waits for 1 of 1 step of flow import:1: stats" in found.out
     assert (
-        cli("why", "~import:1.rows.0", "--json").records[0]["reasons"][0]["code"] == "flow_running"
+        cli("why", "~import:1.r1.rows.0", "--json").records[0]["reasons"][0]["code"]
+        == "flow_running"
     )
-    assert cli("why", "~import:2.rows.0").code == 1
-    assert "never started, or it is over and was deleted" in cli("why", "~import:2.rows.0").out
+    # A person needn't know the run id.
+    assert cli("why", "~import:1.mail.0").out == found.out
+    assert cli("why", "~import:1.r0.mail.0").code == 1  # of an earlier run
+    assert cli("why", "~import:2.r1.rows.0").code == 1
+    assert "never started, or it is over and was deleted" in cli("why", "~import:2.r1.rows.0").out
 
 
 def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkeypatch):
@@ -193,12 +198,12 @@ def test_retry_runs_the_dead_again(cli, client):
     assert cli("flow", "check", "import:1").out == (
         "queue low: 1 entry taken to flows\nimport:1: failed\n"
     )
-    assert "failed:\n  ~import:1.mail.0: ValueError: x\n" in cli("flow", "show", "import:1").out
-    why = cli("why", "~import:1.mail.0").out
+    assert "failed:\n  ~import:1.r1.mail.0: ValueError: x\n" in cli("flow", "show", "import:1").out
+    why = cli("why", "~import:1.r1.mail.0").out
     assert "jobq flow retry import:1 mail" in why
     done = cli("flow", "retry", "import:1")
     assert (done.code, done.out) == (0, "import:1: 1 member to run again\n")
-    assert [one.mid for one in low.dequeue(1).messages] == ["~import:1.mail.0"]
+    assert [one.mid for one in low.dequeue(1).messages] == ["~import:1.r1.mail.0"]
     assert cli("flow", "retry", "import:1").code == 1
 
 
@@ -212,7 +217,7 @@ def test_retry_says_how_many_can_not_run_again(cli, client):
     low.announce("begin", "import:1")
     cli("flow", "check")
     store.reserve("rows", 0, 3)
-    low.enqueue_members([(f"~import:1.rows.{number}", CALL) for number in range(3)])
+    low.enqueue_members([(f"~import:1.r1.rows.{number}", CALL) for number in range(3)])
     store.seal("rows", 1)
     messages = low.dequeue(3).messages
     low.finish(
@@ -226,7 +231,8 @@ def test_retry_says_how_many_can_not_run_again(cli, client):
     )  # fmt: skip
     shown = cli("flow", "show", "import:1").out
     assert (
-        "~import:1.rows.2: its message was purged or has expired, so it can't be retried" in shown
+        "~import:1.r1.rows.2: its message was purged or has expired, so it can't be retried"
+        in shown
     )
 
 
@@ -236,7 +242,7 @@ def test_check_reports_members_without_a_trace(cli, client):
     found = cli("flow", "check")
     assert (found.code, found.out) == (
         1,
-        "import:1: running; no trace of 1 member: ~import:1.rows.0\n",
+        "import:1: running; no trace of 1 member: ~import:1.r1.rows.0\n",
     )
     assert found.err == "1 flow checked\n"
     done = cli("flow", "check", "--lost", "done")
@@ -286,7 +292,7 @@ def test_step_whose_queue_no_worker_serves_is_named_by_show_why_and_doctor(cli, 
     low.finish([Ending(mid=message.mid, token=message.token)])
     cli("flow", "check")
     assert "no worker serves queue 'pdf'" in cli("flow", "show", "import:1").out
-    why = cli("why", "~import:1.stats.0").out
+    why = cli("why", "~import:1.r1.stats.0").out
     assert "waits: no worker serves queue pdf" in why
     assert "it is member 0 of step stats of flow import:1, which waits for it" in why
     assert "queue pdf: 1 ready, and no worker serves it" in cli("check", "doctor").out

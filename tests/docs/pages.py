@@ -18,11 +18,18 @@ ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = int(os.environ.get("JOBQ_PAGES_DEADLINE", "120"))
 #: A first line that is a file's name.
 NAMED = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
-#: What differs from run to run in output that a page shows: message ids, numbers, blanks, and what `…` stands for.
+#: What differs from run to run in output that a page shows: message ids, run ids of flows, numbers, blanks, and what
+#: `…` stands for.
 VARYING = re.compile(
-    r"(?P<mid>\b(?=[\w-]*\d)[\w-]{14}\b)|(?P<number>\d[\d.,:]*)|(?P<blank>\s+)|(?P<any>…)"
+    r"(?P<mid>\b(?=[\w-]*\d)[\w-]{14}\b)|(?P<run>(?<=\.)[a-z0-9]{6}(?=\.[\w-]+\.\d))|(?P<number>\d[\d.,:]*)|(?P<blank>\s+)|(?P<any>…)"
 )
-PATTERNS = {"mid": r"[\w-]+", "number": r"\d[\d.,:]*", "blank": r"\s+", "any": r".*"}
+PATTERNS = {
+    "mid": r"[\w-]+",
+    "run": r"[a-z0-9]{6}",
+    "number": r"\d[\d.,:]*",
+    "blank": r"\s+",
+    "any": r".*",
+}
 #: Typed into one interpreter, as `python -m asyncio` takes them: blocks end with a NUL, and each is answered by one.
 TYPED = r"""
 import ast, asyncio, inspect, sys

@@ -17,6 +17,8 @@ from jobq.jobs.codec import encode
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
 
+#: The run id of flows that tests store by hand, and of the first one that a test starts.
+RUN = "r1"
 #: How a message ends: done, dead, or what its attempt returns.
 Outcome = str | bytes
 
@@ -50,7 +52,10 @@ class Flowing:
         """Store and announce a flow."""
         store = FlowStore(self.client, flow)
         refresh(self.client, {one.queue for one in steps if one.queue})
-        assert store.create(StoredFlow(steps, "hash", "low", 60_000, **more)) == "created"
+        assert (
+            store.create(StoredFlow(steps, "hash", "low", 60_000, **{"run_id": RUN, **more}))
+            == "created"
+        )
         if not more.get("parent"):
             self.say("begin", flow)
         return store
@@ -102,4 +107,4 @@ def _ending(message: Message, outcome: Outcome) -> Ending:
 
 def names(mids: Sequence[str]) -> list[str]:
     """`step` or `step.number` of mids."""
-    return [mid.partition(".")[2].removesuffix(".0") for mid in mids]
+    return [".".join(mid.split(".")[2:]).removesuffix(".0") for mid in mids]

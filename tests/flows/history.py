@@ -19,7 +19,7 @@ from jobq.flows.store import FlowStore
 from jobq.flows.types import StoredFlow, StoredStep
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Enqueued
-from tests.flows.flowing import call_of
+from tests.flows.flowing import RUN, call_of
 from tests.flows.lockstep import TurnTaker
 
 F, PART = "import:7", "part:7"
@@ -116,12 +116,12 @@ class History:
         }
 
     def mids(self, step: str) -> list[str]:
-        return [f"~{F}.{step}.{i}" for i in range(self.sizes.get(step, 1))]
+        return [f"~{F}.r1.{step}.{i}" for i in range(self.sizes.get(step, 1))]
 
     def _ends(self, when: str, step: str) -> bool:
         """Whether a step has come to such an end, by what its messages came to."""
         if self.steps[step].kind == "flow":
-            x, y = (f"~{PART}.{name}.0" for name in self.part)
+            x, y = (f"~{PART}.r1.{name}.0" for name in self.part)
             over = x in self.ended and (y in self.ended or x in self.was_dead)
             met = {
                 "done": {x, y} <= self.done,
@@ -144,8 +144,9 @@ class History:
             part = StoredFlow(
                 tuple(self.part.values()), "hash", "high", 86_400_000, self._place_of_part()
             )
-            FlowStore(self.client, PART).create(part._replace(life_ms=86_400_000))
-        self.store.create(StoredFlow(tuple(self.steps.values()), "hash", "low", 86_400_000))
+            FlowStore(self.client, PART).create(part._replace(life_ms=86_400_000, run_id=RUN))
+        flow = StoredFlow(tuple(self.steps.values()), "hash", "low", 86_400_000, run_id=RUN)
+        self.store.create(flow)
         for name, one in self.steps.items():
             if one.source == "items" and self.sizes[name]:
                 calls = [call_of(mid) for mid in self.mids(name)]
@@ -167,7 +168,7 @@ class History:
             if found.outcome in ("new", "doubt"):
                 queue = self.client.queues[self.steps[name].queue]
                 rows = [(mid, b"v") for mid in mids]
-                queue.enqueue_members(rows, created_at=found.created_at)
+                queue.enqueue_members(rows, in_order=True)
         self.store.seal(name, 1 if self.mids(name) else 0)
         announce(self.client, "low", "look", F)
 
@@ -180,7 +181,7 @@ class History:
         found = queue.dequeue(self.rng.randint(1, 3), crash_limit=1000).messages
         for one in found:
             outcome = "dead" if self.rng.random() < bad else "done"
-            returned = one.mid.encode() if outcome == "done" and len(one.mid) % 2 else b""
+            returned = one.mid.encode() if outcome == "done" and self._returns(one.mid) else b""
             kept = {"result": returned, "result_ttl": 86_400} if returned else {"reason": "why"}
             ending = Ending(mid=one.mid, token=one.token, outcome=outcome, **kept)
             reply = queue.finish([ending], crash_limit=1000).replies[0]
@@ -190,6 +191,13 @@ class History:
                 if returned:
                     self.returned[one.mid] = returned
         return len(found)
+
+    def _returns(self, mid: str) -> bool:
+        """Whether the job of a message returns something; the timer of a wait never does."""
+        member = member_of(mid)
+        assert member is not None
+        of_wait = member.flow == F and self.steps[member.step].kind == "wait"
+        return not of_wait and sum(mid.encode()) % 2 == 1
 
     def revive(self) -> None:
         queue = self.client.queues[self.rng.choice(QUEUES)]
@@ -233,7 +241,7 @@ class History:
         step = (self.part if is_part else self.steps)[member.step]
         if self.naccepted[mid] > 1:
             raise Broken(f"F2 {mid} was accepted twice")
-        if is_part and step.name == "y" and f"~{PART}.x.0" not in self.done:
+        if is_part and step.name == "y" and f"~{PART}.r1.x.0" not in self.done:
             raise Broken("F4 y goes before x")
         after = (
             self.steps[self._place_of_part().rpartition(".")[2]].after if is_part else step.after
@@ -248,8 +256,8 @@ class History:
             raise Broken(f"F4 {name} goes before {edge}")
 
     def _place_of_part(self) -> str:
-        """`flow.step` that the sub-flow is."""
-        return next(f"{F}.{name}" for name, one in self.steps.items() if one.kind == "flow")
+        """`flow.run_id.step` that the sub-flow is."""
+        return next(f"{F}.{RUN}.{name}" for name, one in self.steps.items() if one.kind == "flow")
 
     def check_bits(self) -> None:
         """F3 and F6: counts are those of the bits, and what is done has ended."""
@@ -304,7 +312,7 @@ class History:
         """F7: what a member returned is kept, and no queue keeps it any more."""
         for flow in (F, PART):
             names = {
-                mid.partition(".")[2].replace(".", ":"): mid
+                mid.split(".", 2)[2].replace(".", ":"): mid
                 for mid in self.returned
                 if mid.startswith(f"~{flow}.")
             }

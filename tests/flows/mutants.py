@@ -16,6 +16,7 @@ from jobq.flows.accepting import results_at
 from jobq.flows.draining import Drainer
 from jobq.flows.store import FlowStore
 from jobq.flows.types import Applied
+from jobq.queue.queue import Queue
 
 
 class Fault(NamedTuple):
@@ -28,14 +29,14 @@ class Fault(NamedTuple):
 
 
 def _no_mark(patch: pytest.MonkeyPatch) -> None:
-    """Steps are enqueued as earlier versions do it: their queue doesn't note that it has accepted them."""
-    enqueue_members = sending.enqueue_members
+    """The queue of a step doesn't note that it has accepted it."""
+    enqueue_members = Queue.enqueue_members
 
-    def enqueued(*args: Any, created_at: int | None = None, **options: Any) -> None:
-        is_step = "until" in options
-        enqueue_members(*args, created_at=None if is_step else created_at, **options)
+    def enqueued(self: Queue, *args: Any, in_order: bool = False, **options: Any) -> Any:
+        in_order = in_order and "until" not in options
+        return enqueue_members(self, *args, in_order=in_order, **options)
 
-    patch.setattr(sending, "enqueue_members", enqueued)
+    patch.setattr(Queue, "enqueue_members", enqueued)
 
 
 def _short_dedupe(patch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,10 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
 FLOW = "import:1"
+#: With the run id that its members' mids have.
+RUN = f"{FLOW}.r1"
+
+pytestmark = pytest.mark.usefixtures("run_ids")
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def store(client: Any, low: Queue) -> FlowStore:
     client.command("ZADD", keys.flow_names(client.namespace), 1, FLOW)
     made.apply("qlow", [FlowChange("begin")])
     assert made.reserve("rows", 0, 5).outcome == "new"
-    low.enqueue_members([(member_mid(FLOW, "rows", number), b"x") for number in range(5)])
+    low.enqueue_members([(member_mid(RUN, "rows", number), b"x") for number in range(5)])
     assert made.seal("rows", 1) == "ok"
     return made
 
@@ -49,7 +53,7 @@ def store(client: Any, low: Queue) -> FlowStore:
 def end(queue: Queue, number: int, outcome: Any) -> None:
     """Run the oldest message of the queue to such an end; nobody tells its flow."""
     [message] = queue.dequeue(1).messages
-    assert message.mid == member_mid(FLOW, "rows", number)
+    assert message.mid == member_mid(RUN, "rows", number)
     queue.finish([Ending(mid=message.mid, token=message.token, outcome=outcome, reason="x")])
     queue.flow_outbox_drop([one.entry_id for one in queue.flow_outbox(1_000)])
 
@@ -64,7 +68,7 @@ def test_ends_that_a_flow_lost_are_found_at_its_queue(client, low, store):
     low.admin.events_level("all")
     for number, outcome in enumerate(("done", "dead", "done", "done")):
         end(low, number, outcome)
-    low.cancel(member_mid(FLOW, "rows", 4))
+    low.cancel(member_mid(RUN, "rows", 4))
     low.flow_outbox_drop([one.entry_id for one in low.flow_outbox(1_000)])
     low.admin.collect()
     assert states(store)["rows"] == "running"
@@ -75,7 +79,7 @@ def test_ends_that_a_flow_lost_are_found_at_its_queue(client, low, store):
     assert (row.facts.done, row.facts.ended) == (3, 5)
     # Checked again it has nothing to add, and the step was enqueued once.
     assert FlowCheck(client).flow(FLOW).ended == 0
-    assert [one.mid for one in low.dequeue(10).messages] == [member_mid(FLOW, "stats")]
+    assert [one.mid for one in low.dequeue(10).messages] == [member_mid(RUN, "stats")]
 
 
 def test_member_without_a_trace_is_reported_until_somebody_says_what_it_counts_as(
@@ -86,7 +90,7 @@ def test_member_without_a_trace_is_reported_until_somebody_says_what_it_counts_a
     client.command("DEL", low.prefix + "messages", low.prefix + "circle", low.prefix + "events")
     checked = FlowCheck(client).flow(FLOW)
     assert (checked.ended, checked.nlost, checked.state) == (0, 5, "running")
-    assert checked.lost[0] == member_mid(FLOW, "rows", 0)
+    assert checked.lost[0] == member_mid(RUN, "rows", 0)
     checked = FlowCheck(client, "done").flow(FLOW)
     assert (checked.ended, checked.nlost) == (5, 0)
     assert states(store) == {"rows": "done", "stats": "running"}
@@ -147,4 +151,4 @@ def test_end_of_a_sub_flow_that_its_parent_lost_is_found(client, low):
     ends()
     base = keys.base(client.namespace, "part:2")
     client.command("DEL", *(base + name for name in keys.NAMES))
-    assert FlowCheck(client).flow("whole:2").lost == ("~whole:2.part.0",)
+    assert FlowCheck(client).flow("whole:2").lost == ("~whole:2.r2.part.0",)

@@ -67,7 +67,7 @@ def test_a_number_of_5000_digits_names_no_member(flowing: Flowing, client: Clien
     store.apply("qlow", [FlowChange("dead", "a")])
     redis.hset(store.prefix + "failed", "a:" + "9" * 5_000, "dead")
     assert [one.mid for one in failed_members(client, known_flow(client, BAD), 9)] == [
-        f"~{BAD}.a.0"
+        f"~{BAD}.r1.a.0"
     ]
 
 

@@ -28,7 +28,7 @@ from jobq.jobs.results import encode_result
 from jobq.queue.durability import SharedConfirmation
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
-from tests.flows.flowing import Flowing, call_of, names, step
+from tests.flows.flowing import RUN, Flowing, call_of, names, step
 from tests.flows.lockstep import TurnTaker, take_turns
 
 F = "import:7"
@@ -40,7 +40,7 @@ def flowing(client: Any) -> Flowing:
 
 
 def mids(*rest: str, flow: str = F) -> list[str]:
-    return [f"~{flow}.{one}" for one in rest]
+    return [f"~{flow}.r1.{one}" for one in rest]
 
 
 def test_a_diamond_over_two_queues_runs_each_step_once(flowing: Flowing, redis: Any):
@@ -65,9 +65,9 @@ def test_a_map_that_waited_is_expanded_from_stored_calls_or_from_a_result(flowin
             == "ok"
         )
     result = encode_result(list(range(300)), "a")
-    ran = flowing.work({f"~{F}.a.0": result})
+    ran = flowing.work({f"~{F}.r1.a.0": result})
     assert len(ran) == len(set(ran)) == 1 + 260 + 300 + 1
-    assert ran[-1] == f"~{F}.end.0"
+    assert ran[-1] == f"~{F}.r1.end.0"
     assert flowing.facts(F).state == "done"
 
 
@@ -80,7 +80,7 @@ def test_a_map_of_what_is_no_list_has_failed(flowing: Flowing, returned: Any):
         step("alert", "more", when="failed"),
     )
     result = "done" if returned is None else encode_result(returned, "a")
-    assert names(flowing.work({f"~{F}.a.0": result})) == ["a", "alert"]
+    assert names(flowing.work({f"~{F}.r1.a.0": result})) == ["a", "alert"]
     assert flowing.facts(F).state == "failed"
 
 
@@ -88,28 +88,28 @@ def test_a_wait_is_opened_by_a_signal_and_its_timer_is_dropped(flowing: Flowing,
     gate = step("gate", kind="wait", options=b'{"delay": 3600}')
     flowing.start(F, step("a"), gate, step("b", "gate", "a"))
     assert names(flowing.work()) == ["a"]
-    assert flowing.queues["low"].status(f"~{F}.gate.0").word == "queued-with-backoff"
+    assert flowing.queues["low"].status(f"~{F}.r1.gate.0").word == "queued-with-backoff"
     assert flowing.facts(F).steps[1].due_at > 0
     flowing.say("signal", F, 'gate\x1f{"by": "ann"}')
     assert names(flowing.work()) == ["b"]
-    assert flowing.queues["low"].status(f"~{F}.gate.0").word == "nil"
+    assert flowing.queues["low"].status(f"~{F}.r1.gate.0").word == "nil"
     assert FlowStore(flowing.client, F).results(["gate:0"]) == {"gate:0": b'{"by": "ann"}'}
     assert flowing.facts(F).state == "done"
 
 
 def test_a_flow_in_a_flow_is_begun_ended_and_retried_with_it(flowing: Flowing):
-    flowing.start("part:1", step("x"), parent=f"{F}.part")
+    flowing.start("part:1", step("x"), parent=f"{F}.r1.part")
     flowing.start(
         F,
         step("a"),
         StoredStep("part", "flow", "", step("", "a").after, "part:1"),
         step("b", "part"),
     )
-    dead = "~part:1.x.0"
-    assert flowing.work({dead: "dead"}) == [f"~{F}.a.0", dead]
+    dead = "~part:1.r1.x.0"
+    assert flowing.work({dead: "dead"}) == [f"~{F}.r1.a.0", dead]
     assert flowing.facts(F).state == flowing.facts("part:1").state == "failed"
     flowing.say("retry", F)
-    assert flowing.work() == [dead, f"~{F}.b.0"]
+    assert flowing.work() == [dead, f"~{F}.r1.b.0"]
     assert flowing.facts(F).state == flowing.facts("part:1").state == "done"
 
 
@@ -117,8 +117,8 @@ def test_a_flow_in_a_flow_is_begun_ended_and_retried_with_it(flowing: Flowing):
 def nested(flowing: Flowing) -> Flowing:
     """A flow of `a`, of `part`, which comes behind it, and of `gate`; part:1 has a sub-flow of its own, deep:1."""
     deep, part = (StoredStep(one, "flow", "", (), f"{one}:1") for one in ("deep", "part"))
-    flowing.start("deep:1", step("y"), parent="part:1.deep", life_ms=LONG_LIFE_MS)
-    flowing.start("part:1", step("x"), deep, parent=f"{F}.part", life_ms=LONG_LIFE_MS)
+    flowing.start("deep:1", step("y"), parent="part:1.r1.deep", life_ms=LONG_LIFE_MS)
+    flowing.start("part:1", step("x"), deep, parent=f"{F}.r1.part", life_ms=LONG_LIFE_MS)
     behind = part._replace(after=step("", "gate").after)
     flowing.start(F, step("a"), step("gate", "a", kind="wait", call=b""), behind)
     return flowing
@@ -144,18 +144,28 @@ def test_a_flow_in_a_flow_that_is_skipped_is_kept_while_a_retry_may_come(
 
     nested.drain()
     assert days() == [366, 366]
-    nested.work({f"~{F}.a.0": "dead"})
+    nested.work({f"~{F}.r1.a.0": "dead"})
     assert (states(), days()) == (["open", "open"], [1, 1])
     nested.say("retry", F)
-    assert nested.work() == [f"~{F}.a.0"]
+    assert nested.work() == [f"~{F}.r1.a.0"]
     assert (states(), days()) == (["open", "open"], [366, 366])
     nested.say("signal", F, "gate\x1f1")
-    assert sorted(nested.work()) == ["~deep:1.y.0", "~part:1.x.0"]
+    assert sorted(nested.work()) == ["~deep:1.r1.y.0", "~part:1.r1.x.0"]
     assert nested.facts(F).state == "done" and states() == ["done", "done"]
 
 
+def test_a_step_has_failed_when_the_flow_that_it_is_belongs_to_another_run(flowing: Flowing):
+    flowing.start("part:1", step("x"), parent=f"{F}.r0.part")
+    part = StoredStep("part", "flow", "", (), "part:1")
+    flowing.start(F, part, step("b", "part"), step("bad", "part", when="failed"))
+    assert names(flowing.work()) == ["bad"]
+    flowing.say("retry", F)
+    assert flowing.work() == []
+    assert (flowing.facts(F).state, flowing.facts("part:1").state) == ("failed", "open")
+
+
 def test_a_flow_in_a_flow_is_left_alone_when_another_flow_has_stored_it(flowing: Flowing):
-    flowing.start("part:1", step("x"), parent="other:1.part")
+    flowing.start("part:1", step("x"), parent="other:1.r1.part")
     part = StoredStep("part", "flow", "", step("", "a").after, "part:1")
     flowing.start(F, step("a"), part)
     flowing.drain()
@@ -167,7 +177,7 @@ def test_a_flow_in_a_flow_is_left_alone_when_another_flow_has_stored_it(flowing:
 def test_a_flow_that_is_retried_is_not_over_when_the_last_end_of_its_part_is_told_again(
     flowing: Flowing,
 ):
-    part = flowing.start("part:1", step("x"), parent=f"{F}.part")
+    part = flowing.start("part:1", step("x"), parent=f"{F}.r1.part")
     store = flowing.start(F, StoredStep("part", "flow", "", (), "part:1"), step("b", "part"))
     flowing.drain()
     low = flowing.queues["low"]
@@ -181,18 +191,18 @@ def test_a_flow_that_is_retried_is_not_over_when_the_last_end_of_its_part_is_tol
     flowing.drain()
     assert (flowing.facts("part:1").state, flowing.facts(F).state) == ("running", "running")
     assert flowing.facts(F).ended_at == 0
-    assert flowing.work() == ["~part:1.x.0", f"~{F}.b.0"]
+    assert flowing.work() == ["~part:1.r1.x.0", f"~{F}.r1.b.0"]
     assert flowing.facts(F).state == flowing.facts("part:1").state == "done"
 
 
 def test_a_cancel_reaches_what_waits_what_runs_and_the_flows_in_the_flow(flowing: Flowing):
-    flowing.start("part:1", step("x", queue="high"), step("y", "x"), parent=f"{F}.part")
+    flowing.start("part:1", step("x", queue="high"), step("y", "x"), parent=f"{F}.r1.part")
     rows = step("rows", kind="map", source="stream")
     part = StoredStep("part", "flow", "", (), "part:1")
     store = flowing.start(F, rows, part, step("gate", kind="wait", call=b""), step("b", "rows"))
     store.reserve("rows", 0, 250)
     low = flowing.queues["low"]
-    low.enqueue_members([(f"~{F}.rows.{i}", b"v") for i in range(200)])
+    low.enqueue_members([(f"~{F}.r1.rows.{i}", b"v") for i in range(200)])
     flowing.drain()
     held = low.dequeue(3).messages
     flowing.say("cancel", F)
@@ -209,9 +219,9 @@ def test_a_retry_marks_no_member_as_purged_when_its_queue_can_not_be_read(flowin
     rows = step("rows", kind="map", source="stream", queue="high")
     store = flowing.start(F, rows)
     store.reserve("rows", 0, 2)
-    flowing.queues["high"].enqueue_members([(f"~{F}.rows.{i}", b"v") for i in range(2)])
+    flowing.queues["high"].enqueue_members([(f"~{F}.r1.rows.{i}", b"v") for i in range(2)])
     store.seal("rows", 1)
-    flowing.work({f"~{F}.rows.1": "dead"})
+    flowing.work({f"~{F}.r1.rows.1": "dead"})
     admin = flowing.queues["high"].admin
     admin.purge(*(one.dead_id for one in admin.dead()))
     key = f"{flowing.queues['high'].prefix}messages"
@@ -228,12 +238,12 @@ def test_a_retry_revives_the_dead_and_sends_again_what_a_person_purged(flowing: 
     rows = step("rows", kind="map", source="stream", queue="high")
     store = flowing.start(F, step("a"), rows, step("b", "a", "rows"))
     store.reserve("rows", 0, 9)
-    flowing.queues["high"].enqueue_members([(f"~{F}.rows.{i}", b"v") for i in range(9)])
+    flowing.queues["high"].enqueue_members([(f"~{F}.r1.rows.{i}", b"v") for i in range(9)])
     store.seal("rows", 1)
-    bad = {f"~{F}.a.0": "dead", **{f"~{F}.rows.{i}": "dead" for i in (1, 5, 7)}}
+    bad = {f"~{F}.r1.a.0": "dead", **{f"~{F}.r1.rows.{i}": "dead" for i in (1, 5, 7)}}
     assert len(flowing.work(bad)) == 10
     assert flowing.facts(F).state == "failed"
-    for name, mid in (("low", f"~{F}.a.0"), ("high", f"~{F}.rows.7")):
+    for name, mid in (("low", f"~{F}.r1.a.0"), ("high", f"~{F}.r1.rows.7")):
         admin = flowing.queues[name].admin
         admin.purge(*(one.dead_id for one in admin.dead(mid=mid)))
     flowing.say("retry", F)
@@ -318,10 +328,11 @@ def test_forged_and_damaged_entries_change_nothing_and_are_not_kept(flowing: Flo
     flowing.drain()
     outbox = f"{flowing.queues['high'].prefix}flow-outbox"
     records = [
-        f"done\x1f~{F}.a.0", f"done\x1f~{F}.b.0", f"cancel\x1f{F}", f"signal\x1f{F}\x1fa\x1fx", "done\x1f~x", "done",
-        "",
-        f"done\x1f~{F}.a.99999999", "bogus\x1f" + F, "begin\x1fno flow", f"done+\x1f~{F}.b.0", f"retry\x1f{F}\x1f\x00",
-        "begin\x1fother:1", "dead\x1f~other:1.a.0", f"signal\x1f{F}\x1fa\x1f" + "x" * 70_000,
+        f"done\x1f~{F}.r1.a.0", f"done\x1f~{F}.r1.b.0", f"cancel\x1f{F}", f"signal\x1f{F}\x1fa\x1fx", "done\x1f~x",
+        "done", "",
+        f"done\x1f~{F}.r1.a.99999999", "bogus\x1f" + F, "begin\x1fno flow", f"done+\x1f~{F}.r1.b.0",
+        f"retry\x1f{F}\x1f\x00",
+        "begin\x1fother:1", "dead\x1f~other:1.r1.a.0", f"signal\x1f{F}\x1fa\x1f" + "x" * 70_000,
     ]  # fmt: skip
     redis.xadd(outbox, {"1": "\x1e".join(records)})
     redis.xadd(outbox, {"1": b"\xff\xfe\x1f\x1e\x1f"})
@@ -340,7 +351,7 @@ def test_keys_of_one_flow_that_are_damaged_stop_no_other(flowing: Flowing, redis
     flowing.start("import:8", step("a"))
     redis.delete(f"jobq:flow:{{{F}}}:meta")
     redis.set(f"jobq:flow:{{{F}}}:meta", "no hash")
-    assert flowing.work() == ["~import:8.a.0"]
+    assert flowing.work() == ["~import:8.r1.a.0"]
     assert flowing.left() == []
 
 
@@ -363,7 +374,7 @@ def test_a_step_whose_key_has_no_room_waits_and_keeps_nobody_else_waiting(flowin
     assert flowing.drainer.drain("low") >= 2
     assert flowing.left() == [("low", 1)]
     found = low.dequeue(8).messages
-    assert {one.mid for one in found} > {f"~{F}.b.0", "~import:8.a.0"}
+    assert {one.mid for one in found} > {f"~{F}.r1.b.0", "~import:8.r1.a.0"}
     low.finish([_done(one) for one in found])
     assert names(flowing.work()) == ["a"]
     assert flowing.facts(F).state == "done"
@@ -404,7 +415,7 @@ def test_a_map_of_a_key_is_enqueued_as_its_line_has_room(flowing: Flowing, caplo
         assert all(row.waiting <= 62 for row in high.admin.iter_keys())
         assert len(ran) > 100 or waits().endswith(f"more are being added {room}")
     assert len(ran) == len(set(ran)) == 603
-    assert [m for m in ran if ".rows." in m] == [f"~{F}.rows.{number}" for number in range(600)]
+    assert [m for m in ran if ".rows." in m] == [f"~{F}.r1.rows.{number}" for number in range(600)]
     assert flowing.facts(F).state == "done" and flowing.left() == []
     said = [one for one in caplog.records if "waits for room" in one.getMessage()]
     assert [one.levelname for one in said] == ["WARNING"]
@@ -472,15 +483,15 @@ def test_what_is_sealed_is_left_to_drainers_with_a_key_and_dropped_after_an_hour
     codec = CodecSettings(keys=(("k", b"s" * 32),), accept_plain=True)
     sealing = connect(settings=replace(client.settings, codec=codec))
     flowing.start("plain:7", step("a"))
-    FlowStore(client, F).create(StoredFlow((step("a"),), "hash", "low", 60_000))
+    FlowStore(client, F).create(StoredFlow((step("a"),), "hash", "low", 60_000, run_id=RUN))
     announce(sealing, "low", "begin", F)
-    assert flowing.work() == ["~plain:7.a.0"]
+    assert flowing.work() == ["~plain:7.r1.a.0"]
     assert flowing.facts(F).state == "open"
     assert flowing.queues["low"].admin.flow_backlog().entries == 1
 
     assert Drainer(sealing).drain("low") == 1
     flowing.drainer = Drainer(client)
-    assert flowing.work() == [f"~{F}.a.0"]
+    assert flowing.work() == [f"~{F}.r1.a.0"]
     assert flowing.facts(F).state == "done"
 
     old = f"{client.clock_ms() - 3_600_001}-0"
@@ -544,10 +555,10 @@ def test_what_many_calls_reported_is_looked_for_in_as_many_calls_as_it_takes(flo
         Sending(
             flowing.client, lambda: True, drainer.unapplied, SharedConfirmation(flowing.client)
         ),
-        F,
+        store.run,
     )
     for chunk in range(10):
-        rows = [(f"~{F}.rows.{250 * chunk + number}", b"v") for number in range(250)]
+        rows = [(f"~{F}.r1.rows.{250 * chunk + number}", b"v") for number in range(250)]
         assert sender.add_chunk(low, "rows", chunk, rows, {}).outcome == "new"
     while found := low.dequeue(250).messages:
         low.finish([_done(one) for one in found])
@@ -568,7 +579,7 @@ def test_a_retry_of_100_000_members_goes_on_in_bounded_calls_when_drainers_die(
     store.reserve("rows", 0, 250)
     store.seal("rows", 1)
     dead = range(0, size, 100)
-    low.enqueue_members([(f"~{F}.rows.{number}", b"v") for number in dead])
+    low.enqueue_members([(f"~{F}.r1.rows.{number}", b"v") for number in dead])
     while found := low.dequeue(250).messages:
         low.finish([Ending(mid=one.mid, token=one.token, outcome="dead") for one in found])
     counts = redis.hget(store.prefix + "meta", "n:rows").decode().split(",")
@@ -664,7 +675,7 @@ def test_timer_of_a_wait_is_gone_when_a_drainer_waits_between_two_calls_and_a_si
         flowing.drain()
         assert turns.error is None
         assert flowing.facts(flow).state == "done"
-        assert low.status(f"~{flow}.ok.0").word == "nil"
+        assert low.status(f"~{flow}.r1.ok.0").word == "nil"
         if was_over:
             break
     assert ncalls == 3

@@ -68,7 +68,7 @@ def test_entries_are_deleted_at_disk_once_waitaof_confirms_what_their_flow_took_
     before = waits()
     assert late.drain("low") == 2
     assert (flowing.left(), waits() - before) == ([], 1)
-    assert flowing.work() == [f"~{F}.rows.2", f"~{F}.b.0"]
+    assert flowing.work() == [f"~{F}.r1.rows.2", f"~{F}.r1.b.0"]
 
 
 def test_start_signal_retry_and_cancel_wait_and_take_effect_when_they_are_called_again(

@@ -1,4 +1,4 @@
-"""A flow that was removed is started again under its id."""
+"""What is left of an earlier run of a flow, or of the runs before a retry, changes nothing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any, cast
 import pytest
 
 from jobq import job
+from jobq.errors import FlowClosedError
 from jobq.flows.adding import RunningFlow
 from jobq.flows.announcing import announce, queue_at
 from jobq.flows.draining import Drainer
 from jobq.flows.flow import Flow
+from jobq.flows.run import FlowRun
+from jobq.flows.sending import StepSender
 from jobq.flows.store import FlowStore
-from jobq.flows.types import Applied, FlowChange
+from jobq.flows.types import FlowChange
 from jobq.queue.types import Ending
 from tests.flows.flowing import Flowing, call_of, names, step
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("run_ids")]
 F = "import:7"
 ROWS = step("rows", "a", kind="map", source="items", queue="high")
+STREAM = step("rows", kind="map", source="stream", queue="high")
 
 
 @pytest.fixture
@@ -28,8 +32,8 @@ def flowing(client: Any) -> Flowing:
     return Flowing(client)
 
 
-def begin(flowing: Flowing, *steps: Any, items: int = 0) -> FlowStore:
-    store = flowing.start(F, *steps)
+def begin(flowing: Flowing, *steps: Any, items: int = 0, run_id: str = "r1") -> FlowStore:
+    store = flowing.start(F, *steps, run_id=run_id)
     if items:
         assert (
             store.put_items("rows", ROWS.queue, 0, [call_of(str(n)) for n in range(items)]) == "ok"
@@ -37,46 +41,63 @@ def begin(flowing: Flowing, *steps: Any, items: int = 0) -> FlowStore:
     return store
 
 
-def test_dead_members_of_an_earlier_flow_make_way(flowing: Flowing) -> None:
+def test_dead_members_of_an_earlier_flow_stay_when_it_is_started_again(flowing: Flowing) -> None:
     steps = (step("a"), ROWS, step("b", "rows", queue="high"), step("bad", "rows", when="failed"))
     begin(flowing, *steps, items=5)
-    bad = {f"~{F}.rows.1": "dead", f"~{F}.rows.3": "dead"}
+    bad = {f"~{F}.r1.rows.1": "dead", f"~{F}.r1.rows.3": "dead"}
     assert names(flowing.work(bad)) == [
         "a",
         *(["rows"] + [f"rows.{n}" for n in range(1, 5)]),
         "bad",
     ]
     assert FlowStore(flowing.client, F).remove() == "removed"
-    flowing.queues["low"].admin.collect(100, now=int(time.time() * 1000) + 7_200_000)
 
-    begin(flowing, *steps, items=5)
+    begin(flowing, *steps, items=5, run_id="r2")
     assert sorted(names(flowing.work())) == [
         "a",
         "b",
         *["rows", *[f"rows.{n}" for n in range(1, 5)]],
     ]
     assert flowing.facts(F).state == "done"
-    assert [one.dead_id for one in flowing.queues["high"].admin.dead()] == []
+    assert {one.mid for one in flowing.queues["high"].admin.dead()} == set(bad)
 
 
-def test_a_dead_step_of_an_earlier_flow_makes_way(flowing: Flowing) -> None:
-    begin(flowing, step("a"))
-    flowing.work({f"~{F}.a.0": "dead"})
-    assert FlowStore(flowing.client, F).remove() == "removed"
-    begin(flowing, step("a"))
-    assert names(flowing.work()) == ["a"]
-    assert flowing.facts(F).state == "done"
-
-
-def test_a_step_whose_mid_is_taken_for_an_hour_has_failed_and_keeps_nothing_waiting(
+def test_a_dead_message_of_an_earlier_flow_changes_nothing_when_a_person_revives_it(
     flowing: Flowing,
 ) -> None:
-    begin(flowing, step("a"), step("bad", "a", when="failed"))
-    flowing.work()
+    begin(flowing, step("a"), step("b", "a"))
+    old = f"~{F}.r1.a.0"
+    flowing.work({old: "dead"})
     assert FlowStore(flowing.client, F).remove() == "removed"
-    begin(flowing, step("a"), step("bad", "a", when="failed"))
-    assert names(flowing.work()) == ["bad"]
-    assert flowing.facts(F).state == "failed"
+    begin(flowing, step("a"), step("b", "a"), run_id="r2")
+    flowing.drain()
+    admin = flowing.queues["low"].admin
+    admin.revive(*(one.dead_id for one in admin.dead(mid=old)))
+    [new, revived] = flowing.queues["low"].dequeue(2).messages
+    assert (new.mid, revived.mid) == (f"~{F}.r2.a.0", old)
+    for outcome in ("dead", "done"):
+        flowing.queues["low"].finish([Ending(mid=old, token=revived.token, outcome=outcome)])
+        flowing.drain()
+    assert [one.ended for one in flowing.facts(F).steps] == [0, 0]
+    flowing.queues["low"].finish([Ending(mid=new.mid, token=new.token)])
+    assert names(flowing.work()) == ["b"]
+
+
+@pytest.mark.parametrize("steps", [(step("a"),), (STREAM,)])
+def test_a_flow_runs_whole_when_it_is_started_again_right_after_its_end(
+    flowing: Flowing, steps: Any
+) -> None:
+    """The mids of its steps stay taken for an hour, and its queue knows which members it has accepted."""
+    for run_id in ("r1", "r2", "r3"):
+        store = begin(flowing, *steps, run_id=run_id)
+        if steps[0].kind == "map":
+            sender = StepSender(flowing.drainer._sending(flowing.drainer._clock()), store.run)
+            rows = [(store.member("rows", number).mid, call_of("v")) for number in range(3)]
+            assert sender.add_chunk(flowing.queues["high"], "rows", 0, rows, {}).outcome == "new"
+            assert store.seal("rows", 1) == "ok"
+        assert len(flowing.work()) == (3 if steps[0].kind == "map" else 1)
+        assert flowing.facts(F).state == "done"
+        assert store.remove() == "removed"
 
 
 @job(name="flows.earlier.one", queue="low")
@@ -170,10 +191,9 @@ def test_an_end_of_an_earlier_flow_changes_nothing_when_a_running_step_adds_a_st
     assert [one.ended for one in flowing.facts(F).steps] == [0, 0]
 
 
-def test_the_end_of_an_added_step_counts_when_another_one_was_added_to_its_queue_before_it_was_taken(
+def test_the_end_of_an_added_step_counts_when_others_are_added_to_its_queue_before_it_is_taken(
     flowing: Flowing,
 ) -> None:
-    """The running step read which queues the flow uses before it added the first of them."""
     flow = Flow("import", id="7", client=flowing.client)
     flow.step(one, name="a")
     flow.start()
@@ -194,44 +214,28 @@ def test_the_end_of_an_added_step_counts_when_another_one_was_added_to_its_queue
     assert ended == {"a": 0, "x": 0, "b": 1, "c": 0, "d": 0}
 
 
-class Overtaken(FlowStore):
-    """Between its calls of `apply`, others move the mark of the queue."""
-
-    places = ("5-0", "7-0")
-
-    def _apply(self, *args: Any) -> Applied:
-        if self.places:
-            place, *self.places = self.places
-            FlowStore(self.client, self.flow).retried("a", [], mark=place)
-        return super()._apply(*args)
-
-
-def test_what_lies_behind_the_mark_is_taken_when_the_mark_moves_meanwhile(flowing: Flowing) -> None:
-    begin(flowing, step("a"), step("b"))
+def test_nothing_of_an_earlier_run_is_taken_when_its_calls_come_late(flowing: Flowing) -> None:
+    """Its drainer, its producer and its running steps stood still while the flow was removed and started again."""
+    old = begin(flowing, step("a"), STREAM)
     flowing.drain()
-    ends = [
-        FlowChange("dead", "a", entry="4-0"),
-        FlowChange("dead", "a", entry="6-0"),
-        FlowChange("done", "b", entry="8-0"),
-    ]
-    applied = Overtaken(flowing.client, F).apply("qlow", ends)
-    assert (applied.state, applied.refused, applied.mark) == ("running", 2, "")
-    assert [one.ended for one in flowing.facts(F).steps] == [0, 1]
+    [held] = flowing.queues["low"].dequeue().messages
+    running = RunningFlow(flowing.client, cast("Any", SimpleNamespace(mid=held.mid)))
+    FlowRun("import", "7", client=flowing.client).cancel()
+    flowing.work()
+    assert FlowStore(flowing.client, F).remove() == "removed"
+    new = begin(flowing, step("a"), STREAM, run_id="r2")
+    before = flowing.facts(F)
 
-
-def test_a_flow_starts_under_its_id_when_its_sub_flows_use_more_queues_than_one_flow_can(
-    client: Any,
-) -> None:
-    flow = Flow("import", id="7", client=client)
-    for part in range(2):
-        sub = Flow("part", id=str(part), client=client)
-        for number in range(510):
-            sub.step(one.options(queue=f"q{part}-{number}"), name=f"s{number}")
-        flow.flow(sub, name=f"part{part}")
-    flow.start()
-    marks = client.command("HGETALL", f"{FlowStore(client, 'part:1').prefix}meta")[::2]
-    assert sum(name.startswith(b"f:q1-") for name in marks) == 510
-    assert not [name for name in marks if name.startswith(b"f:q0-")]
+    [item] = new.apply("qlow", [FlowChange("begin")]).todo
+    assert old.apply("qlow", [FlowChange("done", "a"), FlowChange("cancel")]).state == ""
+    assert old.sent([item]).todo == ()
+    assert old.reserve("rows", 0, 3).outcome == "closed" and old.seal("rows", 0) == "closed"
+    assert old.retried("a", [0]) == 0 and old.facts() is None
+    with pytest.raises(FlowClosedError, match="gone"):
+        running.step(two, name="b")
+    [a, rows] = flowing.facts(F).steps
+    assert (a.ended, a.todo, rows.size, rows.sealed) == (0, True, 0, False)
+    assert before.run_id == "r2"
 
 
 def test_an_old_end_changes_nothing_when_its_message_runs_again_by_a_retry(
@@ -255,10 +259,28 @@ def test_an_old_end_changes_nothing_when_its_message_runs_again_by_a_retry(
     assert flowing.facts(F).state == "done"
 
 
-def test_a_flow_of_an_earlier_release_ends_when_it_has_no_marks(flowing: Flowing) -> None:
-    """Its meta has no fields of outboxes, and its entries are those of every release."""
-    store = begin(flowing, step("a"), ROWS, step("b", "rows", queue="high"), items=3)
-    meta = flowing.client.command("HGETALL", f"{store.prefix}meta")
-    assert not [name for name in meta[::2] if name.startswith(b"f:")]
-    assert flowing.work()[-1] == f"~{F}.b.0"
+def test_a_mark_of_a_retry_only_moves_forward_and_stops_no_end_behind_it(flowing: Flowing) -> None:
+    store = begin(flowing, step("a"), step("b"))
+    flowing.drain()
+    for place in ("7-0", "5-0"):
+        store.retried("a", [], mark=place)
+    ends = [FlowChange("dead", name, entry=place) for name, place in (("a", "6-0"), ("b", "6-0"))]
+    assert store.apply("qlow", ends).refused == 0
+    assert [one.ended for one in flowing.facts(F).steps] == [0, 1]
+    store.apply("qlow", [FlowChange("cancelled", "a", entry="7-0")])
+    assert [one.ended for one in flowing.facts(F).steps] == [0, 1]
+    store.apply("qlow", [FlowChange("dead", "a", entry="7-1")])
+    assert [one.ended for one in flowing.facts(F).steps] == [1, 1]
+
+
+def test_a_step_runs_again_when_it_was_cancelled_by_hand_and_its_flow_is_retried(
+    flowing: Flowing,
+) -> None:
+    begin(flowing, step("a"), step("b", "a"))
+    flowing.drain()
+    flowing.queues["low"].cancel(f"~{F}.r1.a.0")
+    flowing.drain()
+    assert flowing.facts(F).state == "failed"
+    flowing.say("retry", F)
+    assert names(flowing.work()) == ["a", "b"]
     assert flowing.facts(F).state == "done"

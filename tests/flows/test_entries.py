@@ -13,8 +13,9 @@ from jobq.flows.types import FlowChange
 from jobq.queue.members import OutboxEntry
 
 SUBJECTS = [
-    *(f"~import:7.rows.{number}" for number in (0, 1, 2, 64, 9_999_999, "007", 10_000_000, "", "1,2")),
-    "~import:8.rows.1", "~import:7.more.1", "~import:7", "~", "", "import:7", "~é:1.a.0",
+    *(f"~import:7.r1.rows.{number}" for number in (0, 1, 2, 64, 9_999_999, "007", 10_000_000, "", "1,2")),
+    "~import:8.r1.rows.1", "~import:7.r1.more.1", "~import:7", "~", "", "import:7", "import:7.r1", "~é:1.r1.a.0",
+    "~import:7.rows.0",
 ]  # fmt: skip
 
 
@@ -24,9 +25,9 @@ def one_by_one(entries: list[OutboxEntry]) -> dict[str, list[tuple[str, str, int
     for entry in entries:
         for kind, subject, _ in entry.records:
             member = member_of(subject)
-            if kind in ("done", "done+", "dead", "cancelled") and member is not None:
-                found.setdefault(member.flow, []).append((kind, member.step, member.number))
-            elif kind in ("begin", "look") and subject == "import:7":
+            if kind in ("done", "done+", "dead", "cancelled") and member and member.run_id:
+                found.setdefault(member.run, []).append((kind, member.step, member.number))
+            elif kind in ("begin", "look") and subject in ("import:7", "import:7.r1"):
                 found.setdefault(subject, []).append((kind, "", 0))
     return found
 
@@ -53,7 +54,7 @@ def test_entries_are_read_as_their_records_one_by_one():
                 for row in (
                     [("done", one.step, number) for number in one.numbers]
                     if isinstance(one, Done)
-                    else [(one.record.kind, *(one.member[1:] if one.member else ("", 0)))]
+                    else [(one.record.kind, *(one.member[1:3] if one.member else ("", 0)))]
                 )
             ]
             for flow, said in heard(entries).items()
@@ -78,13 +79,13 @@ def test_entry_that_nobody_can_read_is_for_no_flow(text: bytes):
 
 def test_members_of_an_entry_are_one_change_and_words_stay_in_between():
     texts = [
-        "done\x1f~f:1.rows.0\x1edone\x1f~f:1.rows.1",
-        "done\x1f~f:1.rows.2",
-        "look\x1ff:1",
-        "done\x1f~f:1.rows.3",
+        "done\x1f~f:1.r1.rows.0\x1edone\x1f~f:1.r1.rows.1",
+        "done\x1f~f:1.r1.rows.2",
+        "look\x1ff:1.r1",
+        "done\x1f~f:1.r1.rows.3",
     ]
     entries = [OutboxEntry(f"{place}-1", text.encode()) for place, text in enumerate(texts)]
-    first, second, word, last = heard(entries)["f:1"]
+    first, second, word, last = heard(entries)["f:1.r1"]
     assert [first, second] == [Done("0-1", "rows", [0, 1]), Done("1-1", "rows", [2])]
     assert last == Done("3-1", "rows", [3])
     assert isinstance(word, Said) and word.entry_id == "2-1"

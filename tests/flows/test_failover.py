@@ -63,7 +63,7 @@ class OfThree:
         self.store.create(StoredFlow(steps, "hash", self.rows.name, 600_000))
         announce(self.client, self.rows.name, "begin", self.flow)
         self.store.reserve("rows", 0, SIZE)
-        mids = [f"~{self.flow}.rows.{number}" for number in range(SIZE)]
+        mids = [f"~{self.store.run}.rows.{number}" for number in range(SIZE)]
         self.rows.enqueue_members([(mid, call_of(mid)) for mid in mids])
         self.store.seal("rows", 1)
         self.drainer.drain(self.rows.name)

@@ -10,13 +10,12 @@ from jobq.client.functions import scripts
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow
 from tests import hostile
-from tests.flows.flowing import step
+from tests.flows.flowing import RUN, step
 from tests.hostile import Call, Raw
 
 SCRIPTS = {script.name: script for script in scripts() if script.area == "flow"}
 FLOW = "x:1"
 NOW = 1_700_000_000_000
-MARKS = "low\x1f4-1\x1fhigh\x1f4-2"
 NEW = ("s9", "step", "low", "", "a:done,b:ended", "{}", "call")
 
 
@@ -28,7 +27,7 @@ def good(client: Any) -> dict[str, Call]:
         step("a"), step("b", "a"), step("gate", kind="wait"), step("rows", kind="map", source="stream"),
         step("some", "b", kind="map", source="items"), step("c", "a", when="failed"), step("d", "rows"),
     )  # fmt: skip
-    store.create(StoredFlow(steps, "hash", "low", 60_000, parent="big:1.part"))
+    store.create(StoredFlow(steps, "hash", "low", 60_000, parent="big:1.r1.part", run_id=RUN))
     store.put_items("some", "low", 0, [b"one", b"two"])
     store.apply("qlow", [FlowChange("begin")])
     store.reserve("rows", 0, 250)
@@ -36,23 +35,23 @@ def good(client: Any) -> dict[str, Call]:
     store.apply("qlow", [*changes, FlowChange("dead", "rows", 200), FlowChange("dead", "a")])
     store.retried("rows", [200])
     args: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
-        "add": ((NOW, MARKS, *NEW), (0,)),
+        "add": ((NOW, RUN, *NEW), (0,)),
         "apply": (
-            (NOW, "qlow", 64, "5-0", "done", "rows", 201, "", "retry", "", 0, "", "signal", "gate", 0, "yes", "cancel",
-             "", 0, ""),
-            (0, 2, 6, 10, 14, 18),
+            (NOW, RUN, "qlow", 64, "done", "rows", 201, "", "", "dead", "rows", 202, "5-0", "", "retry", "", 0, "6-0",
+             "", "signal", "gate", 0, "", "yes", "cancel", "", 0, "", ""),
+            (0, 3, 6, 11),
         ),
-        "create": ((NOW, "hash", "low", 1_000, "", 1_000, MARKS, *NEW[:4], "", *NEW[5:]), (0, 3, 5)),
-        "life": (("big:1.part", 2, 1_000), (1, 2)),
+        "create": ((NOW, "r2", "hash", "low", 1_000, "", 1_000, *NEW[:4], "", *NEW[5:]), (0, 4, 6)),
+        "life": (("big:1.r1.part", 2, 1_000), (1, 2)),
         "look": ((NOW,), (0,)),
         "page": (("rows", "live", 0, 100), (2, 3)),
         "put": (("some", 1, "packed"), (1,)),
         "read": (("results", "rows:1", "a:0"), ()),
         "remove": ((), ()),
-        "reserve": ((NOW, "rows", 1, 250), (0, 2, 3)),
-        "retried": ((NOW, "rows", 0, 0, "4-0", 200, 201), (0, 2, 3, 5, 6)),
-        "seal": ((NOW, "rows", 1), (0, 2)),
-        "sent": ((NOW, 64, "gate", 2, "c", 3), (0, 1, 3, 5)),
+        "reserve": ((NOW, RUN, "rows", 1, 250), (0, 3, 4)),
+        "retried": ((NOW, RUN, "rows", 0, 0, "4-0", 200, 201), (0, 3, 4, 6, 7)),
+        "seal": ((NOW, RUN, "rows", 1), (0, 3)),
+        "sent": ((NOW, RUN, 64, "gate", 2, "c", 3), (0, 2, 4, 6)),
     }  # fmt: skip
     return {
         name: Call(tuple(store.prefix + key for key in SCRIPTS[name].keys), given, numbers)

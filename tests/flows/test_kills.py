@@ -22,7 +22,7 @@ from jobq.flows.types import StoredFlow, StoredStep
 from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
-from tests.flows.flowing import call_of, step
+from tests.flows.flowing import RUN, call_of, step
 
 pytestmark = pytest.mark.one_server
 QUEUES = ("low", "high")
@@ -146,14 +146,12 @@ class World:
 
     def start(self) -> None:
         plan = self.plan
-        for flow, steps, parent in ((PART, plan.part, f"{F}.part"), (F, plan.steps, "")):
+        for flow, steps, parent in ((PART, plan.part, f"{F}.r1.part"), (F, plan.steps, "")):
             if not steps:
                 continue
             store = FlowStore(self.client, flow)
-            assert store.create(StoredFlow(steps, "hash", "low", 60_000, parent)) in (
-                "created",
-                "same",
-            )
+            record = StoredFlow(steps, "hash", "low", 60_000, parent, run_id=RUN)
+            assert store.create(record) in ("created", "same")
             for one in steps:
                 if one.source == "items":
                     store.put_items(one.name, one.queue, 0, [call_of(f"{n}") for n in range(3)])
@@ -180,7 +178,7 @@ class World:
         caller = self.callers.setdefault(name, queue.callers.take())
         found = queue.dequeue(caller=caller).messages
         for one in found:
-            member = one.mid.split(".", 1)[1]
+            member = one.mid.split(".", 2)[2]
             lives = self.lives[member]
             if one.generation not in lives:
                 lives.append(one.generation)

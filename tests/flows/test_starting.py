@@ -18,6 +18,8 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.lifecycle.jobs_in_flows import load
 
+pytestmark = pytest.mark.usefixtures("run_ids")
+
 
 def test_a_started_flow_waits_longer_for_a_worker_than_an_hour(
     client: Any, redis: Any, monkeypatch: pytest.MonkeyPatch
@@ -56,7 +58,7 @@ def test_an_item_that_no_call_takes_leaves_no_map_open(
     assert view.by_name["rows"].facts.sealed
     assert (view.by_name["rows"].facts.size, view.dead) == (sent + 1, 1)
     [failed] = failed_members(client, view, 5)
-    assert failed.mid == f"~import:7.rows.{sent}"
+    assert failed.mid == f"~import:7.r1.rows.{sent}"
     assert failed.reason.startswith(error.__name__)
     if not sent:
         states = {one.name: one.state for one in view.steps}
@@ -87,7 +89,7 @@ def test_the_start_of_a_map_goes_on_as_the_line_of_its_key_has_room(
     while messages := low.dequeue(50).messages:
         seen.extend(one.mid for one in messages)
         low.finish([Ending(mid=one.mid, token=one.token) for one in messages])
-    assert sorted(seen) == sorted(f"~import:7.rows.{number}" for number in range(300))
+    assert sorted(seen) == sorted(f"~import:7.r1.rows.{number}" for number in range(300))
     Drainer(client).drain("low")
     assert run.status().state == "done"
 
@@ -174,16 +176,49 @@ def test_start_refuses_a_sub_flow_when_another_flow_has_it(client: Any, redis: A
     assert {key: redis.dump(key) for key in redis.keys("*")} == before
 
 
-def test_start_refuses_a_sub_flow_when_it_is_left_of_a_flow_that_was_removed(client: Any):
+def test_start_refuses_a_sub_flow_when_another_start_has_stored_it_meanwhile(
+    client: Any, redis: Any, monkeypatch: pytest.MonkeyPatch
+):
+    nested(client)
+    monkeypatch.setattr(starting.Planned, "check_subs", lambda *_: None)
+    with pytest.raises(FlowConflictError, match=r"other:7 can't have inner:7.*outer:7.*running"):
+        nested(client, "other")
+    # What it has stored is never begun.
+    assert FlowRun("other", "7", client=client).status().state == "open"
+    assert redis.pttl("jobq:flow:{other:7}:meta") <= 3_600_000
+    assert FlowRun("inner", "7", client=client).status().facts.parent.startswith("outer:7.")
+
+
+def test_start_refuses_a_sub_flow_of_another_flow_when_its_own_id_is_random(client: Any):
+    def start() -> FlowRun:
+        flow, part = Flow("outer", client=client), Flow("part", "7", client=client)
+        part.step(load, 1)
+        flow.flow(part)
+        return flow.start()
+
+    assert start().status().state == "running"
+    with pytest.raises(FlowConflictError, match="can't have part:7"):
+        start()
+
+
+def test_a_sub_flow_makes_way_when_its_flow_was_removed_and_is_started_again(client: Any):
     cancelled(client)
+    before = FlowRun("inner", "7", client=client).status().facts.run_id
     remove_flow(client, "outer:7")
-    with pytest.raises(FlowConflictError, match=r"inner:7.*cancelled.*jobq flow delete inner:7"):
+    run = nested(client)
+    states = [FlowRun(one, "7", client=client).status() for one in ("outer", "inner", "deep")]
+    assert {one.state for one in states} <= {"open", "running"}
+    assert {one.facts.run_id for one in states} == {run.status().facts.run_id} != {before}
+
+
+def test_start_refuses_a_sub_flow_when_it_still_runs_for_an_earlier_run(client: Any, redis: Any):
+    nested(client)
+    redis.delete(*redis.keys("jobq:flow:{outer:7}*"))
+    with pytest.raises(
+        FlowConflictError, match=r"inner:7.*outer:7.*running.*jobq flow delete inner:7"
+    ):
         nested(client)
-    remove_flow(client, "inner:7")
-    with pytest.raises(FlowConflictError, match=r"jobq flow delete deep:7"):
-        nested(client)
-    remove_flow(client, "deep:7")
-    assert nested(client).status().state == "running"
+    assert redis.keys("jobq:flow:{outer:7}*") == []
 
 
 def test_start_stores_no_sub_flow_when_the_flow_is_over(client: Any, redis: Any):
@@ -203,19 +238,20 @@ def test_start_stores_no_sub_flow_when_the_flow_has_other_steps(client: Any, red
     assert redis.keys("jobq:flow:{new:7}*") == []
 
 
-def test_start_goes_on_when_an_earlier_one_stored_the_sub_flows_alone(
-    client: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_start_goes_on_when_an_earlier_one_stored_the_flows_and_began_none(
+    client: Any, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ):
-    created = starting.Planned._created
+    """is_gone: the outer flow has waited for its begin for an hour, and the others wait for a year."""
 
-    def dies(self: Any, *args: Any) -> str:
-        if self._flow.name == "outer":
-            raise KeyboardInterrupt
-        return created(self, *args)
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(starting.Planned, "_created", dies)
+        patch.setattr(starting, "announce", dies)
         with pytest.raises(KeyboardInterrupt):
             nested(client)
     assert FlowRun("inner", "7", client=client).status().state == "open"
+    if is_gone:
+        remove_flow(client, "outer:7")
     assert nested(client).status().state == "running"

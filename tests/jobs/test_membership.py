@@ -18,7 +18,7 @@ from jobq.jobs.registry import Registry, job
 from jobq.queue.types import Ending, Message
 
 FLOW = {FLOW_HEADER: "x"}
-MEMBER = "~import:1.load.0"
+MEMBER = "~import:1.r1.load.0"
 
 
 def run(executor: Executor, message: Message, *, mid: str = MEMBER) -> Ending:

@@ -21,6 +21,7 @@ from jobq.errors import (
     ResultNotStoredError,
     ResultTimeoutError,
 )
+from jobq.flows.identity import member_mid
 from jobq.flows.state import FlowView
 from jobq.queue.bin import ANY
 from tests.client.deployments import Spread
@@ -261,11 +262,12 @@ def test_worker_without_the_module_of_a_flow_moves_it_on_and_leaves_its_jobs_to_
     first = flow.step(tell, "one", name="first")
     flow.step(tell, "two", name="second", after=first)
     run = flow.start()
-    until(lambda: Queue("high", client).status("~import:1.first.0").unknowns > 0)
+    mid = member_mid(run.status().facts.run, "first")
+    until(lambda: Queue("high", client).status(mid).unknowns > 0)
     assert states(run.status()) == {"first": "running", "second": "waiting"}
     assert other.stop() == 0
     # At once, in place of the pause after which another worker is asked.
-    Queue("high", client).admin.reschedule([("~import:1.first.0", ANY, None)])
+    Queue("high", client).admin.reschedule([(mid, ANY, None)])
     work("--lease", "1h")
     assert states(ended(run)) == {"first": "done", "second": "done"}
     assert notes.lines() == ["one", "two"]

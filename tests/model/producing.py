@@ -21,7 +21,7 @@ ACCEPTS = {
 
 
 def expected_action(record: Record, word: str, flavour: Flavour) -> str:
-    if flavour.again.startswith("member"):
+    if flavour.again in ("member", "next"):
         return "added" if word == "nil" else "exists"
     by_update, by_requeue, otherwise = ACCEPTS[word]
     if flavour.again and not flavour.requeue:
@@ -69,7 +69,7 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
         )
         need(action == expected, f"I15 enqueue of a {word} {mid} answered {action}, not {expected}")
         if action == "exists":
-            told = (word, "dead") if flavour.again.startswith("member") else (word,)
+            told = (word, "dead") if flavour.again in ("member", "next") else (word,)
             need(
                 mid in before or reply[i + 1] in told,
                 f"{mid} exists as {reply[i + 1]}, not as {word}",
@@ -85,19 +85,14 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
 
 
 def accepted_before(w: World, batch: list[str], flavour: Flavour) -> list[str]:
-    """Members of a map that were accepted for the same flow."""
-    created_at, number = w.up_to
-    if not created_at or flavour.again != f"member{created_at}":
-        return []
-    return [mid for mid in batch if number_of(mid) <= number]
+    """Members of a map that were accepted before."""
+    return [mid for mid in batch if number_of(mid) <= w.up_to] if flavour.again == "next" else []
 
 
 def note_accepted(w: World, batch: list[str], flavour: Flavour, reply: tuple[object, ...]) -> None:
-    """All of these members were, unless one was refused for a message that has ended."""
-    created_at = flavour.again.removeprefix("member")
-    have_ended = any(str(one).startswith(("dead", "done")) for one in reply[1::2])
-    if created_at.isdigit() and "added" in reply[::2] and not have_ended:
-        w.up_to = (created_at, number_of(batch[-1]))
+    """All of these members were."""
+    if flavour.again == "next" and "added" in reply[::2]:
+        w.up_to = number_of(batch[-1])
 
 
 def number_of(mid: str) -> int:

@@ -33,9 +33,8 @@ ALL = ("extend", "release", "collect")
 KEYED = Flavour(key="A")
 ORDERED = Flavour(key="A", ordered=True)
 
-MEMBER = Flavour(again="member")
-#: Of a map, whose flow was created then, and of a later flow of the same id.
-OF_MAP, OF_LATER_MAP = Flavour(again="member7"), Flavour(again="member8")
+#: NEXT: of those that are enqueued in the order of their numbers.
+MEMBER, NEXT = Flavour(again="member"), Flavour(again="next")
 
 SCOPES = (  # those that take long first
     Scope(
@@ -439,7 +438,7 @@ SCOPES = (  # those that take long first
     ),
     Scope(
         "members of a map",
-        {"first": OF_MAP, "later": OF_LATER_MAP},
+        {"in order": NEXT, "again": MEMBER},
         {"enqueue": 3, "fail": 1, "forget": 1, "cancel": 0},
         workers="A",
         mids=("~m.0", "~m.1"),

@@ -197,8 +197,8 @@ class World:
     """What it edited: as it was, and the new content."""
     behind: int = 0
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
-    up_to: tuple[str, int] = ("", -1)
-    """Of a map: when its flow was created, and the number of the last member that was accepted for it."""
+    up_to: int = -1
+    """Of a map: the number of the last member that was accepted."""
 
     @property
     def clock(self) -> int:

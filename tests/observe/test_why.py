@@ -189,7 +189,7 @@ def test_flow_that_cannot_be_read_is_not_called_deleted(queue: Queue, redis: Any
     redis.set("jobq:flow:{import:1}:meta", "of another type")
     collector = Collector(queue)
 
-    reasons = why(collector.collect("~import:1.first.0"))
+    reasons = why(collector.collect("~import:1.r1.first.0"))
 
     assert "flow" in collector.unread
     assert [reason.code for reason in reasons] == ["gone"]

@@ -77,9 +77,9 @@ def test_derived_columns_computed_in_sql_equal_the_decoded_ones(spark):
         b"done\x1fm\x1f1000\x1fjob\x1f1\x1f1000000001000\x1f1",
         b"done\x1fm\x1f1000\x1fjob\x1f1\x1f\x1f999",
         b"enqueued\x1fm\x1f1000",
-        b"done\x1f~import:a+b@1.rows-2.17\x1f1000",
+        b"done\x1f~import:a+b@1.k3x9q2.rows-2.17\x1f1000",
         b"done\x1f~no.step\x1f1000",
-        b"done\x1f~a:b.c.-1\x1f1000",
+        b"done\x1f~a:b.r1.c.-1\x1f1000",
         b"done\x1f~" + b"f" * 65 + b".s.1\x1f1000",
         b"paused\x1f\x1f1000",
     ]

@@ -98,8 +98,8 @@ def members(queue: Queue, now: int) -> None:
     queue.admin.bin("op").take_out((mids[5], ""), now=now)
     queue.cancel(*mids, now=now)
     queue.enqueue_members([(mid, b"v") for mid in mids], key="k", delay=1, now=now)
-    for created_at in (1, 1, 2):
-        queue.enqueue_members([(mid, b"v") for mid in mids[:3]], created_at=created_at, now=now)
+    for _ in range(2):
+        queue.enqueue_members([(mid, b"v") for mid in mids[:3]], in_order=True, now=now)
     queue.admin.revive(*(dead.dead_id for dead in queue.admin.dead()), now=now)
     queue.announce("begin", "f")
     while entries := queue.flow_outbox(3, "somebody"):

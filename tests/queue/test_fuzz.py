@@ -279,13 +279,15 @@ def test_limits_are_kept_by_the_scripts_themselves(raw: Raw, good: dict[str, hos
             assert not raw(script, good[name].keys, args), (name, limit)
 
 
+@pytest.mark.parametrize(("again", "more"), [("member", 1), ("next", 2)])
 def test_enqueue_of_members_changes_nothing_when_it_is_refused(
-    queue: Queue, raw: Raw, good: dict[str, hostile.Call]
+    queue: Queue, raw: Raw, good: dict[str, hostile.Call], again: str, more: int
 ):
     args = _numbered(
-        "", "", 0, 0, "member", 50, 60, "", "", "key", "~f.s.1", "v", "k", "~f.s.7", "w", ""
+        "", "", 0, 0, again, 50, 60, "", "", "key", "~f.s.1", "v", "k", "~f.s.7", "w", ""
     )
-    names = [*_keys(queue, ENGINE["enqueue"]), f"{queue.prefix}last-dead"]
+    keys = [f"{queue.prefix}{name}" for name in ("last-dead", "accepted:f.s")]
+    names = [*_keys(queue, ENGINE["enqueue"]), *keys[:more]]
     call = hostile.Call(tuple(names), args)
     assert hostile.takes(raw, ENGINE["enqueue"], call)
     hostile.refuses_whole(raw, ENGINE["enqueue"], call, stays=True)

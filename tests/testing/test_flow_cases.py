@@ -21,7 +21,7 @@ from jobq.jobs.registry import Registry
 from jobq.queue.queue import Queue
 from jobq.testing import Kit
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("run_ids")]
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_step_that_cannot_be_sent_says_why(jobq: Kit, registry: Registry, note: 
     run = flow.start()
     jobq.drain()
     [failed] = failed_members(jobq.client, jobq.assert_flow(run, "failed"), 5)
-    assert failed == ("~counts:1.note.0", "step count returned int, and a map takes a list")
+    assert failed == ("~counts:1.r1.note.0", "step count returned int, and a map takes a list")
 
 
 def test_flow_that_was_started_takes_no_steps_and_one_that_was_cancelled_no_retry(
@@ -180,10 +180,10 @@ def test_failures_beyond_those_that_are_read_say_so(
     batch = Batch(load, [1, 3], id="1", client=jobq.client)
     run = batch.start()
     jobq.drain(raises=False)
-    first, second = StepResults(jobq.client, run.flow_id).failures("load")
+    first, second = StepResults(jobq.client, run.status().facts.run).failures("load")
     assert first["reason"].startswith("ValueError: odd")
     assert second["reason"] == (
-        "dead (errors are read for the first 1 only; jobq why ~load:1.load.1 tells this one)"
+        "dead (errors are read for the first 1 only; jobq why ~load:1.r1.load.1 tells this one)"
     )
 
 

@@ -106,7 +106,7 @@ def fill(url: str, lake: str) -> dict[str, object]:
     flow.step(
         deliver.args("arrived"), name="end", after=flow.step(deliver.args("left"), name="begin")
     )
-    flow.start()
+    run = flow.start().status().facts.run
 
     topic = Topic("readings", client)
     topic.append_many([Record(b"%d" % i, f"meter-{i % 3}", {"unit": "kWh"}) for i in range(30)])
@@ -134,8 +134,8 @@ def fill(url: str, lake: str) -> dict[str, object]:
             **{f"due-{i}": f"due-{i}" for i in range(5)},
             "updated": "new",
             "long-lock": "long-lock",
-            "~trip:1.begin.0": "left",
-            "~trip:1.end.0": "arrived",
+            f"~{run}.begin.0": "left",
+            f"~{run}.end.0": "arrived",
         },
         "unread": [str(i) for i in range(10, 30)],
     }

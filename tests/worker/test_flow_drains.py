@@ -92,7 +92,7 @@ def test_child_remembers_that_members_ended_where_it_did_not_ask_what_else_there
     """A report that asks for no messages isn't answered with what the outbox holds."""
     settings = WorkerSettings(queues=(("low", 1),))
     queues = ChildQueues(settings, client, QueueHealth(1), SharedSlots(), lambda: None)
-    queue.enqueue_members([(f"~import:7.rows.{number}", b"v") for number in range(2)])
+    queue.enqueue_members([(f"~import:7.r1.rows.{number}", b"v") for number in range(2)])
     queue.enqueue(b"v", mid="plain")
     for limit, left in ((0, {0}), (1, set())):
         [message] = queues.dequeue(0, 1)[0].messages

@@ -16,7 +16,8 @@ F8  a step that is a flow ends as that flow did, and not before; F2 and F4 hold 
 F9  a flow that is over expires, and nothing of it goes on; one that goes on stays. A retry runs all that is dead. Once
     a cancel is taken, with nobody else at it, nothing lives. Nothing lives of one that is over, but by a cancel or by
     hand
-F10 F2 to F9 hold for a flow that is started again under the id of one that was removed, whatever is still said to that
+F10 F2 to F9 hold for a flow that is started again under the id of one that was removed, whatever is still said to that,
+    and whatever its drainers still do
 F11 a sub-flow whose step never begins is cancelled; one that a retry may begin waits while that may come
 """
 
@@ -29,7 +30,7 @@ from tests.model.breadth_first import BreadthFirst
 from tests.model.digest import digest
 from tests.model.expect import need
 from tests.model.explored import Explored
-from tests.model.flow.world import SUB, Drain, Numbered, Scope, Sender, StepOf, Todo, World
+from tests.model.flow.world import SUB, Drain, Numbered, Scope, Sender, StepOf, Target, Todo, World
 from tests.model.machine import Machine, Mutation, Violation
 
 NOW = 1_000_000_000
@@ -71,17 +72,18 @@ class Explorer(BreadthFirst[World]):
                 call = "c" if one.timed or one.kind not in ("wait", "flow") else ""
                 queue, source = (one.queue, one.source) if one.kind != "flow" else ("", FLOWS[SUB])
                 rows += (one.name, one.kind, queue, source, one.edges, "{}", call)
-            parent = f"{FLOWS['']}.{self._place}" if slot else ""
-            head = (NOW, "hash", HOMES[slot], KEEP_MS, parent, LONG_MS if slot else 60_000)
-            w.marks = (*w.marks, w.nentries)
-            marks = "\x1f".join(f"{queue}\x1f{w.nentries}-0" for queue in HOMES.values())
-            self._call(slot, "create", *head, marks if w.nentries else "", *rows)
+            parent = self._parent(w) if slot else ""
+            life_ms = LONG_MS if slot else 60_000
+            self._call(slot, "create", w.run, "hash", HOMES[slot], KEEP_MS, parent, life_ms, *rows)
         self._tell(w, "", "begin")
 
     @property
     def _place(self) -> str:
         """The step that the sub-flow is."""
         return next((one.name for one in self.scope.steps if one.kind == "flow"), "")
+
+    def _parent(self, w: World) -> str:
+        return f"{FLOWS['']}.r{w.run}.{self._place}"
 
     def judge(self, world: World) -> None:
         self._check(world)
@@ -90,8 +92,12 @@ class Explorer(BreadthFirst[World]):
     def state(self, world: World) -> bytes:
         return digest(f"{self.machine.whole()}\n{world.text()}")
 
-    def _call(self, slot: str, name: str, *args: Any) -> tuple[Any, ...]:
-        return self.machine.run(slot + name, "", NOW, *args)
+    def _call(self, slot: str, name: str, run: int, *args: Any) -> tuple[Any, ...]:
+        """A script that is told which run is meant."""
+        return self.machine.run(slot + name, "", NOW, NOW, f"r{run}", *args)
+
+    def _page(self, slot: str, step: str, what: str) -> tuple[Any, ...]:
+        return self.machine.run(f"{slot}page", "", NOW, step, what, 0, 100)[1:]
 
     @staticmethod
     def _tell(w: World, slot: str, word: str, detail: str = "") -> None:
@@ -110,7 +116,7 @@ class Explorer(BreadthFirst[World]):
             yield from self._rare(w, "kill", place)
         if len(busy) < len(w.drains):
             free = w.drains.index(None)
-            for queue in sorted({where for _, where, _ in w.outbox}):
+            for queue in sorted({where for _, where, *_ in w.outbox}):
                 yield ("begin", free, queue)
         if self._streams() and w.producer != ("over",):
             yield ("produce",)
@@ -183,13 +189,20 @@ class Explorer(BreadthFirst[World]):
         return bool(int(self._get("", "HGET", "meta", "over") or 0))
 
     def _do_restart(self, w: World) -> None:
-        """The flow is removed, and started again an hour later. What stood before a flow still comes to it."""
+        """The flow is removed, and started again. What stood before a flow still comes to it, and drainers go on.
+
+        A person has revived what the earlier one left, which dies once more and then is done.
+        """
         for slot in self.scope.slots:
-            self._call(slot, "remove")
-        made = World(self.scope, w.left, outbox=w.outbox, nentries=w.nentries, marks=w.marks)
-        made.drains = tuple(
-            one and one._replace(late=True) if one and not one.senders else None for one in w.drains
-        )
+            self.machine.run(f"{slot}remove", "", NOW)
+        for slot, steps in self.scope.slots.items():
+            for one in steps:
+                if one.kind in ("step", "map"):
+                    w.say(one.queue, *[(kind, f"{one.name}.0", slot) for kind in ("dead", "done")])
+        made = World(
+            self.scope, w.left, outbox=w.outbox, nentries=w.nentries, marks=w.marks, run=w.run + 1,
+            drains=w.drains,
+        )  # fmt: skip
         w.__dict__.update(made.__dict__)
         self._start(w)
 
@@ -259,7 +272,7 @@ class Explorer(BreadthFirst[World]):
 
     def _do_begin(self, w: World, place: int, queue: str) -> None:
         entries = w.read(queue)
-        self._put(w, place, Drain(queue, entries, w.slots_in(entries)))
+        self._put(w, place, Drain(queue, entries, w.targets_in(entries)))
 
     def _do_kill(self, w: World, place: int) -> None:
         self._put(w, place, None)
@@ -274,24 +287,19 @@ class Explorer(BreadthFirst[World]):
 
     def _take(self, w: World, d: Drain) -> Drain:
         """Take the entries to the first flow: read the results that they name, apply, and delete these results."""
-        slot = d.slots[0]
+        slot, run = target = d.targets[0]
         if d.results is None:
-            named = [one[2] for one in w.entries(d.entries, slot) if one[1] == "done+"]
+            named = [one[2] for one in w.entries(d.entries, target) if one[1] == "done+"]
             if named:
                 found = {mid: w.results[mid] for mid in named if mid in w.results}
                 if self.fault == "results are deleted first":
                     self._forget(w, found)
                 return d._replace(results=found)
-        records = w.entries(d.entries, slot, d.results)
-        todo = self._apply(slot, f"q{d.queue}", records)
-        if d.late:
-            # It read what is to be sent too long ago, and leaves that to others.
-            self._drop(w, d)
-            w.say(d.queue, ("look", "", slot))
-            return None
+        records = w.entries(d.entries, target, d.results)
+        todo = self._apply(target, f"q{d.queue}", records)
         if self.fault == "entries are deleted first":
             self._drop(w, d)
-        return d._replace(senders=(Sender(slot, todo),), results=d.results or None)
+        return d._replace(senders=(Sender(slot, run, todo),), results=d.results or None)
 
     @staticmethod
     def _forget(w: World, results: dict[str, str]) -> None:
@@ -306,8 +314,8 @@ class Explorer(BreadthFirst[World]):
             return d._replace(senders=(*others, *self._send_one(w, sender)))
         if others:
             return d._replace(senders=tuple(others))
-        if len(d.slots) > 1:
-            return d._replace(slots=d.slots[1:], senders=())
+        if len(d.targets) > 1:
+            return d._replace(targets=d.targets[1:], senders=())
         self._drop(w, d)
         return None
 
@@ -316,13 +324,15 @@ class Explorer(BreadthFirst[World]):
         if s.is_found:
             for queue, records in s.sub:
                 some = [one for one in records if one[1] in ENDINGS]
-                self._apply(s.slot, f"q{queue}", some)
-            return (s._replace(is_found=False, sub=(), todo=self._apply(s.slot, "q", [])),)
+                self._apply((s.slot, s.run), f"q{queue}", some)
+            todo = self._apply((s.slot, s.run), "q", [])
+            return (s._replace(is_found=False, sub=(), todo=todo),)
         doubtful = [one for one in s.todo if one[3] and one[2] not in s.known]
         known = s.known | {one[2] for one in s.todo}
         if doubtful and self.fault != "nobody looks":
             queues = sorted({one[5] for one in doubtful if one[5]})
-            found = tuple((one, tuple(w.entries(w.read(one), s.slot))) for one in queues)
+            target = (s.slot, s.run)
+            found = tuple((one, tuple(w.entries(w.read(one), target))) for one in queues)
             return (s._replace(sub=found, known=known, is_found=True),)
         if s.at == 0 and not s.sub and self.fault == "what is sent is forgotten first":
             self._sent(s)
@@ -332,7 +342,7 @@ class Explorer(BreadthFirst[World]):
 
     def _sent(self, s: Sender) -> tuple[Todo, ...]:
         rows = [part for one in s.todo for part in (one[0], one[2])]
-        return self._answered(self._call(s.slot, "sent", NOW, 64, *rows))
+        return self._answered(self._call(s.slot, "sent", s.run, 64, *rows))
 
     def _send_item(self, w: World, s: Sender, item: Todo) -> tuple[Sender, ...]:
         after = s._replace(at=s.at + 1, sub=())
@@ -340,7 +350,10 @@ class Explorer(BreadthFirst[World]):
             todo = self._tell_parent(item)
             if not todo:
                 return (after,)
-            return (after, Sender("", todo))
+            return (after, Sender("", int(item[6].split(".")[1][1:]), todo))
+        if s.run != w.run:
+            # What it does at queues and sub-flows is of an earlier run, of which nothing is checked.
+            return (after,)
         kind = "_of_flow" if item[4] == "flow" and item[1] != "flow" else ""
         sub = getattr(self, f"_item_{item[1]}{kind}")(w, item, s.sub)
         return (s._replace(sub=sub) if sub else after,)
@@ -348,21 +361,15 @@ class Explorer(BreadthFirst[World]):
     def _drop(self, w: World, d: Drain) -> None:
         w.outbox = tuple(one for one in w.outbox if one not in d.entries)
 
-    def _apply(self, slot: str, source: str, records: Sequence[Numbered]) -> tuple[Todo, ...]:
+    def _apply(self, target: Target, source: str, records: Sequence[Numbered]) -> tuple[Todo, ...]:
         rows: list[Any] = []
         for entry, kind, what, result in records:
             step, _, number = what.partition(".")
             word = "result" if result else kind.removesuffix("+")
-            rows += (word, step, number if kind in ENDINGS else f"{entry + 1}-0", result)
-        oldest = min(
-            (one[0] + 1 for one in records if one[0] >= 0 and one[1] in ENDINGS), default=0
-        )
-        reply = self._call(slot, "apply", NOW, source, 64, f"{oldest}-0" if oldest else "", *rows)
-        if reply[0] == "older":
-            mark = int(reply[1].partition("-")[0])
-            left = [one for one in records if one[1] not in ENDINGS or not 0 <= one[0] < mark]
-            return self._apply(slot, source, left)
-        return self._answered(reply)
+            entry_id = "" if entry == NO_ENTRY else f"{entry + 1}-0"
+            rows += (word, step, number if kind in ENDINGS else 0, entry_id, result)
+        slot, run = target
+        return self._answered(self._call(slot, "apply", run, source, 64, *rows))
 
     def _answered(self, reply: tuple[Any, ...]) -> tuple[Todo, ...]:
         flat = reply[4:]
@@ -379,10 +386,10 @@ class Explorer(BreadthFirst[World]):
         if phase == "add":
             return ("gone",) if self._enqueue(w, f"{step}.0") else ()
         if phase == "gone":
-            records = w.entries(w.read(queue), slot)
-            self._apply(slot, f"q{queue}", [one for one in records if one[1] in ENDINGS])
+            records = w.entries(w.read(queue), (slot, w.run))
+            self._apply((slot, w.run), f"q{queue}", [one for one in records if one[1] in ENDINGS])
             return ("page",)
-        live = self._call(slot, "page", step, "live", 0, 100)[1:]
+        live = self._page(slot, step, "live")
         need(not live, f"F2 {step}.0 is taken for one that was lost")
         return ()
 
@@ -402,12 +409,12 @@ class Explorer(BreadthFirst[World]):
         phase, chunk, *rest = sub
         if phase in ("look", "gone"):
             queue = w.step(step).queue
-            records = w.entries(w.read(queue), "")
+            records = w.entries(w.read(queue), ("", w.run))
             if phase == "look" or self.fault != "how members ended is not read":
-                self._apply("", f"q{queue}", [one for one in records if one[1] in ENDINGS])
+                self._apply(("", w.run), f"q{queue}", [one for one in records if one[1] in ENDINGS])
             return ("page", chunk, phase)
         if phase == "page":
-            live = self._call("", "page", step, "live", 0, 100)[1:]
+            live = self._page("", step, "live")
             need(
                 rest[0] == "look" or chunk not in live,
                 f"F2 {step}.{chunk} is taken for one that was lost",
@@ -418,10 +425,10 @@ class Explorer(BreadthFirst[World]):
                 return ("gone", chunk)
             return ("next", chunk + 1)
         if chunk == w.step(step).size:
-            word = self._call("", "seal", NOW, step, chunk)[0]
+            word = self._call("", "seal", w.run, step, chunk)[0]
             need(word in ("ok", "closed"), f"{step} isn't sealed: {word}")
             return ()
-        word = self._call("", "reserve", NOW, step, chunk, 1)[0]
+        word = self._call("", "reserve", w.run, step, chunk, 1)[0]
         after = {
             "new": ("add", chunk, True),
             "doubt": ("look", chunk),
@@ -437,16 +444,16 @@ class Explorer(BreadthFirst[World]):
             w.marks = (*w.marks, w.nentries)
             return ("read", f"{w.nentries}-0")
         if phase == "read":
-            records = w.entries(w.read(queue), slot)
-            self._apply(slot, f"q{queue}", [one for one in records if one[1] in ENDINGS])
+            records = w.entries(w.read(queue), (slot, w.run))
+            self._apply((slot, w.run), f"q{queue}", [one for one in records if one[1] in ENDINGS])
             return ("page", *rest)
         if phase == "page":
-            numbers = self._call(slot, "page", step, "revive", 0, 100)[1:]
+            numbers = self._page(slot, step, "revive")
             return ("mark", numbers, *rest) if numbers else ()
         numbers = rest[0]
         if phase == "mark":
             mark = rest[1] if self.fault != "a retry marks no entry" else ""
-            [count] = self._call(slot, "retried", NOW, step, item[2], numbers[0], mark, *numbers)
+            [count] = self._call(slot, "retried", w.run, step, item[2], numbers[0], mark, *numbers)
             return ("revive", numbers) if count >= 0 else ()
         if phase == "revive":
             for number in numbers:
@@ -455,7 +462,9 @@ class Explorer(BreadthFirst[World]):
             gone = tuple(one for one in numbers if w.messages.get(f"{step}.{one}") not in LIVE)
             return ("gone", gone) if gone else ()
         self._apply(
-            slot, f"q{queue}", [(NO_ENTRY, "dead", f"{step}.{number}", "") for number in numbers]
+            (slot, w.run),
+            f"q{queue}",
+            [(NO_ENTRY, "dead", f"{step}.{number}", "") for number in numbers],
         )
         return ()
 
@@ -463,13 +472,13 @@ class Explorer(BreadthFirst[World]):
         step, queue, slot = item[0], item[5], w.slot_of(item[0])
         phase, *rest = sub or ("page",)
         if phase == "page":
-            numbers = self._call(slot, "page", step, "live", 0, 100)[1:]
+            numbers = self._page(slot, step, "live")
             return ("cancel", numbers) if numbers else ()
         mids = [f"{step}.{number}" for number in rest[0]]
         if phase == "cancel":
             self._cancel_at_queue(w, mids)
             return ("apply", rest[0])
-        self._apply(slot, f"q{queue}", [(NO_ENTRY, "cancelled", mid, "") for mid in mids])
+        self._apply((slot, w.run), f"q{queue}", [(NO_ENTRY, "cancelled", mid, "") for mid in mids])
         return ()
 
     # Of a step that is a flow. What is read of that flow may be old when it counts.
@@ -482,7 +491,9 @@ class Explorer(BreadthFirst[World]):
         if not sub:
             return ("act", bool(int(self._get(SUB, "HGET", "meta", "over") or 0)))
         if sub[1]:
-            self._apply("", f"f{FLOWS[SUB]}", [(NO_ENTRY, "cancelled", f"{item[0]}.0", "")])
+            self._apply(
+                ("", w.run), f"f{FLOWS[SUB]}", [(NO_ENTRY, "cancelled", f"{item[0]}.0", "")]
+            )
         else:
             self._tell(w, SUB, "cancel")
         return ()
@@ -490,23 +501,23 @@ class Explorer(BreadthFirst[World]):
     def _item_revive_of_flow(self, w: World, item: Todo, sub: tuple[Any, ...]) -> tuple[Any, ...]:
         phase, *rest = sub or ("told",)
         if phase == "told" and self.fault != "a retry leaves what is to be told":
-            told = [one for one in self._apply(SUB, "q", []) if one[1] == "parent"]
+            told = [one for one in self._apply((SUB, w.run), "q", []) if one[1] == "parent"]
             return ("tell", told[0]) if told else ("mark",)
         if phase == "tell":
             self._tell_parent(rest[0])
             return ("forget", rest[0])
         if phase == "forget":
-            self._call(SUB, "sent", NOW, 64, rest[0][0], rest[0][2])
+            self._call(SUB, "sent", w.run, 64, rest[0][0], rest[0][2])
             return ("mark",)
         if phase in ("told", "mark"):
             if self.fault != "a retry is not marked":
-                self._call("", "retried", NOW, item[0], 0, 0, "", 0)
+                self._call("", "retried", w.run, item[0], 0, 0, "", 0)
             return ("look",)
         if phase == "look":
             return ("act", self._get(SUB, "HGET", "meta", "state"))
         if rest[0] in ("cancelled", "open", "done"):
             kind = "done" if rest[0] == "done" else "dead"
-            self._apply("", f"f{FLOWS[SUB]}", [(NO_ENTRY, kind, f"{item[0]}.0", "")])
+            self._apply(("", w.run), f"f{FLOWS[SUB]}", [(NO_ENTRY, kind, f"{item[0]}.0", "")])
         else:
             self._tell(w, SUB, "retry")
         return ()
@@ -519,7 +530,7 @@ class Explorer(BreadthFirst[World]):
         elif self.fault != "a sub-flow waits on":
             life = KEEP_MS if item[7] == "failed" else LONG_MS
             stamp = item[2] if self.fault != "an old word to a sub-flow counts" else 2**50
-            self._call(SUB, "life", f"{FLOWS['']}.{self._place}", stamp, life)
+            self.machine.run(f"{SUB}life", "", NOW, self._parent(w), stamp, life)
         return ()
 
     def _tell_parent(self, item: Todo) -> tuple[Todo, ...]:
@@ -527,8 +538,9 @@ class Explorer(BreadthFirst[World]):
         told = self._counts("", self._place)[2] and self.fault == "a sub-flow is told once"
         if item[7] not in OVER or told:
             return ()
-        kind, where = "done" if item[7] == "done" else "dead", item[6].rpartition(".")[2]
-        return self._apply("", f"f{FLOWS[SUB]}", [(NO_ENTRY, kind, f"{where}.0", "")])
+        _, _, run, where = item[6].replace(":", ".", 1).split(".")
+        kind, target = "done" if item[7] == "done" else "dead", ("", int(run[1:]))
+        return self._apply(target, f"f{FLOWS[SUB]}", [(NO_ENTRY, kind, f"{where}.0", "")])
 
     def _cancel_at_queue(self, w: World, mids: list[str]) -> None:
         for mid in mids:

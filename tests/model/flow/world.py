@@ -12,8 +12,10 @@ SUB = "p/"
 Record = tuple[str, str, str]
 #: number of its entry, kind, mid or detail, the result that its queue has of it
 Numbered = tuple[int, str, str, str]
-#: number, queue, records
-Entry = tuple[int, str, tuple[Record, ...]]
+#: number, queue, records, the run of the flow that they are about: how often it was started again
+Entry = tuple[int, str, tuple[Record, ...], int]
+#: Whose entries they are: '' or SUB, and the run.
+Target = tuple[str, int]
 #: step, todo, stamp, again, kind, queue, source, options
 Todo = tuple[str, str, str, bool, str, str, str, str]
 
@@ -57,9 +59,10 @@ class Scope:
 
 
 class Sender(NamedTuple):
-    """What a drainer sends for one flow. sub: where it is within an item, or what it read."""
+    """What a drainer sends for a run of one flow. sub: where it is within an item, or what it read."""
 
     slot: str
+    run: int = 0
     todo: tuple[Todo, ...] = ()
     known: frozenset[str] = frozenset()
     at: int = 0
@@ -68,18 +71,16 @@ class Sender(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """One drainer between two of its calls. entries: what it read. slots: flows that it still takes them to.
+    """One drainer between two of its calls. entries: what it read. targets: flows that it still takes them to.
 
     senders: for the first of these, and for its parent while that is told. results: what it read at the queue.
     """
 
     queue: str
     entries: tuple[Entry, ...]
-    slots: tuple[str, ...]
+    targets: tuple[Target, ...]
     senders: tuple[Sender, ...] = ()
     results: dict[str, str] | None = None
-    late: bool = False
-    """It read for an earlier flow of this id."""
 
 
 @dataclass
@@ -97,7 +98,9 @@ class World:
     outbox: tuple[Entry, ...] = ()
     nentries: int = 0
     marks: tuple[int, ...] = ()
-    """How many entries there were when flows were started, and members retried."""
+    """How many entries there were when members were retried."""
+    run: int = 0
+    """How often the flow was removed and started again."""
     drains: tuple[Drain | None, ...] = ()
     producer: tuple[Any, ...] = ()
     """Of streamed maps: step, phase, chunk, members; () before it began or after it died; ('over',) at its end."""
@@ -131,12 +134,12 @@ class World:
 
     def text(self) -> str:
         """For the name of the state: drainers are alike, and entries count by their order."""
-        place = {number: at for at, (number, _, _) in enumerate(self.outbox)}
+        place = {number: at for at, (number, *_) in enumerate(self.outbox)}
 
         def named(entry: Entry) -> Any:
-            number, queue, records = entry
+            number, queue, records, run = entry
             behind = sum(mark <= number for mark in self.marks)
-            return place.get(number, -1), behind, queue, records
+            return place.get(number, -1), behind, queue, records, run
 
         drains = sorted(
             repr(
@@ -155,7 +158,7 @@ class World:
         entries = [named(one) for one in self.outbox]
         return repr((
             sorted(self.messages.items()), sorted(self.taken), sorted(self.up_to.items()), entries, drains,
-            self.producer, sorted(self.done),
+            self.producer, self.run, sorted(self.done),
             sorted(self.ended), sorted(self.was_dead), sorted(self.accepted.items()), self.cancelled,
             sorted(self.running.items()), sorted(self.results.items()), sorted(self.returned.items()),
         ))  # fmt: skip
@@ -191,25 +194,25 @@ class World:
         )
 
     def say(self, queue: str, *records: Record) -> None:
-        self.outbox = (*self.outbox, (self.nentries, queue, records))
+        self.outbox = (*self.outbox, (self.nentries, queue, records, self.run))
         self.nentries += 1
 
     def read(self, queue: str) -> tuple[Entry, ...]:
         return tuple(one for one in self.outbox if one[1] == queue)
 
     @staticmethod
-    def slots_in(entries: tuple[Entry, ...]) -> tuple[str, ...]:
-        """The flows that these entries are for."""
-        return tuple(sorted({one[2] for _, _, records in entries for one in records}))
+    def targets_in(entries: tuple[Entry, ...]) -> tuple[Target, ...]:
+        """The flows, and their runs, that these entries are for."""
+        return tuple(sorted({(one[2], run) for _, _, records, run in entries for one in records}))
 
     def entries(
-        self, entries: tuple[Entry, ...], slot: str, results: dict[str, str] | None = None
+        self, entries: tuple[Entry, ...], target: Target, results: dict[str, str] | None = None
     ) -> list[Numbered]:
         """What these entries say to a flow, in order. results: those that were read before, else those of now."""
         known = self.results if results is None else results
         return [
             (number, kind, what, known.get(what, "") if kind == "done+" else "")
-            for number, _, records in entries
+            for number, _, records, run in entries
             for kind, what, whose in records
-            if whose == slot
+            if (whose, run) == target
         ]

@@ -34,7 +34,7 @@ def lake_of_all(lake, ingest, write, valkey_client):
     write("low", 5)
     write("high", 4, at=DAY + DAY_MS)
     key = "jobq:{low}:events"
-    member = f"enqueued\x1f~f:1.rows.0\x1f{DAY + 70}"
+    member = f"enqueued\x1f~f:1.r1.rows.0\x1f{DAY + 70}"
     valkey_client.command("XADD", key, f"{DAY + 71}-0", "1", member)
     Topic("orders", valkey_client).append(b"{}", key="it's")
     ingest.events()

@@ -117,8 +117,8 @@ class History:
             end = at + (ran + 50) * MS
             kind = "dead" if step == "mail" and number % 4 == 0 else "done"
             self.add(
-                kind, end, queue="q5", mid=f"~import:{number}.{step}.0", flow=f"import:{number}", step=step, attempt=1,
-                job="app.flow", enqueued_at=at, run_us=ran * 1000,
+                kind, end, queue="q5", mid=f"~import:{number}.r1.{step}.0", flow=f"import:{number}", step=step,
+                attempt=1, job="app.flow", enqueued_at=at, run_us=ran * 1000,
                 **({"error": "KeyError", "fingerprint": "k"} if kind == "dead" else {}),
             )  # fmt: skip
             at = end + MS

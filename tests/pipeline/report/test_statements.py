@@ -214,7 +214,7 @@ def test_schedules_are_late_until_their_calls_start(engine):
 
 def test_flows_take_as_long_as_their_critical_path(engine):
     def member(flow, step, ready, end, kind="done", index=0):
-        mid = f"~{flow}.{step}.{index}"
+        mid = f"~{flow}.r1.{step}.{index}"
         return event(
             kind, mid=mid, flow=flow, step=step, enqueued_at=at(ready), end=end, run=end - ready,
         )  # fmt: skip
@@ -223,13 +223,13 @@ def test_flows_take_as_long_as_their_critical_path(engine):
         # rows > slow > mail decides; quick runs beside slow, and its first try failed.
         *(member("import:1", "rows", 10, 10 + end, index=end) for end in (5, 20)),
         member("import:1", "quick", 30, 40), member("import:1", "slow", 30.001, 90),
-        event("retry", mid="~import:1.quick.0", flow="import:1", step="quick", end=35),
+        event("retry", mid="~import:1.r1.quick.0", flow="import:1", step="quick", end=35),
         # The next step is enqueued by another clock.
         member("import:1", "mail", 89.998, 100),
         # Here quick is slower, slow dies, and nothing follows.
         member("import:2", "rows", 200, 210), member("import:2", "slow", 210, 220, "dead"),
         # The signal of a wait cancels its timer.
-        event("cancelled", mid="~import:2.gate.0", flow="import:2", step="gate", run=None, end=205),
+        event("cancelled", mid="~import:2.r1.gate.0", flow="import:2", step="gate", run=None, end=205),
         member("import:2", "quick", 210, 250),
         member("other:1", "only", 300, 301), event(mid="m"),
     ]  # fmt: skip

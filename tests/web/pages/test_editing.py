@@ -121,7 +121,7 @@ def test_again_enqueues_a_copy_with_a_mid_of_its_own(visit: Any, low: Queue) -> 
     assert copy.mid != "m1" and call(low, copy.mid) == call(low)
     assert visit(UserRole.READ).post(f"{PATH}/again").status_code == 403
     assert anna.post("/queues/low/messages/none/again").status_code == 404
-    assert anna.post("/queues/low/messages/~import:1.load.0/again").status_code == 409
+    assert anna.post("/queues/low/messages/~import:1.r1.load.0/again").status_code == 409
 
 
 def test_sealed_call_is_sealed_again_and_not_edited_without_keys(

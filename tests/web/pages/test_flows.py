@@ -21,6 +21,7 @@ from tests.hostile import HOSTILE
 from tests.web.shop import Shop, flow_step
 from tests.web.test_messages import words
 
+pytestmark = pytest.mark.usefixtures("run_ids")
 IMPORT = "/flows/import:2026-11-23"
 
 
@@ -117,8 +118,8 @@ def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
         assert f'href="#step-{name}"' in shown and f'id="step-{name}"' in shown
     assert [shown.count(f'class="tip {when}') for when in ("done", "ended", "failed")] == [8, 1, 1]
     assert re.search(r"Critical path fetch 1 m 00 s → rows 1\d m", said)
-    assert 'href="/dead?f=queue%3Asearch+mid%3A~import%3A2026-11-23.rows.%2A"' in shown
-    fetched = encoded(member_mid("import:2026-11-23", "fetch"))
+    assert 'href="/dead?f=queue%3Asearch+mid%3A~import%3A2026-11-23.r1.rows.%2A"' in shown
+    fetched = encoded(member_mid("import:2026-11-23.r1", "fetch"))
     assert f'href="/queues/reports/messages/{fetched}"' in shown
     assert "waits for 1 step" in shown and "607 of 1,000, 3 dead" in said
     failed = words(visit().get("/flows/invoice:2026-10").text)
@@ -131,7 +132,7 @@ def test_message_of_a_flow_leads_to_it_and_so_does_the_find_box(
     visit: Any, shop: Shop, client: Any
 ) -> None:
     Queue("search", client).register()
-    mid = member_mid("import:2026-11-23", "publish")
+    mid = member_mid("import:2026-11-23.r1", "publish")
     shown = visit().get(f"/queues/search/messages/{encoded(mid)}")
     assert 'href="/flows/import:2026-11-23"' in shown.text and "See the flow" in shown.text
     found = visit().get("/find?q=import:2026-11-23", follow_redirects=False)
@@ -219,7 +220,7 @@ def flowing(client: Any) -> Flowing:
     made.start("order:2", step("bad"), step("ship", "bad", queue="high"))
     for name in ("order:1", "order:2"):
         client.command("ZADD", flow_names(client.namespace), 1, name)
-    made.work({"~order:2.bad.0": "dead"})
+    made.work({"~order:2.r1.bad.0": "dead"})
     return made
 
 
@@ -245,7 +246,7 @@ def test_a_person_signals_and_the_flow_goes_on(visit: Any, flowing: Flowing, cli
         data={"verb": "signal", "step": "approved", "value": '{"by": "anna"}'},
     )
     assert "The signal was sent." in done.text
-    assert flowing.work() == ["~order:1.ship.0"]
+    assert flowing.work() == ["~order:1.r1.ship.0"]
     newest = next(iter(AuditLog(client).page()))
     assert (newest.who, newest.verb, newest.queue, newest.filter, newest.phase) == (
         "anna", "flow-signal", "low", "flow:order:1 step:approved", "done",
@@ -260,7 +261,7 @@ def test_the_dead_of_a_flow_run_again(visit: Any, flowing: Flowing) -> None:
         visit(UserRole.READ).post("/flows/order:2/steer", data={"verb": "retry"}).status_code == 403
     )
     assert "The retry was sent" in anna.post("/flows/order:2/steer", data={"verb": "retry"}).text
-    assert flowing.work() == ["~order:2.bad.0", "~order:2.ship.0"]
+    assert flowing.work() == ["~order:2.r1.bad.0", "~order:2.r1.ship.0"]
     assert "✓ done" in words(anna.get("/flows/order:2").text)
     assert anna.post("/flows/none:1/steer", data={"verb": "retry"}).status_code == 404
 
@@ -291,7 +292,11 @@ def test_programs_steer_flows_the_same(visit: Any, flowing: Flowing, client: Any
     sent = operator.post(f"{path}/signal", json={"step": "approved", "value": {"by": "anna"}})
     assert (sent.status_code, sent.json()) == (202, {"flow": "order:1", "sent": "signal"})
     assert operator.post("/api/v1/flows/order:2/retry", json={}).status_code == 202
-    assert sorted(flowing.work()) == ["~order:1.ship.0", "~order:2.bad.0", "~order:2.ship.0"]
+    assert sorted(flowing.work()) == [
+        "~order:1.r1.ship.0",
+        "~order:2.r1.bad.0",
+        "~order:2.r1.ship.0",
+    ]
     assert operator.get(path).json()["state"] == "done"
     assert operator.post(f"{path}/signal", json={"step": "approved"}).status_code == 409
     assert operator.post(f"{path}/retry", json={"step": 7}).status_code == 400
@@ -307,7 +312,7 @@ def test_page_shows_a_flow_whose_failures_name_members_that_no_map_has(
 ) -> None:
     flowing = Flowing(client, "low")
     store = flowing.start("odd:1", step("a"))
-    flowing.work({"~odd:1.a.0": "dead"})
+    flowing.work({"~odd:1.r1.a.0": "dead"})
     for number in ("9" * 5_000, "²", ""):
         redis.hset(store.prefix + "failed", f"a:{number}", "dead")
     shown = visit().get("/flows/odd:1")
