@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 
 from jobq.client.functions import flags
 from jobq.client.scripts import Script
@@ -122,7 +122,7 @@ class Raw:
         keys = tuple(keys)
         try:
             self.redis.evalsha(self._loaded(script), len(keys), *keys, *args)
-        except (refused.ResponseError, refused.OutOfMemoryError):
+        except (redis_errors.ResponseError, redis_errors.OutOfMemoryError):
             return False
         return True
 
@@ -139,9 +139,9 @@ class Raw:
         replies = pipe.execute(raise_on_error=False)
         found = []
         for call, reply, after in zip(calls, replies[::2], replies[1::2], strict=True):
-            may_change = not isinstance(reply, refused.RedisError) and "no-writes" not in flags(
-                call[0]
-            )
+            may_change = not isinstance(
+                reply, redis_errors.RedisError
+            ) and "no-writes" not in flags(call[0])
             if after != before and not may_change:
                 found.append(call)
         return found

@@ -82,7 +82,7 @@ class Producer(threading.Thread):
 
     def stop(self) -> None:
         """Attempt no more messages, and stop waiting for the server."""
-        self._client.enough = lambda: True
+        self._client.should_give_up = lambda: True
         self._stopped.set()
 
     def _one(self, mid: str, number: int) -> None:
@@ -159,7 +159,7 @@ def enqueue_content(
         except NotDurableError:
             ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)
             again = True
-            if not queue.client.enough():
+            if not queue.client.should_give_up():
                 continue
         except FAILED:
             outcome = "info" if again else "fail"

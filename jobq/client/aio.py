@@ -16,7 +16,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 import hiredis
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 from redis.connection import Connection, DefaultParser
 
 from jobq.client.connection import IDLE_S, LEAST_WAIT_S, PING, Client
@@ -46,7 +46,7 @@ class LateReplyError(asyncio.CancelledError):
         self.reply = reply
 
 
-class NotSentError(JobqError, refused.ConnectionError):
+class NotSentError(JobqError, redis_errors.ConnectionError):
     """The connection broke before the whole command was sent: the server didn't take it."""
 
 
@@ -218,7 +218,7 @@ class AsyncClient:
         within_s = None if left_s is None else max(LEAST_WAIT_S, left_s)
         done, _ = await asyncio.wait((opening,), timeout=within_s)
         if not done:
-            raise refused.TimeoutError("no connection within the time of the call")
+            raise redis_errors.TimeoutError("no connection within the time of the call")
         return opening.result()
 
     async def _open(self, node: Hashable) -> SharedConnection:
@@ -237,7 +237,7 @@ class AsyncClient:
     ) -> None:
         """As Client._prepare. What another coroutine has opened since then stays."""
         following = state.failed(error)
-        if isinstance(error, refused.NoScriptError) and connection and state.script:
+        if isinstance(error, redis_errors.NoScriptError) and connection and state.script:
             connection.scripts.discard(state.script.sha)
         if connection is None or self._connections.get(node) is connection:
             if following.forget:
@@ -259,7 +259,7 @@ class SharedConnection:
         """
         sock: Any = connection._sock
         if sock is None:
-            raise refused.ConnectionError("the connection was closed")
+            raise redis_errors.ConnectionError("the connection was closed")
         sock.setblocking(False)
         self._connection, self._pid = connection, os.getpid()
         #: None once it is closed.
@@ -268,7 +268,7 @@ class SharedConnection:
         self._longest_s: float = connection.socket_timeout or math.inf
         self._timeout_s = min(try_s, self._longest_s)
         self._reader = hiredis.Reader(
-            protocolError=refused.InvalidResponse, replyError=DefaultParser.parse_error
+            protocolError=redis_errors.InvalidResponse, replyError=DefaultParser.parse_error
         )
         self._buffer: Any = bytearray(READ_BYTES)
         #: One for each command without a reply; None where nobody wants it.
@@ -305,7 +305,7 @@ class SharedConnection:
     async def _ping(self) -> None:
         try:
             await self.send(PING)
-        except refused.ResponseError:
+        except redis_errors.ResponseError:
             pass  # an answer nevertheless
         finally:
             self._proof = None
@@ -336,7 +336,7 @@ class SharedConnection:
             self._scheduled = True
             loop.call_soon(self._flush)
         if within_s is not None:
-            late = refused.TimeoutError("no reply within the time of the call")
+            late = redis_errors.TimeoutError("no reply within the time of the call")
             loop.call_later(max(LEAST_WAIT_S, within_s), reply.fail, late)
         return reply
 
@@ -358,7 +358,7 @@ class SharedConnection:
 
     def close(self) -> None:
         """Close it now."""
-        self._lose(refused.ConnectionError, "the connection was closed")
+        self._lose(redis_errors.ConnectionError, "the connection was closed")
 
     def _flush(self) -> None:
         """Send what waits, as much as the socket takes."""
@@ -372,7 +372,7 @@ class SharedConnection:
         except _LATER:
             left = 0
         except OSError as error:
-            self._lose(refused.ConnectionError, f"sending failed: {error}")
+            self._lose(redis_errors.ConnectionError, f"sending failed: {error}")
             return
         if left == len(data):
             unsent.clear()
@@ -405,11 +405,11 @@ class SharedConnection:
                     came.append((waiter, reply))
         except _LATER:
             return
-        except (OSError, refused.RedisError, IndexError) as error:
-            self._lose(refused.ConnectionError, f"no reply can be read: {error!r}")
+        except (OSError, redis_errors.RedisError, IndexError) as error:
+            self._lose(redis_errors.ConnectionError, f"no reply can be read: {error!r}")
         else:
             if not nbytes:
-                self._lose(refused.ConnectionError, "the server closed the connection")
+                self._lose(redis_errors.ConnectionError, "the server closed the connection")
             if waiting:
                 self._progress = self._loop.time()
             elif self._retired:
@@ -444,7 +444,7 @@ class SharedConnection:
             return
         left_s = self._progress + self._timeout_s - self._loop.time()
         if left_s <= 0 and not self._waits_on():
-            self._lose(refused.TimeoutError, f"no reply within {self._timeout_s:g} s")
+            self._lose(redis_errors.TimeoutError, f"no reply within {self._timeout_s:g} s")
             return
         if left_s <= 0:
             left_s += self._longest_s - self._timeout_s
@@ -456,13 +456,13 @@ class SharedConnection:
         if self._timeout_s >= self._longest_s or not any(one and one.once for one in self._waiting):
             return False
         self.retire()
-        late = refused.TimeoutError(f"no reply within {self._timeout_s:g} s")
+        late = redis_errors.TimeoutError(f"no reply within {self._timeout_s:g} s")
         for reply in self._waiting:
             if reply is not None and not reply.once:
                 reply.fail(late)
         return True
 
-    def _lose(self, kind: type[refused.RedisError], text: str) -> None:
+    def _lose(self, kind: type[redis_errors.RedisError], text: str) -> None:
         """Close it, and tell all who wait for replies whether their commands were sent."""
         sock, self._sock, self.is_open = self._sock, None, False
         if sock is None:
@@ -530,7 +530,7 @@ def close_async(client: Client) -> None:
 
 def _is_lost(error: Exception) -> bool:
     """Whether the command was sent whole and the connection broke, so that no reply came."""
-    answers = (refused.ResponseError, refused.BusyLoadingError, NotSentError)
+    answers = (redis_errors.ResponseError, redis_errors.BusyLoadingError, NotSentError)
     return isinstance(error, LOST) and not isinstance(error, answers)
 
 

@@ -9,7 +9,7 @@ import selectors
 import time
 from collections.abc import Iterable
 
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 from redis.connection import Connection
 
 from jobq.client.connection import Client
@@ -38,10 +38,10 @@ class Channel:
                 self._connection = self._client.open_connection(self._name)
                 self._connection.send_command("SUBSCRIBE", self._name)
                 self._connection.read_response()
-            except refused.ResponseError:
+            except redis_errors.ResponseError:
                 self._forbidden = True
                 self.close()
-            except (refused.RedisError, OSError, UnavailableError):
+            except (redis_errors.RedisError, OSError, UnavailableError):
                 self.close()
         return self.open_file
 
@@ -70,7 +70,7 @@ class Channel:
         try:
             while self._connection is not None and self._connection.can_read(0):
                 self._connection.read_response()
-        except (refused.RedisError, OSError):
+        except (redis_errors.RedisError, OSError):
             self.close()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.connection import Connection
 
@@ -115,7 +115,7 @@ class Client:
         #: Set by the queue layer where the settings ask for one.
         self.outage: AttachedBuffer | None = None
         #: Asked while a call waits for the server; True ends the wait with UnavailableError.
-        self.enough: Callable[[], bool] = bool
+        self.should_give_up: Callable[[], bool] = bool
         #: Queues that all senders of this process share, by name. The queue layer fills it.
         self.queues: dict[str, Any] = {}
         #: The asyncio client of each event loop; see `aio.async_client`.
@@ -332,7 +332,7 @@ class Client:
         self, node: Hashable, connection: Connection, opened: bool, error: Exception
     ) -> None:
         """Keep the connection of a failed try if the server answered on it, else close it."""
-        if not isinstance(error, refused.ResponseError):
+        if not isinstance(error, redis_errors.ResponseError):
             connection.disconnect()
             return
         if opened:
@@ -360,7 +360,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
             receive(connection)
         sock = connection._sock
         if sock is None:
-            raise refused.ConnectionError("the connection was closed")
+            raise redis_errors.ConnectionError("the connection was closed")
         # redis-py's layers look at every argument once more.
         data = command if isinstance(command, bytes) else packed(command)
         if len(data) > SENT_AT_ONCE:
@@ -377,7 +377,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
         if isinstance(reply, Exception):
             raise reply
         return reply
-    except refused.ResponseError:
+    except redis_errors.ResponseError:
         raise
     except BaseException:
         # Half an exchange is on the wire: a later call would read this one's reply.
@@ -393,7 +393,7 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
             send(connection, _ASKING)
             receive(connection)
         send(connection, wire(command))
-    except refused.ResponseError:
+    except redis_errors.ResponseError:
         raise
     except BaseException:
         connection.disconnect()
@@ -402,7 +402,7 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
         reply = receive_patiently(connection)
         answered(connection)
         return reply
-    except (refused.ResponseError, refused.BusyLoadingError):
+    except (redis_errors.ResponseError, redis_errors.BusyLoadingError):
         raise
     except LOST as error:
         connection.disconnect()
@@ -416,7 +416,7 @@ def send(connection: Connection, command: bytes) -> None:
     """Send one command. Raises an error of `LOST`."""
     sock = connection._sock
     if sock is None:
-        raise refused.ConnectionError("the connection was closed")
+        raise redis_errors.ConnectionError("the connection was closed")
     if len(command) <= SENT_AT_ONCE:
         sock.sendall(command)
         return
@@ -431,12 +431,12 @@ def receive(connection: Connection) -> Any:
     parser: Any = connection._parser
     sock, reader, buffer = connection._sock, parser._reader, parser._buffer
     if sock is None or reader is None:
-        raise refused.ConnectionError("the connection was closed")
+        raise redis_errors.ConnectionError("the connection was closed")
     reply = reader.gets()
     while reply is NOT_ENOUGH_DATA:
         count = sock.recv_into(buffer)
         if not count:
-            raise refused.ConnectionError("the server closed the connection")
+            raise redis_errors.ConnectionError("the server closed the connection")
         reader.feed(buffer, 0, count)
         reply = reader.gets()
     if isinstance(reply, Exception):
@@ -469,7 +469,7 @@ def ensure_open(connection: Connection) -> None:
         send(connection, PING)
         try:
             receive(connection)
-        except refused.ResponseError:
+        except redis_errors.ResponseError:
             pass  # an answer nevertheless
         answered(connection)
 

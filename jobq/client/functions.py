@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 from redis.connection import Connection
 
 from jobq.client.numbered_calls import is_missing_function
@@ -131,7 +131,7 @@ def check_library(client: Nodes, wanted: Library | None = None) -> None:
     try:
         replies = _on_each(client, "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
     except ScriptError as error:
-        if isinstance(error.__cause__, refused.NoPermissionError):
+        if isinstance(error.__cause__, redis_errors.NoPermissionError):
             return
         raise
     for reply in replies:
@@ -166,8 +166,8 @@ def _on_each(client: Nodes, verb: str, *rest: str | bytes) -> list[Any]:
                 replies.append(connection.read_response())
             finally:
                 connection.disconnect()
-    except refused.ConnectionError as error:
+    except redis_errors.ConnectionError as error:
         raise UnavailableError(f"no answer to FUNCTION {verb}: {error}") from error
-    except refused.ResponseError as error:
+    except redis_errors.ResponseError as error:
         raise ScriptError(f"the server refused FUNCTION {verb}: {error}") from error
     return replies

@@ -33,7 +33,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 
 from jobq.client import clock
 from jobq.client.scripts import Argument, Command, Script, load, packed, words_packed
@@ -66,14 +66,14 @@ LEAST_TRY_S = 0.25
 
 #: Errors that pass: a lost connection, a server that loads, moves, fails over or is busy.
 PASSING = (
-    refused.ConnectionError, refused.TimeoutError, refused.TryAgainError, refused.ClusterDownError,
-    refused.ReadOnlyError, refused.MovedError, refused.AskError, OSError,
+    redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.TryAgainError, redis_errors.ClusterDownError,
+    redis_errors.ReadOnlyError, redis_errors.MovedError, redis_errors.AskError, OSError,
 )  # fmt: skip
 #: Errors that a driver hands to `CallState.failed`.
-FAILED = (*PASSING, refused.ResponseError)
+FAILED = (*PASSING, redis_errors.ResponseError)
 #: The connection broke.
-LOST = (refused.ConnectionError, refused.TimeoutError, OSError)
-_LASTING = (refused.AuthenticationError, refused.AuthorizationError)
+LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
+_LASTING = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 #: Codes of a server that refuses writes for now: its disk is full, or it misses its replicas.
 _FULL_FOR_NOW = frozenset(("MISCONF", "NOREPLICAS"))
 #: Commands that a user without rights to scripts lacks.
@@ -92,7 +92,7 @@ def error_code(error: BaseException | None) -> str:
 
 def is_full_for_now(error: BaseException) -> bool:
     """Whether the server refused a write that it may take later: nothing was changed."""
-    return isinstance(error, refused.RedisError) and error_code(error) in _FULL_FOR_NOW
+    return isinstance(error, redis_errors.RedisError) and error_code(error) in _FULL_FOR_NOW
 
 
 def moment(now: int | None) -> Argument:
@@ -105,7 +105,7 @@ class Tries:
 
     since = before = 0
 
-    def refused(self) -> None:
+    def answered_with_error(self) -> None:
         """The server answered the last one with an error: that one changed nothing."""
         self.since = self.before
 
@@ -174,12 +174,12 @@ class Callers:
 
 
 class Patience(Protocol):
-    """What a call needs to know about its client. `enough`: asked while it waits; True ends the wait."""
+    """What a call needs to know about its client. `should_give_up`: asked while it waits; True ends the wait."""
 
     url: str
     patience_s: float
     socket_timeout_s: float
-    enough: Callable[[], bool]
+    should_give_up: Callable[[], bool]
 
 
 class Following(NamedTuple):
@@ -236,7 +236,7 @@ class CallState:
         if tries is not None:
             now = clock.boot_ns()
             if tries.since and now - tries.since >= REPEAT_S * 1e9:
-                raise refused.TimeoutError("the time to repeat this call is over")
+                raise redis_errors.TimeoutError("the time to repeat this call is over")
             # From now on the server may have it, unless it answers with an error.
             tries.before = tries.since
             tries.since = tries.since or now
@@ -255,18 +255,20 @@ class CallState:
         """What to do after `error`."""
         sent, self._sent = self._sent, False
         if sent and self._tries is not None and _is_answer(error):
-            self._tries.refused()
-        if isinstance(error, refused.NoScriptError):
+            self._tries.answered_with_error()
+        if isinstance(error, redis_errors.NoScriptError):
             self._loads += 1
             if self._loads % (LOADS + 1):
                 return Following(load=True)
-            error = refused.ConnectionError(
+            error = redis_errors.ConnectionError(
                 "the server's scripts are flushed again and again, or this user may not load them: "
                 + WITHOUT_SCRIPTS
             )
         full_for_now = is_full_for_now(error)
         # Full after a try whose reply was lost says nothing about that try: ask until it is known.
-        if not full_for_now and not (self._unknown and isinstance(error, refused.OutOfMemoryError)):
+        if not full_for_now and not (
+            self._unknown and isinstance(error, redis_errors.OutOfMemoryError)
+        ):
             final = refusal(error, self.command, self.script)
             if final is not None:
                 return Following(final)
@@ -283,15 +285,17 @@ class CallState:
 
     def _elsewhere(self, error: Exception) -> Following:
         self.redirect = None
-        if isinstance(error, refused.AskError) and not isinstance(error, refused.MovedError):
+        if isinstance(error, redis_errors.AskError) and not isinstance(
+            error, redis_errors.MovedError
+        ):
             self.redirect = (error.host, error.port)
             return Following()
-        broken = not isinstance(error, refused.ResponseError)
+        broken = not isinstance(error, redis_errors.ResponseError)
         return Following(
-            forget=not isinstance(error, refused.TryAgainError),
+            forget=not isinstance(error, redis_errors.TryAgainError),
             silent=broken,
             # One connection is broken: the others to that place are, or will be soon.
-            close=broken or isinstance(error, refused.ReadOnlyError),
+            close=broken or isinstance(error, redis_errors.ReadOnlyError),
         )
 
     def _gave_up(self, error: Exception) -> Exception | None:
@@ -320,7 +324,7 @@ class CallState:
 
 
 def _is_answer(error: Exception) -> bool:
-    return isinstance(error, refused.ResponseError | refused.BusyLoadingError)
+    return isinstance(error, redis_errors.ResponseError | redis_errors.BusyLoadingError)
 
 
 def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
@@ -339,7 +343,7 @@ def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) 
         return ConfigError(
             f"{masked(client.url)} refused the login ({error}); check user and password in the URL"
         )
-    over = time.monotonic() >= deadline or client.enough()
+    over = time.monotonic() >= deadline or client.should_give_up()
     if over and not unknown and is_full_for_now(error):
         return ServerFullError(f"the server takes no writes now, nothing was changed: {error}")
     if over or is_untrusted(error):
@@ -368,7 +372,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 def refusal(error: Exception, command: Command, script: Script | None) -> Exception | None:
     """jobq's error for an answer that a repetition would not change; None for what passes."""
-    if isinstance(error, refused.OutOfMemoryError):
+    if isinstance(error, redis_errors.OutOfMemoryError):
         return ServerFullError(f"the server is at its memory limit, nothing was changed: {error}")
     if isinstance(error, PASSING) or error_code(error) == "BUSY":
         return None
@@ -384,7 +388,7 @@ def refusal(error: Exception, command: Command, script: Script | None) -> Except
 def is_denied(error: BaseException | None) -> bool:
     """Whether the server refused a call because its user lacks a right."""
     return error is not None and (
-        isinstance(error, refused.NoPermissionError) or is_denied(error.__cause__)
+        isinstance(error, redis_errors.NoPermissionError) or is_denied(error.__cause__)
     )
 
 
@@ -516,7 +520,7 @@ class BoundScript:
         state = self.numbered(caller, values, rest, extra_keys, tries, fenced)
         reply = self._client.perform(self.keys[0], state, by)
         if reply and reply[0] == b"closed":
-            raise self.refused(caller)
+            raise self.closed_error(caller)
         return reply
 
     async def acall(
@@ -587,10 +591,10 @@ class BoundScript:
     def served(self, caller: Caller, reply: Any) -> Any:
         """The reply to a numbered call. Raises LeaseLostError when the script refused the caller."""
         if reply and reply[0] == b"closed":
-            raise self.refused(caller)
+            raise self.closed_error(caller)
         return reply
 
-    def refused(self, caller: Caller) -> LeaseLostError:
+    def closed_error(self, caller: Caller) -> LeaseLostError:
         """The error of a call that the script refused."""
         return LeaseLostError(
             f"{self._what} refused caller {caller.id}: it was closed, or its call is older"

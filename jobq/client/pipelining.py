@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 from redis.connection import Connection
 
 from jobq.client.connection import (
@@ -69,7 +69,7 @@ def _reply(connection: Connection) -> Any:
     """A reply, or the error that it is."""
     try:
         return receive(connection)
-    except refused.ResponseError as error:
+    except redis_errors.ResponseError as error:
         return error
 
 
@@ -163,7 +163,7 @@ def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
     if not isinstance(reply, Exception):
         return reply if isinstance(one, Read) else _read(one, reply)
     command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
-    missing = isinstance(reply, refused.NoScriptError)
+    missing = isinstance(reply, redis_errors.NoScriptError)
     final = None if missing else refusal(reply, command, script)
     if final is not None:
         final.__cause__ = reply
@@ -240,7 +240,7 @@ class OverlappingCalls:
             return
         try:
             outcome[0] = receive(self._connection)
-        except refused.ResponseError as error:
+        except redis_errors.ResponseError as error:
             outcome[0] = error
         except FAILED as error:
             self._break_off(error)
@@ -314,9 +314,9 @@ class _Pipeline:
                 if asking:
                     receive(connection)
                 self._take(number, receive_patiently(connection))
-            except refused.NoScriptError:
+            except redis_errors.NoScriptError:
                 self._missing = True
-            except (refused.ResponseError, refused.BusyLoadingError) as error:
+            except (redis_errors.ResponseError, redis_errors.BusyLoadingError) as error:
                 passing = self._refused(number, error) or passing
         return passing
 

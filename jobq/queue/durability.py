@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 from redis.connection import Connection
 
 from jobq.client.connection import (
@@ -183,11 +183,11 @@ def _waited(
     verb, needed = ("WAIT", (replicas,)) if word == "replicas" else ("WAITAOF", (1, 0))
     try:
         *replies, reply = _exchange_all(connection, [*written, (verb, *needed, within_ms)])
-    except refused.ResponseError as error:
+    except redis_errors.ResponseError as error:
         if isinstance(error, PASSING):
             # The script took effect. Its error would say that it didn't, so this is a lost connection.
             connection.disconnect()
-            raise refused.ConnectionError(f"the server refused {verb}: {error}") from error
+            raise redis_errors.ConnectionError(f"the server refused {verb}: {error}") from error
         return [], f"the server refused {verb}: {error}"
     if word == "replicas" and reply < replicas:
         return replies, (
@@ -209,14 +209,14 @@ def _exchange_all(connection: Connection, commands: Sequence[Command]) -> list[A
             for _ in commands:
                 try:
                     replies.append(connection.read_response())
-                except refused.ResponseError as error:
+                except redis_errors.ResponseError as error:
                     replies.append(error)
         answered(connection)
     except BaseException:
         connection.disconnect()
         raise
     for reply in replies:
-        if isinstance(reply, refused.ResponseError):
+        if isinstance(reply, redis_errors.ResponseError):
             raise reply
     return replies
 
@@ -227,7 +227,7 @@ def _answers_after_fsync(connection: Connection, namespace: str) -> bool:
     if known is None:
         try:
             known = runtime.after_fsync[connection] = _looked_up(connection, namespace)
-        except (ConfigError, refused.ResponseError):
+        except (ConfigError, redis_errors.ResponseError):
             connection.disconnect()
             raise
     return known
@@ -262,7 +262,7 @@ def _setting(connection: Connection, name: str) -> str:
 def _asked(connection: Connection, *words: str) -> Any:
     try:
         return exchange(connection, words)
-    except refused.ResponseError as error:
+    except redis_errors.ResponseError as error:
         if isinstance(error, PASSING):
             raise
         raise UnconfirmableError(
@@ -290,7 +290,7 @@ def _probed(connection: Connection, namespace: str) -> bool:
                 connection,
                 [("SET", probe, number, "PX", 60_000), ("WAITAOF", 1, 0, within_ms)],
             )[-1]
-        except refused.ResponseError as error:
+        except redis_errors.ResponseError as error:
             if isinstance(error, PASSING):
                 raise
             return False

@@ -706,7 +706,7 @@ class Queue:
     def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
         """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""
         if reply[0] == b"closed":
-            raise self.scripts["enqueue"].refused(caller)
+            raise self.scripts["enqueue"].closed_error(caller)
         if reply[0] == b"full":
             raise line_full(reply)
         if len(reply) == 2 * len(mids) and reply[::2].count(b"added") == len(mids):

@@ -61,7 +61,7 @@ class ChildClients:
                 settings=replace(server, patience_s=REDIRECTED_S, socket_timeout_s=timeout_s)
             )
         else:
-            self.patient.enough = may_give_up
+            self.patient.should_give_up = may_give_up
         # A silent server must not hold up a job, least of all past its deadline.
         hasty_s = min(HASTY_S, settings.lease_s / 6)
         timeout_s = min(server.socket_timeout_s, hasty_s)

@@ -78,7 +78,7 @@ def test_content_over_the_limit_is_fail(noted, queue):
 def test_no_answer_is_info_whether_it_took_effect_or_not(noted, proxy, queue, ran):
     noted("first")
     proxy.hold(["down"] if ran else ["up"])
-    noted.client.enough = lambda: True  # one try
+    noted.client.should_give_up = lambda: True  # one try
     assert noted() == ("info", "")
     if ran:
         wait_until(lambda: queue.status("m").word == "queued", "it didn't take effect", 60)
@@ -88,7 +88,7 @@ def test_no_answer_is_info_whether_it_took_effect_or_not(noted, proxy, queue, ra
 
 def test_no_server_is_info(noted, proxy):
     proxy.close()
-    noted.client.enough = lambda: True  # one try
+    noted.client.should_give_up = lambda: True  # one try
     assert noted() == ("info", "")
 
 

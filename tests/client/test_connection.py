@@ -283,7 +283,7 @@ def test_refused_write_counts_as_not_sent_when_its_script_had_to_be_brought(clie
     queue.listed_until = 2**62
     missing.script_flush()
     state = queue.scripts["enqueue"].numbered(Caller(), enqueue_values(), ["m", b"v"])
-    client.enough = lambda: True
+    client.should_give_up = lambda: True
     with pytest.raises(ServerFullError):
         client.perform(queue.wake_key, state)
     assert not state.arrived

@@ -89,7 +89,7 @@ def test_what_was_sent_before_contents_end_in_an_error_stays_enqueued(far, queue
 
 def test_error_names_the_messages_of_both_calls_under_way(far, proxy):
     far.enqueue(b"v")
-    far.client.enough = lambda: True
+    far.client.should_give_up = lambda: True
     proxy.lose_reply(1)
     with pytest.raises(UnavailableError) as caught:
         far.enqueue_many((f"m{n}", b"v") for n in range(4 * PER_CALL))

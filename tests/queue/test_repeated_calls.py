@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 
 from jobq.chaos.proxy import DOWN, Proxy
 from jobq.client import clock
@@ -22,7 +22,10 @@ from jobq.queue.types import Ending
 
 from ..client.deployments import wait_for
 
-BUSY, LOST = refused.ResponseError("BUSY a script is running"), refused.ConnectionError("closed")
+BUSY, LOST = (
+    redis_errors.ResponseError("BUSY a script is running"),
+    redis_errors.ConnectionError("closed"),
+)
 HOURS_NS = 2 * 3600 * 10**9
 STORED = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX', (?:life_ms or )?'?(\d+)")
 
@@ -127,7 +130,7 @@ def test_tries_end_after_the_bound_and_only_when_one_may_have_arrived(later, cli
     assert not tries.over
     later()
     assert tries.over, "the one before the refusal may have arrived"
-    with pytest.raises(refused.TimeoutError):
+    with pytest.raises(redis_errors.TimeoutError):
         state.sending()
 
 
@@ -214,7 +217,7 @@ def test_finish_beyond_the_bound_is_made_anew_and_does_not_call_its_own_end_stal
     queue.enqueue_many([("next", b"v"), ("last", b"v")])
     proxy.hold([DOWN])
     finished, repeating = [], threading.Event()
-    patient.client.enough = repeating.set  # asked after each try that failed
+    patient.client.should_give_up = repeating.set  # asked after each try that failed
 
     def finish():
         ending = Ending(mid=held.mid, token=held.token)

@@ -413,7 +413,7 @@ def run_intake(
         connect(settings=replace(own, url=url)) for url in (client.url, ruby_url or client.url)
     ]
     for one in clients:
-        one.enough = fed_worker.stopping
+        one.should_give_up = fed_worker.stopping
     Intake(clients[0], clients[1], settings, fed_worker, counts).run()
 
 

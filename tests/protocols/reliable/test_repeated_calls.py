@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 
 from jobq.client import connection
 from jobq.errors import ScriptError
@@ -21,7 +21,7 @@ def lose(monkeypatch):
         if left and b"EVALSHA" in command:
             left.pop()
             wire.disconnect()
-            raise refused.ConnectionError("cut")
+            raise redis_errors.ConnectionError("cut")
         return reply
 
     monkeypatch.setattr(connection, "exchange", losing)
@@ -34,7 +34,7 @@ def before_repetition(monkeypatch, do):
     prepare = connection.Client._prepare
 
     def prepared(client, following, node, error):
-        if isinstance(error, refused.ConnectionError):
+        if isinstance(error, redis_errors.ConnectionError):
             do()
         return prepare(client, following, node, error)
 
@@ -144,7 +144,7 @@ def test_call_without_a_number_or_with_a_wrong_time_changes_nothing(
     before = facts()
     args = {"push": ("a",), "pop": (), "clear": (), "recover": (1, 0)}.get(verb, (id,))
     keys = [*places("reliable", "q"), "reliable:{q}:call:x"]
-    with pytest.raises(refused.ResponseError, match="a call has a number"):
+    with pytest.raises(redis_errors.ResponseError, match="a call has a number"):
         redis.execute_command(
             "FCALL", f"reliable_{verb}", 9, *keys, *first, *(args if first else ())
         )
