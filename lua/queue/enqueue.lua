@@ -59,7 +59,7 @@ if #KEYS == 27 and #ARGV == 15 and now .. delay_ms .. at .. lock_ms .. dedupe_ms
     -- Where ready has another type, the only write before it is undone.
     if not tonumber(redis.pcall('RPUSH', ready, mid)) then
       redis.call('HDEL', messages, mid)
-      return {err = 'WRONGTYPE ready is no list'}
+      return {err = 'WRONGTYPE the ready list has another type'}
     end
     redis.call('DEL', eoq_backoff)
     if nwake == 0 then redis.call('LPUSH', wake, '1') end
