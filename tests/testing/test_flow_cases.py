@@ -156,7 +156,10 @@ def test_step_that_cannot_be_sent_says_why(jobq: Kit, registry: Registry, note: 
     run = flow.start()
     jobq.drain()
     [failed] = failed_members(jobq.client, jobq.assert_flow(run, "failed"), 5)
-    assert failed == ("~counts:1.r1.note.0", "step count returned int, and a map takes a list")
+    assert (failed.mid, failed.reason) == (
+        "~counts:1.r1.note.0",
+        "step count returned int, and a map takes a list",
+    )
 
 
 def test_flow_that_was_started_takes_no_steps_and_one_that_was_cancelled_no_retry(
