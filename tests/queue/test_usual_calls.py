@@ -30,7 +30,7 @@ def prepare(queue: Queue, *, short_way: bool) -> None:
     for name in ("dequeue", "finish"):
         bound = queue.scripts[name]
         script = copy.copy(bound.script)
-        ends = ", 'PX', poll_after_ms)", ", 'PX', string.format('%d', ms))"
+        ends = ", 'PX', sleep_ms)", ", 'PX', string.format('%d', ms))"
         changes = [(text, ")") for text in ends]
         if not short_way:
             changes.append(
