@@ -152,11 +152,11 @@ def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
     return kind, scheme, f"?{urlencode(options)}" if options else ""
 
 
-def _with_scheme(url: str) -> str:
+def _with_scheme(text: str) -> str:
     """The URL that was meant by a host, with or without a port and a database, or by the path of a socket; else ''."""
-    if url.startswith("/") and not url.startswith("//"):
-        return f"unix://{url}"
-    return f"redis://{url}" if _WITHOUT_SCHEME.fullmatch(url) else ""
+    if text.startswith("/") and not text.startswith("//"):
+        return f"unix://{text}"
+    return f"redis://{text}" if _WITHOUT_SCHEME.fullmatch(text) else ""
 
 
 def sentinel_login(url: str) -> dict[str, str]:
