@@ -91,7 +91,7 @@ class Where:
         return all(pattern.fullmatch(field(message)) for field, pattern in self._asked)
 
 
-@group("dead", "list", "show resize:a.jpg", "revive --all --queues low", "keep --max 1000")
+@group("dead", "list", "show resize:a.jpg", "revive --all --queues low", "retention --max 1000")
 def dead() -> None:
     """List, revive and purge messages that are out of attempts.
 

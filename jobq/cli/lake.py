@@ -534,7 +534,7 @@ def _say_selected(session: Session, chosen: Selection) -> None:
 
 #: What --live leaves, and what to do about it.
 _LEFT = {
-    "topics": "messages of topics are in their logs until retention or 'jobq topic trim' drops them",
+    "topics": "messages of topics are in their logs until retention or 'jobq topic retention --before' drops them",
     "events": "entries of event streams have come since; run the command again",
     "done": "messages had ended; workers remove them within seconds",
 }

@@ -201,12 +201,18 @@ def address(endpoint: Endpoint, listening: socket.socket, certificate: str | Non
 assert isinstance(web, CommandGroup)
 
 
-@group("user", "add anna --role operate", "list", "remove anna", parent=web)
+@group(
+    "user", "add anna --role operate --users users.json", "list --users users.json",
+    "remove anna --users users.json", parent=web,
+)  # fmt: skip
 def user() -> None:
     """Add, list and remove users of the dashboard."""
 
 
-@group("token", "add grafana --expires 90d", "remove grafana", parent=web)
+@group(
+    "token", "add grafana --expires 90d --users users.json", "remove grafana --users users.json",
+    parent=web,
+)  # fmt: skip
 def token() -> None:
     """Add and remove tokens of programs, for the JSON API and /metrics."""
 

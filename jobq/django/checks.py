@@ -24,7 +24,7 @@ def register() -> None:
 
 
 def check_server(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """What `jobq check server` finds, and queues of the settings that no worker serves."""
+    """What `jobq check doctor` finds, and queues of the settings that no worker serves."""
     backends = _backends()
     if not backends:
         return []

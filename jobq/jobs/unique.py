@@ -244,4 +244,4 @@ def _queued_since(mid: str, queue: QueueLike) -> str:
     except JobqError:  # no right to read it, or it is sealed
         enqueued_at = 0
     passed_s = max(0.0, wall.s() - enqueued_at / 1000)
-    return f" (queued since {lasting(passed_s)})" if enqueued_at else ""
+    return f" (queued {lasting(passed_s)} ago)" if enqueued_at else ""

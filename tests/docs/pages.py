@@ -18,14 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = int(os.environ.get("JOBQ_PAGES_DEADLINE", "120"))
 #: A first line that is a file's name.
 NAMED = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
-#: What differs from run to run in output that a page shows: message ids, run ids of flows, numbers, blanks, and what
-#: `…` stands for.
+#: What differs from run to run in output that a page shows: message ids, run ids of flows, durations of any
+#: unit, numbers, blanks, and what `…` stands for.
 VARYING = re.compile(
-    r"(?P<mid>\b(?=[\w-]*\d)[\w-]{14}\b)|(?P<run>(?<=\.)[a-z0-9]{6}(?=\.[\w-]+\.\d))|(?P<number>\d[\d.,:]*)|(?P<blank>\s+)|(?P<any>…)"
+    r"(?P<mid>\b(?=[\w-]*\d)[\w-]{14}\b)|(?P<run>(?<=\.)[a-z0-9]{6}(?=\.[\w-]+\.\d))"
+    r"|(?P<lasting>\b\d[\d.]* m?s\b)|(?P<number>\d[\d.,:]*)|(?P<blank>\s+)|(?P<any>…)"
 )
 PATTERNS = {
     "mid": r"[\w-]+",
     "run": r"[a-z0-9]{6}",
+    "lasting": r"(?:\d+ m )?\d[\d.]*\s+m?s",
     "number": r"\d[\d.,:]*",
     "blank": r"\s+",
     "any": r".*",

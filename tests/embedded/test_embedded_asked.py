@@ -144,7 +144,7 @@ def test_pytest_of_a_project_refuses_it_and_takes_it_when_asked(ran: Run, tmp_pa
 def test_server_is_found_again_in_silence_when_it_was_gone(ran: Run) -> None:
     again = LIBRARY + (
         "import subprocess, sys\n"
-        "subprocess.run([sys.executable, '-m', 'jobq', 'server', 'stop'], check=True)\n"
+        "subprocess.run([sys.executable, '-m', 'jobq', 'embedded', 'stop'], check=True)\n"
         "low.enqueue(b'v')\n"
     )
     ended = ran("-c", again)

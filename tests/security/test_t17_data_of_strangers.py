@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -222,4 +221,4 @@ def test_pipe_among_the_data_holds_nobody_up(settings: ServerSettings, data: Pat
     os.mkfifo(data / "lock")
     with pytest.raises(EmbeddedError, match="lock is not a plain file"):
         embedded.start_or_join(settings)
-    subprocess.run(["delete", "-r", str(data)], check=True)
+    shutil.rmtree(data)

@@ -251,7 +251,7 @@ DEAD = Report(
     (_QUEUE, _JOB, _ERROR, _MESSAGES, ReportColumn("share", "share", "share"),
      ReportColumn("attempts", "attempts each", "decimal"), _FIRST, _LAST, ReportColumn("examples", "newest mids"),
      _PRINT),
-    "What died in the range; it may have been revived or purged since: jobq dead lists what is dead now.",
+    "What died in the range; it may have been revived or purged since: jobq dead list shows what is dead now.",
     "Nothing died.",
     chart=Chart("bars", ("job", "error"), "messages", "Messages that died"),
     lacks="errors of messages",

@@ -13,7 +13,7 @@ from jobq.web.api.schema import described
 VERSION = "v1"
 _ABOUT = """Figures and operations of a jobq installation.
 
-Send `Authorization: Bearer TOKEN`; `jobq web user add NAME --token` makes one. Times are RFC 3339 in UTC, durations
+Send `Authorization: Bearer TOKEN`; `jobq web token add NAME` makes one. Times are RFC 3339 in UTC, durations
 end in `_ms`, whole numbers beyond 2^53 are text, null is what isn't known. Errors are RFC 9457 problems with a `code`.
 Fields are only ever added to this version."""
 

@@ -78,7 +78,7 @@ def test_push_from_a_coroutine(ruby, client):
     ("given", "options", "error"),
     [(("hard worker", []), {}, "names no class"), (("HardWorker", "ab"), {}, "not a list of arguments"),
      (("HardWorker", [1]), {"retry": -1}, "retry=-1"), (("HardWorker", [1]), {"every": 1}, "no option 'every'"),
-     (("HardWorker", [1]), {"at": 1, "delay": 1}, "two things")],
+     (("HardWorker", [1]), {"at": 1, "delay": 1}, "delay=1 and at=1 contradict")],
 )  # fmt: skip
 def test_push_is_refused_and_changes_nothing_when_it_makes_no_sense(
     redis, client, given, options, error

@@ -457,7 +457,7 @@ def test_capacity_divides_by_the_time_that_was_observed(engine):
     # 460 arrivals of 0.4 s, ten a second.
     assert [round(row["busy"], 2) for row in result.rows] == [0.99, 0.79]
     assert result.notes[0].startswith(
-        "Busiest hour: 460 attempts in the 46 s that were observed. By Little's law 3.97 workers are busy"
+        "Busiest hour: 460 attempts in the 46.3 s that were observed. By Little's law 3.97 workers are busy"
     )
     assert [round(row["busy"], 1) for row in cut.rows] == [1.0, 0.8]
 
