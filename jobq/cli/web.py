@@ -59,14 +59,19 @@ def _allowing(
 
 
 def _looking(
-    session: Session, title: str, accent: str, prefix: str, read_only: bool, always: bool
+    session: Session,
+    title: str,
+    accent: str,
+    prefix: str,
+    read_only: bool,
+    sample_in_background: bool,
 ) -> dict[str, Any]:
     return {
         "title": title,
         "accent": accent,
         "prefix": prefix,
         "read_only": read_only,
-        "always": always,
+        "sample_in_background": sample_in_background,
     }
 
 
@@ -164,7 +169,7 @@ def web(
 
     settings = WebSettings(**looking, **showing, **remembering, access=access)
     app = create_app(session.client, operate=operate, settings=settings)
-    if settings.always:
+    if settings.sample_in_background:
         sampler_of(app.state.site).begin()
     listens = listen(endpoint)
     _announce(session, address(endpoint, listens, certificate), settings, app.state.site.guard)

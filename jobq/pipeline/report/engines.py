@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -208,6 +209,9 @@ def for_duckdb(statement: str) -> str:
     return statement
 
 
+_ZONED = "TIMESTAMP WITH TIME ZONE"
+
+
 class LocalEngine:
     """Runs statements in this process. Views are tables in memory, or files of a lake."""
 
@@ -270,25 +274,40 @@ class LocalEngine:
                 self._run(f"DROP TABLE IF EXISTS {view}")
 
     def rows(self, statement: str, args: Mapping[str, Any] | None = None) -> list[Row]:
-        done = self._run(for_duckdb(statement), args)
-        names = [column[0] for column in done.description]
-        return [dict(zip(names, map(_told, row), strict=True)) for row in done.fetchall()]
+        with _explained():
+            found = self._database.sql(for_duckdb(statement), params=_values(args))
+            # DuckDB needs the package pytz to return a moment with a zone. All of its moments are in UTC.
+            columns = [
+                f'CAST("{name}" AS {str(kind).replace(_ZONED, "TIMESTAMP")}) AS "{name}"'
+                if _ZONED in str(kind)
+                else f'"{name}"'
+                for name, kind in zip(found.columns, found.types, strict=True)
+            ]
+            rows = found.project(", ".join(columns)).fetchall()
+        return [dict(zip(found.columns, map(_told, row), strict=True)) for row in rows]
 
-    def _run(self, text: str, args: Mapping[str, Any] | None = None) -> DuckDBPyConnection:
-        import duckdb
-
-        try:
-            return self._database.execute(text, _values(args))
-        except duckdb.Error as error:
-            what = str(error).strip().partition("\n")[0]
-            raise PipelineError(
-                f"DuckDB {duckdb.__version__} can't compute this ({what}); choose --engine spark"
-            ) from error
+    def _run(self, text: str, args: Mapping[str, Any] | None = None) -> None:
+        with _explained():
+            self._database.execute(text, _values(args))
 
     def each(
         self, function: Callable[[Shared, Unit], Result], shared: Shared, units: Sequence[Unit]
     ) -> list[Result]:
         return [function(shared, unit) for unit in units]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise PipelineError for an error of DuckDB."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        what = str(error).strip().partition("\n")[0]
+        raise PipelineError(
+            f"DuckDB {duckdb.__version__} can't compute this ({what}); choose --engine spark"
+        ) from error
 
 
 def _quoted(text: str) -> str:

@@ -160,7 +160,7 @@ def test_a_queue_is_cleared_by_an_admin_who_types_its_name(
     assert admin.post("/queues/low/clear", data={"typed": "low"}).status_code == 200
     assert low.admin.counts().messages == 0
     newest = next(iter(AuditLog(client).page()))
-    assert (newest.verb, newest.phase, newest.number) == ("clear", "done", 1)
+    assert (newest.verb, newest.phase, newest.number) == ("queue-purge", "done", 1)
     assert admin.get("/queues/none/clear").status_code == 404
 
 
