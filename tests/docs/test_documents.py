@@ -10,8 +10,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
+from jobq.cli.app import app
 from jobq.client.connection import set_default_client
 from jobq.config import WorkerSettings
 from jobq.jobs import codec
@@ -21,6 +23,13 @@ from jobq.queue.directory import queue_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Where people read of a command: pages, help, errors and docstrings.
+TELLING = [
+    path
+    for folder in ("docs", "jobq", "examples", "contrib", "bench")
+    for path in sorted((ROOT / folder).rglob("*.*"))
+    if path.suffix in {".md", ".py", ".yaml", ".yml"} and "_build" not in path.parts
+]
 
 
 def loaded(path: Path):
@@ -48,6 +57,32 @@ def test_python_in_pages_compiles(page):
 def test_links_within_the_project_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def unknown_in(words: list[str]) -> list[str]:
+    """The first word that is no command, or the options that the command doesn't have."""
+    command: click.Command = app
+    while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z][a-z-]*", words[0]):
+        inner = command.get_command(click.Context(command), words[0])
+        if inner is None:
+            return words[:1]
+        command, words = inner, words[1:]
+    known = {
+        "--help",
+        *(name for param in command.params for name in (*param.opts, *param.secondary_opts)),
+    }
+    named = [re.split(r"[=,;:]", word)[0] for word in words]
+    return [name for name in named if re.match(r"--[a-z]", name) and name not in known]
+
+
+def test_every_command_that_a_text_names_is_there():
+    quoted = [
+        (str(path.relative_to(ROOT)), text)
+        for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *TELLING)
+        for text in re.findall(r"`jobq ([a-z-]+(?: [^`\n]*)?)`", path.read_text())
+    ]
+    assert len(quoted) > 300
+    assert [(*text, unknown) for text in quoted if (unknown := unknown_in(text[1].split()))] == []
 
 
 def test_wire_page_names_every_key_of_a_queue():
