@@ -469,7 +469,7 @@ SCOPES = (  # those that take long first
     Scope(
         "a circle that is walked rarely",
         {"plain": PLAIN},
-        {"enqueue": 2, "fail": 0, "forget": 1},
+        {"enqueue": 3, "fail": 0, "forget": 1},
         mids=("m1", "m2"),
         actions=(),
         walks=(2, 3),
