@@ -23,11 +23,13 @@ local function dedupe_until(mid, at)
 end
 
 -- The attempt is over and the message isn't: its generation goes by the token of the first attempt, which counts from now on.
+-- -> whether this was the first attempt
 local function unlock_to_wait(mid, token)
   redis.call('HSETNX', generations, mid, token or redis.call('HGET', tokens, mid) or '')
-  redis.call('HSETNX', nattempts, mid, '1')
+  local is_first = redis.call('HSETNX', nattempts, mid, '1') == 1
   any.sides = true
   free({mid})
+  return is_first
 end
 
 -- `not_before,lock_ms,dedupe_ms,o,5,k:y:1:content`: the mark of ordered ones, the length of the key, the key

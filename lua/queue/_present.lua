@@ -7,7 +7,8 @@ if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, prog
   any.crashes, any.unknowns = redis.call('HLEN', ncrashes) > 0, redis.call('HLEN', nunknowns) > 0
   any.newer, any.options = redis.call('HLEN', requeue) > 0, redis.call('HLEN', options) > 0
   any.left_ready, any.left_circle = redis.call('SCARD', left_ready) > 0, redis.call('SCARD', left_circle) > 0
-  probe('HLEN', generations, progress)
+  probe('HLEN', generations)
+  any.nprogress = redis.call('HLEN', progress)
 end
 any.due = redis.call('ZCARD', due) > 0
 probe('HLEN', messages, locks, tokens, backoffs, nattempts)

@@ -1,13 +1,15 @@
 -- settle: what becomes of one held message whose attempt ends, but for the plainest success.
 -- needs: options progress nattempts requeue done nunknowns add_to any count_of to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait turn in_lines end_member
+-- -> whether its first attempt ended
 local function wait_until(mid, token, backoff_ms, outcome)
-  unlock_to_wait(mid, token)
-  if turn and in_lines().hold_line(mid, backoff_ms, outcome == 'hold') then return end
+  local is_first = unlock_to_wait(mid, token)
+  if turn and in_lines().hold_line(mid, backoff_ms, outcome == 'hold') then return is_first end
   if backoff_ms > 0 then
     to_due(mid, now_ms + backoff_ms)
   else
     to_ready(mid, outcome == 'release' or outcome == 'hold')
   end
+  return is_first
 end
 
 local function finish_done(mid, detail)
@@ -39,11 +41,15 @@ end
 local MAX_TRACEBACKS = 10000
 
 -- The traceback of the latest failed attempt, and its number, behind the progress report and the checkpoint.
-local function keep_traceback(mid, traceback)
-  local kept = redis.call('HGET', progress, mid)
-  if not kept and redis.call('HLEN', progress) >= MAX_TRACEBACKS then return end
+local function keep_traceback(mid, traceback, is_first)
+  local nkept = any.nprogress or 0
+  local kept = nkept > 0 and redis.call('HGET', progress, mid)
+  if not kept then
+    if nkept >= MAX_TRACEBACKS then return end
+    any.nprogress = nkept + 1
+  end
   local before = string.match(kept or '', '^[^\30]*\30[^\30]*') or (kept or '') .. '\30'
-  redis.call('HSET', progress, mid, before .. '\30' .. count_of(nattempts, mid) .. '\31' .. traceback)
+  redis.call('HSET', progress, mid, before .. '\30' .. (is_first and 1 or count_of(nattempts, mid)) .. '\31' .. traceback)
 end
 
 -- -> event kind
@@ -62,9 +68,9 @@ local function settle(mid, token, outcome, detail, crash_limit)
     forget(mid)
   else
     local backoff, traceback = string.match(detail or '', '^(%d*)\31?(.*)$')
-    wait_until(mid, token, tonumber(backoff) or 0, outcome)
+    local is_first = wait_until(mid, token, tonumber(backoff) or 0, outcome)
     count_ending(mid, outcome)
-    if traceback ~= '' then keep_traceback(mid, traceback) end
+    if traceback ~= '' then keep_traceback(mid, traceback, is_first) end
   end
   return (outcome == 'snooze' or outcome == 'unknown' or outcome == 'hold') and 'snoozed' or outcome
 end

@@ -191,7 +191,7 @@ class Twins:
         )
 
 
-@pytest.mark.parametrize("histories", [25, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("histories", [20, pytest.param(60, marks=pytest.mark.long)])
 def test_short_way_does_what_the_general_one_does(
     client: Client, redis: Any, histories: int
 ) -> None:
