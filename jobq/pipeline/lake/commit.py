@@ -184,7 +184,9 @@ def _records(delta: DeltaTable, limit: int | None) -> Iterator[BatchRecord]:
     for entry in delta.history(limit):
         found = entry.get(KEY)
         if isinstance(found, dict) and "batch" in found:
-            yield BatchRecord(**{**found, "offsets": tuple(found["offsets"])})
+            facts: dict[str, Any] = dict(found)
+            facts["offsets"] = tuple(found["offsets"])
+            yield BatchRecord(**facts)
 
 
 def _stored(store: LakeStore, state: IngestState) -> BatchRecord:
@@ -193,7 +195,9 @@ def _stored(store: LakeStore, state: IngestState) -> BatchRecord:
     told = {"places": to_plain(state.places), "lost": state.lost}
     with lake_errors(store):
         write_file(store, path, json.dumps(told, separators=(",", ":")).encode())
-    return BatchRecord(**state.plain() | {"offsets": (path, *state.offsets)[:KEPT]})
+    facts = state.plain()
+    facts["offsets"] = (path, *state.offsets)[:KEPT]
+    return BatchRecord(**facts)
 
 
 def forget_offsets(store: LakeStore, record: BatchRecord, older_s: float) -> int:

@@ -205,7 +205,9 @@ def rsmq(call: ApiCall) -> ReadablePage[RsmqReply]:
         )
         for row in found.rows
     ]  # fmt: skip
-    return ReadablePage(**_listed(found, at) | {"items": rows})
+    page = _listed(found, at)
+    page["items"] = rows
+    return ReadablePage(**page)
 
 
 @resource("/reliable", CURSOR)

@@ -186,9 +186,10 @@ def job(request: Request) -> Response:
     got, asked = _read(asked, lambda: asked.history.job(asked.span, name))
     found = got or JobHistory(None, (), (), ())
     failed, asked = _read(asked, lambda: asked.history.errors(asked.span, job=name))
+    errors = _shown(request, failed) if failed else []
     marks = marks_of(request, asked)
     return render(
-        request, "job.html", live=asked.live, job=name, found=found, errors=_shown(request, failed or ()),
+        request, "job.html", live=asked.live, job=name, found=found, errors=errors,
         charts=_job_charts(request, asked, found, marks), slowest=_shown(request, found.slowest),
         known=_known_by(request, name), spark=_spark, **_facts(request, asked),
     )  # fmt: skip
