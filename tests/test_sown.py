@@ -70,6 +70,7 @@ def test_python_is_changed_once_and_compiles_when_a_fault_is_sown() -> None:
     assert {fault.unit for fault in faults} == {"x.py:2"}
 
 
+@pytest.mark.long
 def test_sample_is_the_same_and_compiles_when_it_is_drawn_again() -> None:
     faults = sample()
 

@@ -14,7 +14,12 @@ from jobq.queue.queue import Queue
 from .conftest import JOBS, SEED, broken
 
 AUDITED = ["child-kill", "host-loss", "worker-stop", "lost-reply", "poison", "server-restart"]
-NUMBERED = [pytest.param(number, name, id=name) for number, name in enumerate(AUDITED)]
+#: Over 5 s of CPU; test_rounds.py plays the fault in make test, too.
+LONG = {"poison": pytest.mark.long}
+NUMBERED = [
+    pytest.param(number, name, id=name, marks=LONG.get(name, ()))
+    for number, name in enumerate(AUDITED)
+]
 
 
 def audited(own, folder, fault, jobs=JOBS):

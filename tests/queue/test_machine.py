@@ -197,7 +197,7 @@ def test_engine_answers_as_the_reference_does(redis, client):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150, stateful_step_count=40, deadline=None, print_blob=True,
+            max_examples=100, stateful_step_count=40, deadline=None, print_blob=True,
             # To explain a failure, Hypothesis would trace every line that runs, failing or not.
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
