@@ -194,7 +194,7 @@ class ArgumentTypes:
                 raise TypeError("a name in it isn't defined")
             annotation = typing.Optional[annotation] if default is None else annotation  # noqa: UP045 - also of text
             _check_decodable(annotation)
-        except (TypeError, NameError, AttributeError) as error:
+        except Exception as error:  # reading a class may run any code
             logger.info(
                 "%s: the annotation of %s can't be decoded, so plain JSON travels: %s",
                 self._job, what, error,

@@ -60,6 +60,11 @@ class Page(msgspec.Struct, typing.Generic[T]):
     items: list[T]
 
 
+@dataclasses.dataclass
+class Unfinished:
+    thing: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+
 class Own:
     """A class that JSON doesn't know."""
 
@@ -175,7 +180,9 @@ def test_default_of_none_allows_none(registry):
     assert f.encoded((None,), {}) == ([None], {})
 
 
-@pytest.mark.parametrize("annotation", [Own, str | datetime, Callable[[], int], "Missing"])
+@pytest.mark.parametrize(
+    "annotation", [Own, Unfinished, list[Own], str | datetime, Callable[[], int], "Missing"]
+)
 def test_annotation_that_cannot_be_decoded_counts_as_none_and_is_logged_once(
     annotation, registry, caplog
 ):
