@@ -12,23 +12,21 @@ import inspect
 import logging
 import sys
 import typing
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
-from itertools import repeat
-from types import NoneType, SimpleNamespace
-from typing import Any
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, NamedTuple
 
 import msgspec
 
 from jobq.errors import CodecError
+from jobq.jobs.functions import article
 
 logger = logging.getLogger("jobq")
 
 #: Types that JSON brings back as they are, so that looking at a value's type is the whole check.
 _PLAIN = frozenset((str, int, float, bool, NoneType))
 _TIMES = (datetime, date, time, timedelta)
-#: Stands where there is no argument.
-_NOTHING = object()
 _NO_CONVERSION = (Any, object, inspect.Parameter.empty)
 
 
@@ -85,6 +83,26 @@ class ValueType:
 ENCODE, DECODE = ValueType.encoded, ValueType.decoded
 
 
+class _Parameters(NamedTuple):
+    """The types of a function; None for a type that isn't converted.
+
+    positions: name and type by position. rest: name and type of `*args`. keywords: by name, of those that a keyword may
+    give. more: of `**kwargs`.
+    """
+
+    positions: Sequence[tuple[str, ValueType | None]]
+    rest: tuple[str, ValueType | None]
+    keywords: Mapping[str, ValueType | None]
+    more: ValueType | None
+    result: ValueType | None
+
+    @property
+    def used(self) -> bool:
+        """Whether anything is converted."""
+        kinds = [kind for _, kind in self.positions] + [*self.keywords.values()]
+        return any(kind is not None for kind in (*kinds, self.rest[1], self.more, self.result))
+
+
 class ArgumentTypes:
     """The types of a function's parameters and of its result. They are read when the first call needs them."""
 
@@ -94,46 +112,49 @@ class ArgumentTypes:
         self._job, self._function, self._signature = job, function, signature
         #: Whether anything is converted; until the annotations are read, it may be.
         self.used = True
-        #: By name; None until they are read.
-        self._by_name: dict[str, ValueType] | None = None
-        #: Names and types by position.
-        self._positions: list[tuple[str, ValueType | None]] = []
-        self._rest: ValueType | None = None
-        self._rest_name = ""
-        self._more: ValueType | None = None
-        self._result: ValueType | None = None
+        self._parameters: _Parameters | None = None
 
     def encoded_by_name(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by the names of parameters as plain JSON; the arguments of `*args` are one sequence."""
-        self._read()
+        read = self._read()
+        kinds = {**read.keywords, **dict(read.positions)}
         return {
-            name: self.converted(value, {}, ENCODE)[0] if name == self._rest_name
-            else self.converted((), {name: value}, ENCODE)[1][name]
+            name: self.converted(value, {}, ENCODE)[0]
+            if name == read.rest[0]
+            else self._encoded(name, kinds.get(name, read.more), value)
             for name, value in named.items()
-        }  # fmt: skip
+        }
 
     def encoded_argument(self, at: int | str, value: Any) -> Any:
         """One argument as JSON can carry it. at: its position or its name."""
+        read = self._read()
         if isinstance(at, str):
-            return self.converted((), {at: value}, ENCODE)[1][at]
-        return self.converted([*repeat(_NOTHING, at), value], {}, ENCODE)[0][at]
+            return self._encoded(at, read.keywords.get(at, read.more), value)
+        name, kind = read.positions[at] if at < len(read.positions) else read.rest
+        return self._encoded(name, kind, value)
+
+    def _encoded(self, name: str, kind: ValueType | None, value: Any) -> Any:
+        return value if kind is None else kind.encoded(value, self._where(name))
+
+    def _where(self, name: str) -> str:
+        return f"argument {name!r} of {self._job}"
 
     def encoded_result(self, value: Any) -> Any:
         """The result as JSON can carry it; as it is if its annotation would not bring it back.
 
         The job has run, so a wrong annotation must not make it dead.
         """
-        self._read()
+        kind = self._read().result
         try:
-            return value if self._result is None else self._result.encoded(value, "the result")
+            return value if kind is None else kind.encoded(value, "the result")
         except CodecError:
             return value
 
     def decoded_result(self, plain: Any) -> Any:
         """The result as annotated, or as it is if that doesn't fit."""
-        self._read()
+        kind = self._read().result
         try:
-            return plain if self._result is None else self._result.decoded(plain, "the result")
+            return plain if kind is None else kind.decoded(plain, "the result")
         except CodecError:
             return plain
 
@@ -141,48 +162,49 @@ class ArgumentTypes:
         self, args: Any, kwargs: dict[str, Any], change: Callable[[ValueType, Any, str], Any]
     ) -> tuple[Any, dict[str, Any]]:
         """The arguments, each changed by ENCODE or DECODE; CodecError names one that its annotation doesn't fit."""
-        by_name = self._by_name if self._by_name is not None else self._read()
-        positions, rest = self._positions, (None, self._rest)
+        positions, rest, keywords, more, _ = self._parameters or self._read()
         changed: dict[int, Any] = {}
         for index, value in enumerate(args):
             name, kind = positions[index] if index < len(positions) else rest
-            if kind is not None and type(value) not in kind.plain and value is not _NOTHING:
-                where = f"argument {name or index + 1!r} of {self._job}"
-                changed[index] = change(kind, value, where)
+            if kind is not None and type(value) not in kind.plain:
+                changed[index] = change(kind, value, self._where(name))
         if changed:
             args = [changed.get(index, value) for index, value in enumerate(args)]
         if kwargs:
             kwargs = {
                 name: value
-                if (kind := by_name.get(name, self._more)) is None or type(value) in kind.plain
-                else change(kind, value, f"argument {name!r} of {self._job}")
+                if (kind := keywords.get(name, more)) is None or type(value) in kind.plain
+                else change(kind, value, self._where(name))
                 for name, value in kwargs.items()
             }
         return args, kwargs
 
-    def _read(self) -> dict[str, ValueType]:
-        if self._by_name is None:
-            self._by_name = self._types()
-            others = (self._rest, self._more, self._result)
-            self.used = bool(self._by_name) or any(kind is not None for kind in others)
-        return self._by_name
+    def _read(self) -> _Parameters:
+        if self._parameters is None:
+            # Threads may read them at the same time: each sets them as a whole.
+            parameters = self._types()
+            self.used, self._parameters = parameters.used, parameters
+        return self._parameters
 
-    def _types(self) -> dict[str, ValueType]:
-        by_name = {}
+    def _types(self) -> _Parameters:
         annotations = _annotations(self._function)
+        positions: list[tuple[str, ValueType | None]] = []
+        keywords: dict[str, ValueType | None] = {}
+        rest: tuple[str, ValueType | None] = ("", None)
+        more = None
         for parameter in self._signature.parameters.values():
             kind = self._type(annotations, parameter.name, parameter.default)
             if parameter.kind is parameter.VAR_POSITIONAL:
-                self._rest, self._rest_name = kind, parameter.name
+                rest = parameter.name, kind
             elif parameter.kind is parameter.VAR_KEYWORD:
-                self._more = kind
+                more = kind
             else:
                 if parameter.kind is not parameter.KEYWORD_ONLY:
-                    self._positions.append((parameter.name, kind))
-                if kind is not None:
-                    by_name[parameter.name] = kind
-        self._result = self._type(annotations, "return", inspect.Parameter.empty)
-        return by_name
+                    positions.append((parameter.name, kind))
+                if parameter.kind is not parameter.POSITIONAL_ONLY:
+                    keywords[parameter.name] = kind
+        result = self._type(annotations, "return", inspect.Parameter.empty)
+        return _Parameters(positions, rest, keywords, more, result)
 
     def _type(self, annotations: Mapping[str, Any], name: str, default: Any) -> ValueType | None:
         annotation = annotations.get(name, inspect.Parameter.empty)
@@ -222,7 +244,7 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, sys.modules["types"].UnionType)
+    return typing.get_origin(annotation) in (typing.Union, UnionType)
 
 
 def _check_decodable(annotation: Any) -> None:
@@ -276,7 +298,7 @@ def _difference(value: Any, back: Any, path: str) -> str | None:
     if isinstance(value, Set) and isinstance(back, Set) and type(value) is type(back):
         return None if value == back else f"{path} is a set"
     if type(value) is not type(back) and not _may_arrive_as(value, back):
-        return f"{path} is {_article(type(value).__name__)}"
+        return f"{path} is {article(type(value).__name__)}"
     fields = _fields(value)
     if fields is None:
         return None if value == back else f"{path} is {value!r:.100}"
@@ -310,7 +332,3 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if _is_model(type(value)):
         return dict(value.__dict__)
     return None
-
-
-def _article(name: str) -> str:
-    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

@@ -62,9 +62,7 @@ def check_finished(value: Any, job: str) -> None:
     for end in ("close", "cancel"):
         if callable(getattr(value, end, None)) and not isinstance(value, AsyncIterator):
             getattr(value, end)()
-    raise Dead(
-        f"{job} returned {_article(type(value).__name__)}, so its work did not run; {remedy}"
-    )
+    raise Dead(f"{job} returned {article(type(value).__name__)}, so its work did not run; {remedy}")
 
 
 def is_same(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
@@ -232,5 +230,6 @@ def _contains(whole: types.CodeType, code: types.CodeType) -> bool:
     return code in parts or any(_contains(part, code) for part in parts)
 
 
-def _article(name: str) -> str:
+def article(name: str) -> str:
+    """`a list`, `an int`."""
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

@@ -173,6 +173,18 @@ def test_argument_of_any_kind_is_converted_by_its_own_annotation(registry):
     assert (tuple(args), kwargs) == given
 
 
+def test_keyword_has_the_type_of_its_own_parameter_and_not_that_of_the_rest(registry):
+    @job(registry=registry)
+    def f(at: date, /, plain=0, **rest: timedelta) -> None: ...
+
+    day, span = date(2026, 1, 1), timedelta(1)
+    given = (day,), {"plain": 1, "at": span}
+    plain = f.encoded(*given)
+    assert plain == (["2026-01-01"], {"plain": 1, "at": "P1D"})
+    args, kwargs = f.decoded(*plain)
+    assert (tuple(args), kwargs) == given
+
+
 def test_default_of_none_allows_none(registry):
     @job(registry=registry)
     def f(at: date = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
