@@ -65,7 +65,8 @@ def _said(rows: Iterable[KeyRow], words: Callable[[KeyRow], str]) -> str:
 
 def full_limits(client: Client) -> Iterator[Finding]:
     """Yield a finding for the rates and slots that are used up now."""
-    full = [one for one in limit_facts(client, limit_names(client)[:MOST_LIMITS]) if _is_full(one)]
+    names = limit_names(client)
+    full = [one for one in limit_facts(client, names[:MOST_LIMITS]) if _is_full(one)]
     if full:
         said = listed([f"{one.name} ({one.used:,} of {one.rule})" for one in full], MOST_NAMES)
         text = f"{counted(len(full), 'limit')} used up, so jobs that ask wait: {said}"
@@ -75,6 +76,9 @@ def full_limits(client: Client) -> Iterator[Finding]:
             text,
             "jobq limit set NAME RULE, if more may run; jobq limit list shows holders",
         )
+    if len(names) > MOST_LIMITS:
+        text = f"{len(names) - MOST_LIMITS:,} more limits were not looked at"
+        yield Finding("limits", "ok", text, "jobq limit list")
 
 
 def _is_full(one: LimitFacts) -> bool:
@@ -83,16 +87,19 @@ def _is_full(one: LimitFacts) -> bool:
 
 def waiting_maps(client: Client) -> Iterator[Finding]:
     """Yield a finding for the maps of flows whose members wait for room in the line of a key."""
-    found = flow_page(client, 0, MOST_FLOWS, state="running").rows
+    page = flow_page(client, 0, MOST_FLOWS, state="running")
     names = [
         f"step {step.name} of {row.flow}, {step.facts.needs_room}"
-        for row in found
+        for row in page.rows
         for step in _waiting(row)
     ]
     if names:
         text = f"{counted(len(names), 'step')} of flows waiting for a full line: {listed(names, MOST_NAMES)}"
         remedy = "jobq flow show FLOW, and make room in the line of that key"
         yield Finding("maps", "warn", text, remedy)
+    if page.following is not None:
+        text = f"flows older than the newest {page.following:,} were not looked at"
+        yield Finding("maps", "ok", text, "jobq flow list")
 
 
 def _waiting(row: FlowRow) -> list[StepView]:

@@ -15,7 +15,7 @@ from jobq.cli.output import Listing
 from jobq.cli.ruby import on_systems
 from jobq.cli.session import Session, command
 from jobq.client.pipelining import run_each
-from jobq.durations import lasting
+from jobq.durations import counted, lasting
 from jobq.errors import JobqError
 from jobq.flows.identity import member_of
 from jobq.flows.listing import flow_view, message_of_member
@@ -132,7 +132,11 @@ def _of_ruby(
 ) -> bool:
     """Say of a job that no queue has whether it waits in a claim of the Ruby intake."""
     places = [system._replace(queue=name) for name in queues for system in namespaces]
-    claimed = claimed_job(session.client, places, mid)
+    claimed, unread = claimed_job(session.client, places, mid)
+    if unread and claimed is None:
+        session.note(
+            f"{counted(len(unread), 'claim')} of the Ruby intake can't be read: {unread[0]}"
+        )
     record = {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""}
     if claimed is None:
         _show(session, mid, [GONE], record)

@@ -8,6 +8,10 @@ import pytest
 
 from jobq import Limit, Slots
 from jobq.cli import check, held_back
+from jobq.flows.listing import put_on_list
+from jobq.flows.store import FlowStore
+from jobq.flows.types import FlowChange, StoredFlow, StoredStep
+from jobq.jobs.codec import encode
 from jobq.queue.queue import Queue
 
 
@@ -199,6 +203,24 @@ def test_doctor_names_a_bounded_number_of_full_lines_and_unserved_queues(
     assert "the lines of 8 keys are full" in full[0] and full[0].endswith("and 3 more")
     unserved = [one["value"] for one in found if one["check"] == "workers"]
     assert unserved[3:] == ["1 more queues with ready messages have no worker"]
+
+
+@pytest.mark.usefixtures("run_ids")
+def test_doctor_says_that_there_are_more_limits_and_flows_than_it_looks_at(
+    cli: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        assert cli("limit", "set", f"l{number}", "10/m").code == 0
+        store = FlowStore(client, f"f:{number}")
+        steps = (StoredStep("rows", "step", "low", call=encode("app.step", enqueued_at=1)),)
+        assert store.create(StoredFlow(steps, "hash", "low", 60_000)) == "created"
+        put_on_list(client, f"f:{number}")
+        store.sent(store.apply("qlow", [FlowChange("begin")]).todo)
+    monkeypatch.setattr(held_back, "MOST_LIMITS", 1)
+    monkeypatch.setattr(held_back, "MOST_FLOWS", 1)
+    found = [one["value"] for one in cli("check", "doctor", "--json").records]
+    assert "2 more limits were not looked at" in found
+    assert "flows older than the newest 1 were not looked at" in found
 
 
 def test_doctor_says_which_keys_it_cannot_read(cli: Any, queue: Queue, redis: Any) -> None:

@@ -259,3 +259,11 @@ def test_why_says_that_a_job_of_ruby_waits_in_a_claim(cli, client, queue, redis)
     [record] = cli("why", "b", "--sidekiq-namespace", "app", "--json").records
     assert record["queue"] == "low"
     assert "has been gone for" in record["reasons"][0]["sentence"]
+
+
+def test_why_says_that_claims_of_ruby_cannot_be_read(cli, queue, redis):
+    queue.register()
+    redis.set("jobq:intake:{app:queue:low}:claims", "x")
+    shown = cli("why", "b", "--sidekiq-namespace", "app")
+    assert shown.code == 1
+    assert "1 claim of the Ruby intake can't be read: the server refused ZRANGE" in shown.err

@@ -25,10 +25,10 @@ class ClaimedJob(NamedTuple):
 
 def claimed_job(
     client: Client, ruby_queues: Sequence[RubyQueueName], mid: str
-) -> ClaimedJob | None:
-    """Return where the job of this mid waits among the claims on these queues, in two round trips on one server.
+) -> tuple[ClaimedJob | None, list[Exception]]:
+    """Return where the job of this mid waits among the claims on these queues, and why claims can't be read.
 
-    Claims that this user may not read are left out.
+    Two round trips on one server.
     """
     claims = [Claims(client, ruby_queue) for ruby_queue in ruby_queues]
     listed = read_together(client, [one.listed_call(MOST_CLAIMS) for one in claims])
@@ -39,10 +39,11 @@ def claimed_job(
         for claim_id, lease_at in one.read_listed(reply)
     ]
     taken = read_together(client, [one.taken_call(claim_id, LIMIT) for one, claim_id, _ in waiting])
+    unread = [reply for reply in (*listed, *taken) if isinstance(reply, Exception)]
     for (one, claim_id, lease_at), jobs in zip(waiting, taken, strict=True):
         for place, raw in enumerate(() if isinstance(jobs, Exception) else jobs):
             if raw == claim_id.encode():  # it is in its queue
                 continue
             if read_job(one.ruby_queue, raw, f"{claim_id}.{place}", {}).mid == mid:
-                return ClaimedJob(one.ruby_queue, claim_id, lease_at)
-    return None
+                return ClaimedJob(one.ruby_queue, claim_id, lease_at), unread
+    return None, unread
