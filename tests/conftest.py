@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -162,6 +163,15 @@ def answering(process: subprocess.Popen[bytes], folder: Path, **where: Any) -> N
 def may_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients have an outage buffer, although an earlier test ran a worker in this process."""
     monkeypatch.setattr(runtime, "may_buffer", True)
+
+
+@pytest.fixture(autouse=True)
+def filters_of_the_log() -> Iterator[None]:
+    """Keep pytest's handlers, which last from test to test, free of the filters of a worker in this process."""
+    earlier = [(handler, handler.filters[:]) for handler in logging.getLogger().handlers]
+    yield
+    for handler, filters in earlier:
+        handler.filters[:] = filters
 
 
 @pytest.fixture

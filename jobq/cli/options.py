@@ -83,7 +83,14 @@ class WithExamples(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _take_defaults(self, ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            takes_argument = any(isinstance(param, click.Argument) for param in self.params)
+            if error.option_name.startswith("--") or not takes_argument:
+                raise
+            hint = f"If an id or a name begins with {error.option_name}, put -- before it."
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
 class Command(WithExamples):

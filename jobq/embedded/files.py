@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,8 +160,7 @@ def check(files: ServerFiles) -> None:
         fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {files.data}"
     if fault:
         raise EmbeddedError(f"{files.data} {fault}, or set JOBQ_URL to a server")
-    for path in _entries(files.data):
-        entry = path.lstat()
+    for path, entry in _entries(files.data):
         plain = stat.S_ISREG(entry.st_mode) or stat.S_ISDIR(entry.st_mode)
         if not plain or entry.st_uid != os.geteuid():
             what = "is not a plain file" if not plain else f"belongs to {user_name(entry.st_uid)}"
@@ -226,12 +226,17 @@ def _is_private(folder: Path) -> bool:
     return own and not found.st_mode & 0o077
 
 
-def _entries(data: Path) -> list[Path]:
-    """The files among the data that the server and jobq write to."""
-    found = [
+def _entries(data: Path) -> list[tuple[Path, os.stat_result]]:
+    """The files among the data that the server and jobq write to. A server that ends may remove some first."""
+    paths = [
         path for path in data.iterdir() if path.name in _NAMES or path.name.startswith("temp-")
     ]
     log = data / "appendonlydir"
-    if log in found and not log.is_symlink() and log.is_dir():
-        found += log.iterdir()
-    return found
+    entries = []
+    with suppress(FileNotFoundError):
+        if log in paths and not log.is_symlink() and log.is_dir():
+            paths += log.iterdir()
+    for path in paths:
+        with suppress(FileNotFoundError):
+            entries.append((path, path.lstat()))
+    return entries

@@ -11,24 +11,25 @@ from jobq.errors import ConfigError
 
 #: In characters.
 LONGEST_MID = 128
-_URLSAFE = bytes.maketrans(b"+/", b"-_")
-_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+# Without a hyphen, a double click selects a whole mid, and a command takes it for no option.
+_PLAIN = bytes.maketrans(b"+/", b"__")
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 #: What the mids of one call differ in.
-_ENDINGS = [one + other for one in _ALPHABET for other in _ALPHABET[:16]]
+_ENDINGS = [first + last for first in _ALPHABET for last in _ALPHABET[:17]]
 
 
 def new_mid() -> str:
-    """A mid that no other message has: 84 random bits in 14 characters, which fit 16 bytes of the server's memory."""
-    return b2a_base64(urandom(12), newline=False)[:14].translate(_URLSAFE).decode()
+    """A mid that no other message has: 14 letters, digits and `_` with 83 random bits, in 16 bytes of the server."""
+    return b2a_base64(urandom(12), newline=False)[:14].translate(_PLAIN).decode()
 
 
 class MadeMids(Sequence[str]):
-    """Up to 1,024 new mids in the same form, with 72 random bits in common. It keeps those alone."""
+    """Up to 1,024 new mids in the same form, with 71 random bits in common. It keeps those alone."""
 
     __slots__ = ("_count", "_stem")
 
     def __init__(self, count: int) -> None:
-        self._stem = b2a_base64(urandom(9), newline=False).translate(_URLSAFE).decode()
+        self._stem = b2a_base64(urandom(9), newline=False).translate(_PLAIN).decode()
         self._count = count
 
     def __len__(self) -> int:
@@ -48,7 +49,7 @@ class MadeMids(Sequence[str]):
 
 def mid_of(digest: bytes) -> str:
     """12 bytes as a mid, in the same form."""
-    return b2a_base64(digest, newline=False)[:14].translate(_URLSAFE).decode()
+    return b2a_base64(digest, newline=False)[:14].translate(_PLAIN).decode()
 
 
 def users_mid(mid: str) -> str:

@@ -99,6 +99,11 @@ def test_unknown_command_and_option_are_usage_errors(line: Any) -> None:
     assert line("queues", "--wach").code == 2
 
 
+def test_short_option_that_is_unknown_may_be_an_id(line: Any) -> None:
+    assert "begins with -J, put -- before it" in line("status", "-J170bE_EKimhm").err
+    assert "put -- before" not in line("status", "--jsn", "m").err
+
+
 def test_version_is_told(line: Any) -> None:
     assert re.fullmatch(r"jobq \d\S*\n", line("--version").out)
 

@@ -22,7 +22,7 @@ from jobq.client.connection import connect
 from jobq.client.waiter import BlockingConnection
 from jobq.config import ServerSettings
 from jobq.embedded import server as embedded
-from jobq.embedded.files import data_folder, files_of
+from jobq.embedded.files import check, data_folder, files_of
 from jobq.embedded.process import held
 from jobq.errors import EmbeddedError
 from jobq.queue.doctor import LISTPACK
@@ -193,6 +193,26 @@ def test_folder_of_somebody_else_is_refused(settings, runtime):
     (runtime / "jobq").chmod(0o777)
     with pytest.raises(EmbeddedError, match="only you can use"):
         embedded.start_or_join(settings)
+
+
+def test_temporary_file_that_a_server_removes_meanwhile_is_no_fault(settings, monkeypatch):
+    files = files_of(Path(settings.data_dir))
+    (files.data / "appendonlydir").mkdir(mode=0o700, parents=True)
+    files.data.chmod(0o700)
+    monkeypatch.setattr(Path, "iterdir", _vanishing(Path.iterdir))
+    check(files)
+
+
+def _vanishing(listed):
+    """iterdir, whose files are gone before they are looked at, and whose folders before they are listed."""
+
+    def iterdir(folder):
+        if folder.name == "appendonlydir":
+            raise FileNotFoundError(folder)
+        yield from listed(folder)
+        yield folder / "temp-rewriteaof-1.aof"
+
+    return iterdir
 
 
 def test_data_that_cannot_be_made_are_refused(runtime, tmp_path):

@@ -91,12 +91,8 @@ def loggers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[logging.Logger, l
     root, own = logging.getLogger(), logging.getLogger("jobq")
     state = [(one, one.handlers[:], one.level, one.propagate) for one in (root, own)]
     known = {one for one in logging.root.manager.loggerDict.values() if type(one) is logging.Logger}
-    # pytest keeps its handlers from test to test.
-    filters = [(handler, handler.filters[:]) for one in (root, own) for handler in one.handlers]
     yield root, own
     monkeypatch.undo()  # it would put back the handlers of the test afterwards
-    for handler, earlier in filters:
-        handler.filters[:] = earlier
     for one in known:
         one.__class__, one.disabled = logging.Logger, False
     for one, handlers, level, propagate in state:

@@ -178,7 +178,7 @@ def test_ids_are_the_same_in_any_order_and_tell_equal_rows_load_and_partition_ap
     # Part of the contract: another version makes the same ids.
     call = b'default\0\0{"job":"app.send","kwargs":{"name":"b","n":1}}'
     digest = hashlib.blake2b(b"0:0:" + call, digest_size=12).digest()
-    assert base64.urlsafe_b64encode(digest)[:14].decode() in mids
+    assert base64.urlsafe_b64encode(digest)[:14].decode().replace("-", "_") in mids
 
 
 def test_calls_are_sealed_for_their_queue_and_id():
