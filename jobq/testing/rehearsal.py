@@ -6,15 +6,18 @@ next attempt has taken over. Each trial runs one message to its end with one fau
 
 from __future__ import annotations
 
+import gc
 import inspect
 import linecache
 import os
 import random
 import signal
+import sqlite3
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -45,6 +48,13 @@ LATE_S = 7_200
 LONGEST = 200
 
 
+_EXCEPTION = (
+    "Killed attempts ended by an exception in this process: their variables were released and their sqlite3 transactions "
+    "rolled back. fork=True kills a forked process instead."
+)
+_FORKED = "Killed attempts ran in a forked process that was ended by SIGKILL."
+
+
 class _Killed(KeyboardInterrupt):
     """The attempt ends here, as if its process had been killed. The executor lets it pass."""
 
@@ -61,20 +71,22 @@ class FailedTrial(NamedTuple):
 
 
 class Rehearsed(NamedTuple):
-    """How many trials there were, and those that ended differently."""
+    """How many trials there were, and those that ended differently. killing: how the attempts of `killed` ended."""
 
     job: str
     trials: int
     findings: list[FailedTrial]
+    killing: str = ""
 
     def __str__(self) -> str:
         good = self.trials - len(self.findings)
         head = f"{self.job}: {good} of {self.trials} interruptions end as one clean run does"
         if not self.findings:
             return head
-        return "\n".join(
-            [f"{head}; {len(self.findings)} don't:", *(f"  {one}" for one in self.findings)]
-        )
+        lines = [f"{head}; {len(self.findings)} don't:", *(f"  {trial}" for trial in self.findings)]
+        if self.killing and any(trial.fault == "killed" for trial in self.findings):
+            lines.append(self.killing)
+        return "\n".join(lines)
 
 
 class TrialPlan(NamedTuple):
@@ -193,6 +205,8 @@ class Rehearsal:
         self._code = WatchedCode(plan.within)
         self._lines: list[Line] = []
         self._expected: Any = None
+        #: Connections of sqlite3 that outlive an attempt.
+        self._databases: list[sqlite3.Connection] = []
 
     def run(self) -> Rehearsed:
         """Try all faults. AssertionError if the job fails without any."""
@@ -204,7 +218,8 @@ class Rehearsal:
                 trials += 1
                 if trial is not None:
                     findings.append(trial)
-        return Rehearsed(self._job.name, trials, findings)
+        killing = _FORKED if self._plan.fork else _EXCEPTION
+        return Rehearsed(self._job.name, trials, findings, killing)
 
     def _clean(self) -> None:
         self._begin()
@@ -216,6 +231,9 @@ class Rehearsal:
                 f"{self._job.name} fails without any fault: {message.error!r}"
             ) from message.error
         self._lines, self._expected = watch.lines, self._observed()
+        self._databases = [
+            value for value in gc.get_objects() if issubclass(type(value), sqlite3.Connection)
+        ]
         if not self._lines:
             raise ConfigError(
                 f"no line of {self._job.name} was seen; name its functions or modules with within="
@@ -266,13 +284,25 @@ class Rehearsal:
             if self._plan.fork:
                 self._killed_in_fork(message, at)
             else:
-                try:
-                    message.attempt(LineWatch(self._code, at, _kill).watching)
-                except _Killed:
-                    message.ncrashes += 1
-                    message.ending = None
+                self._killed_here(message, at)
             message.to_the_end()
             yield self._compared("killed", f"killed after {self._shown(at - 2)}", message)
+
+    def _killed_here(self, message: Lifecycle, at: int) -> None:
+        """End an attempt, and what would have ended with its process: its variables and its transactions."""
+        idle = [connection for connection in self._databases if not _is_busy(connection)]
+        try:
+            message.attempt(LineWatch(self._code, at, _kill).watching)
+        except _Killed as end:
+            # Connections and files that only the attempt knew are closed, as the system does at the end of a process.
+            traceback.clear_frames(end.__traceback__)
+            message.ncrashes += 1
+            message.ending = None
+        gc.collect(1)
+        for connection in idle:
+            if _is_busy(connection):
+                with suppress(sqlite3.ProgrammingError):  # it belongs to another thread
+                    connection.rollback()
 
     def _killed_in_fork(self, message: Lifecycle, at: int) -> None:
         sys.stdout.flush()
@@ -352,6 +382,14 @@ class Rehearsal:
 
 def _kill() -> None:
     raise _Killed
+
+
+def _is_busy(connection: sqlite3.Connection) -> bool:
+    """Return whether a connection is in a transaction."""
+    try:
+        return connection.in_transaction
+    except sqlite3.ProgrammingError:  # it is closed
+        return False
 
 
 def _under(

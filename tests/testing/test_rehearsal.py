@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from functools import partial
 
 import pytest
@@ -174,6 +175,54 @@ def test_process_is_really_killed(registry, jobq, tmp_path):
         )  # fmt: skip
     # In this process: of the clean run, and after each kill.
     assert attempts == {1, 2}
+
+
+class Store:
+    """Two rows of one transaction on a connection of its own; a cycle keeps it from being released at once."""
+
+    def __init__(self, path):
+        self.itself = self
+        self.db = sqlite3.connect(path, timeout=0)
+
+    def put(self, order):
+        for part in (1, 2):
+            self.db.execute("INSERT INTO rows VALUES (?)", (f"{order}.{part}",))
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+def test_killed_attempt_leaves_no_transaction_when_the_job_uses_sqlite(
+    registry, jobq, tmp_path, shared
+):
+    path = tmp_path / "shop.db"
+    kept = Store(path)
+    kept.db.execute("CREATE TABLE rows (name UNIQUE)")
+
+    @job(name="writes", registry=registry)
+    def writes(order):
+        store = kept if shared else Store(path)
+        if not store.db.execute("SELECT 1 FROM rows").fetchone():
+            store.put(order)
+        store.db.commit()
+
+    def reset():
+        kept.db.execute("DELETE FROM rows")
+        kept.db.commit()
+
+    def rows():
+        return sorted(kept.db.execute("SELECT name FROM rows").fetchall())
+
+    done = jobq.rehearse(writes, 17, faults=["killed"], before=reset, observe=rows)
+    assert (done.findings, "rolled back" in done.killing) == ([], True)
+
+
+def test_report_says_how_attempts_were_killed(rehearse, registry):
+    @job(name="send", registry=registry)
+    def send(order):
+        shop.send(order)
+        shop.put(order, "over")
+
+    with pytest.raises(AssertionError, match=r"ended by an exception in this process.*fork=True"):
+        rehearse(send, 17, within=[send.function])
 
 
 def test_many_lines_are_interrupted_at_some_points(rehearse, registry):
