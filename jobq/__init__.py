@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jobq.jobs.context import Context, current
     from jobq.jobs.deaths import DeadCall
     from jobq.jobs.job import AsyncJob, Job, SyncJob
-    from jobq.jobs.registry import Registry, default_registry, job
+    from jobq.jobs.registry import Registry, default_registry, job, worker_started
     from jobq.jobs.results import Receipt
     from jobq.limits.limit import Limit
     from jobq.limits.slots import Slots
@@ -46,7 +46,7 @@ __all__ = [
     "JobAborted", "JobTimeout", "JobqError", "Lease", "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry",
     "Retry", "Slots", "Snooze", "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
-    "retry", "schedule", "set_default_client",
+    "retry", "schedule", "set_default_client", "worker_started",
 ]  # fmt: skip
 
 _MODULES = {"config": "jobq.config", "errors": "jobq.errors", "events": "jobq.events"} | {
@@ -75,7 +75,7 @@ _NAMES = {
     "jobq.flows.run": ("FlowRun",),
     "jobq.limits.limit": ("Limit",),
     "jobq.limits.slots": ("Slots",),
-    "jobq.jobs.registry": ("Registry", "default_registry", "job"),
+    "jobq.jobs.registry": ("Registry", "default_registry", "job", "worker_started"),
     "jobq.schedules.declared": ("schedule",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -21,6 +21,7 @@ from jobq.jobs.retry import ErrorFilter, Policy
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[[], Any])
 
 
 class Registry:
@@ -34,6 +35,8 @@ class Registry:
         self.middleware = Middlewares(around)
         #: Queues that workers serve beside those that jobs declare.
         self.queues: set[str] = set()
+        #: What each process of a worker calls before its first job.
+        self.starts: list[Callable[[], Any]] = []
         self.find = self._jobs.get
 
     def add(self, job: Job[..., Any]) -> None:
@@ -61,6 +64,17 @@ class Registry:
                         "for both, or give one of them another name"
                     )
 
+    def worker_started(self, function: F, /) -> F:
+        """Add what each process of a worker calls before its first job; see `jobq.worker_started`."""
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"@worker_started on {function!r}: put it on a function that is not async; an async job opens what it "
+                "needs on its event loop at first use"
+            )
+        known = [start for start in self.starts if not is_same(start, function)]
+        self.starts = [*known, function]
+        return function
+
     def get(self, name: str) -> Job[..., Any]:
         """The job of this name, or JobNotFoundError."""
         job = self._jobs.get(name)
@@ -84,6 +98,16 @@ class Registry:
 
 #: Where `@job` registers unless it is given another.
 default_registry = Registry()
+
+
+def worker_started(function: F, /) -> F:
+    """Call this function in each process of a worker, after its fork and before its first job.
+
+    It is the place for connections, clients and models, which processes must not share. Functions are called in the
+    order in which they were added. What one raises ends the worker with exit code 11. It is still an ordinary function:
+    tests that run jobs in their own process call it themselves.
+    """
+    return default_registry.worker_started(function)
 
 
 class Declaration(Options, total=False):

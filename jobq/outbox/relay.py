@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from jobq.client.clock import Reminder
+from jobq.client.clock import Reminder, wall
 from jobq.client.connection import Client
 from jobq.errors import (
     ConfigError,
@@ -146,7 +146,7 @@ class Relay:
         except JobqError as error:
             trouble = error
         if rows:
-            self._table.settle(sent, refused, time.time_ns() // 1_000_000)
+            self._table.settle(sent, refused, wall.ms())
         self._count(rows, sent, refused)
         if trouble is not None:
             raise trouble
@@ -160,7 +160,7 @@ class Relay:
 
     def backlog(self) -> Backlog:
         """What waits now."""
-        return self._table.backlog(time.time_ns() // 1_000_000)
+        return self._table.backlog(wall.ms())
 
     def _count_waiting(self) -> None:
         now = time.monotonic()
@@ -190,7 +190,7 @@ class Relay:
                 refused.append(Refused(raw, str(error)[:_MOST_WHY]))
             else:
                 queues[row.queue].append(row)
-        now = time.time_ns() // 1_000_000
+        now = wall.ms()
         for name, found in queues.items():
             if name in self._closed:
                 continue

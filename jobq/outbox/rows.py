@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
+from jobq.client.clock import wall
 from jobq.client.connection import default_client
 from jobq.client.names import checked_name
 from jobq.client.runtime import runtime
@@ -181,7 +181,7 @@ def _made(job: Job[..., Any], outgoing: Outgoing) -> list[OutboxRow]:
     outgoing.headers[HEADER] = new_mid()
     chosen = bool(outgoing.mid) or job.unique is not None
     encoding = cast("QueueLike", _Encoding(outgoing.queue, settings))
-    now = time.time_ns() // 1_000_000
+    now = wall.ms()
     rows = []
     for mid, content, key in outgoing.prepared(encoding):
         options = QueueOptions(new_mid=not chosen, **job.options_with(key))

@@ -17,6 +17,8 @@ from jobq.outbox.rows import OutboxRow, rows_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Called with each session that rows were written on, for tests that relay them.
+listeners: list[Callable[[Any], object]] = []
 #: With a value for each field of an OutboxRow.
 _INSERT = (
     "INSERT INTO jobq_outbox (mid, queue, content, options, created_at) "
@@ -132,6 +134,18 @@ def run(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> in
         cursor.close()
 
 
+def rows(session: Any, statement: str) -> list[tuple[Any, ...]]:
+    """Return the rows that a statement selects."""
+    if kind_of(session).package == "sqlalchemy":
+        return [tuple(row) for row in session.execute(_text(statement))]
+    cursor = session.cursor()
+    try:
+        cursor.execute(statement)
+        return [tuple(row) for row in cursor.fetchall()]
+    finally:
+        cursor.close()
+
+
 async def arun(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
     """`run` on a session for async code."""
     kind = kind_of(session)
@@ -161,6 +175,8 @@ def _is_async(kind: Kind, session: Any) -> bool:
 def _insert(session: Any, rows: Sequence[OutboxRow]) -> None:
     if rows:
         run(session, _INSERT, [row._asdict() for row in rows])
+        for listener in listeners:
+            listener(session)
 
 
 async def _ainsert(session: Any, rows: Sequence[OutboxRow]) -> None:

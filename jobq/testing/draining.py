@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
@@ -35,6 +35,7 @@ from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import DAY_S, DeadMessage, Ending, Lease, Message
 from jobq.testing.clock import KitClock
+from jobq.testing.relaying import DjangoOutboxes
 from jobq.testing.waiting import waiting
 
 T = TypeVar("T")
@@ -68,8 +69,11 @@ class DrainPlan(NamedTuple):
 class Draining:
     """Runs the messages of one client's queues with the jobs of one registry."""
 
-    def __init__(self, client: Client, registry: Registry, clock: KitClock) -> None:
+    def __init__(
+        self, client: Client, registry: Registry, clock: KitClock, outboxes: DjangoOutboxes
+    ) -> None:
         self.client, self._registry, self._clock = client, registry, clock
+        self._outboxes = outboxes
         self._flows = Drainer(client)
         self._error: BaseException | None = None
         #: Messages that wait because an attempt here said so.
@@ -89,7 +93,7 @@ class Draining:
 
     def nested(self) -> Draining:
         """One for a drain within this one."""
-        return Draining(self.client, self._registry, self._clock)
+        return Draining(self.client, self._registry, self._clock, self._outboxes)
 
     def send_steps(self) -> bool:
         """Take to flows what ended and what was said, and send what became ready; whether there was anything."""
@@ -102,7 +106,7 @@ class Draining:
             call = next(steps)
             while True:
                 try:
-                    ending = run_call(self.executor, call)
+                    ending = run_call(self.executor, call) if isinstance(call, Call) else call()
                 except BaseException as error:
                     steps.throw(error)
                     raise
@@ -118,7 +122,8 @@ class Draining:
             call = next(steps)
             while True:
                 try:
-                    ending = await arun_call(self.executor, call)
+                    is_call = isinstance(call, Call)
+                    ending = await (arun_call(self.executor, call) if is_call else _aside(call))
                 except BaseException as error:
                     steps.throw(error)
                     raise
@@ -127,11 +132,16 @@ class Draining:
             drained: DrainResult = end.value
             return drained
 
-    def _steps(self, plan: DrainPlan) -> Generator[Call, Ending, DrainResult]:
-        """The calls to run, in turn; takes how each ended."""
+    def _relay(self) -> int:
+        return self._outboxes.relay(self.client)
+
+    def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
+        """The calls to run, in turn, and functions to call; takes how each ended, and what they returned."""
         counted = {"done": 0, "failed": 0, "dead": 0, "expired": 0}
         nran = 0
         while True:
+            if self._outboxes.aliases:
+                yield self._relay
             names = list(plan.queues or queue_names(self.client))
             self._note_on_dead(names)
             ran, began = False, wall.ms()
@@ -250,11 +260,16 @@ async def arun_call(executor: Executor, call: Call) -> Ending:
     """Run a call to its outcome; a sync job in a thread."""
     if call.job.is_async:
         return await executor.arun(call)
+    return await _aside(partial(executor.run, call))
+
+
+async def _aside(function: Callable[[], T]) -> T:
+    """Call a function in a thread: where Django is used, in that of its calls, whose transaction a TestCase uses."""
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is not None:
-        ending: Ending = await asgiref.sync_to_async(executor.run)(call)
-        return ending
-    return await asyncio.to_thread(executor.run, call)
+        value: T = await asgiref.sync_to_async(function)()
+        return value
+    return await asyncio.to_thread(function)
 
 
 def _run_async(executor: Executor, call: Call) -> Ending:

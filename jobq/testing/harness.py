@@ -23,6 +23,7 @@ from jobq.flows.state import FlowState, FlowView, StepState, StepView
 from jobq.jobs.job import Args, Job
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, default_registry
+from jobq.outbox.writing import listeners as outbox_listeners
 from jobq.queue.directory import queue_names, register_queues
 from jobq.queue.queue import Queue
 from jobq.schedules.declared import declared_in
@@ -34,6 +35,7 @@ from jobq.testing.flows import StartedFlow, StepCounts, assert_flow, assert_step
 from jobq.testing.forked import POLL_S, ForkedWorker, worker_settings
 from jobq.testing.matching import Expectations, Expected, checked, listing
 from jobq.testing.rehearsal import Rehearsal, Rehearsed, TrialPlan, checked_plan
+from jobq.testing.relaying import DjangoOutboxes, relay
 from jobq.testing.servers import connected
 from jobq.testing.waiting import EnqueuedCall, dead, waiting
 
@@ -94,6 +96,8 @@ class Kit:
         self._worker: ForkedWorker | None = None
         self._inline: _Inline | None = None
         self._modes: list[Mode] = []
+        self._outboxes = DjangoOutboxes()
+        outbox_listeners.append(self._outboxes.wrote)
         self._empty()
         set_default_client(self.client)
         os.environ["JOBQ_URL"] = url
@@ -115,6 +119,7 @@ class Kit:
         if self._closed:
             return
         self._closed = True
+        outbox_listeners.remove(self._outboxes.wrote)
         try:
             while self._modes:
                 self._leave()
@@ -224,6 +229,8 @@ class Kit:
     ) -> DrainResult:
         """Run what waits until nothing is left that may run, with all that these calls enqueue.
 
+        It relays the outbox of a Django project, also within the transaction of a TestCase.
+
         delayed: also what is due later. The clock jumps to each time. retries: also what has to wait for a retry, a
         snooze, a key or a limit. raises: raise the first error of a job, once its outcome is stored; without it errors
         are only counted. limit: attempts. Inside an event loop await `adrain`.
@@ -243,7 +250,15 @@ class Kit:
         return await self._draining().arun(_plan(queues, delayed, retries, raises, limit))
 
     def _draining(self) -> Draining:
-        return Draining(self.client, self.registry, self.clock)
+        return Draining(self.client, self.registry, self.clock, self._outboxes)
+
+    def relay(self, session: Any) -> int:
+        """Enqueue the rows that a session or connection sees in its outbox, and delete them there; return how many.
+
+        It commits nothing, so it works within the transaction that a test rolls back. `drain` does it for the databases
+        of a Django project.
+        """
+        return relay(self.client, session)
 
     def tick(self) -> None:
         """Enqueue what schedules owe by now, as each worker does. The first call declares them, and they start then."""

@@ -49,8 +49,8 @@ LONGEST = 200
 
 
 _EXCEPTION = (
-    "Killed attempts ended by an exception in this process: their variables were released and their sqlite3 transactions "
-    "rolled back. fork=True kills a forked process instead."
+    "Killed attempts ended by an exception in this process: their variables were released and their sqlite3 "
+    "transactions rolled back. fork=True kills a forked process instead."
 )
 _FORKED = "Killed attempts ran in a forked process that was ended by SIGKILL."
 

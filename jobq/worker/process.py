@@ -97,6 +97,8 @@ def _run(plan: PoolPlan, slots: SharedSlots, parent: int, stacks: StackFile) -> 
     signals.handle_outside(signal.SIGTTIN, stacks.register)
     try:
         plan.hooks.start()
+        for start in plan.registry.starts:
+            start()
         home.only()
         child = Child(ChildContext(plan, slots, parent, signalled, signals))
     except Exception as error:

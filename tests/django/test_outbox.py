@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = """
 from storefront.settings import *
 from json import loads
-INSTALLED_APPS += ["jobq.django.outbox"]
 DATABASES = {"default": loads(os.environ["DATABASE_SETTINGS"])}
 TASKS["default"]["OPTIONS"] = {"outbox": "default"}
 """

@@ -39,18 +39,19 @@ import sys
 from jobq.config import ServerSettings, WorkerSettings
 from jobq.client.connection import connect
 from jobq.jobs.registry import Registry
-from jobq.worker.child import Hooks
 from jobq.worker.run import run_worker
-
-def fail():
-    raise RuntimeError("no licence")
 
 from jobq.jobs.registry import job
 
 registry = Registry()
+
+@registry.worker_started
+def fail():
+    raise RuntimeError("no licence")
+
 job(name="a", registry=registry)(lambda: None)
 client = connect(sys.argv[1])
-sys.exit(run_worker(WorkerSettings(processes=2), client, registry, hooks=Hooks(start=fail)))
+sys.exit(run_worker(WorkerSettings(processes=2), client, registry))
 """
 
 

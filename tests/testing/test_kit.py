@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -253,6 +254,37 @@ def test_worker_is_a_process_that_knows_the_jobs_of_the_test(jobq, registry, tmp
     jobq.clock.move(60)
     with pytest.raises(ConfigError, match="use drain"), jobq.worker():
         pass
+
+
+def test_functions_of_worker_started_run_in_each_process_before_its_jobs(jobq, registry, tmp_path):
+    opened = []
+
+    @registry.worker_started
+    def connect():
+        opened.append(f"connected in {os.getpid()}")
+
+    registry.worker_started(lambda: opened.append("ready"))
+
+    @job(name="look", registry=registry)
+    def look(name):
+        (tmp_path / name).write_text("; ".join(opened) + f"; ran in {os.getpid()}")
+
+    with jobq.worker() as worker:
+        look.enqueue_many([("a",), ("b",)])
+        worker.wait(timeout=120)
+    texts = {(tmp_path / name).read_text() for name in ("a", "b")}
+    assert len(texts) == 1
+    assert re.fullmatch(r"connected in (\d+); ready; ran in \1", texts.pop())
+    assert (connect(), len(opened)) == (None, 1)
+
+
+def test_worker_started_takes_plain_functions_only(registry):
+    async def connect():
+        pass
+
+    for given in (connect, 5):
+        with pytest.raises(ConfigError, match="put it on a function that is not async"):
+            registry.worker_started(given)
 
 
 def test_timeout_is_real_and_leaves_the_timer_of_others(jobq, registry):

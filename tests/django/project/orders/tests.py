@@ -448,6 +448,37 @@ class OrmTests(TestCase):
         self.assertEqual(await Order.objects.acount(), 2)
 
 
+class OutboxTests(TestCase):
+    """The rows exist only in the test's transaction, so the kit relays them on its connection."""
+
+    def setUp(self):
+        self.kit = kit_for(self, strict=True)
+        self.enterContext(options(outbox="default"))
+
+    def test_drain_relays_tasks_of_the_transaction_of_the_test(self):
+        result = tasks.add_order.enqueue("first")
+        self.assertEqual(self.kit.all_enqueued(), [])
+        with self.assertRaises(KeyError), transaction.atomic():
+            tasks.add_order.enqueue("rolled back")
+            raise KeyError
+        self.assertEqual(self.kit.drain().done, 1)
+        result.refresh()
+        self.assertEqual(str(result.status), "SUCCESSFUL")
+        self.assertEqual([order.name for order in Order.objects.all()], ["first"])
+        self.assertEqual(self.kit.drain().done, 0)
+
+    def test_drain_runs_a_delayed_task_at_its_time(self):
+        tasks.add_order.using(run_after=timezone.now() + timedelta(hours=2)).enqueue("later")
+        self.assertEqual(self.kit.drain()[:4], (0, 0, 0, 1))
+        self.kit.clock.move(7_190)
+        self.assertEqual((self.kit.drain().done, self.kit.drain(delayed=True).done), (0, 1))
+
+    async def test_adrain_relays_on_the_connection_of_an_async_test(self):
+        await tasks.add_order.aenqueue("first")
+        self.assertEqual((await self.kit.adrain()).done, 1)
+        self.assertEqual(await Order.objects.acount(), 1)
+
+
 def tests_function():
     pass
 

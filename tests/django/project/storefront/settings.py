@@ -9,7 +9,7 @@ BACKPORT = django.VERSION < (6, 0)
 SECRET_KEY = "of the tests"
 DEBUG = False
 USE_TZ = True
-INSTALLED_APPS = [*["django_tasks"] * BACKPORT, "jobq.django", "orders"]
+INSTALLED_APPS = [*["django_tasks"] * BACKPORT, "jobq.django", "jobq.django.outbox", "orders"]
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",

@@ -1,0 +1,83 @@
+"""The relay of the kit: enqueues rows of an outbox on the connection that wrote them, whose transaction may be open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.outbox import writing
+from jobq.outbox.relay import Relay
+from jobq.outbox.tables import Backlog, OutboxTable, RawRow, Refused
+
+_SELECT = "SELECT id, mid, queue, content, options, created_at FROM jobq_outbox ORDER BY id"
+_DELETE = "DELETE FROM jobq_outbox WHERE id = :id"
+
+
+class SessionTable(OutboxTable):
+    """The outbox as a session of the program sees it, with what its transaction has written. It commits nothing."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.refused: list[Refused] = []
+
+    def connect(self) -> Any:
+        """Return the session."""
+        return self._session
+
+    def _errors(self) -> type[Exception]:
+        return JobqError
+
+    def batch(self, after: int, limit: int) -> list[RawRow]:
+        """Read the first rows behind the number `after`."""
+        rows = [RawRow(*row) for row in writing.rows(self._session, _SELECT)]
+        return [row for row in rows if row.number > after][:limit]
+
+    def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
+        """Delete the rows that were sent, and keep in mind those that can't be."""
+        self.refused += refused
+        gone = [*sent, *(refusal.row.number for refusal in refused)]
+        if gone:
+            writing.run(self._session, _DELETE, [{"id": number} for number in gone])
+
+    def backlog(self, now: int) -> Backlog:
+        """Count nothing: this relay has no metrics."""
+        return Backlog(0, 0.0, 0)
+
+    def close(self) -> None:
+        """Leave the session open."""
+
+
+class DjangoOutboxes:
+    """The databases of a Django project on whose connections a test has written to the outbox."""
+
+    def __init__(self) -> None:
+        self.aliases: set[str] = set()
+
+    def wrote(self, session: Any) -> None:
+        """Note the database, if the session is a connection of Django."""
+        if writing.kind_of(session).package == "django":
+            self.aliases.add(session.alias)
+
+    def relay(self, client: Client) -> int:
+        """Enqueue what was written; return how many calls."""
+        from django.db import connections, transaction
+
+        count = 0
+        for alias in sorted(self.aliases):
+            block: Any = transaction.atomic(using=alias)
+            with block:
+                count += relay(client, connections[alias])
+        return count
+
+
+def relay(client: Client, session: Any) -> int:
+    """Enqueue the rows that a session sees, and delete them there; return how many. AssertionError for bad rows."""
+    table = SessionTable(session)
+    done = Relay(table, client)
+    done.run(once=True)
+    if table.refused:
+        row, why = table.refused[0]
+        raise AssertionError(f"the relay refuses the row of {row.mid}: {why}")
+    return done.totals.sent
