@@ -8,7 +8,7 @@ from functools import partial
 import jobq
 from bench.server import info, private_server
 from bench.stage import Row
-from jobq import Limit, Slots
+from jobq import ConcurrencyLimit, RateLimit
 
 CALLS = 5_000
 
@@ -17,31 +17,31 @@ def limits(_: str) -> Iterator[Row]:
     """Server time of a call by the server's own count, and memory of the fullest limits."""
     with private_server() as client:
         for most in (100, 10_000, 200_000):
-            limit = Limit(f"rate-{most}", f"{most}/h", client=client)
+            limit = RateLimit(f"rate-{most}", f"{most}/h", client=client)
             yield (
                 f"take granted, {most:,} an hour",
-                _us(client, limit.take, min(most - 2, CALLS)),
+                _us(client, limit.try_acquire, min(most - 2, CALLS)),
                 "µs",
             )
             if most > CALLS:
                 yield (
                     f"take of 1,000, {most:,} an hour",
-                    _us(client, partial(limit.take, 1_000), 3),
+                    _us(client, partial(limit.try_acquire, 1_000), 3),
                     "µs",
                 )
             for cost in (1_000, 1) if most <= 10_000 else ():
-                while cost <= most and limit.take(cost):
+                while cost <= most and limit.try_acquire(cost):
                     pass
             limit.hold("1h")
-            yield f"take refused, {most:,} an hour", _us(client, limit.take, CALLS), "µs"
+            yield f"take refused, {most:,} an hour", _us(client, limit.try_acquire, CALLS), "µs"
             ring = limit.calls.scripts["take"].keys[0]
             size = client.command("MEMORY", "USAGE", ring, "SAMPLES", 0) or 0
             yield f"memory of {most:,} an hour", size / 1000, "kB"
-        slots = Slots("slots", 50, client=client)
+        slots = ConcurrencyLimit("slots", 50, client=client)
         yield "slot taken and given back", _us(client, partial(_use, slots), CALLS), "µs"
 
 
-def _use(slots: Slots) -> None:
+def _use(slots: ConcurrencyLimit) -> None:
     with slots.slot():
         pass
 

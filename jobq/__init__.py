@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from jobq.jobs.job import AsyncJob, Job, SyncJob
     from jobq.jobs.registry import Registry, default_registry, job, worker_started
     from jobq.jobs.results import Receipt
-    from jobq.limits.limit import Limit
-    from jobq.limits.slots import Slots
+    from jobq.limits.concurrency_limit import ConcurrencyLimit
+    from jobq.limits.rate_limit import RateLimit
     from jobq.queue.queue import Queue
     from jobq.queue.types import Ending, Lease, Message
     from jobq.schedules.declared import schedule
 
 __all__ = [
-    "AsyncJob", "Batch", "Client", "Context", "Dead", "DeadCall", "Ending", "Flow", "FlowRun", "Hold", "Job",
-    "JobAborted", "JobTimeout", "JobqError", "Lease", "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry",
-    "Retry", "Slots", "Snooze", "SyncJob", "__version__",
+    "AsyncJob", "Batch", "Client", "ConcurrencyLimit", "Context", "Dead", "DeadCall", "Ending", "Flow", "FlowRun",
+    "Hold", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease", "Message", "Outcome", "Queue", "RateLimit",
+    "Receipt", "Registry", "Retry", "Snooze", "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
     "retry", "schedule", "set_default_client", "worker_started",
 ]  # fmt: skip
@@ -73,8 +73,8 @@ _NAMES = {
     "jobq.flows.batch": ("Batch",),
     "jobq.flows.flow": ("Flow",),
     "jobq.flows.run": ("FlowRun",),
-    "jobq.limits.limit": ("Limit",),
-    "jobq.limits.slots": ("Slots",),
+    "jobq.limits.rate_limit": ("RateLimit",),
+    "jobq.limits.concurrency_limit": ("ConcurrencyLimit",),
     "jobq.jobs.registry": ("Registry", "default_registry", "job", "worker_started"),
     "jobq.schedules.declared": ("schedule",),
 }

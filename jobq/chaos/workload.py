@@ -22,7 +22,7 @@ from jobq.chaos.queue_faults import JOB_S, NEIGHBOUR
 from jobq.errors import JobAborted
 from jobq.jobs.context import Call, current
 from jobq.jobs.registry import job
-from jobq.limits import Grant, Limit, Slots
+from jobq.limits import ConcurrencyLimit, Grant, RateLimit
 from jobq.queue.queue import Queue
 from jobq.queue.types import Dequeued, Ending, Finished, PipelinedCall
 
@@ -33,7 +33,7 @@ ledger = Ledger(os.environ.get(FOLDER, ""))
 _finish, _finish_ahead = Queue.finish, Queue.pipeline_finish
 _dequeue = Queue.dequeue
 _dequeue_ahead = Queue.pipeline_dequeue
-_admit, _aadmit = Limit.admit, Limit.aadmit
+_admit, _aadmit = RateLimit.admit, RateLimit.aadmit
 #: How long a limited job runs.
 LIMITED_S = 0.02
 
@@ -100,7 +100,7 @@ def _forked(way: str) -> Iterator[float]:
 job(name="jobq.chaos.fork", queue=QUEUE)(fork_on_loop if os.environ.get(LOOP) else fork)
 
 
-LIMITS = [Limit(RATE_NAME, RATE), Slots(SLOTS_NAME, SLOTS)]
+LIMITS = [RateLimit(RATE_NAME, RATE), ConcurrencyLimit(SLOTS_NAME, SLOTS)]
 
 
 def limited(mid: str) -> None:
@@ -188,13 +188,13 @@ def pipeline_finish(
     )
 
 
-def admit(limit: Limit, call: Call, worker: str) -> Grant:
-    """Limit.admit, recorded after."""
+def admit(limit: RateLimit, call: Call, worker: str) -> Grant:
+    """Call RateLimit.admit and record the grant."""
     return _granted(_admit(limit, call, worker))
 
 
-async def aadmit(limit: Limit, call: Call, worker: str) -> Grant:
-    """Limit.aadmit, recorded after."""
+async def aadmit(limit: RateLimit, call: Call, worker: str) -> Grant:
+    """Call RateLimit.aadmit and record the grant."""
     return _granted(await _aadmit(limit, call, worker))
 
 
@@ -223,5 +223,5 @@ if ledger.folder:
     setattr(Queue, "dequeue", dequeue)  # noqa: B010
     setattr(Queue, "pipeline_dequeue", pipeline_dequeue)  # noqa: B010
     setattr(Queue, "pipeline_finish", pipeline_finish)  # noqa: B010
-    setattr(Limit, "admit", admit)  # noqa: B010
-    setattr(Limit, "aadmit", aadmit)  # noqa: B010
+    setattr(RateLimit, "admit", admit)  # noqa: B010
+    setattr(RateLimit, "aadmit", aadmit)  # noqa: B010

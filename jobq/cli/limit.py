@@ -13,7 +13,7 @@ from jobq.limits.directory import LimitFacts, hold_limit, limit_facts, set_limit
 
 LIMITS = Listing(
     ("limit", "rule", "used", "waits", "held", ":remark"),
-    empty="no limit was ever used here; a program that uses Limit or Slots adds it",
+    empty="no limit was ever used here; a program that uses RateLimit or ConcurrencyLimit adds it",
 )
 #: Holders named in the table.
 NAMED = 3

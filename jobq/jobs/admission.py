@@ -31,13 +31,18 @@ class Admitted(Protocol):
 
 
 class JobLimit(Protocol):
-    """What `@job(limits=…)` takes. rank: those of a lower one are asked first. said: how the program declares it."""
+    """A limit for `@job(limits=…)`.
+
+    Attributes:
+        rank: Limits with a lower rank are acquired first.
+        declaration: The limit as the program declares it.
+    """
 
     name: str
     rank: int
 
     @property
-    def said(self) -> str: ...
+    def declaration(self) -> str: ...
 
     def admit(self, call: Call, worker: str) -> Admitted: ...
     async def aadmit(self, call: Call, worker: str) -> Admitted: ...

@@ -228,9 +228,9 @@ def _limits(name: str, value: Any) -> tuple[Any, ...]:
     limits = tuple(value) if isinstance(value, list | tuple) else ()
     if not limits or not all(hasattr(one, "admit") for one in limits):
         raise ConfigError(
-            f"limits={value!r} can't be used; give a list of Limit(name, rate) and Slots(name, most)"
+            f"limits={value!r} is not a list of RateLimit(name, rate) and ConcurrencyLimit(name, max_slots)"
         )
-    # Slots first, so that no start is counted for nothing; by name, so that two jobs ask in the same order.
+    # Slots come first, so that a rate counts no start in vain. Sorted names make all jobs acquire in the same order.
     return tuple(sorted(limits, key=lambda one: (one.rank, one.name)))
 
 

@@ -55,9 +55,9 @@ class Registry:
         """ConfigError if another job declares another limit of this name: both would count in one place."""
         for other in self._jobs.values():
             for known in other.limits if other.name != job.name else ():
-                if known.name == limit.name and (type(known), known.said) != (
+                if known.name == limit.name and (type(known), known.declaration) != (
                     type(limit),
-                    limit.said,
+                    limit.declaration,
                 ):
                     raise ConfigError(
                         f"job {job.name} declares {limit!r}, and job {other.name} declares {known!r}; use one object "

@@ -1,6 +1,6 @@
-"""Limits that anything may use: jobs, web processes, scripts. `Limit` counts starts, `Slots` what runs at once."""
+"""Limits for jobs, web processes and scripts. `RateLimit` counts starts, `ConcurrencyLimit` simultaneous users."""
 
-from jobq.limits.limit import Grant, Limit
-from jobq.limits.slots import SlotLease, Slots
+from jobq.limits.concurrency_limit import ConcurrencyLimit, SlotLease
+from jobq.limits.rate_limit import Grant, RateLimit
 
-__all__ = ["Grant", "Limit", "SlotLease", "Slots"]
+__all__ = ["ConcurrencyLimit", "Grant", "RateLimit", "SlotLease"]

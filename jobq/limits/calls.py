@@ -1,4 +1,4 @@
-"""A limit's name bound to a client: its scripts by name, for threads and for asyncio."""
+"""The scripts of a limit, bound to its name and a client, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from jobq.jobs.context import Call
 from jobq.jobs.queues import ClientLike
 from jobq.limits import keys
 
-#: How often a process says which limits it uses.
+#: A process lists the limits that it uses at this interval.
 LISTED_S = 600.0
 
 
 class LimitCalls(BlockingFacade):
-    """What the calls of one limit share. Threads may share it. said: how the program declares it."""
+    """The state that the calls of one limit share. Threads may share it.
 
-    def __init__(self, name: str, said: str, client: Client) -> None:
-        self.name, self.said, self.client = name, said, client
+    Args:
+        name: The name of the limit.
+        declaration: The limit as the program declares it, such as `100/m`.
+        client: Sends the calls.
+    """
+
+    def __init__(self, name: str, declaration: str, client: Client) -> None:
+        self.name, self.declaration, self.client = name, declaration, client
         prefix = keys.base(client.namespace, name)
         self.scripts = BoundScripts(
             client, "limit", prefix, lambda key: prefix + key, f"limit {name!r}"
@@ -37,13 +43,13 @@ class LimitCalls(BlockingFacade):
     def run_steps(
         self, name: str, values: Values, rest: Sequence[Argument] = ()
     ) -> Steps[list[Any]]:
-        """Run a script that is harmless to repeat."""
+        """Run a script that can be repeated without harm."""
         script = self.scripts[name]
         reply: list[Any] = yield Request(script.keys[0], script.state(values, rest))
         return reply
 
     def once_steps(self, name: str, values: Values) -> Steps[list[Any]]:
-        """Run a script as a numbered call: sent twice, it counts once."""
+        """Run a script as a numbered call, which counts once even if it is sent twice."""
         script, caller = self.scripts[name], self._callers.take()
         request = Request(script.keys[0], script.numbered(caller, values))
         reply: list[Any] = script.served(caller, (yield request))
@@ -52,52 +58,57 @@ class LimitCalls(BlockingFacade):
         return reply
 
     def list_steps(self) -> Steps[None]:
-        """Add the limit to the list of limits, every ten minutes of a process."""
+        """Add the limit to the list of limits, every ten minutes per process."""
         pid, until = self._listed
         if pid == os.getpid() and time.monotonic() < until:
             return
         words = (
-            "HSET", keys.limit_names(self.client.namespace), self.name, f"{self.said} {time.time():.0f}",
+            "HSET", keys.limit_names(self.client.namespace), self.name, f"{self.declaration} {time.time():.0f}",
         )  # fmt: skip
         yield Request(words[1], CallState(self.client, words))
         self._listed = (os.getpid(), time.monotonic() + LISTED_S)
 
 
-class OnServer:
-    """Something with a name that limits. client: None is the default client, when it is used."""
+class SharedLimit:
+    """Base of all limits.
+
+    Args:
+        name: The name of the limit.
+        client: None uses the default client at the time of each call.
+    """
 
     def __init__(self, name: str, client: ClientLike | None) -> None:
         self.name = name
         self._client: Any = client
         self._bound: LimitCalls | None = None
 
-    #: Those of a lower rank are asked first: slots before rates.
+    #: Limits with a lower rank are acquired first: slots before rates.
     rank = 1
 
     def admit(self, call: Call, worker: str) -> Admitted:
-        """For a job that is about to start."""
+        """Acquire the limit for a starting job."""
         raise NotImplementedError
 
     async def aadmit(self, call: Call, worker: str) -> Admitted:
-        """As admit."""
+        """Acquire the limit without blocking the event loop; see `admit`."""
         raise NotImplementedError
 
     @property
-    def said(self) -> str:
-        """How the program declares it, in one word."""
+    def declaration(self) -> str:
+        """The limit as the program declares it, in one word."""
         raise NotImplementedError
 
     @property
     def calls(self) -> LimitCalls:
-        """Its calls on the client that it uses now."""
+        """The limit's calls on its current client."""
         client: Client = self._client or default_client()
         bound = self._bound
         if bound is None or bound.client is not client:
-            bound = self._bound = LimitCalls(self.name, self.said, client)
+            bound = self._bound = LimitCalls(self.name, self.declaration, client)
         return bound
 
     def hold_steps(self, seconds: float) -> Steps[float]:
-        """Allow nothing for a time; the seconds until the end of the longest hold."""
+        """Allow no starts for `seconds`; return the seconds until the longest hold ends."""
         values: Values = {"now": "", "hold_ms": round(seconds * 1000)}
         reply = yield from self.calls.run_steps("hold", values)
         return float(reply[1]) / 1000

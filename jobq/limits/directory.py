@@ -1,4 +1,4 @@
-"""All limits of a server: what they are, what is used, and what the server was set to."""
+"""All limits of a server: their declarations, their use, and the rules set on the server."""
 
 from __future__ import annotations
 
@@ -17,25 +17,35 @@ from jobq.durations import Rate, rate_of
 from jobq.errors import ConfigError, JobqError, UnavailableError
 from jobq.limits import keys
 from jobq.limits.calls import LimitCalls
-from jobq.limits.limit import Limit
-from jobq.limits.slots import LONGEST_LEASE_S, Slots
+from jobq.limits.concurrency_limit import MAX_LEASE_S, ConcurrencyLimit
+from jobq.limits.rate_limit import RateLimit
 
 #: The rule of a limit whose keys can't be read.
 DAMAGED = "damaged"
 
 
 class SlotHolder(NamedTuple):
-    """Who holds a slot, and for how much longer unless it is renewed."""
+    """The holder of a slot, and the time left of its lease."""
 
     who: str
     left_s: float
 
 
 class LimitFacts(NamedTuple):
-    """One limit. rule: what is in force, `100/m` or a number of slots. program: what the program said last.
+    """A limit and its current use.
 
-    used: starts of the last span, or slots in use; above 10,000 a span, how much of what may start at once is used.
-    seen_at: epoch seconds of the last sign of a program. most: starts of the rate, or slots. span_s: 0 for slots.
+    Attributes:
+        name: The name of the limit.
+        rule: The rule in force: `100/m`, or a number of slots.
+        program: The latest declaration by a program.
+        is_set: Whether the rule was set on the server.
+        used: Starts in the last span, or slots in use. If the rate is above 10,000 per span: the used part of a burst.
+        held_s: Seconds until the hold ends; 0 without a hold.
+        turn_s: Seconds until the latest turn.
+        seen_at: Time of the latest declaration, in epoch seconds.
+        holders: Holders of slots.
+        most: Maximum number of starts, or of slots.
+        span_s: The time span of a rate, in seconds; 0 for slots.
     """
 
     name: str
@@ -52,13 +62,13 @@ class LimitFacts(NamedTuple):
 
 
 def limit_names(client: Client) -> list[str]:
-    """Return the names of all limits, sorted; what can't be a name is left out."""
+    """Return the valid names of all limits, sorted."""
     listed = client.command("HKEYS", keys.limit_names(client.namespace))
     return sorted(name.decode() for name in listed if is_name("limit", name))
 
 
 def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[LimitFacts]:
-    """Return these limits, or all, by name; DAMAGED as the rule of one that can't be read."""
+    """Return the facts of these limits, or of all, by name. The rule of an unreadable limit is DAMAGED."""
     wanted = limit_names(client) if names is None else sorted(names)
     if not wanted:
         return []
@@ -88,7 +98,7 @@ def _facts_or_damage(name: str, said: str, reply: Any) -> LimitFacts:
         if reply is not None and not isinstance(reply, JobqError):
             return _facts(name, said, reply)
     except ValueError:
-        pass  # anybody may have written these keys; the others are listed
+        pass  # Other programs may have written these keys. The other limits are still listed.
     return LimitFacts(name, DAMAGED, said[:100], False, 0, 0.0, 0.0, 0, [])
 
 
@@ -107,7 +117,7 @@ def _facts(name: str, said: str, reply: list[Any]) -> LimitFacts:
 
 
 def _parsed(program: str) -> tuple[int, int, int]:
-    """Starts, span and margin in ms of what a program said; a span of 0 for slots."""
+    """Return the starts, span and margin of a declaration, in milliseconds. The span of slots is 0."""
     rate, _, margin = program.partition("+")
     try:
         found = rate_of(rate)
@@ -117,21 +127,25 @@ def _parsed(program: str) -> tuple[int, int, int]:
 
 
 def set_limit(client: Client, name: str, rule: str) -> None:
-    """Have the server win over what programs say: a rate, or a number of slots. ConfigError for the other kind."""
+    """Set a rate or a number of slots on the server, which overrides programs.
+
+    Raises:
+        ConfigError: The rule is invalid, or programs declare the other kind of limit.
+    """
     made = (
-        Slots(name, int(rule), client=client)
+        ConcurrencyLimit(name, int(rule), client=client)
         if rule.isdigit()
-        else Limit(name, rule, client=client)
+        else RateLimit(name, rule, client=client)
     )
     known = client.command("HGET", keys.limit_names(client.namespace), name)
     said = known.decode("utf-8", "replace").partition(" ")[0] if known else ""
-    if said and ("/" in said) != isinstance(made, Limit):
+    if said and ("/" in said) != isinstance(made, RateLimit):
         kind = "a rate, such as 100/m" if "/" in said else "a number of slots, such as 50"
         raise ConfigError(
-            f"{rule!r} can't be a rule for {name}, which programs declare as {said!r}; give {kind}"
+            f"{rule!r} can't be a rule for {name}, which programs declare as {said!r}; use {kind}"
         )
     most, span_ms = (
-        (made.rate.most, made.rate.span_ms) if isinstance(made, Limit) else (made.most, 0)
+        (made.rate.most, made.rate.span_ms) if isinstance(made, RateLimit) else (made.max_slots, 0)
     )
     calls = made.calls
     if not known:
@@ -141,19 +155,19 @@ def set_limit(client: Client, name: str, rule: str) -> None:
 
 
 def unset_limit(client: Client, name: str) -> bool:
-    """Have programs decide again; return whether the server was set to anything."""
-    calls = Limit(name, "1/s", client=client).calls
+    """Remove the rule that was set on the server; return whether there was one."""
+    calls = RateLimit(name, "1/s", client=client).calls
     reply = calls.perform(calls.run_steps("set", {"most": "", "span_ms": ""}))
     return bool(reply[1])
 
 
 def hold_limit(client: Client, name: str, seconds: float) -> None:
-    """Have a limit allow nothing for a time; 0 ends a hold."""
-    Limit(name, "1/s", client=client).hold(seconds)
+    """Allow no starts for a number of seconds; 0 ends the hold."""
+    RateLimit(name, "1/s", client=client).hold(seconds)
 
 
 class LimitDamage(NamedTuple):
-    """What is wrong with a key of a limit. key: '' for the name in the list of limits."""
+    """A damaged key of a limit, and the violated rule. The key is empty for a name in the list of limits."""
 
     limit: str
     rule: str
@@ -161,7 +175,7 @@ class LimitDamage(NamedTuple):
     raw: bytes = b""
 
 
-#: Starts that are read at once, and holders.
+#: Number of starts or holders per read.
 PAGE = 1_000
 
 
@@ -182,9 +196,9 @@ def limit_damage(client: Client) -> Iterator[LimitDamage]:
 
 
 def mend_limit(client: Client, damage: LimitDamage) -> str:
-    """Remove an invalid name from the list, or rename a damaged key; return what was done.
+    """Remove an invalid name from the list, or rename a damaged key; return a description.
 
-    Without its key a limit begins anew: within one span it may allow as many starts again, and slots that are in use.
+    Without its key a limit restarts empty: it may allow a second full rate within one span, and slots that are in use.
     """
     if not damage.key:
         client.command("HDEL", keys.limit_names(client.namespace), damage.raw)
@@ -200,7 +214,7 @@ def _is_time(value: bytes) -> bool:
 
 
 def _ring(client: Client, key: str) -> str:
-    """The times are whole, and the newest comes first. It moves while it is read, so pages overlap."""
+    """Check that all times are numbers, latest first. The ring moves during the check, so pages overlap."""
     at = 0
     while page := client.command("LRANGE", key, at, at + PAGE):
         if not all(map(_is_time, page)):
@@ -215,7 +229,7 @@ def _holders(client: Client, key: str) -> str:
     latest = client.command("ZRANGE", key, -1, -1, "WITHSCORES")
     if not latest:
         return ""
-    most = client.clock_ms(key) + LONGEST_LEASE_S * 1000
+    most = client.clock_ms(key) + MAX_LEASE_S * 1000
     at = float(latest[1])
     return "" if math.isfinite(at) and at <= most else "a lease that ends too late"
 
@@ -233,7 +247,7 @@ def _numbers(client: Client, key: str) -> str:
 
 
 _DIGITS, _LARGEST = 16, 2**53 - 1
-#: Key -> its type, and what is wrong with it, '' for nothing.
+#: Key -> its type, and a check that returns the violated rule or ''.
 _KEYS: dict[str, tuple[str, Callable[[Client, str], str]]] = {
     "ring": ("list", _ring),
     "holders": ("zset", _holders),

@@ -1,4 +1,4 @@
-"""What a worker's supervisor does for the slots that jobs hold."""
+"""Renewal of the slots that jobs hold, by the worker's supervisor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import Values
 from jobq.errors import JobqError
 from jobq.limits.calls import LimitCalls
-from jobq.limits.slots import HolderEntry
+from jobq.limits.concurrency_limit import HolderEntry
 
 logger = logging.getLogger("jobq.limits")
 PER_CALL = 500
@@ -19,30 +19,30 @@ _DECODER = msgspec.json.Decoder(HolderEntry)
 
 
 class SlotKeeper:
-    """Renews slots, a call for each 500 of a limit, and gives back those of dead children."""
+    """Renews slots, up to 500 of a limit per call, and returns the slots of dead children."""
 
     def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
-        """Renew slots; return whether each is still held, None where the server is away."""
+        """Renew slots; return for each whether it is still held, or None if the server can't be reached."""
         by_limit: dict[tuple[str, int], list[str]] = defaultdict(list)
         holders = [_DECODER.decode(entry) for entry in entries]
-        for one in holders:
-            by_limit[one.name, one.most].append(one.token)
+        for holder in holders:
+            by_limit[holder.name, holder.most].append(holder.token)
         kept: dict[str, bool | None] = {}
         for (name, most), tokens in by_limit.items():
             try:
                 kept.update(_renewed(client, name, most, tokens, lease_s))
             except JobqError as error:
-                logger.warning("slots of %s not renewed: %s", name, error)
+                logger.warning("could not renew slots of %s: %s", name, error)
                 if not client.is_cluster:
                     break  # the others are on the same server
-        return [kept.get(one.token) for one in holders]
+        return [kept.get(holder.token) for holder in holders]
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Give slots back."""
+        """Return slots."""
         for entry in entries:
-            one = _DECODER.decode(entry)
-            calls = LimitCalls(one.name, str(one.most), client)
-            calls.perform(calls.run_steps("leave", {"token": one.token}))
+            holder = _DECODER.decode(entry)
+            calls = LimitCalls(holder.name, str(holder.most), client)
+            calls.perform(calls.run_steps("leave", {"token": holder.token}))
 
 
 def _renewed(

@@ -1,15 +1,15 @@
 """Names of a limit's keys: `jobq:limit:{stripe}:ring`. The limit's name is the hash tag.
 
 =================  =======================================================================
-ring               list: when the last starts were, epoch ms, newest first; PX while they count
-state              hash: hold, hold_ms, advice (the last turn that was given), and of a rate above 10,000 moment,
-                   started_at, idle_at; of slots lease_ms, the longest; PX until none of it matters
-settings           hash: most, span_ms; what the server was set to, until it is unset
-holders            sorted set, token -> when its lease ends, epoch ms; PX a lease
-call:<caller>      string, PX 10 min: number and reply of that caller's last start
+ring               list: times of the latest starts, epoch ms, newest first; expires when they no longer count
+state              hash: hold, hold_ms, advice (the latest turn); for a rate above 10,000 also moment, started_at,
+                   idle_at; for slots lease_ms, the longest lease; expires when it no longer matters
+settings           hash: most, span_ms, as set on the server; never expires
+holders            sorted set, token -> end of its lease, epoch ms; expires after a lease
+call:<caller>      string: number and reply of the caller's latest start; expires after 10 min
 =================  =======================================================================
 
-`jobq:limits`, outside any slot, is a hash: name -> what the program said last, and when.
+`jobq:limits`, outside any slot, is a hash: name -> the latest declaration and its time.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.client.scripts import Script, load
 
-#: What checking the structure of limits reads, and what repairing it sends.
+#: Commands that check the structure of limits, and commands that repair it.
 _CHECKS, _MENDS = ("hgetall", "lrange", "type", "zrange"), ("rename",)
 
 
 def base(namespace: str, limit: str) -> str:
-    """What every key of a limit begins with."""
+    """Return the common prefix of a limit's keys."""
     return f"{checked_name('namespace', namespace)}:limit:{{{checked_name('limit', limit)}}}:"
 
 
 def limit_names(namespace: str) -> str:
-    """Hash of the limits ever used; outside any slot of theirs."""
+    """Return the name of the hash that lists all limits. It has no hash tag."""
     return f"{checked_name('namespace', namespace)}:limits"
 
 
 def rights(namespace: str = "jobq") -> list[str]:
-    """Return the words after a user's name, without passwords: to use and set all limits."""
+    """Return the ACL rules of a user who may use and set all limits, without passwords."""
     return [
         f"~{_pattern(namespace)}",
         "resetchannels",
@@ -44,7 +44,12 @@ def rights(namespace: str = "jobq") -> list[str]:
 
 
 def within(namespace: str = "jobq", *, repairing: bool = False) -> list[str]:
-    """Return the words that allow the same to a user who does other things. repairing: and to repair damaged limits."""
+    """Return ACL rules that add the use of all limits to a user's rights.
+
+    Args:
+        namespace: The namespace of the limits.
+        repairing: Also allow the repair of damaged limits.
+    """
     needed = set[str]().union(*map(commands, _scripts()))
     if repairing:
         needed |= {*_CHECKS, *_MENDS}
@@ -53,7 +58,7 @@ def within(namespace: str = "jobq", *, repairing: bool = False) -> list[str]:
 
 
 def reading(namespace: str = "jobq") -> list[str]:
-    """Return the words that allow a user who does other things to see all limits, and nothing else of them."""
+    """Return ACL rules that add read access to all limits to a user's rights."""
     needed = [*READING, *sorted({*commands(load("limit", "look")), *_CHECKS})]
     names = f"%R~{literal(limit_names(namespace))}"
     return [

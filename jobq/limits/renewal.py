@@ -1,4 +1,4 @@
-"""The thread that renews slots which no worker's supervisor renews: in web processes and scripts."""
+"""The thread that renews slots outside workers: in web processes and scripts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jobq.client.steps import Steps
 from jobq.errors import JobqError
 
 logger = logging.getLogger("jobq.limits")
-#: The thread ends after this time without a slot to renew.
+#: The thread ends after this time without a slot.
 IDLE_S = 30.0
 
 
 class Renewable(Protocol):
-    """What is renewed each third of its lease."""
+    """A lease that is renewed after each third of its duration."""
 
     @property
     def calls(self) -> Any: ...
@@ -28,51 +28,51 @@ class Renewable(Protocol):
 
 
 class Renewals:
-    """What is held in this process, and since when it waits for its renewal."""
+    """The leases of this process, with the times of their next renewals."""
 
     def __init__(self) -> None:
-        self._start_anew()
+        self._reset()
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._due: dict[Renewable, float] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def add(self, one: Renewable) -> None:
-        """Renew this from now on."""
+    def add(self, lease: Renewable) -> None:
+        """Start to renew a lease."""
         if self._pid != os.getpid():
-            # What a parent holds, it renews itself, and its thread isn't here.
-            self._start_anew()
+            # The parent process renews its own leases, and its thread does not exist here.
+            self._reset()
         with self._changed:
-            self._due[one] = monotonic() + one.lease_s / 3
+            self._due[lease] = monotonic() + lease.lease_s / 3
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="jobq-slots", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
-    def remove(self, one: Renewable) -> None:
-        """Renew it no more."""
+    def remove(self, lease: Renewable) -> None:
+        """Stop renewing a lease."""
         if self._pid == os.getpid():
             with self._changed:
-                self._due.pop(one, None)
+                self._due.pop(lease, None)
 
     def _run(self) -> None:
-        while (one := self._next()) is not None:
+        while (lease := self._next()) is not None:
             try:
-                one.calls.perform(one.renew_steps())
+                lease.calls.perform(lease.renew_steps())
                 with self._changed:
-                    gone = one not in self._due
-                if gone:  # given back while it was renewed, which may have taken it again
-                    one.calls.perform(one.leave_steps())
+                    removed = lease not in self._due
+                if removed:  # The renewal may have acquired the slot again after its return.
+                    lease.calls.perform(lease.leave_steps())
             except JobqError as error:
-                logger.warning("%r can't be renewed yet: %s", one, error)
+                logger.warning("could not renew %r; trying again: %s", lease, error)
             except Exception:
-                # The slots of others must be renewed all the same.
-                logger.exception("%r can't be renewed", one)
+                # The thread must still renew the other leases.
+                logger.exception("could not renew %r", lease)
 
     def _next(self) -> Renewable | None:
-        """Wait for the next that is due; None once there was nothing for a while."""
+        """Wait for the next lease that is due; return None after a while without leases."""
         with self._changed:
             while True:
                 if not self._due:
@@ -80,11 +80,11 @@ class Renewals:
                         self._thread = None
                         return None
                     continue
-                one = min(self._due, key=self._due.__getitem__)
-                left_s = self._due[one] - monotonic()
+                lease = min(self._due, key=self._due.__getitem__)
+                left_s = self._due[lease] - monotonic()
                 if left_s <= 0:
-                    self._due[one] = monotonic() + one.lease_s / 3
-                    return one
+                    self._due[lease] = monotonic() + lease.lease_s / 3
+                    return lease
                 self._changed.wait(left_s)
 
 

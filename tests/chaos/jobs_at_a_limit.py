@@ -10,10 +10,10 @@ import os
 import random
 import time
 
-from jobq import Limit, current, job
+from jobq import RateLimit, current, job
 from jobq.errors import JobqError
 from jobq.jobs.executor import Call
-from jobq.limits.limit import Grant
+from jobq.limits.rate_limit import Grant
 
 MOST, SPAN_MS, MARGIN_S = 200, 1_000, 0.25
 #: How long a job goes on after its call.
@@ -22,7 +22,7 @@ WORK_S = 0.01
 WEB_PER_S = 30
 
 
-class NotedLimit(Limit):
+class NotedLimit(RateLimit):
     """Keeps the last grant of this process, which runs one job at a time."""
 
     last: Grant
@@ -59,7 +59,7 @@ def main() -> None:
     while os.getppid() == parent:
         time.sleep(random.expovariate(WEB_PER_S / processes))
         try:
-            if grant := PROVIDER.take():
+            if grant := PROVIDER.try_acquire():
                 call("", grant.started_ms)
         except JobqError:
             continue

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobq import Limit, Slots
+from jobq import ConcurrencyLimit, RateLimit
 from jobq.cli import check, held_back
 from jobq.flows.listing import put_on_list
 from jobq.flows.store import FlowStore
@@ -131,9 +131,12 @@ def test_fsck_names_what_does_not_hold(cli: Any, queue: Queue, redis: Any) -> No
 
 
 def test_fsck_finds_and_repairs_damaged_limits(cli: Any, client: Any, redis: Any) -> None:
-    limit, slots = Limit("stripe", "3/h", client=client), Slots("erp", 2, client=client)
+    limit, slots = (
+        RateLimit("stripe", "3/h", client=client),
+        ConcurrencyLimit("erp", 2, client=client),
+    )
     with slots.slot():
-        assert [bool(limit.take()) for _ in range(4)] == [True, True, True, False]
+        assert [bool(limit.try_acquire()) for _ in range(4)] == [True, True, True, False]
         limit.hold("1h")
         assert cli("check", "fsck", "--json").records == []
     ring, state = "jobq:limit:{stripe}:ring", "jobq:limit:{stripe}:state"
@@ -153,7 +156,7 @@ def test_fsck_finds_and_repairs_damaged_limits(cli: Any, client: Any, redis: Any
     ]
     assert cli("check", "fsck", "--repair", "--yes").code == 0
     assert cli("check", "fsck").out == ""
-    assert limit.take()
+    assert limit.try_acquire()
 
 
 def _text(value: Any) -> str:
@@ -173,8 +176,8 @@ def test_doctor_names_what_is_full_now(cli: Any, client: Any, queue: Queue) -> N
         queue.enqueue(b"{}", key=key)
     queue.dequeue(1)
     queue.enqueue(b"{}", key="a")
-    erp = Slots("erp", 1, client=client)
-    assert Limit("stripe", "1/h", client=client).take()
+    erp = ConcurrencyLimit("erp", 1, client=client)
+    assert RateLimit("stripe", "1/h", client=client).take()
     with erp.slot():
         found = {
             (one["check"], one["level"]): one["value"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jobq import Limit, Slots
+from jobq import ConcurrencyLimit, RateLimit
 
 
 def test_list_says_what_is_used_held_and_set(cli, client):
     assert "no limit was ever used here" in cli("limit", "list").err
-    stripe, erp = Limit("stripe", "3/m", margin=0.5), Slots("erp", 2)
-    assert stripe.take(2)
+    stripe, erp = RateLimit("stripe", "3/m", margin=0.5), ConcurrencyLimit("erp", 2)
+    assert stripe.try_acquire(2)
     with erp.slot():
         assert cli("limit", "set", "erp", "5").out == "erp: 5, whatever programs say\n"
         assert cli("limit", "hold", "stripe", "1h").out == "stripe: held for 3600 s\n"
@@ -25,15 +25,15 @@ def test_list_says_what_is_used_held_and_set(cli, client):
 
 def test_what_is_set_wins_until_it_is_unset(cli, client):
     assert cli("limit", "set", "stripe", "1/h").code == 0
-    stripe = Limit("stripe", "100/m")
-    assert [bool(stripe.take()) for _ in range(2)] == [True, False]
+    stripe = RateLimit("stripe", "100/m")
+    assert [bool(stripe.try_acquire()) for _ in range(2)] == [True, False]
     assert cli("limit", "unset", "stripe").code == 0
-    assert stripe.take()
+    assert stripe.try_acquire()
     assert cli("limit", "unset", "stripe").code == 1
     assert cli("limit", "hold", "stripe", "1h").code == 0
-    assert not stripe.take()
+    assert not stripe.try_acquire()
     assert cli("limit", "hold", "stripe", "0").out == "stripe: not held\n"
-    assert stripe.take()
+    assert stripe.try_acquire()
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_what_is_set_wins_until_it_is_unset(cli, client):
     ],
 )
 def test_bad_words_are_refused(cli, client, words, says):
-    Limit("stripe", "100/m").take()
+    RateLimit("stripe", "100/m").take()
     refused = cli("limit", *words)
     assert refused.code == 2
     assert says in refused.err
 
 
 def test_limit_that_cannot_be_read_hides_no_other(cli, client, redis):
-    Limit("stripe", "100/m").take()
+    RateLimit("stripe", "100/m").take()
     said = {"typed": "5/s 1", "early": "5/s+-7 1", "square": "² ²", "long": "9" * 5_000}
     redis.hset("jobq:limits", mapping=said)
     redis.set("jobq:limit:{typed}:ring", "x")

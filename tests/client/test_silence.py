@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobq import Ending, Flow, Limit, Queue, Receipt, Slots, job
+from jobq import ConcurrencyLimit, Ending, Flow, Queue, RateLimit, Receipt, job
 from jobq.chaos.proxy import HOST, UP, Proxy
 from jobq.client import aio, connection
 from jobq.client.connection import Client, connect
@@ -132,8 +132,10 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "commands": lambda client: commands(client, "k", [("SET", "k", 1), ("GET", "k")]),
     "Job.enqueue": sent,
     "Flow.start": flow,
-    "Limit.take": lambda client: Limit("api", "100/m", client=client).take(),
-    "Slots.slot": lambda client: Slots("db", 5, client=client).slot(timeout=5).__enter__().leave(),
+    "RateLimit.try_acquire": lambda client: RateLimit("api", "100/m", client=client).try_acquire(),
+    "ConcurrencyLimit.slot": lambda client: (
+        ConcurrencyLimit("db", 5, client=client).slot(timeout=5).__enter__().leave()
+    ),
     "Topic.append": lambda client: Topic("log", client).append(b"v"),
     "Topic.append_many": lambda client: Topic("log", client).append_many([b"v", b"w"]),
     "Reader.poll": lambda client: Topic("log", client).reader("group", commit="auto").poll(),
@@ -152,7 +154,9 @@ ACALLS: dict[str, Callable[[Client], Coroutine[Any, Any, object]]] = {
     "Job.aenqueue": lambda client: job(
         queue="low", name="work", registry=Registry(), client=client
     )(work).aenqueue(),
-    "Limit.atake": lambda client: Limit("api", "100/m", client=client).atake(),
+    "RateLimit.atry_acquire": lambda client: RateLimit(
+        "api", "100/m", client=client
+    ).atry_acquire(),
     "Topic.append": lambda client: AsyncTopic("log", client).append(b"v"),
     "Reader.poll": lambda client: areader(client).poll(),
     "Rsmq.send_message": lambda client: AsyncRsmq(client).send_message("q", "v"),
@@ -204,7 +208,7 @@ WAITS: dict[str, Callable[[Client, float | None], object]] = {
     "Receipt.result": lambda client, timeout: sent(client).result(timeout),
     "FlowRun.wait": lambda client, timeout: flow(client).wait(timeout),
     "FlowRun.result": lambda client, timeout: flow(client).result("only", timeout),
-    "Slots.slot": lambda client, timeout: held(client).slot(timeout).__enter__(),
+    "ConcurrencyLimit.slot": lambda client, timeout: held(client).slot(timeout).__enter__(),
     "Reader.poll": lambda client, timeout: reader(client).poll(block=timeout or 3600),
     "Rsmq.receive_message": lambda client, timeout: rsmq(client).receive_message(
         "q", wait=timeout or 3600
@@ -232,9 +236,9 @@ def ms(timeout: float | None) -> int:
     return -1 if timeout is None else round(timeout * 1000)
 
 
-def held(client: Client) -> Slots:
+def held(client: Client) -> ConcurrencyLimit:
     """Slots of which nobody gets one."""
-    slots = Slots("db", 1, client=client)
+    slots = ConcurrencyLimit("db", 1, client=client)
     slots.hold(600)
     return slots
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobq import Limit, Slots
+from jobq import ConcurrencyLimit, RateLimit
 from jobq.errors import ConfigError, ScriptError, UnavailableError
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
@@ -102,13 +102,13 @@ def test_a_job_waits_while_a_limit_cannot_be_asked(run, seen, error, wait_s):
     assert (ending.outcome, ending.backoff) == ("snooze", wait_s)
 
 
-@pytest.mark.parametrize("limits", [[], "stripe", [1], Limit("x", "1/s")])
+@pytest.mark.parametrize("limits", [[], "stripe", [1], RateLimit("x", "1/s")])
 def test_limits_must_be_a_list_of_limits(limits):
-    with pytest.raises(ConfigError, match="give a list of Limit"):
+    with pytest.raises(ConfigError, match="is not a list of RateLimit"):
         job(name="j", registry=Registry(), limits=limits)(lambda: None)
 
 
 def test_limits_belong_to_the_job(seen):
-    made = job(name="j", registry=Registry(), limits=[Slots("s", 1)])(lambda: None)
+    made = job(name="j", registry=Registry(), limits=[ConcurrencyLimit("s", 1)])(lambda: None)
     with pytest.raises(ConfigError, match="belongs to the job"):
         made.options(limits=[])

@@ -17,8 +17,8 @@ from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
-from jobq.limits.limit import Limit
-from jobq.limits.slots import Slots
+from jobq.limits.concurrency_limit import ConcurrencyLimit
+from jobq.limits.rate_limit import RateLimit
 from jobq.queue.types import Ending, Message
 
 
@@ -229,15 +229,19 @@ def test_method_is_refused_with_the_remedy(registry: Registry):
 
 
 def test_limits_of_one_name_are_refused_when_they_differ(registry: Registry):
-    job(name="a", registry=registry, limits=[Limit("stripe", "100/m")])(lambda: 1)
-    job(name="b", registry=registry, limits=[Limit("stripe", "100/m")])(lambda: 2)
-    for other in (Limit("stripe", "5/s"), Limit("stripe", "100/m", margin=1), Slots("stripe", 100)):
+    job(name="a", registry=registry, limits=[RateLimit("stripe", "100/m")])(lambda: 1)
+    job(name="b", registry=registry, limits=[RateLimit("stripe", "100/m")])(lambda: 2)
+    for other in (
+        RateLimit("stripe", "5/s"),
+        RateLimit("stripe", "100/m", margin=1),
+        ConcurrencyLimit("stripe", 100),
+    ):
         with pytest.raises(ConfigError, match=r"job c declares .*stripe.* job a declares .*100/m"):
             job(name="c", registry=registry, limits=[other])(lambda: 3)
     # A job that is declared again may have changed its own.
     changed = Registry()
     for rate in ("100/m", "5/s"):
-        job(name="a", registry=changed, limits=[Limit("stripe", rate)])(_nothing)
+        job(name="a", registry=changed, limits=[RateLimit("stripe", rate)])(_nothing)
 
 
 def _nothing() -> None:

@@ -7,11 +7,15 @@ import os
 import time
 from pathlib import Path
 
-from jobq import Limit, Slots, current, job
+from jobq import ConcurrencyLimit, RateLimit, current, job
 
 FOLDER = Path(os.environ.get("LIMITS_FOLDER", "."))
-ONE, TWO = Slots("one", 1), Slots("two", 2)
-HOURLY, EVERY, SHORT = Limit("hourly", "1/h"), Limit("every", "1000/h"), Limit("short", "3/s")
+ONE, TWO = ConcurrencyLimit("one", 1), ConcurrencyLimit("two", 2)
+HOURLY, EVERY, SHORT = (
+    RateLimit("hourly", "1/h"),
+    RateLimit("every", "1000/h"),
+    RateLimit("short", "3/s"),
+)
 
 
 def note(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobq import Limit
+from jobq import RateLimit
 from jobq.client.functions import scripts
 from tests import hostile
 from tests.hostile import Call, Raw
@@ -19,10 +19,10 @@ START = "jobq:limit:{x}:"
 @pytest.fixture
 def good(client: Any, at: Any) -> dict[str, Call]:
     """A good call of each script, on a name that is used in every way."""
-    limit, spread = Limit("x", "5/m"), Limit("x", "20000/m")
-    limit.take(2, now=at(0))
-    spread.take(900, now=at(70_000))
-    limit.take(2, now=at(140_000))
+    limit, spread = RateLimit("x", "5/m"), RateLimit("x", "20000/m")
+    limit.try_acquire(2, now=at(0))
+    spread.try_acquire(900, now=at(70_000))
+    limit.try_acquire(2, now=at(140_000))
     calls = limit.calls
     calls.perform(
         calls.run_steps("enter", {"now": at(140_000), "most": 5, "lease_ms": 50_000, "token": "a"})

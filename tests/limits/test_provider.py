@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from jobq import Limit
+from jobq import RateLimit
 from jobq.client.steps import drive
 
 JOBS = 50_000 if os.environ.get("JOBQ_LIMITS") == "large" else 1_500
@@ -90,7 +90,7 @@ class Simulation:
 
 @pytest.mark.one_server
 def test_a_provider_never_refuses_and_nearly_all_of_its_rate_is_used(client, redis):
-    limit = Limit("stripe", f"{MOST}/m", margin=JITTER_MS / 1_000)
+    limit = RateLimit("stripe", f"{MOST}/m", margin=JITTER_MS / 1_000)
     simulated = Simulation(limit, seed=3)
     simulated.run(JOBS, web_per_span=20, death=0.01)
 

@@ -17,7 +17,7 @@ from jobq.flows.state import Edge, FlowFacts, FlowView, StepFacts
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
-from jobq.limits.limit import Limit
+from jobq.limits.rate_limit import RateLimit
 from jobq.observe.facts import MOST_EVENTS, Collector, starts_per_s
 from jobq.observe.why import MessageFacts, RunningOn, ServerFacts, why
 from jobq.queue import presence
@@ -265,9 +265,9 @@ def test_hostile_bytes_in_any_hash_break_no_reason(queue: Queue, client: Client,
 
 
 def test_message_that_a_limit_refused_names_the_limit(queue: Queue, client: Client):
-    registry, limit = Registry(), Limit("stripe", "1/m", client=client)
+    registry, limit = Registry(), RateLimit("stripe", "1/m", client=client)
     charge = job(name="charge", queue="low", registry=registry, limits=[limit])(lambda: None)
-    assert limit.take()
+    assert limit.try_acquire()
     charge.options(client=client, mid="m").enqueue()
     announce(client, "w")
     [message] = queue.dequeue().messages

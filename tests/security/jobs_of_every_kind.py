@@ -6,10 +6,10 @@ import logging
 import os
 from typing import Any
 
-from jobq import DeadCall, Limit, Retry, Slots, Snooze, current, job, schedule
+from jobq import ConcurrencyLimit, DeadCall, RateLimit, Retry, Snooze, current, job, schedule
 from jobq.flows.definition import Failure
 
-RATE, SLOTS = Limit("rate", "1000/s"), Slots("slots", 3)
+RATE, SLOTS = RateLimit("rate", "1000/s"), ConcurrencyLimit("slots", 3)
 log = logging.getLogger(__name__)
 
 

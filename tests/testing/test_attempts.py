@@ -10,7 +10,7 @@ from jobq.errors import CodecError, ConfigError, Dead, JobTimeout, Snooze
 from jobq.jobs.context import current
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.registry import Registry, job
-from jobq.limits.limit import Limit
+from jobq.limits.rate_limit import RateLimit
 from jobq.testing import run_job, running
 
 
@@ -99,7 +99,7 @@ def test_async_jobs_middleware_timeouts_and_outcomes():
     async def sleeps():
         await asyncio.sleep(600)
 
-    @job(name="spins", registry=registry, timeout=0.3, limits=[Limit("one", "1/h")])
+    @job(name="spins", registry=registry, timeout=0.3, limits=[RateLimit("one", "1/h")])
     def spins():
         while True:
             pass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from freezegun import freeze_time
 
-from jobq import Batch, Flow, Limit, current, job, schedule
+from jobq import Batch, Flow, RateLimit, current, job, schedule
 from jobq.client.connection import connect
 from jobq.errors import ConfigError, FlowClosedError
 from jobq.flows.inputs import StepResults
@@ -193,7 +193,7 @@ def test_failures_beyond_those_that_are_read_say_so(
 def test_steps_with_a_key_keep_its_order_and_members_wait_for_a_limit(
     jobq: Kit, registry: Registry, ran: list[Any]
 ) -> None:
-    @job(name="limited", queue="loads", registry=registry, limits=[Limit("two", "2/m")])
+    @job(name="limited", queue="loads", registry=registry, limits=[RateLimit("two", "2/m")])
     def limited(number: int) -> None:
         ran.append((jobq.clock.now(), number))
 

@@ -17,7 +17,7 @@ from jobq.jobs.context import current
 from jobq.jobs.deaths import DeadCall
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import job
-from jobq.limits.limit import Limit
+from jobq.limits.rate_limit import RateLimit
 from jobq.queue.queue import Queue
 from jobq.schedules.declared import schedule
 from jobq.testing import DrainResult, Kit, kit
@@ -134,7 +134,7 @@ def test_calls_without_end_stop_at_the_limit(jobq, registry):
 
 
 def test_keys_and_limits_and_expiry_go_by_the_clock(jobq, registry, ran):
-    note = noting(registry, ran, limits=[Limit("two", "2/m")])
+    note = noting(registry, ran, limits=[RateLimit("two", "2/m")])
     Queue("default", jobq.client).rules(key_rate="1/m")
     for what in "abc":
         note.options(key="k").enqueue(what)

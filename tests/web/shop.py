@@ -20,8 +20,8 @@ from jobq.flows.state import Edge
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 from jobq.jobs.codec import encode
-from jobq.limits.limit import Limit
-from jobq.limits.slots import Slots
+from jobq.limits.concurrency_limit import ConcurrencyLimit
+from jobq.limits.rate_limit import RateLimit
 from jobq.observe.redaction import Redactor
 from jobq.protocols.reliable.queue import ReliableQueue
 from jobq.protocols.rsmq.client import Rsmq
@@ -330,8 +330,8 @@ class Shop:
                 "add", name, encoded(made), now=self.now - 20_000_000
             )
             self.ticks(made)
-        Limit("smtp", "20/m", client=client).take()
-        with Slots("erp", 4, client=client).slot():
+        RateLimit("smtp", "20/m", client=client).take()
+        with ConcurrencyLimit("erp", 4, client=client).slot():
             pass
         for number in range(3):
             holder = f"token{number} web-7:471{number} shop.erp.book"

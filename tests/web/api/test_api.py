@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from jobq.client.connection import Client
 from jobq.events import attempt_record
 from jobq.jobs.codec import encode
-from jobq.limits.limit import Limit
+from jobq.limits.rate_limit import RateLimit
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.rsmq import Rsmq
 from jobq.protocols.ruby.queues import SidekiqQueue
@@ -84,7 +84,7 @@ def filled(client: Client) -> None:
     )
     schedule = checked_schedule("nightly", "app.mail", "30 2 * * *", {"tz": "Europe/Berlin"})
     low.admin.schedule("add", "nightly", encoded(schedule))
-    Limit("smtp", "20/m", client=client).take()
+    RateLimit("smtp", "20/m", client=client).take()
     rsmq = Rsmq(client)
     rsmq.create_queue("sms")
     rsmq.send_message("sms", HOSTILE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from jobq.limits.concurrency_limit import ConcurrencyLimit
 from jobq.limits.directory import limit_facts
-from jobq.limits.limit import Limit
-from jobq.limits.slots import Slots
+from jobq.limits.rate_limit import RateLimit
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
 from jobq.web import UserRole
@@ -25,10 +25,10 @@ def words(page: str) -> str:
 def test_limits_are_listed_the_fullest_first(visit: Any, client: Any) -> None:
     page = visit()
     assert "No limits" in page.get("/limits").text and ">Limits<" not in page.get("/").text
-    Limit("stripe", "100/m", client=client).take()
-    Limit("held", "5/s", client=client).take()
-    Limit("held", "5/s", client=client).hold(60)
-    with Slots("erp", 2, client=client).slot():
+    RateLimit("stripe", "100/m", client=client).take()
+    RateLimit("held", "5/s", client=client).take()
+    RateLimit("held", "5/s", client=client).hold(60)
+    with ConcurrencyLimit("erp", 2, client=client).slot():
         shown = visit().get("/limits").text
         one = words(page.get("/limits/erp").text)
         [facts, *_] = limit_facts(client)
@@ -39,7 +39,7 @@ def test_limits_are_listed_the_fullest_first(visit: Any, client: Any) -> None:
 
 
 def test_limit_is_set_held_and_unset(visit: Any, client: Any) -> None:
-    Limit("stripe", "100/m", client=client).take()
+    RateLimit("stripe", "100/m", client=client).take()
     page = visit(UserRole.OPERATE)
 
     def change(verb: str, value: str = "") -> Any:
@@ -100,7 +100,7 @@ def test_keys_with_most_waiting_come_first_and_are_held_and_limited(
 
 
 def test_damaged_limits_and_keys_spoil_nothing_else(visit: Any, client: Any, redis: Any) -> None:
-    Limit("good", "100/m", client=client).take()
+    RateLimit("good", "100/m", client=client).take()
     queue, page = Queue("low", client), visit()
     queue.enqueue(b"{}", mid="m", key="acme")
     for number, raw in enumerate(HOSTILE):

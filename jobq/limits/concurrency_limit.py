@@ -1,4 +1,4 @@
-"""`Slots`: never more than a number of things at once, in however many processes. A lease ends with its process."""
+"""`ConcurrencyLimit`: a maximum number of slots in use, shared by all processes. A slot is a lease."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from jobq.errors import ConfigError, JobqError, LimitedError
 from jobq.jobs.admission import HoldingTable, holdings
 from jobq.jobs.context import Call, running
 from jobq.jobs.queues import ClientLike
-from jobq.limits.calls import LimitCalls, OnServer
-from jobq.limits.limit import checked_hold
+from jobq.limits.calls import LimitCalls, SharedLimit
+from jobq.limits.rate_limit import checked_hold
 from jobq.limits.renewal import renewals
 
 logger = logging.getLogger("jobq.limits")
-#: Waiting callers ask again after so long, twice as long each time. Refused jobs come back within these.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
-LEAST_SNOOZE_S, LONGEST_SNOOZE_S = 1.0, 5.0
-LEAST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
-#: Of a holder's name.
-LONGEST_LABEL = 200
+#: Waiting callers try again after the first pause, which doubles up to the maximum.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
+#: A rejected job returns after a duration between these.
+MIN_SNOOZE_S, MAX_SNOOZE_S = 1.0, 5.0
+MIN_LEASE_S, MAX_LEASE_S = 1.0, 86_400.0
+#: Maximum length of a holder's name, in characters.
+MAX_LABEL = 200
 
 
 class HolderEntry(msgspec.Struct, array_like=True):
-    """What a worker's supervisor needs to know of a slot."""
+    """The facts that a worker's supervisor needs to renew a slot."""
 
     name: str
     most: int
@@ -43,33 +44,42 @@ class HolderEntry(msgspec.Struct, array_like=True):
 
 
 class SlotLease:
-    """A slot, held from `with` to its end, also in `async with`. Each `Slots.slot` is entered once.
+    """A slot that a `with` or `async with` block holds. Enter each slot only once.
 
-    Inside a job its worker renews it, elsewhere a thread. If renewals fail until the lease ends, the slot is `lost`,
-    and others may have it.
+    Inside a job the worker renews its lease; elsewhere a thread does. If renewals fail until the lease ends, the
+    slot is `lost`, and another caller may hold it.
     """
 
-    def __init__(self, slots: Slots, timeout_s: float | None, owner: str, label: str) -> None:
-        """owner: the token of the message whose job asks, '' outside jobs. label: for people who ask who holds it."""
-        self.slots = slots
+    def __init__(
+        self, limit: ConcurrencyLimit, timeout_s: float | None, owner: str, label: str
+    ) -> None:
+        """Create a lease that isn't held yet.
+
+        Args:
+            limit: The limit that the slot belongs to.
+            timeout_s: Maximum waiting time in seconds; None waits without a limit.
+            owner: Token of the running message; empty outside jobs.
+            label: Name of the holder in lists.
+        """
+        self.limit = limit
         self.granted, self.retry_after = False, 0.0
-        self.calls: LimitCalls = slots.calls
-        self.token = f"{new_id()} {label[:LONGEST_LABEL]}"
+        self.calls: LimitCalls = limit.calls
+        self.token = f"{new_id()} {label[:MAX_LABEL]}"
         self._timeout_s = timeout_s
         self._pid = os.getpid()
         # A worker's supervisor renews what is on the worker's server.
-        self._owner = owner if slots.is_on_default_server else ""
+        self._owner = owner if limit.is_on_default_server else ""
         self._table: HoldingTable | None = None
         self._index, self._entry = 0, b""
         self._until = 0
         self._lost = False
 
     def __repr__(self) -> str:
-        return f"<SlotLease of {self.slots.name}>"
+        return f"<SlotLease of {self.limit.name}>"
 
     @property
     def lost(self) -> bool:
-        """Whether the lease ended while the slot was in use: others may have it."""
+        """Whether the lease ended during use, so that another caller may hold the slot."""
         if not self.granted:
             return False
         if self._table is not None:
@@ -90,53 +100,55 @@ class SlotLease:
     async def __aexit__(self, *_: object) -> None:
         await self.aleave()
 
-    # For jobs.
+    # The answer to a job's start.
 
     def leave(self) -> None:
-        """Give it back."""
-        if self._ends():
+        """Return the slot."""
+        if self._end():
             try:
                 self.calls.perform(self.leave_steps())
             except JobqError as error:
-                self._not_left(error)
+                self._log_kept(error)
 
     async def aleave(self) -> None:
-        """As leave."""
-        if self._ends():
+        """Return the slot without blocking the event loop."""
+        if self._end():
             try:
                 await self.calls.aio.perform(self.leave_steps())
             except JobqError as error:
-                self._not_left(error)
+                self._log_kept(error)
 
     undo, aundo = leave, aleave
 
-    def _ends(self) -> bool:
-        # A process that was forked in between doesn't hold it.
+    def _end(self) -> bool:
+        # A process that forked later doesn't hold the slot.
         ends = self.granted and self._pid == os.getpid()
         self.granted = False
         if ends:
             renewals.remove(self)
         return ends
 
-    def _not_left(self, error: JobqError) -> None:
-        # A supervisor gives back what its table has; elsewhere the lease ends.
+    def _log_kept(self, error: JobqError) -> None:
+        # A supervisor returns the slots in its table; elsewhere the lease expires.
         logger.warning(
-            "a slot of %s isn't given back before its lease ends: %s", self.slots.name, error
+            "kept a slot of %s until its lease ends, because it could not be returned: %s",
+            self.limit.name,
+            error,
         )
 
     # Steps.
 
     def try_steps(self) -> Steps[bool]:
-        """Take it if one is free."""
-        self._note()
-        slots, asked_at = self.slots, boot_ns()
+        """Acquire a slot if one is free, and return whether it was."""
+        self._register()
+        sent_at = boot_ns()
         values: Values = {
-            "now": "", "most": slots.most, "lease_ms": round(self.lease_s * 1000), "token": self.token,
+            "now": "", "most": self.limit.max_slots, "lease_ms": round(self.lease_s * 1000), "token": self.token,
         }  # fmt: skip
         reply = yield from self.calls.run_steps("enter", values)
         if reply[0] == b"ok":
             self.granted = True
-            self._until = asked_at + round(self.lease_s * 1e9)
+            self._until = sent_at + round(self.lease_s * 1e9)
             if self._table is not None:
                 self._table.keep(self._index)
             else:
@@ -145,39 +157,41 @@ class SlotLease:
         if self._table is not None:
             self._table.drop(self._index, self._entry)
             self._table = None
-        self.retry_after, self._word = reply[1] / 1000, reply[0].decode()
-        self._most = reply[2]
+        self.retry_after, self._reason = reply[1] / 1000, reply[0].decode()
+        self._max_slots = reply[2]
         return False
 
     def leave_steps(self) -> Steps[None]:
-        """Give it back."""
+        """Return the slot."""
         yield from self.calls.run_steps("leave", {"token": self.token})
         if self._table is not None:
             self._table.drop(self._index, self._entry)
 
     def renew_steps(self) -> Steps[None]:
-        """Renew the lease; sets `lost` if the slot is another's by now."""
-        asked_at = boot_ns()
+        """Renew the lease; set `lost` if another caller holds the slot."""
+        sent_at = boot_ns()
         values: Values = {
             "now": "",
-            "most": self.slots.most,
+            "most": self.limit.max_slots,
             "lease_ms": round(self.lease_s * 1000),
         }
         reply = yield from self.calls.run_steps("renew", values, [self.token])
         self._lost = not reply[1]
         if reply[1]:
-            self._until = asked_at + round(self.lease_s * 1e9)
+            self._until = sent_at + round(self.lease_s * 1e9)
 
     @property
     def lease_s(self) -> float:
-        """For how long it is held unless it is renewed."""
-        return self.slots.lease_s if self._table is None else self._table.lease_s
+        """Duration of the lease, in seconds."""
+        return self.limit.lease_s if self._table is None else self._table.lease_s
 
-    def _note(self) -> None:
+    def _register(self) -> None:
         table = holdings.table if self._owner else None
         if table is None:
             return
-        self._entry = msgspec.json.encode(HolderEntry(self.slots.name, self.slots.most, self.token))
+        self._entry = msgspec.json.encode(
+            HolderEntry(self.limit.name, self.limit.max_slots, self.token)
+        )
         index = table.note(self._owner, self._entry)
         if index is not None:
             self._table, self._index = table, index
@@ -185,7 +199,7 @@ class SlotLease:
     def _enter_steps(self) -> Steps[None]:
         if self.granted:
             raise ConfigError(
-                f"this slot of {self.slots.name} is held already; take another slot()"
+                f"this slot of {self.limit.name} is already held; call slot() again for another"
             )
         yield from self.calls.list_steps()
         began, pause_s = monotonic(), FIRST_PAUSE_S
@@ -196,54 +210,69 @@ class SlotLease:
             if left_s <= 0:
                 raise self._limited()
             yield Nap(min(left_s, pause_s * random.uniform(0.5, 1.0)))
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            pause_s = min(MAX_PAUSE_S, pause_s * 2)
 
     def _limited(self) -> LimitedError:
-        wait_s, name = self.retry_after, self.slots.name
-        if self._word == "held":
+        wait_s, name = self.retry_after, self.limit.name
+        if self._reason == "held":
             return LimitedError(f"{name} is held; its next slot is free in {wait_s:.1f} s", wait_s)
-        most = self._most
+        count = self._max_slots
         return LimitedError(
-            f"{name} has {most} slot{'s' * (most != 1)}, all in use; the first lease ends in {wait_s:.1f} s", wait_s
+            f"{name} has {count} slot{'s' * (count != 1)}, all in use; the first lease ends in {wait_s:.1f} s", wait_s
         )  # fmt: skip
 
 
-class Slots(OnServer):
-    """At most `most` at once, in all processes together: `with ERP.slot(timeout=5): …`. Threads may share it.
+class ConcurrencyLimit(SharedLimit):
+    """Allow at most `max_slots` slots in use, over all processes: `with ERP.slot(timeout=5): …`.
 
-    lease: how long a slot is held after its process died; inside a job, the worker's lease. The number may be changed
-    at the server: `jobq limit set erp 80`.
+    Threads may share a limit. `jobq limit set erp 80` overrides its number without a deploy.
+
+    Args:
+        name: Programs that use the same name on the same server share the limit.
+        max_slots: Maximum number of slots in use.
+        lease: Time until the slot of a dead process is free again. Inside a job the worker's lease counts instead.
+        client: Defaults to the default client.
     """
 
     rank = 0
 
     def __init__(
-        self, name: str, most: int, *, lease: Duration = 15, client: ClientLike | None = None
+        self, name: str, max_slots: int, *, lease: Duration = 15, client: ClientLike | None = None
     ) -> None:
         super().__init__(checked_name("limit", name), client)
-        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 10**9:
+        count = max_slots
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10**9:
             raise ConfigError(
-                f"most={most!r} is out of range; take a whole number of 1 to 1,000,000,000"
+                f"max_slots={count!r} is out of range; it must be a whole number from 1 to 1,000,000,000"
             )
-        self.most, self.lease_s = most, duration_s(lease)
-        if not LEAST_LEASE_S <= self.lease_s <= LONGEST_LEASE_S:
-            raise ConfigError(f"lease={lease!r} is out of range; take 1 second to 1 day")
+        self.max_slots, self.lease_s = count, duration_s(lease)
+        if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
+            raise ConfigError(
+                f"lease={lease!r} is out of range; it must be between 1 second and 1 day"
+            )
 
     def __repr__(self) -> str:
-        return f"Slots({self.name!r}, {self.most})"
+        return f"ConcurrencyLimit({self.name!r}, {self.max_slots})"
 
     @property
-    def said(self) -> str:
-        """The number."""
-        return str(self.most)
+    def declaration(self) -> str:
+        """The maximum number of slots: `50`."""
+        return str(self.max_slots)
 
     @property
     def is_on_default_server(self) -> bool:
-        """Whether it uses the default client."""
+        """Whether the limit uses the default client."""
         return self._client is None
 
     def slot(self, timeout: Duration | None = None) -> SlotLease:
-        """A slot, to take with `with` or `async with`. LimitedError if none is free within `timeout`; None waits."""
+        """Return a slot for `with` or `async with`, which acquire it.
+
+        Args:
+            timeout: Maximum waiting time; None waits without a limit.
+
+        Raises:
+            LimitedError: No slot was free within `timeout`. The block raises it when it begins.
+        """
         timeout_s = None if timeout is None else duration_s(timeout)
         context = running.get(None)
         if context is None:
@@ -251,21 +280,21 @@ class Slots(OnServer):
         return SlotLease(self, timeout_s, context.token, f"{context.mid} {context.worker}")
 
     def hold(self, seconds: Duration) -> None:
-        """Give no slot for a time, given as for Retry. 0 ends a hold. Those in use stay."""
+        """Allow no new slots for a duration or the text of a Retry-After header. 0 ends the hold."""
         self.calls.perform(self.hold_steps(checked_hold(seconds)))
 
     async def ahold(self, seconds: Duration) -> None:
-        """As hold."""
+        """Hold the limit without blocking the event loop; see `hold`."""
         await self.calls.aio.perform(self.hold_steps(checked_hold(seconds)))
 
     def admit(self, call: Call, worker: str) -> SlotLease:
-        """For a job that is about to start."""
+        """Try to acquire a slot for a starting job."""
         lease = self._of_call(call, worker)
         self.calls.perform(self._admit_steps(lease))
         return lease
 
     async def aadmit(self, call: Call, worker: str) -> SlotLease:
-        """As admit."""
+        """Try to acquire a slot without blocking the event loop; see `admit`."""
         lease = self._of_call(call, worker)
         await self.calls.aio.perform(self._admit_steps(lease))
         return lease
@@ -277,6 +306,6 @@ class Slots(OnServer):
     def _admit_steps(self, lease: SlotLease) -> Steps[None]:
         yield from self.calls.list_steps()
         if not (yield from lease.try_steps()):
-            wait_s = min(LONGEST_SNOOZE_S, max(LEAST_SNOOZE_S, lease.retry_after))
-            # Not all at the same moment.
+            wait_s = min(MAX_SNOOZE_S, max(MIN_SNOOZE_S, lease.retry_after))
+            # Rejected jobs must not all return at the same moment.
             lease.retry_after = wait_s * random.uniform(0.7, 1.3)

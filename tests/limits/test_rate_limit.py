@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from jobq import Limit
+from jobq import RateLimit
 from jobq.client.connection import connect
 from jobq.client.steps import drive
 from jobq.config import ServerSettings
@@ -16,153 +16,158 @@ from jobq.errors import ConfigError, LimitedError, UnavailableError
 
 
 def test_takes_the_rate_at_once_and_no_more_in_any_span(client, at):
-    limit = Limit("stripe", "3/m")
-    assert [bool(limit.take(now=at(i))) for i in (0, 10, 20, 30)] == [True, True, True, False]
-    assert not limit.take(now=at(60_000))
-    assert limit.take(now=at(60_001))
-    assert not limit.take(now=at(60_002))
-    refused = limit.take(now=at(60_005))
+    limit = RateLimit("stripe", "3/m")
+    assert [bool(limit.try_acquire(now=at(i))) for i in (0, 10, 20, 30)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert not limit.try_acquire(now=at(60_000))
+    assert limit.try_acquire(now=at(60_001))
+    assert not limit.try_acquire(now=at(60_002))
+    refused = limit.try_acquire(now=at(60_005))
     assert refused.retry_after == pytest.approx(0.006)
     assert "no Grant" in repr(refused)
 
 
 def test_margin_makes_the_span_longer(client, at):
-    limit = Limit("card", "1/s", margin=0.5)
-    assert limit.take(now=at(0))
-    assert not limit.take(now=at(1_500))
-    assert limit.take(now=at(1_501))
+    limit = RateLimit("card", "1/s", margin=0.5)
+    assert limit.try_acquire(now=at(0))
+    assert not limit.try_acquire(now=at(1_500))
+    assert limit.try_acquire(now=at(1_501))
 
 
 def test_high_rate_gives_a_twentieth_at_once_and_the_rest_evenly(client, at):
-    limit = Limit("gpt", "200000/m")
-    assert limit.take(10_000, now=at(0))
-    assert not limit.take(1_000, now=at(300))
-    assert limit.take(1_000, now=at(320))
+    limit = RateLimit("gpt", "200000/m")
+    assert limit.try_acquire(10_000, now=at(0))
+    assert not limit.try_acquire(1_000, now=at(300))
+    assert limit.try_acquire(1_000, now=at(320))
     with pytest.raises(
         ConfigError,
         match="cost=10001 is more than 200000/m ever allows at once; take at most 10000",
     ):
-        limit.take(10_001, now=at(400))
+        limit.try_acquire(10_001, now=at(400))
 
 
 @pytest.mark.parametrize("rate", ["100/m", "200000/m"])
 def test_settling_gives_back_what_was_not_used(client, at, rate):
-    limit = Limit("gpt", rate)
+    limit = RateLimit("gpt", rate)
     most = 100 if rate == "100/m" else 10_000
-    grant = limit.take(most, now=at(0))
-    assert not limit.take(most // 2, now=at(1))
-    grant.settle(used=most // 2)
-    assert limit.take(most // 2, now=at(2))
-    assert not limit.take(most // 2, now=at(3))
+    grant = limit.try_acquire(most, now=at(0))
+    assert not limit.try_acquire(most // 2, now=at(1))
+    grant.adjust(used=most // 2)
+    assert limit.try_acquire(most // 2, now=at(2))
+    assert not limit.try_acquire(most // 2, now=at(3))
     with pytest.raises(ConfigError, match="used=-1 is out of range"):
-        grant.settle(used=-1)
+        grant.adjust(used=-1)
 
 
 def test_settling_after_the_limit_was_idle_changes_nothing(client, at):
-    limit = Limit("gpt", "200000/m")
-    grant = limit.take(10_000, now=at(0))
-    assert limit.take(10_000, now=at(60_000))
-    grant.settle(used=0)
-    assert not limit.take(1_000, now=at(60_001))
+    limit = RateLimit("gpt", "200000/m")
+    grant = limit.try_acquire(10_000, now=at(0))
+    assert limit.try_acquire(10_000, now=at(60_000))
+    grant.adjust(used=0)
+    assert not limit.try_acquire(1_000, now=at(60_001))
 
 
 def test_a_hold_refuses_everything_before_its_end(client, redis):
-    limit = Limit("stripe", "100/m")
+    limit = RateLimit("stripe", "100/m")
     limit.hold("10m")
     limit.hold(1)
-    refused = limit.take()
+    refused = limit.try_acquire()
     assert not refused
     assert 500 < refused.retry_after <= 600
     with pytest.raises(LimitedError, match="stripe is held; its next start is free in") as caught:
-        limit.wait(timeout=5)
+        limit.acquire(timeout=5)
     assert caught.value.retry_after > 500
     limit.hold(0)
-    assert limit.take()
+    assert limit.try_acquire()
 
 
 def test_wait_raises_at_once_when_its_turn_comes_too_late(client):
-    limit = Limit("stripe", "2/h")
-    assert limit.wait(timeout=1)
-    assert limit.wait()
+    limit = RateLimit("stripe", "2/h")
+    assert limit.acquire(timeout=1)
+    assert limit.acquire()
     with pytest.raises(
         LimitedError, match="stripe allows 2 an hour; the next is free in"
     ) as caught:
-        limit.wait(timeout=5)
+        limit.acquire(timeout=5)
     assert caught.value.retry_after > 3_000
 
 
 def test_waiting_callers_are_given_turns_one_after_the_other(client, redis):
-    limit = Limit("stripe", "10/m")
-    assert limit.take(10)
+    limit = RateLimit("stripe", "10/m")
+    assert limit.try_acquire(10)
 
     def turn() -> float:
         drive(limit._take_steps(1, 3_600.0), limit.calls._call)
         return float(redis.hget("jobq:limit:{stripe}:state", "advice"))
 
     turns = [turn() for _ in range(4)]
-    assert not limit.take()  # one that doesn't wait moves no turn
+    assert not limit.try_acquire()  # one that doesn't wait moves no turn
     with pytest.raises(LimitedError):
-        limit.wait(timeout=1)
+        limit.acquire(timeout=1)
     turns.append(turn())
     assert [after - before for before, after in pairwise(turns)] == pytest.approx([5_700] * 4)
 
 
 def test_wait_sleeps_until_its_turn(client):
-    limit = Limit("fast", "5/s")
-    assert all(limit.wait(timeout=60) for _ in range(7))
+    limit = RateLimit("fast", "5/s")
+    assert all(limit.acquire(timeout=60) for _ in range(7))
 
 
 def test_asyncio_takes_waits_holds_and_settles(client):
-    limit = Limit("fast", "5/s")
+    limit = RateLimit("fast", "5/s")
 
     async def use() -> list[bool]:
-        grants = await asyncio.gather(*(limit.await_(timeout=60) for _ in range(7)))
-        await grants[0].asettle(used=0)
+        grants = await asyncio.gather(*(limit.aacquire(timeout=60) for _ in range(7)))
+        await grants[0].aadjust(used=0)
         await limit.ahold("10m")
         with pytest.raises(LimitedError):
-            await limit.await_(timeout=0)
-        return [bool(one) for one in grants] + [bool(await limit.atake())]
+            await limit.aacquire(timeout=0)
+        return [bool(one) for one in grants] + [bool(await limit.atry_acquire())]
 
     assert asyncio.run(use()) == [True] * 7 + [False]
 
 
 def test_the_server_wins_over_the_program_and_that_is_logged_once(client, at, caplog):
-    limit = Limit("stripe", "1/m")
+    limit = RateLimit("stripe", "1/m")
     limit.calls.perform(limit.calls.run_steps("set", {"most": 3, "span_ms": 60_000}))
     with caplog.at_level(logging.WARNING, "jobq.limits"):
-        assert [bool(limit.take(now=at(i))) for i in range(4)] == [True, True, True, False]
+        assert [bool(limit.try_acquire(now=at(i))) for i in range(4)] == [True, True, True, False]
     [record] = caplog.records
     assert "the server says 3/m, which wins over 1/m here" in record.getMessage()
     limit.calls.perform(limit.calls.run_steps("set", {"most": "", "span_ms": ""}))
-    assert not limit.take(now=at(30_000))
+    assert not limit.try_acquire(now=at(30_000))
 
 
 @pytest.mark.parametrize(("before", "after"), [("5/m", "20000/m"), ("20000/m", "5/m")])
 def test_a_rate_kept_in_the_other_way_lets_the_last_starts_run_out(client, at, before, after):
-    assert Limit("x", before).take(5, now=at(0))
-    assert not Limit("x", after).take(now=at(60_000))
-    assert Limit("x", after).take(now=at(60_001))
+    assert RateLimit("x", before).take(5, now=at(0))
+    assert not RateLimit("x", after).take(now=at(60_000))
+    assert RateLimit("x", after).take(now=at(60_001))
 
 
 @pytest.mark.parametrize("rate", ["5/m", "20000/m"])
 def test_the_clock_may_step_back(client, at, rate):
     """A little: the newest start stands in for it. Far: what was before is forgotten."""
-    limit = Limit("x", rate)
+    limit = RateLimit("x", rate)
     cost = 5 if rate == "5/m" else 1_000
-    assert limit.take(cost, now=at(100_000))
-    assert not limit.take(cost, now=at(50_000))
-    assert limit.take(cost, now=at(30_000))
+    assert limit.try_acquire(cost, now=at(100_000))
+    assert not limit.try_acquire(cost, now=at(50_000))
+    assert limit.try_acquire(cost, now=at(30_000))
 
 
 def test_a_hold_ends_though_the_clock_stepped_back(client, redis):
-    limit = Limit("x", "5/m")
+    limit = RateLimit("x", "5/m")
     limit.hold(30)
     redis.hincrby("jobq:limit:{x}:state", "hold", 10**7)
-    assert limit.take().retry_after <= 30
+    assert limit.try_acquire().retry_after <= 30
 
 
 def test_a_call_sent_twice_counts_once(client, at):
-    limit = Limit("stripe", "2/m")
+    limit = RateLimit("stripe", "2/m")
     steps = limit._take_steps(1, 0.0, at(0))
     request = next(steps)
     while request.state.script is None:  # the list of limits
@@ -172,14 +177,14 @@ def test_a_call_sent_twice_counts_once(client, at):
     with pytest.raises(StopIteration) as end:
         steps.send(reply)
     assert end.value.value
-    assert [bool(limit.take(now=at(1))) for _ in range(2)] == [True, False]
+    assert [bool(limit.try_acquire(now=at(1))) for _ in range(2)] == [True, False]
 
 
 def test_nothing_is_left_once_a_limit_was_idle(client, redis, at):
     for name, rate in (("a", "5/s"), ("b", "20000/s")):
-        limit = Limit(name, rate)
-        limit.take()
-        limit.wait(timeout=5)
+        limit = RateLimit(name, rate)
+        limit.try_acquire()
+        limit.acquire(timeout=5)
         limit.hold(1)
     assert all(0 < redis.pttl(key) <= 600_000 for key in redis.keys("jobq:limit:*"))
     assert redis.hkeys("jobq:limits") == [b"a", b"b"]
@@ -187,29 +192,38 @@ def test_nothing_is_left_once_a_limit_was_idle(client, redis, at):
 
 def test_without_a_server_a_start_is_an_error_unless_the_call_says_otherwise(tmp_path):
     away = connect(settings=ServerSettings(url=f"unix://{tmp_path}/none", patience_s=0.05))
-    limit = Limit("x", "5/m", client=away)
+    limit = RateLimit("x", "5/m", client=away)
     with pytest.raises(UnavailableError):
-        limit.take()
-    grant = limit.take(fail_open=True)
+        limit.try_acquire()
+    grant = limit.try_acquire(fail_open=True)
     assert grant
     assert not grant.counted
-    grant.settle(used=0)  # nothing to take back
-    assert asyncio.run(limit.atake(fail_open=True))
-    assert limit.wait(fail_open=True)
+    grant.adjust(used=0)  # nothing to take back
+    assert asyncio.run(limit.atry_acquire(fail_open=True))
+    assert limit.acquire(fail_open=True)
     away.close()
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Limit("x", "100"), "rate='100' is not a rate; write '100/m', '5/s' or '1000/h'"),
-        (lambda: Limit("{x}", "1/m"), "limit '{x}' can't be used"),
-        (lambda: Limit("x", "1/s", margin=2), "margin=2 is out of range"),
-        (lambda: Limit("x", "1/s").take(0), "cost=0 is out of range; take a whole number from 1"),
-        (lambda: Limit("x", "1/s").take(1.5), "cost=1.5 is out of range"),
-        (lambda: Limit("x", "100/m").take(300), "cost=300 is more than 100/m ever allows at once"),
-        (lambda: Limit("x", "1/s").hold(-1), "hold=-1 is out of range"),
-        (lambda: Limit("x", "1/s").hold("soon"), "hold='soon' is not a duration"),
+        (
+            lambda: RateLimit("x", "100"),
+            "rate='100' is not a rate; write '100/m', '5/s' or '1000/h'",
+        ),
+        (lambda: RateLimit("{x}", "1/m"), "limit '{x}' can't be used"),
+        (lambda: RateLimit("x", "1/s", margin=2), "margin=2 is out of range"),
+        (
+            lambda: RateLimit("x", "1/s").take(0),
+            "cost=0 is out of range; take a whole number from 1",
+        ),
+        (lambda: RateLimit("x", "1/s").take(1.5), "cost=1.5 is out of range"),
+        (
+            lambda: RateLimit("x", "100/m").take(300),
+            "cost=300 is more than 100/m ever allows at once",
+        ),
+        (lambda: RateLimit("x", "1/s").hold(-1), "hold=-1 is out of range"),
+        (lambda: RateLimit("x", "1/s").hold("soon"), "hold='soon' is not a duration"),
     ],
 )
 def test_bad_input_is_refused_in_words(client, make, says):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from jobq import Slots
+from jobq import ConcurrencyLimit
 from jobq.errors import ConfigError, LimitedError
 from jobq.limits.renewal import Renewals, renewals
 from tests.waiting import until
@@ -17,7 +17,7 @@ HOLDERS = "jobq:limit:{erp}:holders"
 
 
 def test_no_more_are_in_use_than_there_are_slots(client, redis):
-    erp = Slots("erp", 2)
+    erp = ConcurrencyLimit("erp", 2)
     with erp.slot(), erp.slot() as second:
         assert not second.lost
         assert redis.zcard(HOLDERS) == 2
@@ -32,7 +32,7 @@ def test_no_more_are_in_use_than_there_are_slots(client, redis):
 
 
 def test_one_who_waits_gets_what_another_gives_back(client, redis):
-    erp = Slots("erp", 1)
+    erp = ConcurrencyLimit("erp", 1)
 
     async def use(n: int) -> int:
         async with erp.slot(timeout=60):
@@ -47,7 +47,7 @@ def test_one_who_waits_gets_what_another_gives_back(client, redis):
 
 
 def test_a_hold_gives_no_slot_and_takes_none_away(client, redis):
-    erp = Slots("erp", 5)
+    erp = ConcurrencyLimit("erp", 5)
     with erp.slot() as held:
         erp.hold(600)
         with pytest.raises(LimitedError, match="erp is held"):
@@ -60,7 +60,7 @@ def test_a_hold_gives_no_slot_and_takes_none_away(client, redis):
 
 
 def test_a_lease_is_renewed_while_it_is_used_and_ends_with_its_process(client, redis):
-    erp = Slots("erp", 1, lease=1)
+    erp = ConcurrencyLimit("erp", 1, lease=1)
     with erp.slot():
         before = redis.zrange(HOLDERS, 0, 0, withscores=True)[0][1]
         until(lambda: redis.zrange(HOLDERS, 0, 0, withscores=True)[0][1] > before + 200)
@@ -75,7 +75,7 @@ def test_a_lease_is_renewed_while_it_is_used_and_ends_with_its_process(client, r
 
 
 def test_a_slot_whose_lease_ended_is_lost_once_another_has_it(client, redis):
-    erp = Slots("erp", 1, lease="1h")  # no thread renews it in between
+    erp = ConcurrencyLimit("erp", 1, lease="1h")  # no thread renews it in between
     with erp.slot() as held:
         redis.delete(HOLDERS)
         erp.calls.perform(held.renew_steps())
@@ -91,8 +91,8 @@ def test_a_slot_whose_lease_ended_is_lost_once_another_has_it(client, redis):
 @pytest.mark.parametrize("verb", ["try_steps", "renew_steps"])
 def test_a_slot_is_held_from_before_the_call_when_its_reply_takes_long(client, monkeypatch, verb):
     clock = [10**15]
-    monkeypatch.setattr("jobq.limits.slots.boot_ns", lambda: clock[0])
-    with Slots("erp", 2, lease=15).slot() as held:
+    monkeypatch.setattr("jobq.limits.concurrency_limit.boot_ns", lambda: clock[0])
+    with ConcurrencyLimit("erp", 2, lease=15).slot() as held:
         run_steps, asked_at = held.calls.run_steps, clock[0] + 10**9
 
         def slow(*args):
@@ -111,7 +111,7 @@ def test_a_slot_is_held_from_before_the_call_when_its_reply_takes_long(client, m
 
 
 def test_a_fork_neither_renews_nor_gives_back_what_its_parent_holds(client, redis):
-    erp = Slots("erp", 1)
+    erp = ConcurrencyLimit("erp", 1)
     with erp.slot() as held:
         pid = os.fork()
         if pid == 0:
@@ -123,7 +123,7 @@ def test_a_fork_neither_renews_nor_gives_back_what_its_parent_holds(client, redi
 
 def test_the_thread_ends_when_nothing_is_held(client, monkeypatch):
     monkeypatch.setattr("jobq.limits.renewal.IDLE_S", 0.01)
-    own, erp = Renewals(), Slots("erp", 1, lease=1)
+    own, erp = Renewals(), ConcurrencyLimit("erp", 1, lease=1)
     for _ in range(2):
         held = erp.slot()
         own.add(held)
@@ -154,7 +154,7 @@ def test_slots_are_renewed_when_the_renewal_of_another_fails(client, redis):
     own, broken = Renewals(), BrokenSlot()
     own.add(broken)
     until(lambda: broken.nasked > 1)
-    with Slots("erp", 1, lease=1).slot() as held:
+    with ConcurrencyLimit("erp", 1, lease=1).slot() as held:
         own.add(held)
         before = redis.zscore(HOLDERS, held.token)
         until(lambda: redis.zscore(HOLDERS, held.token) > before)
@@ -170,11 +170,14 @@ def redis_has(client, token):
     ("make", "says"),
     [
         (
-            lambda: Slots("x", 0),
+            lambda: ConcurrencyLimit("x", 0),
             "most=0 is out of range; take a whole number of 1 to 1,000,000,000",
         ),
-        (lambda: Slots("a b", 1), "limit 'a b' can't be used"),
-        (lambda: Slots("x", 1, lease=0.1), "lease=0.1 is out of range; take 1 second to 1 day"),
+        (lambda: ConcurrencyLimit("a b", 1), "limit 'a b' can't be used"),
+        (
+            lambda: ConcurrencyLimit("x", 1, lease=0.1),
+            "lease=0.1 is out of range; take 1 second to 1 day",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_words(client, make, says):
@@ -184,5 +187,8 @@ def test_bad_input_is_refused_in_words(client, make, says):
 
 
 def test_a_slot_is_entered_once(client):
-    with Slots("x", 2).slot() as held, pytest.raises(ConfigError, match="is held already"):
+    with (
+        ConcurrencyLimit("x", 2).slot() as held,
+        pytest.raises(ConfigError, match="is already held"),
+    ):
         held.__enter__()
