@@ -40,24 +40,24 @@ def test_what_is_set_wins_until_it_is_unset(cli, client):
     ("words", "says"),
     [
         (["set", "stripe", "often"], "rate='often' is not a rate; write '100/m'"),
-        (["set", "stripe", "0"], "most=0 is out of range"),
+        (["set", "stripe", "0"], "max_slots=0 is out of range"),
         (
             ["set", "stripe", "50"],
             "'50' can't be a rule for stripe, which programs declare as '100/m'",
         ),
         (["set", "{x}", "1/m"], "limit '{x}' can't be used"),
-        (["hold", "stripe", "31d"], "is out of range; take 0 seconds to 30 days"),
+        (["hold", "stripe", "31d"], "is out of range; it must be between 0 seconds and 30 days"),
     ],
 )
 def test_bad_words_are_refused(cli, client, words, says):
-    RateLimit("stripe", "100/m").take()
+    RateLimit("stripe", "100/m").try_acquire()
     refused = cli("limit", *words)
     assert refused.code == 2
     assert says in refused.err
 
 
 def test_limit_that_cannot_be_read_hides_no_other(cli, client, redis):
-    RateLimit("stripe", "100/m").take()
+    RateLimit("stripe", "100/m").try_acquire()
     said = {"typed": "5/s 1", "early": "5/s+-7 1", "square": "² ²", "long": "9" * 5_000}
     redis.hset("jobq:limits", mapping=said)
     redis.set("jobq:limit:{typed}:ring", "x")

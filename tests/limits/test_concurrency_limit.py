@@ -171,12 +171,12 @@ def redis_has(client, token):
     [
         (
             lambda: ConcurrencyLimit("x", 0),
-            "most=0 is out of range; take a whole number of 1 to 1,000,000,000",
+            "max_slots=0 is out of range; it must be a whole number from 1 to 1,000,000,000",
         ),
         (lambda: ConcurrencyLimit("a b", 1), "limit 'a b' can't be used"),
         (
             lambda: ConcurrencyLimit("x", 1, lease=0.1),
-            "lease=0.1 is out of range; take 1 second to 1 day",
+            "lease=0.1 is out of range; it must be between 1 second and 1 day",
         ),
     ],
 )

@@ -49,7 +49,7 @@ class Simulation:
 
     def take(self, at, patience_s):
         """Ask for a start at a moment."""
-        steps = self.limit._take_steps(1, patience_s, BEGIN + int(at))
+        steps = self.limit._acquire_steps(1, patience_s, BEGIN + int(at))
         return drive(steps, self.limit.calls._call)
 
     def started(self, at):

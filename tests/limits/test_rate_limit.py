@@ -45,7 +45,7 @@ def test_high_rate_gives_a_twentieth_at_once_and_the_rest_evenly(client, at):
     assert limit.try_acquire(1_000, now=at(320))
     with pytest.raises(
         ConfigError,
-        match="cost=10001 is more than 200000/m ever allows at once; take at most 10000",
+        match="cost=10001 is more than 200000/m can ever allow; it must be at most 10000",
     ):
         limit.try_acquire(10_001, now=at(400))
 
@@ -101,7 +101,7 @@ def test_waiting_callers_are_given_turns_one_after_the_other(client, redis):
     assert limit.try_acquire(10)
 
     def turn() -> float:
-        drive(limit._take_steps(1, 3_600.0), limit.calls._call)
+        drive(limit._acquire_steps(1, 3_600.0), limit.calls._call)
         return float(redis.hget("jobq:limit:{stripe}:state", "advice"))
 
     turns = [turn() for _ in range(4)]
@@ -137,16 +137,16 @@ def test_the_server_wins_over_the_program_and_that_is_logged_once(client, at, ca
     with caplog.at_level(logging.WARNING, "jobq.limits"):
         assert [bool(limit.try_acquire(now=at(i))) for i in range(4)] == [True, True, True, False]
     [record] = caplog.records
-    assert "the server says 3/m, which wins over 1/m here" in record.getMessage()
+    assert "the rate 3/m that was set on the server overrides 1/m" in record.getMessage()
     limit.calls.perform(limit.calls.run_steps("set", {"most": "", "span_ms": ""}))
     assert not limit.try_acquire(now=at(30_000))
 
 
 @pytest.mark.parametrize(("before", "after"), [("5/m", "20000/m"), ("20000/m", "5/m")])
 def test_a_rate_kept_in_the_other_way_lets_the_last_starts_run_out(client, at, before, after):
-    assert RateLimit("x", before).take(5, now=at(0))
-    assert not RateLimit("x", after).take(now=at(60_000))
-    assert RateLimit("x", after).take(now=at(60_001))
+    assert RateLimit("x", before).try_acquire(5, now=at(0))
+    assert not RateLimit("x", after).try_acquire(now=at(60_000))
+    assert RateLimit("x", after).try_acquire(now=at(60_001))
 
 
 @pytest.mark.parametrize("rate", ["5/m", "20000/m"])
@@ -168,7 +168,7 @@ def test_a_hold_ends_though_the_clock_stepped_back(client, redis):
 
 def test_a_call_sent_twice_counts_once(client, at):
     limit = RateLimit("stripe", "2/m")
-    steps = limit._take_steps(1, 0.0, at(0))
+    steps = limit._acquire_steps(1, 0.0, at(0))
     request = next(steps)
     while request.state.script is None:  # the list of limits
         request = steps.send(limit.calls._call(request))
@@ -214,13 +214,13 @@ def test_without_a_server_a_start_is_an_error_unless_the_call_says_otherwise(tmp
         (lambda: RateLimit("{x}", "1/m"), "limit '{x}' can't be used"),
         (lambda: RateLimit("x", "1/s", margin=2), "margin=2 is out of range"),
         (
-            lambda: RateLimit("x", "1/s").take(0),
-            "cost=0 is out of range; take a whole number from 1",
+            lambda: RateLimit("x", "1/s").try_acquire(0),
+            "cost=0 is out of range; it must be a whole number of at least 1",
         ),
-        (lambda: RateLimit("x", "1/s").take(1.5), "cost=1.5 is out of range"),
+        (lambda: RateLimit("x", "1/s").try_acquire(1.5), "cost=1.5 is out of range"),
         (
-            lambda: RateLimit("x", "100/m").take(300),
-            "cost=300 is more than 100/m ever allows at once",
+            lambda: RateLimit("x", "100/m").try_acquire(300),
+            "cost=300 is more than 100/m can ever allow",
         ),
         (lambda: RateLimit("x", "1/s").hold(-1), "hold=-1 is out of range"),
         (lambda: RateLimit("x", "1/s").hold("soon"), "hold='soon' is not a duration"),

@@ -330,7 +330,7 @@ class Shop:
                 "add", name, encoded(made), now=self.now - 20_000_000
             )
             self.ticks(made)
-        RateLimit("smtp", "20/m", client=client).take()
+        RateLimit("smtp", "20/m", client=client).try_acquire()
         with ConcurrencyLimit("erp", 4, client=client).slot():
             pass
         for number in range(3):

@@ -84,7 +84,7 @@ def filled(client: Client) -> None:
     )
     schedule = checked_schedule("nightly", "app.mail", "30 2 * * *", {"tz": "Europe/Berlin"})
     low.admin.schedule("add", "nightly", encoded(schedule))
-    RateLimit("smtp", "20/m", client=client).take()
+    RateLimit("smtp", "20/m", client=client).try_acquire()
     rsmq = Rsmq(client)
     rsmq.create_queue("sms")
     rsmq.send_message("sms", HOSTILE)

@@ -25,8 +25,8 @@ def words(page: str) -> str:
 def test_limits_are_listed_the_fullest_first(visit: Any, client: Any) -> None:
     page = visit()
     assert "No limits" in page.get("/limits").text and ">Limits<" not in page.get("/").text
-    RateLimit("stripe", "100/m", client=client).take()
-    RateLimit("held", "5/s", client=client).take()
+    RateLimit("stripe", "100/m", client=client).try_acquire()
+    RateLimit("held", "5/s", client=client).try_acquire()
     RateLimit("held", "5/s", client=client).hold(60)
     with ConcurrencyLimit("erp", 2, client=client).slot():
         shown = visit().get("/limits").text
@@ -39,7 +39,7 @@ def test_limits_are_listed_the_fullest_first(visit: Any, client: Any) -> None:
 
 
 def test_limit_is_set_held_and_unset(visit: Any, client: Any) -> None:
-    RateLimit("stripe", "100/m", client=client).take()
+    RateLimit("stripe", "100/m", client=client).try_acquire()
     page = visit(UserRole.OPERATE)
 
     def change(verb: str, value: str = "") -> Any:
@@ -100,7 +100,7 @@ def test_keys_with_most_waiting_come_first_and_are_held_and_limited(
 
 
 def test_damaged_limits_and_keys_spoil_nothing_else(visit: Any, client: Any, redis: Any) -> None:
-    RateLimit("good", "100/m", client=client).take()
+    RateLimit("good", "100/m", client=client).try_acquire()
     queue, page = Queue("low", client), visit()
     queue.enqueue(b"{}", mid="m", key="acme")
     for number, raw in enumerate(HOSTILE):
