@@ -102,6 +102,7 @@ def entries(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
             size,
             trace,
             _,
+            _,
             *entry,
         ) = row
         record = f"{SEPARATOR * 9}{size}"
@@ -150,7 +151,7 @@ def _table(
         "error": _named(ERRORS, error, failed),
         "fingerprint": _named(marks, job[message] * len(ERRORS) + error, failed),
         "trace_id": trace.take(pa.array(message, mask=~(ran & traces))),
-        **dict.fromkeys(("key", "flow", "step"), pa.nulls(rows, pa.string())),
+        **dict.fromkeys(("key", "place", "flow", "step"), pa.nulls(rows, pa.string())),
         "version": pa.repeat(pa.scalar(1, pa.int32()), rows),
     }  # fmt: skip
     columns = [arrays[column.name] for column in EVENT_COLUMNS]

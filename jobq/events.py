@@ -54,6 +54,7 @@ class Event(msgspec.Struct, frozen=True):
     bytes: int = 0
     trace_id: str = ""
     key: str = ""
+    place: str = ""
 
     @property
     def started_at(self) -> int:
@@ -98,9 +99,9 @@ def in_utc(at_ms: int) -> str:
 
 def attempt_record(  # noqa: PLR0913 - a parameter per column
     job: str, attempt: int, enqueued: int, run_us: int, cpu_us: int, rss_kib: int,
-    worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "",
+    worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "", place: str = "",
 ) -> str:  # fmt: skip
-    """The columns that a child knows; the script puts kind, mid and finished_at before them.
+    """The columns that a child knows. The script puts kind, mid and finished_at before them; a key before the place.
 
     enqueued: ms before the end of the attempt, 0 = unknown; an epoch ms does as well.
     """
@@ -108,7 +109,7 @@ def attempt_record(  # noqa: PLR0913 - a parameter per column
         error = _BREAKS.sub(" ", error)[:500]
     return (
         f"{job}\x1f{attempt}\x1f{enqueued or ''}\x1f{run_us}\x1f{cpu_us}\x1f{rss_kib}"
-        f"\x1f{worker}\x1f{error}\x1f{fingerprint}\x1f{nbytes or ''}\x1f{trace_id}"
+        f"\x1f{worker}\x1f{error}\x1f{fingerprint}\x1f{nbytes or ''}\x1f{trace_id}\x1f\x1f{place}"
     ).rstrip(SEPARATOR)
 
 
@@ -182,6 +183,7 @@ def _plain(value: bytes) -> Event | None:
         size,
         trace,
         key,
+        place,
     ) = fields
     numbers = "".join((finished, attempt, enqueued, run, cpu, rss, size))
     lengths = (
@@ -200,7 +202,7 @@ def _plain(value: bytes) -> Event | None:
         ago = at - ago
     return Event(
         kind, mid, at, job, int(attempt or 0), ago, int(run or 0), int(cpu or 0), int(rss or 0), worker, error, group,
-        int(size or 0), trace, key,
+        int(size or 0), trace, key, place,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import click
 
 from jobq.cli import output
 from jobq.cli.held_back import full_keys, full_limits, waiting_maps
-from jobq.cli.options import group, option, queues_option, yes_option
+from jobq.cli.options import group, option, queues_arguments, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
@@ -49,7 +49,7 @@ MOST_NAMED = 20
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@group("check", "doctor", "fsck --queues low", "audit --since 1h")
+@group("check", "doctor", "fsck low", "audit --since 1h")
 def check() -> None:
     """Check the server, the queues' structure, or that nothing was lost."""
 
@@ -190,13 +190,13 @@ def show(session: Session, finding: Finding) -> None:
 @command(
     "fsck",
     "",
-    "--queues low,high --json",
-    "--queues low --repair",
+    "low high --json",
+    "low --repair",
     group=check,
     changes=True,
     operation="fsck-repair",
 )
-@queues_option
+@queues_arguments
 @option("--repair", "repairs", "Repair the violations.")
 @yes_option
 def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool:
@@ -324,12 +324,12 @@ SHOWN_MIDS = 20
 
 @command(
     "audit",
-    "--queues low --since 1h",
+    "low --since 1h",
     "--since 2026-11-21T07:00:00Z --until 2026-11-21T08:00:00Z --json",
-    "--queues high,low --for 10m",
+    "high low --for 10m",
     group=check,
 )
-@queues_option
+@queues_arguments
 @option("--since WHEN", "Enqueued since: 1h (ago), or a time with a zone.  [default: all recorded]")
 @option("--until WHEN", "Enqueued until.  [default: now]")
 @option(

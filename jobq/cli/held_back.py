@@ -30,7 +30,7 @@ def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
             yield from _of_queue(queue.name, page)
         else:
             text = f"queue {queue.name}: its keys can't be read: {page}"
-            yield Finding("keys", "warn", text, f"jobq check fsck --queues {queue.name}")
+            yield Finding("keys", "warn", text, f"jobq check fsck {queue.name}")
     if len(queues) > MOST_QUEUES:
         text = f"{len(queues) - MOST_QUEUES:,} more queues with keys were not looked at"
         yield Finding("keys", "ok", text, "jobq key list QUEUE")

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import wraps
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import click
-from click.core import ParameterSource
 
 from jobq import extras
 from jobq.config import duration_s
@@ -263,21 +261,8 @@ def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
 
 
 def queues_arguments(function: Function) -> Function:
-    """Let a command name queues as arguments, or with --queues; it gets one text, as of --queues alone."""
-
-    @wraps(function)
-    def call(*args: Any, names: tuple[str, ...], queues: str | None, **given: Any) -> object:
-        joined = ",".join([*names, *filter(None, [queues if not names else _flag_of_queues()])])
-        return function(*args, queues=joined or None, **given)
-
-    return click.argument("names", metavar="[QUEUE...]", nargs=-1)(queues_option(call))
-
-
-def _flag_of_queues() -> str | None:
-    """What --queues names on the command line itself; beside arguments, a variable doesn't count."""
-    ctx = click.get_current_context()
-    given = ctx.get_parameter_source("queues") is ParameterSource.COMMANDLINE
-    return ctx.params["queues"] if given else None
+    """Let a command name queues as arguments; it gets one comma-separated text, or None."""
+    return click.argument("queues", metavar="[QUEUE...]", nargs=-1, callback=_joined)(function)
 
 
 def limit_option(

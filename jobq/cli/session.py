@@ -138,7 +138,7 @@ class Session:
             if listed.left_out:
                 self.remark(
                     f"{listed.left_out:,} other names are on the list of queues; only {len(listed.names):,} with keys "
-                    "or workers are looked at; name others by --queues"
+                    "or workers are looked at; name others"
                 )
             if not listed.names and not self.problems:
                 self.note(NO_QUEUE)
@@ -168,7 +168,7 @@ class Session:
             yield
         except ScriptError as error:
             damaged = error_code(error.__cause__) == "WRONGTYPE" and kind == "queue"
-            remedy = f"; jobq check fsck --queues {name} shows the damage" if damaged else ""
+            remedy = f"; jobq check fsck {name} shows the damage" if damaged else ""
             self.problem(f"{kind} {name}", ScriptError(f"{error}{remedy}"))
         except UnavailableError as error:
             if not self.client.is_cluster:
@@ -182,8 +182,7 @@ class Session:
         self.problems[what] = error
         if isinstance(error, UnavailableError):
             # Other queues of that node would take as long again.
-            patience_s = min(NEXT_PATIENCE_S, self.client.settings.patience_s)
-            self.client.settings = replace(self.client.settings, patience_s=patience_s)
+            self.client.patience_s = min(NEXT_PATIENCE_S, self.client.patience_s)
 
     def code(self, answer: object) -> object:
         """Return the exit code: `answer`, unless there was a problem. A command answers False for "no"."""

@@ -14,7 +14,15 @@ from typing import Any
 from jobq.errors import Dead, shortened
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.context import Call, Context, failure_log, job_logger
-from jobq.jobs.failure import class_name, clean, fingerprint, one_column, summary, traceback_text
+from jobq.jobs.failure import (
+    class_name,
+    clean,
+    fingerprint,
+    one_column,
+    place,
+    summary,
+    traceback_text,
+)
 from jobq.jobs.failure import reason as error_reason
 from jobq.jobs.results import encode_failure
 from jobq.jobs.retry import Decision, Rules, checked
@@ -86,16 +94,17 @@ def _ending(
         if decision.outcome in ("snooze", "hold")
         else (class_name(error), fingerprint(error))
     )
+    traced = traced and bool(kind) and not _is_verdict(error)
     record = attempt_record(
         call.job.name, message.attempt, ago_ms(call.enqueued_at), *figures, kind, mark,
-        len(message.content), trace_id(call.headers),
+        len(message.content), trace_id(call.headers), place(error) if traced else "",
     )  # fmt: skip
     ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
     figured = _figured(call, decision.outcome, figures[0], kind, mark)
     if decision.outcome in ("snooze", "hold"):
         _log_wait(context, decision, figured)
         return Ending(outcome=decision.outcome, backoff=decision.after_s, **ending)
-    trace = traceback_text(error) if traced and not _is_verdict(error) else ""
+    trace = traceback_text(error) if traced else ""
     if decision.outcome != "dead":
         _log_failure(
             context, logging.WARNING, trace, figured, "%s %s attempt %d failed: %s; again in %.1f s",

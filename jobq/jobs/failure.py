@@ -41,6 +41,18 @@ def fingerprint(error: BaseException) -> str:
     return blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
+def place(error: BaseException) -> str:
+    """Return `shop/pay.py:42 in charge`, the innermost frame outside jobq; '' if there is none."""
+    shown, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            name = "/".join(PurePath(code.co_filename).parts[-2:])
+            shown = f"{name}:{trace.tb_lineno} in {code.co_name}"
+        trace = trace.tb_next
+    return one_column(shown)
+
+
 def summary(error: BaseException) -> str:
     """`ValueError: bad width` on one line."""
     try:

@@ -47,6 +47,7 @@ EVENT_COLUMNS: Columns = (
     ),
     Column("trace_id", "string", "The 32 hex digits of the caller's trace."),
     Column("key", "string", "The message's key; null without one."),
+    Column("place", "string", "Where an error was raised: file, line and function."),
     Column(
         "flow",
         "string",

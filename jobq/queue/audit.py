@@ -167,7 +167,7 @@ class Audit:
         if found[b"last-generated-id"] == LAST:
             raise ConfigError(
                 f"queue {self._queue.name!r}: the stream's newest entry has the last id there can be, so no event was "
-                f"recorded since; jobq check fsck --repair --queues {self._queue.name}, and audit from then on"
+                f"recorded since; jobq check fsck --repair {self._queue.name}, and audit from then on"
             )
         return found
 

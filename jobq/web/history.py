@@ -111,6 +111,8 @@ class ErrorFigures(JsonRecord):
     Attributes:
         group: The fingerprint; of errors without one the class of the error, or the kind of the event.
         trend: Failures in 60 equal parts of the range.
+        place: Where the latest of these errors was raised: file, line and function. Empty if that is unknown, as
+            in the lake.
     """
 
     group: str
@@ -123,6 +125,7 @@ class ErrorFigures(JsonRecord):
     first_at: Moment
     last_at: Moment
     trend: tuple[int, ...]
+    place: str = ""
 
 
 class RunRow(JsonRecord, order=True):
@@ -207,8 +210,15 @@ def shown_error(text: str, hidden: bool) -> str:
 
 
 def with_shown_errors(rows: Iterable[Failure], hidden: bool) -> list[Failure]:
-    """Return the rows with their errors as `shown_error` shows them."""
-    return [structs.replace(row, error=shown_error(row.error, hidden)) for row in rows]
+    """Return the rows with their errors as `shown_error` shows them, and without places where texts are hidden."""
+    return [
+        structs.replace(
+            row,
+            error=shown_error(row.error, hidden),
+            **({"place": ""} if hidden and isinstance(row, ErrorFigures) else {}),
+        )
+        for row in rows
+    ]
 
 
 def percentiles(values: list[float]) -> Percentiles:
@@ -289,14 +299,6 @@ class StreamHistory:
         newest = sorted(mine, key=lambda one: -one[1].finished_at)[:SLOWEST]
         runs = tuple(run_of(*one) for one in newest)
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
-
-    def newest(self, span: Span, groups: Sequence[str]) -> dict[str, list[RunRow]]:
-        """The failed attempts of these groups, newest first."""
-        runs: dict[str, list[RunRow]] = {group: [] for group in groups}
-        for queue, event in self.found(span).events:
-            if event.kind in FAILED and (group := group_of(event)) in runs:
-                runs[group].append(run_of(queue, event))
-        return {group: sorted(some, reverse=True) for group, some in runs.items()}
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
         """How often an error came before the first of these ascending moments, then from each to the next one."""
@@ -434,6 +436,7 @@ def error_figures(group: str, span: Span, events: Sequence[tuple[str, Event]]) -
         _names(event.job for _, event in events), _names(queue for queue, _ in events),
         _names(event.worker for _, event in events),
         min(event.finished_at for _, event in events), newest.finished_at, tuple(trend),
+        max(((event.finished_at, event.place) for _, event in events if event.place), default=(0, ""))[1],
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from jobq.config import WorkerSettings
 from jobq.durations import listed
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry
-from jobq.queue import directory, presence
+from jobq.queue import directory, keys, presence
 from jobq.worker import logger
 from jobq.worker.pool import PoolMember
 from jobq.worker.recycle import resident_bytes
@@ -61,11 +61,13 @@ def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings
     if not unknown:
         return
     try:
-        known |= set(directory.queue_names(client))
+        # Names on the list don't count: an earlier start of this worker may have listed them.
+        unknown = {name for name in unknown if not _was_used(client, name)}
+        known |= set(directory.queue_names(client)) - unknown
     except JobqError as error:
         logger.debug("which queues exist is unknown: %s", error)
         return
-    if not (unknown := unknown - known):
+    if not unknown:
         return
     meant = [
         f"{name} (did you mean {near[0]}?)" if (near := get_close_matches(name, known, 1)) else name
@@ -78,6 +80,14 @@ def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings
         them,
         them,
     )
+
+
+def _was_used(client: Client, name: str) -> bool:
+    """Return whether the queue has or had messages, or was paused. A worker that only waits leaves none of these."""
+    prefix = keys.prefix(client.namespace, name)
+    meta, messages = keys.key(prefix, "meta"), keys.key(prefix, "messages")
+    facts = client.command("HMGET", meta, "fence", "paused")
+    return any(facts) or bool(client.command("HLEN", messages))
 
 
 def warn_of_eviction(client: Client) -> None:

@@ -30,7 +30,7 @@ local function ended_mids(first, count)
   return mids
 end
 
--- A record, with the key of its message as the last column.
+-- A record, with the key of its message behind its first eleven columns. Only the place of an error may follow.
 local function with_key(record, key)
   if not key or level == 'off' then return record end
   local missing, at = 11, 0
@@ -38,7 +38,9 @@ local function with_key(record, key)
     at = string.find(record, '\31', at + 1, true)
     if at then missing = missing - 1 end
   until not at
-  return missing < 1 and record or record .. string.rep('\31', missing) .. key
+  if missing > 0 then return record .. string.rep('\31', missing) .. key end
+  local head, rest = string.match(record, '^(' .. string.rep('[^\31]*\31', 11) .. ')(\31.*)$')
+  return head and head .. key .. rest or record
 end
 
 -- A stale ending changes nothing.

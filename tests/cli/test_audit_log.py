@@ -92,7 +92,7 @@ LINES = [
     ("dead revive --all -q low", "revive", "low", "place:dead", 1),
     ("dead revive --where reason=bro*", "revive", "*", "reason:bro*", 1),
     ("dead purge d --yes", "purge", "*", "dead:d", 1),
-    ("dead retention --max 5 -q low", "dead-retention", "low", "max:5 age:as-before", None),
+    ("dead retention --max 5 low", "dead-retention", "low", "max:5 age:as-before", None),
     ("limit set stripe 2/m", "limit-set", "", "limit:stripe rule:2/m", None),
     ("limit unset stripe", "limit-unset", "", "limit:stripe", None),
     ("limit hold stripe 30s", "limit-hold", "", "limit:stripe for:30s", None),

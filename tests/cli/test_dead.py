@@ -187,7 +187,7 @@ def test_limits_of_the_dead_are_shown_and_set(cli: Any, queue: Queue) -> None:
         cli("dead", "retention").out
         == "low: 10,000 dead messages, for 180 days; 0 deleted so far\n"
     )
-    assert cli("dead", "retention", "--max", "7", "--for", "1h", "-q", "low", "--json").records == [
+    assert cli("dead", "retention", "--max", "7", "--for", "1h", "low", "--json").records == [
         {"queue": "low", "most": 7, "age_s": 3600.0, "evicted": 0}
     ]
     assert cli("dead", "retention").out == "low: 7 dead messages, for 3600 s; 0 deleted so far\n"

@@ -59,7 +59,7 @@ def test_tail_gives_every_column_as_json(cli: Any, one_done: Queue) -> None:
     assert record | {"id": "", "finished_at": 0} == {
         "id": "", "queue": "low", "kind": "retry", "mid": "m", "finished_at": 0, "job": "mail.send",
         "attempt": 1, "enqueued_at": 0, "run_us": 250_000, "cpu_us": 9_000, "rss_kib": 4_096,
-        "worker": "w1", "error": "Boom", "fingerprint": "f1", "bytes": 2, "trace_id": TRACE, "key": "",
+        "worker": "w1", "error": "Boom", "fingerprint": "f1", "bytes": 2, "trace_id": TRACE, "key": "", "place": "",
     }  # fmt: skip
 
 

@@ -11,8 +11,10 @@ import pytest
 from redis.crc import key_slot
 
 from jobq.cli import why
+from jobq.cli.session import NEXT_PATIENCE_S, Session
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
+from jobq.errors import UnavailableError
 from jobq.queue import directory, keys
 from jobq.queue.queue import Queue
 
@@ -103,9 +105,9 @@ def reads_the_others(
 
 
 def test_error_line_of_a_queue_names_the_verb_that_says_more(cli: Any, broken: list[str]) -> None:
-    told = cli("queues", "--queues", "broken-ready,a-healthy").err
+    told = cli("queues", "broken-ready,a-healthy").err
     assert "jobq: queue broken-ready: " in told
-    assert "jobq check fsck --queues broken-ready" in told
+    assert "jobq check fsck broken-ready" in told
 
 
 def test_status_does_not_say_nil_when_a_queue_cannot_be_read(cli: Any, broken: list[str]) -> None:
@@ -166,7 +168,7 @@ def test_names_that_cannot_be_queues_are_no_problem_of_a_verb_that_names_its_que
 ) -> None:
     filled("healthy")
     redis.sadd("jobq:queues", *NAMES)
-    ended = cli("queues", "--queues", "healthy")
+    ended = cli("queues", "healthy")
     assert (ended.code, ended.err) == (0, "")
 
 
@@ -327,3 +329,10 @@ def test_verbs_read_the_other_nodes_when_some_of_a_cluster_are_away(
                 assert "the list of queues:" in ended.err
             else:
                 assert {name for name in names if f"queue {name}:" in ended.err} == lost
+
+
+def test_next_queues_get_less_patience_after_a_node_did_not_answer(server: Any) -> None:
+    session = Session(server.url, None, as_json=False)
+    assert session.client.patience_s > NEXT_PATIENCE_S
+    session.problem("queue low", UnavailableError("no answer"))
+    assert session.client.patience_s == NEXT_PATIENCE_S

@@ -60,8 +60,8 @@ def test_file_of_the_nearest_folder_above_is_read(
 
 def test_shared_key_reaches_every_command_that_has_the_option(bare: Path, parsed: Any) -> None:
     (bare / "pyproject.toml").write_text(FILE)
-    assert parsed("queue", "peek")["queues"] == "high:6,low"
-    assert parsed("dead", "list")["queues"] == "high:6,low"
+    assert parsed("status", "m")["queues"] == "high:6,low"
+    assert parsed("dead", "revive", "m")["queues"] == "high:6,low"
     assert parsed("worker")["import"] == ("app.jobs", "app.mail")
 
 

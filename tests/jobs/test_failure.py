@@ -14,6 +14,7 @@ from jobq.jobs.failure import (
     class_name,
     clean,
     fingerprint,
+    place,
     summary,
     traceback_text,
 )
@@ -50,6 +51,17 @@ def recursive(depth: int) -> None:
 class Broken(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+def test_place_is_the_innermost_frame_outside_jobq():
+    line = recursive.__code__.co_firstlineno + 2
+    assert place(caught(recursive, 3)) == f"jobs/test_failure.py:{line} in recursive"
+    inside_jobq = caught(failure.one_column, 5)
+    assert "test_failure.py" in place(inside_jobq) and "in caught" in place(inside_jobq)
+
+
+def test_place_is_empty_when_the_error_was_never_raised():
+    assert place(ValueError("x")) == ""
 
 
 def test_fingerprint_is_that_of_class_and_place_not_of_values():

@@ -323,7 +323,7 @@ def test_dashboard_user_of_jobq_acl_may_audit(recorded, redis, server):
 def test_verb_says_it_in_a_line_and_fails_for_losses(recorded, redis, server, capsys):
     recorded.enqueue_many([("a", b"v"), ("b", b"v")])
     run(recorded, 1)
-    given = ("check", "audit", "--url", server.url, "--queues", "low")
+    given = ("check", "audit", "--url", server.url, "low")
     assert main(given) == 0
     said = capsys.readouterr().out
     assert said == "low: 2 accepted, 1 finished, 0 duplicates, 0 lost (1 waiting or running)\n"
@@ -349,7 +349,7 @@ def test_verb_follows_from_its_start_for_as_long_as_it_is_told(recorded, redis, 
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert main(("check", "audit", "--url", server.url, "--queues", "low", "--for", "3s")) == 0
+    assert main(("check", "audit", "--url", server.url, "low", "--for", "3s")) == 0
     worker.join()
     told = "low: 3 accepted, 0 finished, 0 duplicates, 0 lost (3 waiting or running)\n"
     assert capsys.readouterr().out == told
@@ -456,7 +456,7 @@ def test_verb_tells_a_clock_that_was_set_back_and_records_it_could_not_read(
     assert recorded.dequeue(now=server_ms(recorded) + 3_600_000).messages
     run(recorded, 1)
     recorded.client.command("XADD", f"{recorded.prefix}events", "*", "9", "x")
-    assert main(("check", "audit", "--url", server.url, "--queues", "low")) == 0
+    assert main(("check", "audit", "--url", server.url, "low")) == 0
     said = capsys.readouterr()
     assert "2 accepted" in said.out and "1 unreadable records" in said.out
     assert "low: the server's clock was set back in the range (clock_jump events: 1)" in said.err

@@ -238,3 +238,12 @@ def test_stream_keeps_about_the_length_that_was_set(queue, redis, at):
 def test_length_out_of_range_is_refused(queue, length):
     with pytest.raises(ConfigError, match="100 to 1,000,000,000"):
         queue.admin.events_maxlen(length)
+
+
+def test_event_of_an_error_has_the_key_before_its_place(queue, at, stream):
+    queue.enqueue(b"v", mid="m", key="eu", now=at(0))
+    [held] = queue.dequeue(now=at(0)).messages
+    record = attempt_record("mail.send", 1, 5, 250, 9, 4, "w1", "Boom", "f", place="a/b.py:3 in f")
+    queue.finish([Ending(mid="m", token=held.token, outcome="retry", record=record)], now=at(1_000))
+    [event] = stream()
+    assert (event.key, event.place, event.trace_id) == ("eu", "a/b.py:3 in f", "")

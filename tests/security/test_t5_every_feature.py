@@ -57,10 +57,10 @@ LINES = {
     "producer": ("enqueue shop.mail.send_receipt 7 --queue mails --mid by-hand",
                  "status by-hand --queues mails", "cancel by-hand --queues mails"),
     "dashboard": (
-        "queues", "queues --queues mails", "workers", "status order-1042 --queues mails",
+        "queues", "queues mails", "workers", "status order-1042 --queues mails",
         "why order-1042 --queues mails",
-        "queue peek --queues mails", "key list mails", "dead list --queues payments", "dead show {dead}",
-        "limit list", "events tail --queues mails", "flow list", "flow show import:2026-11-23",
+        "queue peek mails", "key list mails", "dead list payments", "dead show {dead}",
+        "limit list", "events tail mails", "flow list", "flow show import:2026-11-23",
         "flow graph import:2026-11-23", "schedule list", "schedule history nightly-digest", "audit-log",
         "check fsck", "topic list", "topic groups orders", "topic describe orders", "topic lag orders",
         "topic peek orders --group billing", "reliable info invoices", "reliable length invoices",
@@ -70,7 +70,7 @@ LINES = {
     "operator": (
         "pause mails", "resume mails", "key set mails --max 2", "key set mails acme --weight 3",
         "key hold mails acme 1s",
-        "dead revive {dead}", "dead retention --queues payments --max 100", "dead purge --queues payments --all --yes",
+        "dead revive {dead}", "dead retention payments --max 100", "dead purge --queues payments --all --yes",
         "events level all --queues mails", "events maxlen 1000 --queues mails",
         "flow signal import:2026-11-23 approved",
         "flow retry import:2026-11-23", "flow check import:2026-11-23", "flow cancel import:2026-11-23 --yes",

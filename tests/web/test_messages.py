@@ -52,7 +52,7 @@ def announce(client: Client, name: str, **more: Any) -> None:
     })  # fmt: skip
 
 
-def ended(queue: Queue, outcome: Any, error: str = "", **more: Any) -> None:
+def ended(queue: Queue, outcome: Any, error: str = "", *, place: str = "", **more: Any) -> None:
     """Hand one message out and end its attempt."""
     [message] = queue.dequeue(1).messages
     record = attempt_record(
@@ -67,6 +67,7 @@ def ended(queue: Queue, outcome: Any, error: str = "", **more: Any) -> None:
         "f1",
         0,
         "ab" * 16,
+        place,
     )
     queue.finish(
         [Ending(mid=message.mid, token=message.token, outcome=outcome, record=record, **more)]

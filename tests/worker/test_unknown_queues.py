@@ -9,7 +9,9 @@ import pytest
 
 from jobq.config import WorkerSettings
 from jobq.jobs.registry import Registry
+from jobq.queue import directory
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from jobq.worker.heartbeat import warn_of_unknown
 
 pytestmark = pytest.mark.one_server
@@ -38,6 +40,23 @@ def test_worker_names_the_nearest_queue_when_one_is_unknown(warned: Any):
 def test_worker_warns_once_when_several_are_unknown(warned: Any):
     [line] = warned("mials", "xyz")
     assert "mials (did you mean mails?), xyz: no job here declares them" in line
+
+
+def test_worker_warns_again_when_its_earlier_start_listed_the_queue(warned: Any, client: Any):
+    for name in ("mials", "mails"):
+        directory.register_queues(client, [name])
+        Queue(name, client).dequeue(5)
+    assert len(warned("mials")) == 1
+    [_, line] = warned("mials")
+    assert line.startswith("--queues names mials (did you mean mails?)")
+
+
+def test_worker_warns_of_nothing_when_the_queue_is_used_up(warned: Any, client: Any):
+    queue = Queue("low", client)
+    queue.enqueue(b"{}")
+    [message] = queue.dequeue(1).messages
+    queue.finish([Ending(mid=message.mid, token=message.token)])
+    assert warned("low") == []
 
 
 def test_worker_warns_of_nothing_when_queues_are_declared_or_used(warned: Any, client: Any):

@@ -52,7 +52,7 @@ from jobq.web.routes import nav, page
 from jobq.web.sampler import Snapshot
 from jobq.web.site import Site, site_of
 from jobq.web.sources import SOURCES, HistorySources, sources_of
-from jobq.web.tracebacks import places, tracebacks
+from jobq.web.tracebacks import tracebacks
 from jobq.web.viewer import contents_of
 
 T = TypeVar("T")
@@ -210,7 +210,6 @@ def errors(request: Request) -> Response:
     marks = marks_of(request, asked)
     return render(
         request, "errors.html", live=asked.live, rows=_shown(request, rows), part=part, first=first,
-        places=_places(request, asked, rows),
         news={one.group: _news(first.get(one.group, one.first_at), known, asked.span, marks) for one in rows},
         spark=_spark, **_facts(request, asked),
     )  # fmt: skip
@@ -415,11 +414,3 @@ def _traceback(request: Request, newest: Sequence[RunRow]) -> str:
     """Return the latest traceback among these runs; '' if none is kept, or texts are hidden."""
     found = tracebacks(site_of(request).client, contents_of(request), newest)
     return next((found[run] for run in newest if run in found), "")
-
-
-def _places(request: Request, asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, str]:
-    """Return the place in the code of each group of errors; groups without a kept traceback are left out."""
-    if not isinstance(asked.history, StreamHistory):
-        return {}
-    newest = asked.history.newest(asked.span, [row.group for row in rows])
-    return places(site_of(request).client, contents_of(request), newest)
