@@ -121,6 +121,9 @@ class FlowRun:
     def result(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
         """What a step returned, waiting up to `timeout` for it; of a map a list, of a wait what came with its signal.
 
+        The result of a step is decoded by the return annotation of its job. The result of a step that is given by its
+        name is plain JSON.
+
         Raises ResultNotStoredError if the step keeps none: declare the job with result_ttl=, pass the result to another
         step, or give the map results=True. JobFailedError if it failed, was skipped or cancelled, ResultTimeoutError
         when time is up.
@@ -142,8 +145,16 @@ class FlowRun:
             raise ConfigError(
                 f"flow {self.flow_id} has no step {name!r:.80}; it has {_names(view)}"
             )
-        over = found.state in STEP_OVER or view.state in FLOW_OVER
-        return (self._result(view, found),) if over else None
+        if found.state not in STEP_OVER and view.state not in FLOW_OVER:
+            return None
+        plain = self._result(view, found)
+        types = step.job.types if isinstance(step, Step | MapStep) else None
+        if types is None:
+            return (plain,)
+        many = found.facts.kind == "map"
+        return (
+            [types.decoded_result(item) for item in plain] if many else types.decoded_result(plain),
+        )
 
     def _no_result(self, step: FlowStep | str) -> str:
         return f"no result of step {_name(step)} of flow {self.flow_id}"

@@ -28,6 +28,8 @@ logger = logging.getLogger("jobq")
 _PLAIN = frozenset((str, int, float, bool, NoneType))
 _TIMES = (datetime, date, time, timedelta)
 _NO_CONVERSION = (Any, object, inspect.Parameter.empty)
+#: Annotations, and their texts, that can be decoded for certain.
+_CERTAIN = (*_PLAIN, *_NO_CONVERSION, None, "str", "int", "float", "bool", "None", "Any", "object")
 
 
 class ValueType:
@@ -113,6 +115,9 @@ class ArgumentTypes:
         #: Whether anything is converted; until the annotations are read, it may be.
         self.used = True
         self._parameters: _Parameters | None = None
+        #: Annotations that the log has named.
+        self._logged: set[str] = set()
+        self._check_declared()
 
     def encoded_by_name(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by the names of parameters as plain JSON; the arguments of `*args` are one sequence."""
@@ -186,6 +191,20 @@ class ArgumentTypes:
             self.used, self._parameters = parameters.used, parameters
         return self._parameters
 
+    def _check_declared(self) -> None:
+        """Log annotations that can't be decoded. The first call logs others, with names that aren't defined yet."""
+        function = inspect.unwrap(self._function)
+        if all(kind in _CERTAIN for kind in getattr(function, "__annotations__", {}).values()):
+            return
+        try:
+            annotations = typing.get_type_hints(function, include_extras=True)
+        except Exception:
+            return
+        defaults = self._signature.parameters
+        for name in annotations:
+            default = defaults[name].default if name in defaults else inspect.Parameter.empty
+            self._type(annotations, name, default, is_first_look=True)
+
     def _types(self) -> _Parameters:
         annotations = _annotations(self._function)
         positions: list[tuple[str, ValueType | None]] = []
@@ -206,7 +225,14 @@ class ArgumentTypes:
         result = self._type(annotations, "return", inspect.Parameter.empty)
         return _Parameters(positions, rest, keywords, more, result)
 
-    def _type(self, annotations: Mapping[str, Any], name: str, default: Any) -> ValueType | None:
+    def _type(
+        self,
+        annotations: Mapping[str, Any],
+        name: str,
+        default: Any,
+        *,
+        is_first_look: bool = False,
+    ) -> ValueType | None:
         annotation = annotations.get(name, inspect.Parameter.empty)
         if annotation in _NO_CONVERSION:
             return None
@@ -217,10 +243,13 @@ class ArgumentTypes:
             annotation = typing.Optional[annotation] if default is None else annotation  # noqa: UP045 - also of text
             _check_decodable(annotation)
         except Exception as error:  # reading a class may run any code
-            logger.info(
-                "%s: the annotation of %s can't be decoded, so plain JSON travels: %s",
-                self._job, what, error,
-            )  # fmt: skip
+            may_be_defined_later = is_first_look and isinstance(error, NameError)
+            if name not in self._logged and not may_be_defined_later:
+                self._logged.add(name)
+                logger.info(
+                    "%s: the annotation of %s can't be decoded, so plain JSON travels: %s",
+                    self._job, what, error,
+                )  # fmt: skip
             return None
         return ValueType(annotation)
 

@@ -198,13 +198,39 @@ def test_default_of_none_allows_none(registry):
 def test_annotation_that_cannot_be_decoded_counts_as_none_and_is_logged_once(
     annotation, registry, caplog
 ):
-    echo = typed(annotation, registry)
     with caplog.at_level(logging.INFO, "jobq"):
+        echo = typed(annotation, registry)
         for _ in range(2):
             assert echo.encoded(([1],), {}) == (([1],), {})
     said = [record.getMessage() for record in caplog.records if "argument" in record.getMessage()]
     [line] = said
     assert line.startswith("echo: the annotation of argument 'value' can't be decoded")
+
+
+def test_annotation_that_cannot_be_decoded_is_logged_at_declaration_and_not_again(registry, caplog):
+    with caplog.at_level(logging.INFO, "jobq"):
+        echo = typed(list[Own], registry)
+        assert [record.getMessage().split(" can't")[0] for record in caplog.records] == [
+            "echo: the annotation of argument 'value'", "echo: the annotation of its result",
+        ]  # fmt: skip
+        assert echo.encoded(([1],), {}) == (([1],), {})
+    assert len(caplog.records) == 2
+
+
+def test_annotation_is_not_logged_at_declaration_when_a_name_may_be_defined_later(
+    registry, caplog, monkeypatch
+):
+    with caplog.at_level(logging.INFO, "jobq"):
+
+        @job(registry=registry)
+        def f(day: Later, unfinished: list[AlsoLater]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+        typed(Unfinished, registry)
+        assert not caplog.records
+        monkeypatch.setitem(globals(), "Later", date)
+        monkeypatch.setitem(globals(), "AlsoLater", date)
+        assert f.encoded((NOON.date(), []), {}) == (["2026-11-27", []], {})
+    assert not caplog.records
 
 
 def test_other_annotations_count_when_one_names_what_is_not_there(registry):

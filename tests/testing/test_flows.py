@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -151,6 +152,21 @@ def test_results_of_maps_and_steps_are_arguments(jobq, add, ran, mode):
     jobq.assert_step(run, rows, "done", members=3, done=3)
     jobq.assert_flow(run, "done")
     assert (run.result(total), run.result("last"), ran[-1]) == (6, 16, "add (6, 10)")
+
+
+def test_results_of_steps_are_decoded_and_results_by_name_are_json(jobq, registry):
+    @job(name="price", queue="low", result_ttl="1h", registry=registry)
+    def price(cents: int) -> Decimal:
+        return Decimal(cents) / 100
+
+    flow = Flow("prices", id="1")
+    first = flow.step(price, 150, name="first")
+    others = flow.map(price, [1, 2], results=True, name="others")
+    run = flow.start()
+    jobq.drain()
+    assert run.result(first) == Decimal("1.5")
+    assert run.result(others) == [Decimal("0.01"), Decimal("0.02")]
+    assert (run.result("first"), run.result("others")) == ("1.5", ["0.01", "0.02"])
 
 
 def test_timers_and_timeouts_follow_the_clock_of_the_test(jobq, add, ran):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any, assert_type
+from uuid import UUID
 
 import jobq
 from jobq import (
@@ -137,6 +141,37 @@ assert_type(run, FlowRun)
 assert_type(run.result(stats, timeout=60), str)
 assert_type(run.result(rows), list[dict[str, int]])
 assert_type(run.status().progress, str)
+
+
+@dataclass
+class Line:
+    sku: str
+    price: Decimal
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@job(result_ttl="1h")
+def invoice(order: UUID, lines: list[Line], due: date | None = None, **notes: Colour) -> Decimal:
+    return sum((line.price for line in lines), Decimal(0))
+
+
+@job(typed=False)
+def untyped(at: str) -> None: ...
+
+
+order = UUID(int=1)
+assert_type(invoice.enqueue(order, [Line("book", Decimal(1))], date.today()), Receipt[Decimal])
+assert_type(invoice.enqueue(order, [], memo=Colour.RED).result(), Decimal)
+assert_type(invoice.enqueue_many([invoice.args(order, [])]), Sequence[Receipt[Decimal]])
+priced = flow.step(invoice, order, [], name="priced")
+assert_type(priced, Step[Decimal])
+assert_type(run.result(priced), Decimal)
+assert_type(run.result("priced"), Any)
+untyped.enqueue("2026-11-27")
+
 batch = Batch(rows_of, range(3), results=True)
 assert_type(batch.results, list[dict[str, int]])
 batch.then(report, batch.results).on_failure(alert, batch.failures).on_end(fetch, "u").start()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
+from uuid import UUID
+
 import jobq
 from jobq import Batch, Flow, Receipt, job
 from jobq.protocols.reliable import AsyncReliableQueue
@@ -73,3 +77,17 @@ flow.wait("go", timeout=[1])  # E
 text_of_sum: str = flow.start().result(flow.step(total, numbers.results))  # E
 Batch(add, ["x"])  # E
 Batch(add, range(3)).then(total, "x")  # E
+
+
+@job
+def invoice(order: UUID, prices: list[Decimal], due: date | None = None) -> Decimal:
+    return sum(prices, Decimal(0))
+
+
+order = UUID(int=1)
+invoice.enqueue(str(order), [])  # E
+invoice.enqueue(order, ["1.5"])  # E
+invoice.enqueue(order, [], "2026-11-27")  # E
+cents: int = invoice.enqueue(order, []).result()  # E
+job(typed="no")  # E
+flow.step(invoice, "6e2e2a4a", [])  # E
