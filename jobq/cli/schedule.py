@@ -132,7 +132,7 @@ def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool
         timeout_s = None
         if one.job in default_registry:
             job = default_registry.get(one.job)
-            timeout_s = job.hard_timeout or job.timeout
+            timeout_s = job.settings.hard_timeout or job.settings.timeout
         for text in findings(one, _now_ms(), timeout_s):
             warned = True
             session.say(

@@ -118,7 +118,7 @@ class Step(FlowStep, Generic[R]):
     ) -> None:
         super().__init__(owner, name, "step", after, job.queue)
         self.job = job
-        self.keeps_results = job.stores_result
+        self.keeps_results = job.settings.stores_result
         self.args, self.kwargs, found = taken_out(*arguments)
         for _, one in found:
             owner.refer(one, self.after)
@@ -150,7 +150,7 @@ class Step(FlowStep, Generic[R]):
             "kwargs": self.kwargs,
         }
         facts |= {"inputs": [[path, one.name, one.what] for path, one in self.inputs]}
-        facts |= {"headers": job.settings.get("headers"), "options": self.options}
+        facts |= {"headers": job.settings.headers, "options": self.options}
         return super().facts() | facts | {"overrides": job.overrides}
 
 
@@ -192,7 +192,7 @@ class MapStep(FlowStep, Generic[R]):
         if self.after:
             self.refuse_keys_of_arguments()
         # A function of the arguments makes the key of each member.
-        key = job.settings.get("key")
+        key = job.settings.key
         self.options = sent_with(job, None if callable(key) else key)
 
     @property
@@ -209,7 +209,7 @@ class MapStep(FlowStep, Generic[R]):
 
     def refuse_keys_of_arguments(self) -> None:
         """ConfigError if the key is a function of the arguments: only members that are sent at once get theirs."""
-        if callable(self.job.settings.get("key")):
+        if callable(self.job.settings.key):
             raise ConfigError(
                 f"map {self.name!r} waits, so its members can't have keys made from their arguments, as "
                 f'{self.job.name} declares; give all of them one key, with options(key="…"), or let a running step add '
@@ -243,7 +243,7 @@ class MapStep(FlowStep, Generic[R]):
         """As for every step. Items that are streamed are left out."""
         job, items = self.job, self.items
         facts: dict[str, Any] = {"job": job.name, "queue": self.queue, "overrides": job.overrides}
-        facts |= {"headers": job.settings.get("headers"), "options": self.options}
+        facts |= {"headers": job.settings.headers, "options": self.options}
         facts["results"] = self.keeps_results
         if isinstance(items, ResultOf):
             facts["source"] = [items.name, items.what]
@@ -620,10 +620,10 @@ S = TypeVar("S", bound=FlowStep)
 def sent_with(job: Job[..., Any], key: str | None) -> dict[str, Any]:
     """The options that a step's message gets when it is sent."""
     settings = job.settings
-    options = {name: settings[name] for name in _SENT_WITH if settings.get(name)}
+    options = {name: value for name in _SENT_WITH if (value := getattr(settings, name))}
     if key is not None:
         options["key"] = key
-    elif not callable(settings.get("key")):
+    elif not callable(settings.key):
         options.pop("ordered", None)
     return options
 
@@ -635,12 +635,12 @@ def checked_job(job: Any, flow: str) -> Job[..., Any]:
             f"{job!r:.80} is not a job; give the job and then its arguments: flow.step(load, 7), with @job on load"
         )
     settings = job.settings
-    if FLOW_HEADER in (settings.get("headers") or ()):
+    if FLOW_HEADER in settings.headers:
         raise ConfigError(
             f"headers of {job.name} have {FLOW_HEADER!r}, which flows need; rename it"
         )
     for option, remedy in _REFUSED_OPTIONS.items():
-        value = settings.get(option)
+        value = getattr(settings, option)
         if value is not None and value is not False:
             raise ConfigError(f"{option}={value!r:.80} can't be given in a flow; {remedy}")
     return job

@@ -209,7 +209,7 @@ def stored_step(
         return made._replace(options=options_of(step.job, step.options), call=call)
     if isinstance(step, MapStep):
         job = keeping(step.job, step.keeps_results)
-        call = kept_call(client, where, job, headers=dict(job.settings.get("headers") or {}))
+        call = kept_call(client, where, job, headers=dict(job.settings.headers))
         options = options_of(step.job, step.options)
         return made._replace(source=source_of(step, is_sub), options=options, call=call)
     if isinstance(step, SubFlowStep):
@@ -260,14 +260,14 @@ def options_of(job: Job[..., Any], options: dict[str, Any]) -> bytes:
 
 def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
     """The job, with messages whose results are stored, or aren't."""
-    if job.stores_result == keeps_results:
+    if job.settings.stores_result == keeps_results:
         return job
     return job.options(result_ttl=RESULT_S if keeps_results else None)
 
 
 def headers_of(step: Step[Any], home: str) -> dict[str, str]:
     """The headers of a step's call. Those of its inputs name the queue that a result is sealed for."""
-    headers = dict(step.job.settings.get("headers") or {})
+    headers = dict(step.job.settings.headers)
     if step.inputs:
         inputs = [
             FlowInput(path, one.name, one.what, one.step.queue or home) for path, one in step.inputs
@@ -283,7 +283,7 @@ def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
     """Store the calls of a map that waits."""
     size = 0
     job = keeping(step.job, step.keeps_results)
-    headers = dict(job.settings.get("headers") or {})
+    headers = dict(job.settings.headers)
     for chunk, calls in enumerate(chunks(step.calls(step.items))):
         contents = []
         for number, (args, kwargs) in enumerate(calls, chunk * PER_CHUNK):
@@ -389,7 +389,7 @@ class MemberRows:
     def __init__(self, client: Client, run: str, step: MapStep[Any]) -> None:
         self._client, self._run, self._step = client, run, step
         self._job = keeping(step.job, step.keeps_results)
-        headers = dict(self._job.settings.get("headers") or {})
+        headers = dict(self._job.settings.headers)
         limit = client.settings.max_content
         self._encode = CallEncoder(self._job.name, headers, self._job.overrides, limit)
         self._seal = seal_of(client)
@@ -411,7 +411,7 @@ class MemberRows:
         content = self._encode(*self._job.encoded(args, kwargs), now)
         if self._seal is not None:
             content = self._seal.close_call(self._step.queue, mid, content, self._job.due_ms(now))
-        if self._job.keyless:
+        if self._job.settings.key is None:
             return mid, content
         return mid, content, self._job.key_of(args, kwargs)
 

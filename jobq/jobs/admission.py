@@ -103,7 +103,7 @@ def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]
         return call
     held: list[Admitted] = []
     try:
-        for limit in call.job.limits:
+        for limit in call.job.settings.limits:
             try:
                 answer = limit.admit(call, worker)
             except JobqError as error:
@@ -129,7 +129,7 @@ async def arun_admitted(
         return call
     held: list[Admitted] = []
     try:
-        for limit in call.job.limits:
+        for limit in call.job.settings.limits:
             try:
                 answer = await limit.aadmit(call, worker)
             except JobqError as error:

@@ -173,7 +173,7 @@ class Context:
     @property
     def max_attempts(self) -> int:
         """How many failures make the message dead: `retries + 1`."""
-        return self._call.job.retries + 1
+        return self._call.job.settings.nretries + 1
 
     @property
     def fence(self) -> int:
@@ -215,7 +215,7 @@ class Context:
     @property
     def hard_limit(self) -> float | None:
         """Seconds after which a run is stopped; None for never."""
-        return self._call.job.hard_timeout or self._call.job.timeout
+        return self._call.job.settings.hard_timeout or self._call.job.settings.timeout
 
     @property
     def missed(self) -> int:
@@ -343,12 +343,12 @@ class Context:
     def continues_trace(self, longest_wait_s: float) -> bool:
         """Whether this attempt belongs to its enqueuer's trace: not with trace="link", nor after so long a wait."""
         call = self._call
-        return call.age_s <= longest_wait_s and call.job.settings.get("trace") != "link"
+        return call.age_s <= longest_wait_s and call.job.settings.trace != "link"
 
     @property
     def own_policy(self) -> bool:
         """Whether the job declares how long to wait before a retry."""
-        return "retry" in self._call.job.settings
+        return self._call.job.settings.retry is not None
 
     def forget_decision(self) -> None:
         """Let go of the error."""

@@ -116,14 +116,14 @@ def _ending(
         context, logging.ERROR, trace, figured, "%s %s is dead: %s",
         context.job, context.mid, reason.partition("\n")[0],
     )  # fmt: skip
-    if call.job.stores_result:
+    if call.job.settings.stores_result:
         ending["result"] = encode_failure(reason.partition("\n")[0], kind)
-        ending["result_ttl"] = call.job.result_ttl
+        ending["result_ttl"] = call.job.settings.result_ttl
     return Ending(outcome="dead", reason=reason, **ending)
 
 
 def _plain_ending(call: Call, broken: BaseException, figures: Figures) -> Ending:
-    decision = Rules(retries=call.job.retries).by_count(call.failures, broken)
+    decision = Rules(retries=call.job.settings.nretries).by_count(call.failures, broken)
     kind, message = class_name(broken), call.message
     record = attempt_record(
         call.job.name, message.attempt, ago_ms(call.enqueued_at), *figures, kind,
@@ -149,7 +149,7 @@ def _decision(context: Context, call: Call, error: BaseException, stops: Stops) 
         job_logger(context, failure_log).exception(
             "the retry rules of %s failed; %s ends by the default policy", context.job, context.mid
         )
-        return Rules(retries=call.job.retries).by_count(call.failures, error)
+        return Rules(retries=call.job.settings.nretries).by_count(call.failures, error)
 
 
 def _is_verdict(error: BaseException) -> bool:
@@ -236,7 +236,7 @@ class Unrunnable:
 
     def too_late(self, call: Call) -> Ending:
         """For a message whose retry would start after its `retry_within`: dead."""
-        why = f"attempt {call.message.attempt} did not run: {call.job.rules.over().why}"
+        why = f"attempt {call.message.attempt} did not run: {call.job.settings.rules.over().why}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).error("%s %s is dead: %s", context.job, context.mid, why)
         return self._unstarted(call, "dead", why, "retry_within")
@@ -247,7 +247,7 @@ class Unrunnable:
             call.job.name, message.attempt, ago_ms(call.enqueued_at), 0, 0, 0, self._worker, kind,
             nbytes=len(message.content), trace_id=trace_id(call.headers),
         )  # fmt: skip
-        reason, ttl = why if outcome == "dead" else "", call.job.result_ttl
+        reason, ttl = why if outcome == "dead" else "", call.job.settings.result_ttl
         stored = {} if ttl is None else {"result": encode_failure(why, kind), "result_ttl": ttl}
         return Ending(
             mid=message.mid, token=message.token, outcome=outcome, reason=reason, record=record,

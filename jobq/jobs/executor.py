@@ -195,8 +195,8 @@ class Executor:
                 )
             if (
                 message.attempt > 1
-                and job.retry_within is not None
-                and call.age_s > job.retry_within
+                and job.settings.retry_within is not None
+                and call.age_s > job.settings.retry_within
             ):
                 return self._sealed(call, self._unrunnable.too_late(call))
             return call
@@ -217,9 +217,9 @@ class Executor:
         if job is None:
             why = f"no job {died.job!r:.200} here, whose on_dead is to be called"
             return self._unrunnable.ending(queue, message, died.job, why, died.headers)
-        if job.on_dead is None:
+        if job.settings.on_dead is None:
             return self._unrunnable.nothing(message)
-        return Call(job.on_dead, message, queue, [died], {}, died.headers, died.died_at)
+        return Call(job.settings.on_dead, message, queue, [died], {}, died.headers, died.died_at)
 
     def _unresolved(self, queue: str, message: Message, error: Exception) -> Ending:
         try:
@@ -254,19 +254,19 @@ class Executor:
         logged: bool = False,
     ) -> Ending:
         """admitted: whether its limits were asked. logged: whether its log is kept already."""
-        if not admitted and (call.job.limits or FLOW_HEADER in call.headers):
+        if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = self._filled(call)
             return run_admitted(
                 ready, self.worker, lambda one: self._run(one, told_to_stop, admitted=True)
             )
-        if call.job.keep_logs is not None and not logged and self.attempt_logs is not None:
+        if call.job.settings.keep_logs is not None and not logged and self.attempt_logs is not None:
             with self._logged(call, self.attempt_logs):
                 return self._run(call, told_to_stop, admitted=True, logged=True)
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
         context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
-        job, log = call.job, self.log
+        job, log, settings = call.job, self.log, call.job.settings
         layers = self._outer.layers + self._inner.layers
         entered = running.set(context)
         cpu, started = thread_time_ns(), perf_counter_ns()
@@ -274,14 +274,16 @@ class Executor:
             if log is not None:
                 log.started(call)
                 started = perf_counter_ns()
-            if layers or job.timeout is not None:
-                whole = job.timeout is None and not job.stores_result
+            if layers or settings.timeout is not None:
+                whole = settings.timeout is None and settings.result_ttl is None
                 inner = partial(self._called if whole else self._limited, call)
                 value = around_run(layers, "run", context, inner)
                 self.home.only()
             else:
                 value = self._called(call)
-            result = job.encoded_result(value, call.message.mid) if job.stores_result else None
+            result = None
+            if settings.result_ttl is not None:
+                result = job.encoded_result(value, call.message.mid)
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
@@ -310,12 +312,12 @@ class Executor:
         told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed. admitted: whether
         its limits were asked. logged: whether its log is kept already.
         """
-        if not admitted and (call.job.limits or FLOW_HEADER in call.headers):
+        if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
             ready = await self._afilled(call)
             return await arun_admitted(
                 ready, self.worker, lambda one: self.arun(one, told_to_stop, admitted=True)
             )
-        if call.job.keep_logs is not None and not logged and self.attempt_logs is not None:
+        if call.job.settings.keep_logs is not None and not logged and self.attempt_logs is not None:
             with self._logged(call, self.attempt_logs):
                 return await self.arun(call, told_to_stop, admitted=True, logged=True)
         report, keep = self._report, self.checkpoint
@@ -331,7 +333,7 @@ class Executor:
             if log is not None:
                 log.started(call)
                 started = perf_counter_ns()
-            if layers or call.job.timeout is not None:
+            if layers or call.job.settings.timeout is not None:
                 inner = partial(self._alimited, call, meter)
                 value = await around_run(layers, "arun", context, inner)
             else:
@@ -340,7 +342,7 @@ class Executor:
             self.home.only()
             check_finished(value, call.job.name)
             result = None
-            if call.job.stores_result:
+            if call.job.settings.stores_result:
                 result = call.job.encoded_result(value, call.message.mid)
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
@@ -386,15 +388,15 @@ class Executor:
         return await asyncio.to_thread(self._filled, call)
 
     def _limited(self, call: Call) -> Any:
-        job = call.job
-        if job.timeout is None or self._soft_timeout is None:
+        timeout = call.job.settings.timeout
+        if timeout is None or self._soft_timeout is None:
             value = self._called(call)
         else:
-            with self._soft_timeout(job.timeout):
+            with self._soft_timeout(timeout):
                 value = self._called(call)
-        if job.stores_result:
+        if call.job.settings.stores_result:
             # Also here, so that middleware sees the failure if the result can't be stored.
-            job.encoded_result(value, call.message.mid)
+            call.job.encoded_result(value, call.message.mid)
         return value
 
     def _called(self, call: Call) -> Any:
@@ -411,17 +413,17 @@ class Executor:
         return value
 
     async def _alimited(self, call: Call, meter: Meter) -> Any:
-        job = call.job
-        limit = asyncio.timeout(job.timeout)
+        job, timeout = call.job, call.job.settings.timeout
+        limit = asyncio.timeout(timeout)
         try:
             async with limit:
                 value = await _metered(job.function(*call.args, **call.kwargs), meter, self.home)
                 check_finished(value, job.name)
         except TimeoutError as error:
             if limit.expired():
-                raise JobTimeout(f"ran past its timeout of {job.timeout:g} s") from error
+                raise JobTimeout(f"ran past its timeout of {timeout:g} s") from error
             raise
-        if job.stores_result:
+        if job.settings.stores_result:
             job.encoded_result(value, call.message.mid)
         return value
 
@@ -439,7 +441,7 @@ class Executor:
         if result is not None:
             return Ending(
                 mid=message.mid, token=message.token, record=record, result=result,
-                result_ttl=call.job.result_ttl or 0,
+                result_ttl=call.job.settings.result_ttl or 0,
             )  # fmt: skip
         if self.counted:
             figures = (name, message.attempt, ago, run_us, cpu_us)
@@ -487,7 +489,7 @@ class Executor:
         return structs.replace(ending, **changes) if changes else ending
 
     def _logged(self, call: Call, logs: AttemptLogs) -> AbstractContextManager[None]:
-        message, keep_s = call.message, call.job.keep_logs or 0.0
+        message, keep_s = call.message, call.job.settings.keep_logs or 0.0
 
         def sealed(text: bytes) -> bytes:
             if self._seal is None or not call.sealed:

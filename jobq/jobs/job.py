@@ -22,10 +22,17 @@ from jobq.errors import ConfigError
 from jobq.jobs.argument_types import DECODE, ENCODE, ArgumentTypes
 from jobq.jobs.codec import CallEncoder, Overrides, encode
 from jobq.jobs.middleware import Middlewares, around_enqueue
-from jobq.jobs.options import TRAVELLING, ArgumentKey, Options, checked_options, key_of_call
+from jobq.jobs.options import (
+    TRAVELLING,
+    ArgumentKey,
+    JobSettings,
+    Options,
+    checked_options,
+    key_of_call,
+)
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt, Receipts, ResultRefusedError, encode_result
-from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, MOST_RETRIES, Decision, Listed, Rules
+from jobq.jobs.retry import Decision
 from jobq.jobs.signing import seal_for
 from jobq.jobs.unique import conflict_options, refuse, refuse_any, unique_of
 from jobq.queue.mids import new_mid
@@ -72,9 +79,9 @@ class Outgoing:
     def __init__(self, job: Job[..., Any], calls: list[Arguments]) -> None:
         settings = job.settings
         self.job = job
-        self.queue: str = job.queue
-        self.mid: str | None = settings.get("mid")
-        self.headers: dict[str, str] = dict(settings.get("headers") or {})
+        self.queue: str = settings.queue
+        self.mid: str | None = settings.mid
+        self.headers: dict[str, str] = dict(settings.headers)
         self.calls = calls
         self.size = 0
 
@@ -85,7 +92,7 @@ class Outgoing:
     def deliver(self) -> list[Receipt[Any]]:
         """Encode the calls and enqueue them in one round trip."""
         job = self.job
-        client = job.settings.get("client") or runtime.default
+        client = job.settings.client or runtime.default
         known = client.queues.get(self.queue) if client is not None else None
         queue: QueueLike = known or queue_of(self.queue, client)
         messages = self.prepared(queue)
@@ -93,7 +100,8 @@ class Outgoing:
         if len(messages) == 1:
             [(mid, content, key)] = messages
             done = queue.enqueue(content, mid=mid, **job.options_with(key))
-            receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.stores_result, job.types)
+            stores_result = job.settings.stores_result
+            receipt: Receipt[Any] = Receipt(*done, job.name, queue, stores_result, job.types)
             if done.action == "exists":
                 job.refused(receipt, queue, *self.calls[0])
             return [receipt]
@@ -108,7 +116,7 @@ class Job(Generic[P, R]):
         self,
         function: Callable[P, Any],
         name: str,
-        settings: dict[str, Any],
+        settings: JobSettings,
         middleware: Middlewares,
     ) -> None:
         update_wrapper(self, function)
@@ -120,13 +128,14 @@ class Job(Generic[P, R]):
         self._signature = inspect.signature(function)
         #: What its arguments and its result are encoded and decoded by; None: by nothing, with typed=False.
         self.types: ArgumentTypes | None = None
-        if settings.get("typed", True):
+        if settings.typed:
             self.types = ArgumentTypes(name, function, self._signature)
         self._encoder: CallEncoder | None = None
         self._least, self._most = _positional(self._signature)
-        if isinstance(settings.get("key"), str):
-            settings["key"] = ArgumentKey(name, self._signature, settings["key"])
-        self._settle(settings)
+        if isinstance(settings.key, str):
+            key = ArgumentKey(name, self._signature, settings.key)
+            settings = structs.replace(settings, key=key)
+        self._use(settings)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself, here and now."""
@@ -142,13 +151,15 @@ class Job(Generic[P, R]):
             self.check_arguments(args, kwargs)
         if self.middleware.all_layers() and (layers := self._enqueue_layers()):
             return self._through(layers, Outgoing(self, [(args, kwargs)]))[0]
-        client = self.settings.get("client") or runtime.default
-        known = client.queues.get(self.queue) if client is not None else None
-        queue: QueueLike = known or queue_of(self.queue, client)
+        settings = self.settings
+        client = settings.client or runtime.default
+        known = client.queues.get(settings.queue) if client is not None else None
+        queue: QueueLike = known or queue_of(settings.queue, client)
         mid, content, key = self.prepared(queue, args, kwargs)
-        options = self.queue_options if self.keyless else self.options_with(key)
+        options = self.queue_options if settings.key is None else self.options_with(key)
         done = queue.enqueue(content, mid=mid, **options)
-        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result, self.types)
+        stores_result = settings.result_ttl is not None
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, stores_result, self.types)
         if done.action == "exists":
             self.refused(receipt, queue, args, kwargs)
         return receipt
@@ -163,16 +174,18 @@ class Job(Generic[P, R]):
             return await _in_thread(self.enqueue, *args, **kwargs)
         if kwargs or not self._least <= len(args) <= self._most:
             self.check_arguments(args, kwargs)
-        client = self.settings.get("client") or runtime.default
-        queue: Any = client.queues.get(self.queue) if client is not None else None
+        settings = self.settings
+        client = settings.client or runtime.default
+        queue: Any = client.queues.get(settings.queue) if client is not None else None
         if queue is None:
             # The first one may start a server, or look one up.
-            queue = await _in_thread(queue_of, self.queue, client)
+            queue = await _in_thread(queue_of, settings.queue, client)
         mid, content, key = self.prepared(queue, args, kwargs)
-        options = self.queue_options if self.keyless else self.options_with(key)
+        options = self.queue_options if settings.key is None else self.options_with(key)
         done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
-        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result, self.types)
-        if done.action == "exists" and self.raises_duplicates:
+        stores_result = settings.result_ttl is not None
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, stores_result, self.types)
+        if done.action == "exists" and self.settings.on_conflict == "raise":
             await _in_thread(self.refused, receipt, queue, args, kwargs)
         return receipt
 
@@ -205,7 +218,7 @@ class Job(Generic[P, R]):
             while batch := list(islice(calls, PER_CALL)):
                 receipts += self._through(layers, Outgoing(self, batch))
             return receipts
-        queue = queue_of(self.queue, self.settings.get("client"))
+        queue = queue_of(self.settings.queue, self.settings.client)
         messages = (self.prepared(queue, *call) for call in calls)
         accepted = queue.enqueue_many(self.rows(messages), **self.queue_options)
         return self.receipts(accepted, queue)
@@ -222,15 +235,16 @@ class Job(Generic[P, R]):
             calls_of: Any = arguments
             return await _in_thread(self.enqueue_many, calls_of)
         calls = self._many(arguments)
-        queue: Any = await _in_thread(queue_of, self.queue, self.settings.get("client"))
+        queue: Any = await _in_thread(queue_of, self.settings.queue, self.settings.client)
         rows = self.rows(self.prepared(queue, *call) for call in calls)
         accepted = await _asyncio_calls().aenqueue_many(queue, rows, **self.queue_options)
         return self.receipts(accepted, queue)
 
     def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
         """The receipts of many calls. DuplicateError if some were refused and the job wants to know."""
-        receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.stores_result, self.types)
-        if self.raises_duplicates:
+        stores_result = self.settings.stores_result
+        receipts: Receipts[R] = Receipts(accepted, self.name, queue, stores_result, self.types)
+        if self.settings.on_conflict == "raise":
             refuse_any(self.name, receipts)
         return receipts
 
@@ -238,7 +252,7 @@ class Job(Generic[P, R]):
         self, receipt: Receipt[R], queue: QueueLike, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         """One like this call lives: DuplicateError if the job wants to know."""
-        if self.raises_duplicates:
+        if self.settings.on_conflict == "raise":
             unique = self.unique
             call = unique.shown(args, kwargs) if unique else f"{self.name} with mid {receipt.mid}"
             refuse(call, receipt, queue)
@@ -255,15 +269,15 @@ class Job(Generic[P, R]):
         return tuple([one for one in self.middleware.all_layers() if hasattr(one, "enqueue")])
 
     def _many(self, arguments: Iterable[Sequence[Any] | Args[..., Any]]) -> Iterator[Arguments]:
-        if self.settings.get("mid") is not None:
+        if self.settings.mid is not None:
             raise ConfigError(
-                f"mid={self.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
+                f"mid={self.settings.mid!r} can't be the mid of many messages; enqueue them one by one"
             )
         return self._calls(arguments)
 
     def rows(self, messages: Iterable[Prepared]) -> Iterator[Row]:
         """The messages as `Queue.enqueue_many` takes them."""
-        if not self.keyless:
+        if self.settings.key is not None:
             yield from messages
             return
         for mid, content, _ in messages:
@@ -280,10 +294,10 @@ class Job(Generic[P, R]):
 
         outgoing: what middleware made of the job's mid and headers.
         """
-        server = queue.client.settings
+        server, settings = queue.client.settings, self.settings
         now = time.time_ns() // 1_000_000 + wall.ahead_ms
-        key = None if self.keyless else self.key_of(args, kwargs)
-        mid: str | None = self.settings.get("mid") if outgoing is None else outgoing.mid
+        key = None if settings.key is None else self.key_of(args, kwargs)
+        mid: str | None = settings.mid if outgoing is None else outgoing.mid
         if not mid:
             mid = self.unique.mid(args, kwargs) if self.unique is not None else None
         if self.types is not None and self.types.used:
@@ -292,10 +306,10 @@ class Job(Generic[P, R]):
             headers, overrides = outgoing.headers, self.travelling(now)
             content = encode(self.name, args, kwargs, now, headers, overrides, server.max_content)
         else:
-            encoder = None if self.expires_in is not None else self._encoder
+            encoder = None if settings.expires_in is not None else self._encoder
             if encoder is None or encoder.limit != server.max_content:
-                own = self.settings.get("headers")
-                options, names = self.travelling(now), list(self.parameters)
+                own, options = settings.headers, self.travelling(now)
+                names = list(self.parameters)
                 encoder = CallEncoder(self.name, own, options, server.max_content, names)
                 self._encoder = encoder
             content = encoder(args, kwargs, now)
@@ -328,14 +342,14 @@ class Job(Generic[P, R]):
 
     def travelling(self, now: int) -> Overrides | None:
         """The options that go with a call that is enqueued now."""
-        if self.expires_in is None:
+        if self.settings.expires_in is None:
             return self.overrides
-        expires_at = round(self.due_ms(now) + self.expires_in * 1000)
+        expires_at = round(self.due_ms(now) + self.settings.expires_in * 1000)
         return structs.replace(self.overrides or Overrides(), expires_at=expires_at)
 
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """The key of a call with these arguments; None if it has none."""
-        key = self.settings.get("key")
+        key = self.settings.key
         return key_of_call(self.name, key, args, kwargs) if callable(key) else key
 
     def options_with(self, key: str | None) -> dict[str, Any]:
@@ -346,10 +360,10 @@ class Job(Generic[P, R]):
 
     def due_ms(self, now: int) -> float:
         """When a call that is enqueued now is to run."""
-        at, delay = self.settings.get("at"), self.settings.get("delay")
-        delay = delay or self.settings.get("debounce")
-        due_ms: float = at * 1000 if at is not None else now + (delay or 0) * 1000
-        return due_ms
+        settings = self.settings
+        if settings.at is not None:
+            return settings.at * 1000
+        return now + (settings.delay or settings.debounce or 0) * 1000
 
     def send(self, calls: list[Arguments]) -> list[Receipt[R]]:
         """Enqueue up to 250 calls, whose arguments are checked, in one round trip and within the middleware."""
@@ -381,7 +395,7 @@ class Job(Generic[P, R]):
         """A copy that enqueues with different options; the job itself doesn't change."""
         checked = checked_options(changes, declaring=False)
         if "headers" in checked:
-            checked["headers"] = {**(self.settings.get("headers") or {}), **checked["headers"]}
+            checked["headers"] = {**self.settings.headers, **checked["headers"]}
         for one, other in (("delay", "at"), ("at", "delay")):
             if checked.get(one) is not None:
                 checked.setdefault(other, None)
@@ -390,13 +404,13 @@ class Job(Generic[P, R]):
         if travelling:
             earlier = {name: getattr(self.overrides, name, UNSET) for name in TRAVELLING}
             changed.overrides = Overrides(**{**earlier, **travelling})
-        changed._settle({**self.settings, **checked})
+        changed._use(structs.replace(self.settings, **checked))
         return changed
 
     def receipt(self, mid: str) -> Receipt[R]:
         """A receipt for a message enqueued earlier or elsewhere."""
-        queue = queue_of(self.queue, self.settings.get("client"))
-        return Receipt(mid, "exists", "", self.name, queue, self.stores_result, self.types)
+        queue = queue_of(self.settings.queue, self.settings.client)
+        return Receipt(mid, "exists", "", self.name, queue, self.settings.stores_result, self.types)
 
     def overridden(self, overrides: Overrides) -> Self:
         """A copy with the options that travelled with one message. ConfigError if they contradict one another.
@@ -406,20 +420,27 @@ class Job(Generic[P, R]):
         """
         changes = {name: getattr(overrides, name) for name in TRAVELLING}
         changes = {name: value for name, value in changes.items() if value is not UNSET}
-        settings = {**self.settings, **changes}
-        if _contradict(settings):
+        settings = structs.replace(self.settings, **changes)
+        if settings.contradicts_timeout:
             for one, other in (("timeout", "hard_timeout"), ("hard_timeout", "timeout")):
                 if one in changes and other not in changes:
-                    settings[other] = None
+                    settings = structs.replace(settings, **{other: None})
         changed = copy.copy(self)
-        changed._settle(settings)
+        changed._use(settings)
+        return changed
+
+    def calling(self, function: Callable[..., Any]) -> Self:
+        """A copy that calls another function of the same kind, and asks no limits."""
+        changed = copy.copy(self)
+        changed.function = function
+        changed._use(structs.replace(self.settings, limits=()))
         return changed
 
     def decide(self, failures: int, error: BaseException, age_s: float = 0.0) -> Decision:
         """How an attempt ends that raised `error`; `failures` includes it. age_s: since the enqueue."""
         if isinstance(error, ResultRefusedError):
             return Decision("dead", why="it ran, but its result can't be stored")
-        return self.rules.decide(failures, error, age_s)
+        return self.settings.rules.decide(failures, error, age_s)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """TypeError, in the words of a call, unless the function takes these."""
@@ -428,46 +449,29 @@ class Job(Generic[P, R]):
         except TypeError as error:
             raise TypeError(f"{self.function.__qualname__}(): {error}") from None
 
-    def _settle(self, settings: dict[str, Any]) -> None:
+    def _use(self, settings: JobSettings) -> None:
+        """Take these settings, or raise ConfigError if they contradict one another."""
         self.settings = settings
         self._encoder = None
-        #: Whether no call of this job has a key.
-        self.keyless = settings.get("key") is None
-        self.queue: str = settings.get("queue", "default")
-        policy = settings.get("retry", DEFAULT_POLICY)
-        self.retry_within: float | None = settings.get("retry_within")
-        self.retries: int = settings.get("retries", _default_retries(policy, self.retry_within))
-        self.rules = Rules(
-            self.retries,
-            policy,
-            settings.get("retry_on"),
-            settings.get("dead_on"),
-            self.retry_within,
-        )
-        self.on_dead: Job[..., Any] | None = settings.get("on_dead")
-        self.expires_in: float | None = settings.get("expires_in")
-        self.timeout: float | None = settings.get("timeout")
-        self.hard_timeout: float | None = settings.get("hard_timeout")
-        self.result_ttl: float | None = settings.get("result_ttl")
-        self.limits: tuple[Any, ...] = settings.get("limits", ())
-        self.stores_result = self.result_ttl is not None
-        self.keep_logs: float | None = settings.get("keep_logs")
-        self.queue_options = {
-            name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
-        }
         self.unique = unique_of(self.name, self._signature, settings, self.types)
-        self.queue_options |= conflict_options(self.name, settings, self.unique)
-        #: Whether a refused call raises DuplicateError.
-        self.raises_duplicates = settings.get("on_conflict") == "raise"
-        if settings.get("ordered") and self.keyless:
+        #: What `Queue.enqueue` gets for each call.
+        self.queue_options = {
+            name: value for name in _TO_QUEUE if (value := getattr(settings, name)) is not None
+        } | conflict_options(self.name, settings, self.unique)
+        if settings.ordered and settings.key is None:
             raise ConfigError(
                 f"ordered=True of {self.name} orders the messages of a key; give key=…, too"
             )
-        if self.timeout and self.hard_timeout and _contradict(settings):
+        if settings.contradicts_timeout:
             raise ConfigError(
-                f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "
+                f"hard_timeout={settings.hard_timeout:g} ends {self.name} before timeout={settings.timeout:g} can; "
                 "make it longer"
             )
+
+    @property
+    def queue(self) -> str:
+        """The queue that its calls go to."""
+        return self.settings.queue
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -480,7 +484,7 @@ class Job(Generic[P, R]):
 
         '*' stands for all arguments.
         """
-        names: tuple[str, ...] | None = self.settings.get("redact")
+        names = self.settings.redact
         if names is None:
             return None
         positional = [p.name for p in self._signature.parameters.values() if p.kind in _BY_POSITION]
@@ -518,18 +522,6 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
     import asyncio
 
     return await asyncio.to_thread(function, *args, **kwargs)
-
-
-def _default_retries(policy: Any, retry_within: float | None) -> int:
-    if isinstance(policy, Listed):
-        return len(policy.waits)
-    return DEFAULT_RETRIES if retry_within is None else MOST_RETRIES
-
-
-def _contradict(settings: Mapping[str, Any]) -> bool:
-    """Whether the hard timeout comes before the timeout."""
-    timeout, hard_timeout = settings.get("timeout"), settings.get("hard_timeout")
-    return bool(timeout and hard_timeout and hard_timeout <= timeout)
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:

@@ -8,12 +8,23 @@ from inspect import Parameter, Signature
 from typing import Any, Literal, TypedDict, get_args
 from uuid import UUID
 
+from msgspec import Struct
+
 from jobq.client.names import checked_queue
 from jobq.config import parse_durability
 from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.queues import ClientLike
-from jobq.jobs.retry import MOST_RETRIES, checked_filter
+from jobq.jobs.retry import (
+    DEFAULT_POLICY,
+    DEFAULT_RETRIES,
+    MOST_RETRIES,
+    ErrorFilter,
+    Listed,
+    Policy,
+    Rules,
+    checked_filter,
+)
 from jobq.queue.types import (
     MAX_DURATION_S,
     check_start,
@@ -71,6 +82,68 @@ class Options(TypedDict, total=False):
     timeout: Duration | None
     hard_timeout: Duration | None
     result_ttl: Duration | None
+
+
+class JobSettings(Struct, frozen=True, kw_only=True):
+    """The options of a job, or of a copy of it, as `checked_options` leaves them. None: not declared."""
+
+    queue: str = "default"
+    client: ClientLike | None = None
+    mid: str | None = None
+    delay: float | None = None
+    at: float | None = None
+    unique: bool | tuple[str, ...] | Callable[..., Any] | None = None
+    until: Literal["done", "start"] | float | None = None
+    on_conflict: OnConflict | None = None
+    debounce: float | None = None
+    debounce_max: float | None = None
+    throttle: float | None = None
+    lease: float | None = None
+    key: str | Callable[..., object] | None = None
+    ordered: bool | None = None
+    durability: str | None = None
+    headers: Mapping[str, str] = {}
+    expires_in: float | None = None
+    retries: int | None = None
+    retry_within: float | None = None
+    timeout: float | None = None
+    hard_timeout: float | None = None
+    result_ttl: float | None = None
+    retry: Policy | None = None
+    retry_on: ErrorFilter | None = None
+    dead_on: ErrorFilter | None = None
+    on_dead: Any = None
+    limits: tuple[Any, ...] = ()
+    trace: str = "parent"
+    redact: tuple[str, ...] | None = None
+    keep_logs: float | None = None
+    typed: bool = True
+
+    @property
+    def stores_result(self) -> bool:
+        """Whether what the job returns is kept."""
+        return self.result_ttl is not None
+
+    @property
+    def nretries(self) -> int:
+        """How often a failed attempt is tried again: as declared, or what the policy and `retry_within` imply."""
+        if self.retries is not None:
+            return self.retries
+        if isinstance(self.retry, Listed):
+            return len(self.retry.waits)
+        return DEFAULT_RETRIES if self.retry_within is None else MOST_RETRIES
+
+    @property
+    def rules(self) -> Rules:
+        """What decides how a failed attempt ends."""
+        policy = self.retry or DEFAULT_POLICY
+        return Rules(self.nretries, policy, self.retry_on, self.dead_on, self.retry_within)
+
+    @property
+    def contradicts_timeout(self) -> bool:
+        """Whether the hard timeout comes before the timeout."""
+        timeout, hard_timeout = self.timeout, self.hard_timeout
+        return bool(timeout and hard_timeout and hard_timeout <= timeout)
 
 
 #: What travels with a message when `.options(...)` changes it.

@@ -16,7 +16,7 @@ from jobq.jobs.deaths import DeadCall
 from jobq.jobs.functions import awaited, is_same, place
 from jobq.jobs.job import AsyncJob, Job, SyncJob
 from jobq.jobs.middleware import Middlewares, everywhere
-from jobq.jobs.options import Options, checked_options
+from jobq.jobs.options import JobSettings, Options, checked_options
 from jobq.jobs.retry import ErrorFilter, Policy
 
 P = ParamSpec("P")
@@ -47,14 +47,14 @@ class Registry:
                 f"job {job.name!r} is registered already, by {place(known.function)}; give the job of "
                 f"{place(job.function)} another name: @job(name=…), or functools.wraps in its decorator"
             )
-        for limit in job.limits:
+        for limit in job.settings.limits:
             self._check_limit(job, limit)
         self._jobs[job.name] = job
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
         """ConfigError if another job declares another limit of this name: both would count in one place."""
         for other in self._jobs.values():
-            for known in other.limits if other.name != job.name else ():
+            for known in other.settings.limits if other.name != job.name else ():
                 if known.name == limit.name and (type(known), known.declaration) != (
                     type(limit),
                     limit.declaration,
@@ -149,14 +149,14 @@ class Decorator:
         """Make the job."""
         _check_function(function)
         function = awaited(function)
-        settings = checked_options(self._declared, declaring=True)
-        name = checked_job_name(settings.pop("name", None) or job_name(function))
-        registry: Registry = settings.pop("registry", default_registry)
-        on_dead = settings.get("on_dead")
+        declared = checked_options(self._declared, declaring=True)
+        name = checked_job_name(declared.pop("name", None) or job_name(function))
+        registry: Registry = declared.pop("registry", default_registry)
+        on_dead = declared.get("on_dead")
         if on_dead is not None and not isinstance(on_dead, Job):
-            settings["on_dead"] = job(name=f"{name}.on_dead", registry=registry)(on_dead)
+            declared["on_dead"] = job(name=f"{name}.on_dead", registry=registry)(on_dead)
         kind = AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
-        made: Job[..., Any] = kind(function, name, settings, registry.middleware)
+        made: Job[..., Any] = kind(function, name, JobSettings(**declared), registry.middleware)
         registry.add(made)
         return made
 

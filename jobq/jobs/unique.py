@@ -19,6 +19,7 @@ from jobq.durations import lasting
 from jobq.errors import CodecError, ConfigError, DuplicateError, JobqError
 from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import check, decode
+from jobq.jobs.options import JobSettings
 from jobq.jobs.queues import QueueLike
 from jobq.jobs.results import Receipt
 from jobq.queue.mids import LONGEST_MID
@@ -41,7 +42,7 @@ class Unique:
         self,
         job: str,
         signature: Signature,
-        settings: Mapping[str, Any],
+        unique: Any,
         types: ArgumentTypes | None = None,
     ) -> None:
         self._job, self._signature, self._types = job, signature, types
@@ -50,7 +51,7 @@ class Unique:
         self._defaults = {
             one.name: None if one.default is one.empty else one.default for one in parameters
         }
-        self._pick = self._checked_pick(settings.get("unique"))
+        self._pick = self._checked_pick(unique)
 
     def mid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The mid of a call whose arguments were checked; ConfigError if they can't be compared."""
@@ -113,44 +114,40 @@ class Unique:
 
 
 def unique_of(
-    job: str, signature: Signature, settings: Mapping[str, Any], types: ArgumentTypes | None = None
+    job: str, signature: Signature, settings: JobSettings, types: ArgumentTypes | None = None
 ) -> Unique | None:
     """What the settings of a job ask for; ConfigError if they contradict one another."""
-    get = settings.get
-    if get("unique") is False:
+    if settings.unique is False:
         return None
-    if get("unique") is None and get("debounce") is None and get("throttle") is None:
+    if settings.unique is None and settings.debounce is None and settings.throttle is None:
         return None
-    if get("mid"):
+    if settings.mid:
         raise ConfigError(
-            f"mid={get('mid')!r} contradicts unique of {job}: unique makes the mid, or .options(unique=False)"
+            f"mid={settings.mid!r} contradicts unique of {job}: unique makes the mid, or .options(unique=False)"
         )
-    return Unique(job, signature, settings, types)
+    return Unique(job, signature, settings.unique, types)
 
 
-def conflict_options(
-    job: str, settings: Mapping[str, Any], unique: Unique | None
-) -> dict[str, Any]:
+def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> dict[str, Any]:
     """The options of `Queue.enqueue` for a mid that may be taken; ConfigError if they contradict one another."""
-    get = settings.get
     if unique is None:
         return _options_of_mid(job, settings)
     options = _options_of_unique(job, settings)
-    if get("result_ttl") is not None:
+    if settings.stores_result:
         options["drop_results"] = True
     return options
 
 
-def _options_of_mid(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of_mid(job: str, settings: JobSettings) -> dict[str, Any]:
     """The options for a call that is not unique, but may have a mid of its own."""
-    get = settings.get
-    if get("unique") is False and not get("mid"):
+    if settings.unique is False and not settings.mid:
         return {}  # what the job declares for its unique calls
-    if get("debounce_max") is not None and get("unique") is not False:
-        raise ConfigError(f"debounce_max={get('debounce_max')!r} of {job} needs debounce=…")
-    options = {name: get(name) for name in ("until", "on_conflict") if get(name) is not None}
+    if settings.debounce_max is not None and settings.unique is not False:
+        raise ConfigError(f"debounce_max={settings.debounce_max!r} of {job} needs debounce=…")
+    asked: dict[str, Any] = {"until": settings.until, "on_conflict": settings.on_conflict}
+    options = {name: value for name, value in asked.items() if value is not None}
     for name, value in options.items():
-        if not get("mid"):
+        if not settings.mid:
             raise ConfigError(f"{name}={value!r} of {job} needs unique=True, or a call with mid=…")
     _check_requeue(job, settings)
     if options.get("on_conflict") == "raise":
@@ -158,40 +155,39 @@ def _options_of_mid(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check_requeue(job: str, settings: Mapping[str, Any]) -> None:
-    until = settings.get("until")
-    if settings.get("on_conflict") == "requeue" and until not in (None, "done", "start"):
+def _check_requeue(job: str, settings: JobSettings) -> None:
+    until = settings.until
+    if settings.on_conflict == "requeue" and until not in (None, "done", "start"):
         raise ConfigError(
             f"on_conflict='requeue' of {job} with until={until:g}: a call can't be refused for a time and run; "
             "take until='done'"
         )
 
 
-def _options_of_unique(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    get = settings.get
-    if get("debounce") is not None:
-        return _debounced(job, settings)
-    if get("debounce_max") is not None:
-        raise ConfigError(f"debounce_max={get('debounce_max')!r} of {job} needs debounce=…")
-    conflict = get("on_conflict") or "skip"
-    if get("throttle") is not None:
+def _options_of_unique(job: str, settings: JobSettings) -> dict[str, Any]:
+    if settings.debounce is not None:
+        return _debounced(job, settings, settings.debounce)
+    if settings.debounce_max is not None:
+        raise ConfigError(f"debounce_max={settings.debounce_max!r} of {job} needs debounce=…")
+    conflict = settings.on_conflict or "skip"
+    if settings.throttle is not None:
         _only(job, settings, "throttle", ("until",))
         if conflict in ("replace", "requeue"):
             raise ConfigError(
                 f"on_conflict={conflict!r} of {job}: a throttle runs the first call; take 'skip' or 'raise'"
             )
-        return {"throttle": get("throttle")}
+        return {"throttle": settings.throttle}
     _check_requeue(job, settings)
-    options: dict[str, Any] = {"until": get("until") or "done"}
+    options: dict[str, Any] = {"until": settings.until or "done"}
     if conflict in ("replace", "requeue"):
         options["on_conflict"] = conflict
     return options
 
 
-def _debounced(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _debounced(job: str, settings: JobSettings, debounce: float) -> dict[str, Any]:
     _only(job, settings, "debounce", ("throttle", "until", "on_conflict", "delay", "at"))
-    debounce, debounce_max = settings["debounce"], settings.get("debounce_max")
-    options = {"until": "start", "on_conflict": "replace", "delay": debounce}
+    debounce_max = settings.debounce_max
+    options: dict[str, Any] = {"until": "start", "on_conflict": "replace", "delay": debounce}
     if debounce_max is not None:
         if debounce_max < debounce:
             raise ConfigError(
@@ -217,11 +213,12 @@ def refuse_any(job: str, receipts: Sequence[Receipt[Any]]) -> None:
         )
 
 
-def _only(job: str, settings: Mapping[str, Any], name: str, others: Sequence[str]) -> None:
+def _only(job: str, settings: JobSettings, name: str, others: Sequence[str]) -> None:
     for other in others:
-        if settings.get(other) is not None:
+        value = getattr(settings, other)
+        if value is not None:
             raise ConfigError(
-                f"{name}={settings[name]!r} and {other}={settings[other]!r} of {job} contradict each other; give one"
+                f"{name}={getattr(settings, name)!r} and {other}={value!r} of {job} contradict each other; give one"
             )
 
 

@@ -56,7 +56,7 @@ class Spans:
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
         """Enqueue within a span. All messages of one call carry its context."""
-        client = outgoing.job.settings.get("client") or runtime.default
+        client = outgoing.job.settings.client or runtime.default
         described = _described(outgoing.queue, "send", "enqueue", outgoing.job.name, client)
         with self._tracer.start_as_current_span(
             f"send {outgoing.queue}", kind=SpanKind.PRODUCER, attributes=described
@@ -227,7 +227,7 @@ class Unsampled(NonRecordingSpan):
 def crash_span(report: CrashReport) -> None:
     """The `process` span of an attempt that ended with its process. Its enqueuer's span is its parent, however late."""
     job = default_registry.find(report.job)
-    continues = job is None or job.settings.get("trace") != "link"
+    continues = job is None or job.settings.trace != "link"
     carried, links = _carried(report.headers, continues)
     attributes = _described(report.queue, "process", "process", report.job, runtime.default) | {
         "messaging.message.id": report.mid,

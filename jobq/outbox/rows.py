@@ -155,9 +155,9 @@ def rows_of(
     job: Job[..., Any], calls: Sequence[Arguments]
 ) -> tuple[list[OutboxRow], list[Receipt[Any]]]:
     """The rows of these calls, made within the middleware, and a receipt for each."""
-    if job.settings.get("client") is not None:
+    if job.settings.client is not None:
         raise ConfigError(
-            f"client={job.settings['client']!r} of {job.name} can't be kept: the relay's --url names the server; "
+            f"client={job.settings.client!r} of {job.name} can't be kept: the relay's --url names the server; "
             "leave client out"
         )
     rows: list[OutboxRow] = []
@@ -167,7 +167,10 @@ def rows_of(
         rows.extend(made)
         queue = cast("QueueLike", _QueueOfRelay(outgoing.queue))
         outgoing.size = sum(len(row.content) for row in made)
-        return [Receipt(row.mid, "written", "", job.name, queue, job.stores_result) for row in made]
+        return [
+            Receipt(row.mid, "written", "", job.name, queue, job.settings.stores_result)
+            for row in made
+        ]
 
     send = around_enqueue(job.middleware.all_layers(), deliver)
     receipts: list[Receipt[Any]] = []

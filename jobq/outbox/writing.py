@@ -72,9 +72,9 @@ async def aenqueue_many(
 
 
 def _calls(job: Job[..., Any], arguments: Iterable[Any]) -> list[Arguments]:
-    if job.settings.get("mid") is not None:
+    if job.settings.mid is not None:
         raise ConfigError(
-            f"mid={job.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
+            f"mid={job.settings.mid!r} can't be the mid of many messages; enqueue them one by one"
         )
     calls: list[Arguments] = []
     for item in arguments:

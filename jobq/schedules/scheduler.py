@@ -262,11 +262,11 @@ def enqueue_tick(
         [(mid, content, key)] = outgoing.prepared(queue)
     except Exception as error:  # of the function that makes its key, too
         raise ConfigError(f"the call of {job.name} can't be made: {error!r}") from error
-    lease = job.settings.get("lease")
+    lease = job.settings.lease
     return queue.admin.tick(
         schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,
         due_ms=one.tick_ms + schedule.shift_ms(queue.name), missed=one.missed,
         overlap="run" if at_once else schedule.overlap if one.runs else "miss",
-        key=key, ordered=bool(job.settings.get("ordered")),
+        key=key, ordered=bool(job.settings.ordered),
         now=moment(now), lock_ms="" if lease is None else round(lease * 1000),
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -112,7 +111,7 @@ class Attempts:
         executor.on_failure = lambda call, error: self._errors.append(error)
         now = wall.ms()
         enqueued_at = now - round(duration_s(facts.get("waited", 0)) * 1000)
-        headers = {**(job.settings.get("headers") or {}), **facts.get("headers", {})}
+        headers = {**job.settings.headers, **facts.get("headers", {})}
         plain, named = job.encoded(args, kwargs)
         content = encode(job.name, plain, named, enqueued_at, headers, job.travelling(enqueued_at))
         attempt = facts.get("attempt", 1)
@@ -160,14 +159,7 @@ def observed(call: Call, take: Callable[[Any], object]) -> Call:
         take(value)
         return value
 
-    return structs.replace(call, job=changed(call.job, awaited if call.job.is_async else called))
-
-
-def changed(job: Job[..., Any], function: Callable[..., Any]) -> Job[..., Any]:
-    """A copy of the job with another function of the same kind, and without limits."""
-    made = copy.copy(job)
-    made.function, made.limits = function, ()
-    return made
+    return structs.replace(call, job=call.job.calling(awaited if call.job.is_async else called))
 
 
 def registry_for(job: Job[..., Any], registry: Registry) -> Registry:

@@ -226,7 +226,7 @@ class Draining:
                     yield max(row.held_until, row.starts_at)
 
     def _note_on_dead(self, names: Iterable[str]) -> None:
-        if any(job.on_dead is not None for job in self._registry):
+        if any(job.settings.on_dead is not None for job in self._registry):
             for name in names:
                 self._queue(name).admin.call_on_dead()
 

@@ -35,7 +35,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.job import Args, Job
 from jobq.jobs.registry import Registry
 from jobq.queue.types import LEASE_S, Ending, Message
-from jobq.testing.attempts import changed, keep, registry_for
+from jobq.testing.attempts import keep, registry_for
 from jobq.testing.draining import WORKER, in_thread, run_call, soft_timeout
 from jobq.testing.lines import Line, LineWatch, WatchedCode
 
@@ -128,7 +128,7 @@ class Lifecycle:
     ) -> None:
         self._registry, self._job = registry, job
         plain, named = job.encoded(call.args, call.kwargs)
-        self._content = encode(job.name, plain, named, wall.ms(), job.settings.get("headers"))
+        self._content = encode(job.name, plain, named, wall.ms(), job.settings.headers)
         self._mid = mid
         self._kept = [""]
         self.nattempts = self.ncrashes = 0
@@ -405,14 +405,14 @@ def _under(
             with watching():
                 return await function(*args, **kwargs)
 
-        return changed(job, awaited)
+        return job.calling(awaited)
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         with watching():
             return function(*args, **kwargs)
 
-    return changed(job, called)
+    return job.calling(called)
 
 
 def _difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:

@@ -154,7 +154,7 @@ def _runs(pid: int) -> bool:
 
 def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) -> None:
     """Have deaths add messages before the first job runs. If the server is away, the supervisor does it later."""
-    if any(job.on_dead is not None for job in registry):
+    if any(job.settings.on_dead is not None for job in registry):
         with suppress(JobqError):
             for name, _ in settings.queues:
                 Queue(name, client).admin.call_on_dead()

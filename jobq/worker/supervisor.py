@@ -101,7 +101,7 @@ class Supervisor:
             Cautions(settings),
         )
         self.heartbeat.on_answer = self.cautions.answered
-        on_dead = any(job.on_dead is not None for job in plan.registry)
+        on_dead = any(job.settings.on_dead is not None for job in plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health, on_dead=on_dead)
         self.ticks = self._new_ticks()
         # Children that exited, with the queues in which what they held must still be ended.

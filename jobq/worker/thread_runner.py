@@ -68,10 +68,10 @@ class ThreadRun:
     def time_out(self) -> float | None:
         """Raise JobTimeout in it if its time is over. Return the seconds until the next look, None for no more."""
         with self._lock:
-            if self.call.job.timeout is None or self._over or self.why or self._timed_out:
+            if self.call.job.settings.timeout is None or self._over or self.why or self._timed_out:
                 return None
             if self._until is None:  # within middleware, which has no limit
-                return self.call.job.timeout
+                return self.call.job.settings.timeout
             left_s = (self._until - boot_ns()) / 1e9
             if left_s > 0:
                 return left_s
@@ -177,7 +177,10 @@ class JobThreads:
     def note(self, run: ThreadRun) -> None:
         """It runs from now on: its times are watched."""
         self.runs[run.slot] = run
-        if monotonic() + min(LOOK_WITHIN_S, run.call.job.timeout or LOOK_WITHIN_S) < self._look_at:
+        if (
+            monotonic() + min(LOOK_WITHIN_S, run.call.job.settings.timeout or LOOK_WITHIN_S)
+            < self._look_at
+        ):
             self._sooner.set()
 
     def limited(self, seconds: float) -> ThreadRun:

@@ -93,6 +93,6 @@ class Timers:
 
 def kill_after_s(job: Job[..., Any]) -> float | None:
     """Return when the supervisor kills the child for this job: seconds from its start, None for never."""
-    if job.hard_timeout is not None:
-        return job.hard_timeout
-    return None if job.timeout is None else job.timeout + HARD_TIMEOUT_GRACE_S
+    if job.settings.hard_timeout is not None:
+        return job.settings.hard_timeout
+    return None if job.settings.timeout is None else job.settings.timeout + HARD_TIMEOUT_GRACE_S

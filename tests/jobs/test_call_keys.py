@@ -42,7 +42,7 @@ def test_key_said_outright_wins_over_the_declared_one(registry: Registry):
     assert declared.options(key=lambda customer, *_: customer * 2).key_of((7,), {}) == "14"
     with pytest.raises(ConfigError, match="ordered=True of send orders the messages of a key"):
         declared.options(key=None)
-    assert declared.options(key=None, ordered=False).keyless
+    assert declared.options(key=None, ordered=False).settings.key is None
 
 
 @pytest.mark.parametrize("value", ["", "x" * 129, "a\nb", True, 1.5, b"acme", ["acme"]])

@@ -218,7 +218,12 @@ def test_call_says_what_the_child_must_know(registry: Registry, message: Callabl
     fetches = job(name="f", registry=registry, timeout=5, hard_timeout=9, result_ttl=1)(fetch)
     call = Executor(registry).resolve("low", message(fetches, "u", headers={"h": "1"}))
     assert not isinstance(call, Ending)
-    assert (call.job.is_async, call.job.timeout, call.job.hard_timeout, call.job.stores_result) == (
+    assert (
+        call.job.is_async,
+        call.job.settings.timeout,
+        call.job.settings.hard_timeout,
+        call.job.settings.stores_result,
+    ) == (
         True,
         5,
         9,
@@ -414,7 +419,7 @@ def test_option_of_a_message_holds_when_the_job_was_declared_anew(
     content = json.dumps({"job": "jobs.f", "options": of_the_message}).encode()
     call = Executor(registry).resolve("low", Message("m", content, 1, 0, 7, "life", "token", 0))
     assert isinstance(call, Call)
-    assert (call.job.timeout, call.job.hard_timeout) == (timeout, hard_timeout)
+    assert (call.job.settings.timeout, call.job.settings.hard_timeout) == (timeout, hard_timeout)
 
 
 def test_message_that_contradicts_itself_is_dead_with_the_reason(registry: Registry):

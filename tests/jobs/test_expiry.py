@@ -93,8 +93,8 @@ def test_retry_for_ends_the_retries_where_the_next_would_begin_too_late(registry
         ending = runner.run(call)
         assert ending.outcome == outcome
     assert "retry_within=3600 s is over" in ending.reason
-    assert target.retries == 10_000
-    assert target.options(retries=2).rules.decide(3, ValueError("bad")).outcome == "dead"
+    assert target.settings.nretries == 10_000
+    assert target.options(retries=2).settings.rules.decide(3, ValueError("bad")).outcome == "dead"
     # When the producer's clock is unknown, no span can be measured.
     assert isinstance(resolved(registry, encode("fail"), 2), Call)
 

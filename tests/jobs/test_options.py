@@ -20,8 +20,8 @@ def send(registry: Registry) -> Job[..., Any]:
 
 def test_options_give_a_copy_and_leave_the_job_as_it_is(send: Job[..., Any], registry: Registry):
     changed = send.options(queue="high", delay="1m", headers={"b": "2"})
-    assert (send.queue, send.queue_options, send.settings["headers"]) == ("low", {}, {"a": "1"})
-    assert (changed.queue, changed.queue_options, changed.settings["headers"]) == (
+    assert (send.queue, send.queue_options, send.settings.headers) == ("low", {}, {"a": "1"})
+    assert (changed.queue, changed.queue_options, changed.settings.headers) == (
         "high",
         {"delay": 60.0},
         {"a": "1", "b": "2"},
@@ -39,7 +39,7 @@ def test_options_add_up(send: Job[..., Any]):
 
 @pytest.mark.parametrize("value", [30, 30.0, "30s", timedelta(seconds=30)])
 def test_durations_come_in_three_forms(send: Job[..., Any], value: Any):
-    assert send.options(timeout=value).timeout == 30
+    assert send.options(timeout=value).settings.timeout == 30
     assert send.options(delay=value).queue_options == {"delay": 30}
 
 
@@ -95,4 +95,4 @@ def test_what_only_code_can_say_is_refused_for_one_message(
 def test_list_of_waits_sets_how_often_unless_said_otherwise(registry: Registry):
     listed = job(name="a", registry=registry, retry=retry.listed([1, 2, 3]))(lambda: None)
     said = job(name="b", registry=registry, retry=retry.listed([1, 2, 3]), retries=1)(lambda: None)
-    assert (listed.retries, said.retries) == (3, 1)
+    assert (listed.settings.nretries, said.settings.nretries) == (3, 1)

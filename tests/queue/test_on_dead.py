@@ -148,9 +148,12 @@ def test_a_job_or_a_function_may_be_given_and_nothing_else():
     registry = Registry(Middlewares())
     report = job(name="report", registry=registry, retries=2)(lambda died: None)
     first = job(name="first", registry=registry, on_dead=report)(lambda: None)
-    assert first.on_dead is report
+    assert first.settings.on_dead is report
     second = job(name="second", registry=registry, on_dead=lambda died: None)(lambda: None)
-    assert isinstance(second.on_dead, Job) and second.on_dead.name == "second.on_dead"
+    assert (
+        isinstance(second.settings.on_dead, Job)
+        and second.settings.on_dead.name == "second.on_dead"
+    )
     assert "second.on_dead" in registry
     with pytest.raises(ConfigError, match="on_dead='x' can't be called"):
         job(name="third", registry=registry, on_dead="x")(lambda: None)  # type: ignore[call-overload]

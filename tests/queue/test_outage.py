@@ -382,7 +382,7 @@ def test_job_gives_a_receipt_that_says_so(stoppable, make):
     receipt = noted.enqueue()
     assert (receipt.action, receipt.accepted) == ("buffered", True)
     stoppable.start()
-    noted.settings["client"].flush(60)
+    noted.settings.client.flush(60)
     assert receipt.status().word == "queued"
 
 

@@ -58,7 +58,7 @@ class DeclaredKeys:
     """Finds the keys of calls by what the jobs of `registry` declare. Calls of other jobs have no key."""
 
     def __init__(self, registry: Registry) -> None:
-        self._jobs = {job.name: job for job in registry if not job.keyless}
+        self._jobs = {job.name: job for job in registry if job.settings.key is not None}
 
     def keyed(self, arrival: Arrival) -> Arrival:
         """Return the arrival with the key of its call. ConfigError if its arguments make none."""
@@ -74,7 +74,7 @@ class DeclaredKeys:
             raise ConfigError(f"its key can't be found: {error}") from error
         if key is None:
             return arrival
-        return arrival._replace(key=key, ordered=bool(job.settings.get("ordered")))
+        return arrival._replace(key=key, ordered=bool(job.settings.ordered))
 
 
 class QueueIntake:
