@@ -357,7 +357,9 @@ class Queue:
         The reply 'stale' means that the token was superseded; such an ending changes nothing. 'unknown': an outage
         lasted so long that a lost call of these endings may have been accepted.
         """
-        values, rest, result_keys = self._ended(endings, dequeue, lease, crash_limit, now)
+        values, rest, result_keys = self._finish_arguments(
+            endings, dequeue, lease, crash_limit, now
+        )
         own = caller or self.callers.take()
         renewals = own.renewals
         reply = self.scripts["finish"].call(own, values, rest, extra_keys=result_keys, fenced=True)
@@ -377,7 +379,9 @@ class Queue:
     ) -> PipelinedCall[Finished]:
         """A `finish` whose reply is read later; until then the caller makes no other call."""
         script, tries, renewals = self.scripts["finish"], Tries(), caller.renewals
-        values, rest, result_keys = self._ended(endings, dequeue, lease, crash_limit, None)
+        values, rest, result_keys = self._finish_arguments(
+            endings, dequeue, lease, crash_limit, None
+        )
         state = script.numbered(caller, values, rest, result_keys, tries=tries, fenced=True)
 
         def read(reply: Any) -> Finished:
@@ -395,7 +399,7 @@ class Queue:
             lambda: read(self.client.perform(self.wake_key, state.again())),
         )
 
-    def _ended(
+    def _finish_arguments(
         self,
         endings: Sequence[Ending],
         dequeue: int,
