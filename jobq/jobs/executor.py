@@ -18,7 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from os import getpid
 from time import perf_counter_ns, thread_time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -90,11 +90,37 @@ def _metered(
             value, step = error, coroutine.throw
 
 
-class Executor:
-    """Runs jobs of one registry in one child.
+class RunHooks(NamedTuple):
+    """What an executor calls, and what it is told, by the program that runs its jobs. None: that isn't there.
 
     soft_timeout(seconds): a context manager that raises JobTimeout inside a sync job that takes longer.
     lease_deadline(): when the lease of what runs ends, in seconds of CLOCK_BOOTTIME.
+    checkpoint: keeps the checkpoints of jobs, and reads them. attempt_logs: keeps what jobs log that ask for it.
+    find_dead: finds the dead message that a message about a death names. fill_inputs: puts results of steps to their
+    positions in the arguments of a member. flow_of: the flow of a running member. on_failure: called with the error of
+    each attempt that failed. log: where starts and ends are logged. built_in: jobs that run though the registry doesn't
+    have them, by name. tracebacks: whether to log and keep those of failed attempts. counted: whether endings carry the
+    figures of their runs.
+    """
+
+    soft_timeout: SoftTimeout | None = None
+    report_progress: ReportProgress | None = None
+    lease_deadline: Callable[[], float] | None = None
+    checkpoint: Checkpoint | None = None
+    attempt_logs: AttemptLogs | None = None
+    find_dead: FindDead | None = None
+    fill_inputs: FillInputs | None = None
+    flow_of: FlowOf | None = None
+    on_failure: Callable[[Call, BaseException], object] | None = None
+    log: JobLines | None = None
+    built_in: Mapping[str, Job[..., Any]] = {}
+    tracebacks: bool = True
+    counted: bool = False
+
+
+class Executor:
+    """Runs jobs of one registry in one child.
+
     worker: the name in events. seal: what calls must be sealed with; None = they aren't sealed.
     unknown_jobs: how long messages of unregistered jobs are retried.
     """
@@ -104,44 +130,20 @@ class Executor:
         registry: Registry,
         *,
         worker: str = "",
-        soft_timeout: SoftTimeout | None = None,
-        report_progress: ReportProgress | None = None,
-        lease_deadline: Callable[[], float] | None = None,
         seal: Seal | None = None,
         unknown_jobs: UnknownJobs | None = None,
+        hooks: RunHooks | None = None,
     ) -> None:
         self.registry = registry
         self.worker = worker
+        self.hooks = hooks or RunHooks()
         self._unrunnable = Unrunnable(worker, unknown_jobs or UnknownJobs())
-        self._soft_timeout = soft_timeout
-        self._report = report_progress
-        self._lease_deadline = lease_deadline
         self._seal = seal
         self._inner = registry.middleware
         self._outer = self._inner.outer or Middlewares()
         self._outer.add_imported()
         #: The process where jobs run. Processes that they fork never leave `run` or `arun`.
         self.home = Home()
-        #: Where starts and ends are logged.
-        self.log: JobLines | None = None
-        #: Keeps the checkpoints of jobs, and reads them.
-        self.checkpoint: Checkpoint | None = None
-        #: Keeps what jobs log that ask for it.
-        self.attempt_logs: AttemptLogs | None = None
-        #: Finds the dead message that a message about a death names.
-        self.find_dead: FindDead | None = None
-        #: Jobs that every worker can run, by name.
-        self.built_in: Mapping[str, Job[..., Any]] = {}
-        #: Puts results of steps to their positions in the arguments of a member.
-        self.fill_inputs: FillInputs | None = None
-        #: The flow of a running member.
-        self.flow_of: FlowOf | None = None
-        #: Called with the error of each attempt that failed.
-        self.on_failure: Callable[[Call, BaseException], object] | None = None
-        #: Whether to log and keep the tracebacks of failed attempts.
-        self.tracebacks = True
-        #: Whether endings carry the figures of their runs.
-        self.counted = False
         #: Whether jobs would share one decimal context, which a module has made: copies of a context share its values.
         self._copies_decimal = any(
             isinstance(value, decimal.Context) for value in copy_context().values()
@@ -167,7 +169,7 @@ class Executor:
                     f"the sealed call was valid until {until}; enqueue it again (JOBQ_CODEC_VALID)"
                 )
                 return self.refuse(queue, message, why)
-            job = self.registry.find(envelope.job) or self.built_in.get(envelope.job)
+            job = self.registry.find(envelope.job) or self.hooks.built_in.get(envelope.job)
             if job is None:
                 why = f"no job {envelope.job!r:.200} here; is its module in --import?"
                 return self._unrunnable.ending(queue, message, envelope.job, why, envelope.headers)
@@ -206,7 +208,8 @@ class Executor:
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
         """The call of a dead message's on_dead. The message is done if there is nothing to call."""
         lease = Lease(message.mid, message.token)
-        dead = self.find_dead and self.find_dead(queue, dead_id_in(message.content), lease)
+        find = self.hooks.find_dead
+        dead = find and find(queue, dead_id_in(message.content), lease)
         if not dead:
             return self._unrunnable.nothing(message)
         try:
@@ -259,14 +262,16 @@ class Executor:
             return run_admitted(
                 ready, self.worker, lambda one: self._run(one, told_to_stop, admitted=True)
             )
-        if call.job.settings.keep_logs is not None and not logged and self.attempt_logs is not None:
-            with self._logged(call, self.attempt_logs):
+        hooks, settings = self.hooks, call.job.settings
+        if settings.keep_logs is not None and not logged and hooks.attempt_logs is not None:
+            with self._logged(call, hooks.attempt_logs):
                 return self._run(call, told_to_stop, admitted=True, logged=True)
-        report, keep = self._report, self.checkpoint
+        # `_context` without its call, which would be one more for each job.
+        report, keep = hooks.report_progress, hooks.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
-        context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
-        job, log, settings = call.job, self.log, call.job.settings
+        context = Context(call, report, hooks.lease_deadline, self.worker, keep, hooks.flow_of)
+        job, log = call.job, hooks.log
         layers = self._outer.layers + self._inner.layers
         entered = running.set(context)
         cpu, started = thread_time_ns(), perf_counter_ns()
@@ -317,15 +322,13 @@ class Executor:
             return await arun_admitted(
                 ready, self.worker, lambda one: self.arun(one, told_to_stop, admitted=True)
             )
-        if call.job.settings.keep_logs is not None and not logged and self.attempt_logs is not None:
-            with self._logged(call, self.attempt_logs):
+        hooks, settings = self.hooks, call.job.settings
+        if settings.keep_logs is not None and not logged and hooks.attempt_logs is not None:
+            with self._logged(call, hooks.attempt_logs):
                 return await self.arun(call, told_to_stop, admitted=True, logged=True)
-        report, keep = self._report, self.checkpoint
-        if call.sealed:
-            report, keep = self._reporting(call), self._checkpointing(call)
-        context = Context(call, report, self._lease_deadline, self.worker, keep, self.flow_of)
+        context = self._context(call)
         layers = self._outer.layers + self._inner.layers
-        meter, log = Meter(), self.log
+        meter, log = Meter(), hooks.log
         self._own_decimal()
         entered = running.set(context)
         started = perf_counter_ns()
@@ -333,7 +336,7 @@ class Executor:
             if log is not None:
                 log.started(call)
                 started = perf_counter_ns()
-            if layers or call.job.settings.timeout is not None:
+            if layers or settings.timeout is not None:
                 inner = partial(self._alimited, call, meter)
                 value = await around_run(layers, "arun", context, inner)
             else:
@@ -342,7 +345,7 @@ class Executor:
             self.home.only()
             check_finished(value, call.job.name)
             result = None
-            if call.job.settings.stores_result:
+            if settings.stores_result:
                 result = call.job.encoded_result(value, call.message.mid)
             if log is not None:
                 log.done(call, (perf_counter_ns() - started) / 1e9)
@@ -358,6 +361,14 @@ class Executor:
         ending = self._done(call, result, started, meter.ns)
         return self._sealed(call, ending) if call.sealed else ending
 
+    def _context(self, call: Call) -> Context:
+        """What the job may ask and report while it runs; with a sealed call, sealed too."""
+        hooks = self.hooks
+        report, keep = hooks.report_progress, hooks.checkpoint
+        if call.sealed:
+            report, keep = self._reporting(call), self._checkpointing(call)
+        return Context(call, report, hooks.lease_deadline, self.worker, keep, hooks.flow_of)
+
     def _own_decimal(self) -> None:
         """Give this context a decimal context of its own, where jobs would share one."""
         if self._copies_decimal:
@@ -366,18 +377,17 @@ class Executor:
     def _filled(self, call: Call) -> Call | Ending:
         """The call with results of steps among its arguments, or its ending if these can't be had."""
         try:
-            whole = filled(call, self.worker, self.fill_inputs) if _takes_results(call) else call
+            whole = (
+                filled(call, self.worker, self.hooks.fill_inputs) if _takes_results(call) else call
+            )
             if isinstance(whole, Call) and FLOW_HEADER in call.headers:
                 args, kwargs = call.job.decoded(whole.args, whole.kwargs)
                 whole = structs.replace(whole, args=args, kwargs=kwargs)
             return whole
         except ResultNotStoredError as error:
             # It may come back, as after a failover, so it is a failed attempt like others.
-            context = Context(
-                call, self._report, self._lease_deadline, self.worker, self.checkpoint, self.flow_of
-            )
             return self._sealed(
-                call, self._failed(context, call, error, perf_counter_ns(), 0, None)
+                call, self._failed(self._context(call), call, error, perf_counter_ns(), 0, None)
             )
         except Exception as error:
             return self._sealed(call, self._unresolved(call.queue, call.message, error))
@@ -388,11 +398,11 @@ class Executor:
         return await asyncio.to_thread(self._filled, call)
 
     def _limited(self, call: Call) -> Any:
-        timeout = call.job.settings.timeout
-        if timeout is None or self._soft_timeout is None:
+        timeout, soft_timeout = call.job.settings.timeout, self.hooks.soft_timeout
+        if timeout is None or soft_timeout is None:
             value = self._called(call)
         else:
-            with self._soft_timeout(timeout):
+            with soft_timeout(timeout):
                 value = self._called(call)
         if call.job.settings.stores_result:
             # Also here, so that middleware sees the failure if the result can't be stored.
@@ -443,7 +453,7 @@ class Executor:
                 mid=message.mid, token=message.token, record=record, result=result,
                 result_ttl=call.job.settings.result_ttl or 0,
             )  # fmt: skip
-        if self.counted:
+        if self.hooks.counted:
             figures = (name, message.attempt, ago, run_us, cpu_us)
             return Ending(mid=message.mid, token=message.token, record=record, figures=figures)
         return Ending(mid=message.mid, token=message.token, record=record)
@@ -459,8 +469,8 @@ class Executor:
     ) -> Ending:
         run_us = (perf_counter_ns() - started) // 1000
         self._measure_memory()
-        if self.on_failure is not None:
-            self.on_failure(call, error)
+        if self.hooks.on_failure is not None:
+            self.hooks.on_failure(call, error)
         figures = (run_us, cpu_ns // 1000, self._rss_kib, self.worker)
         ending = failed_ending(
             context,
@@ -468,7 +478,7 @@ class Executor:
             error,
             figures,
             lambda raised: _stops(raised, told_to_stop),
-            self.tracebacks,
+            self.hooks.tracebacks,
         )
         self.home.only()  # a policy may fork too
         return ending
@@ -500,7 +510,7 @@ class Executor:
         return logs.of(call.queue, message.mid, message.attempt, keep_s, sealed)
 
     def _checkpointing(self, call: Call) -> Checkpoint | None:
-        keep, seal = self.checkpoint, self._seal
+        keep, seal = self.hooks.checkpoint, self._seal
         if keep is None or seal is None or not call.sealed:
             return keep
         own = seal.of("checkpoint")
@@ -514,7 +524,7 @@ class Executor:
         return sealed
 
     def _reporting(self, call: Call) -> ReportProgress | None:
-        report, seal = self._report, self._seal
+        report, seal = self.hooks.report_progress, self._seal
         if report is None or seal is None or not call.sealed:
             return report
 

@@ -16,7 +16,7 @@ from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry
 from jobq.queue.types import LEASE_S, Ending, Message
@@ -102,13 +102,13 @@ class Attempts:
         self._progress, self._errors, self._values = [], [], []
         facts = self._facts
         lease_end = boot_ns() / 1e9 + duration_s(facts.get("lease_left", LEASE_S))
-        executor = Executor(
-            registry_for(job, self._registry), worker=WORKER, soft_timeout=soft_timeout,
-            report_progress=self._report, lease_deadline=lambda: lease_end,
-        )  # fmt: skip
         kept = [facts.get("checkpoint", "")]
-        executor.checkpoint = lambda queue, mid, token, value: keep(kept, value)
-        executor.on_failure = lambda call, error: self._errors.append(error)
+        hooks = RunHooks(
+            soft_timeout=soft_timeout, report_progress=self._report, lease_deadline=lambda: lease_end,
+            checkpoint=lambda queue, mid, token, value: keep(kept, value),
+            on_failure=lambda call, error: self._errors.append(error),
+        )  # fmt: skip
+        executor = Executor(registry_for(job, self._registry), worker=WORKER, hooks=hooks)
         now = wall.ms()
         enqueued_at = now - round(duration_s(facts.get("waited", 0)) * 1000)
         headers = {**job.settings.headers, **facts.get("headers", {})}

@@ -27,7 +27,7 @@ from jobq.flows.adding import flow_of
 from jobq.flows.draining import Drainer
 from jobq.flows.inputs import FlowInputs
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.jobs.timer import BUILT_IN
@@ -78,18 +78,14 @@ class Draining:
         self._error: BaseException | None = None
         #: Messages that wait because an attempt here said so.
         self._returned: set[str] = set()
-        self.executor = Executor(
-            registry, worker=WORKER, soft_timeout=soft_timeout, seal=seal_of(client),
+        hooks = RunHooks(
+            soft_timeout=soft_timeout,
             report_progress=lambda queue, mid, token, text: self._queue(queue).progress(mid, token, text),
+            checkpoint=lambda queue, mid, token, value: self._queue(queue).checkpoint(mid, token, value),
+            find_dead=self._find_dead, fill_inputs=FlowInputs(client), flow_of=partial(flow_of, client),
+            on_failure=self._on_failure, built_in=BUILT_IN,
         )  # fmt: skip
-        self.executor.checkpoint = lambda queue, mid, token, value: self._queue(queue).checkpoint(
-            mid, token, value
-        )
-        self.executor.find_dead = self._find_dead
-        self.executor.fill_inputs = FlowInputs(client)
-        self.executor.flow_of = partial(flow_of, client)
-        self.executor.built_in = BUILT_IN
-        self.executor.on_failure = self._on_failure
+        self.executor = Executor(registry, worker=WORKER, seal=seal_of(client), hooks=hooks)
 
     def nested(self) -> Draining:
         """One for a drain within this one."""

@@ -31,7 +31,7 @@ from jobq.client.clock import boot_ns, wall
 from jobq.errors import ConfigError
 from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.job import Args, Job
 from jobq.jobs.registry import Registry
 from jobq.queue.types import LEASE_S, Ending, Message
@@ -177,16 +177,16 @@ class Lifecycle:
         def holds() -> bool:
             return number == self.nattempts
 
-        executor = Executor(
-            registry_for(self._job, self._registry), worker=WORKER,
+        def failed(call: Call, error: BaseException) -> None:
+            self.error = error
+
+        hooks = RunHooks(
             soft_timeout=soft_timeout, report_progress=lambda *_: holds(),
             lease_deadline=lambda: began + LEASE_S if holds() else began - 1,
+            checkpoint=lambda queue, mid, token, value: keep(self._kept, value) if holds() else None,
+            on_failure=failed,
         )  # fmt: skip
-        executor.checkpoint = lambda queue, mid, token, value: (
-            keep(self._kept, value) if holds() else None
-        )
-        executor.on_failure = lambda call, error: setattr(self, "error", error)
-        return executor
+        return Executor(registry_for(self._job, self._registry), worker=WORKER, hooks=hooks)
 
 
 class Rehearsal:

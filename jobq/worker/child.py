@@ -27,7 +27,7 @@ from jobq.jobs.attempt_log import AttemptLogs
 from jobq.jobs.context import Call, JobLines
 from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.endings import UnknownJobs
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry
 from jobq.jobs.results import result_waits
 from jobq.jobs.signing import seal_of
@@ -176,18 +176,9 @@ class Child:
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_s, self._look_around, self.slots.note_look)
         self.executor = self._executor()
-        self.executor.checkpoint = self.queues.checkpoint
-        self.executor.attempt_logs = AttemptLogs(self.queues.store_log)
-        self.executor.find_dead = self.queues.find_dead
-        members = LateFlows(self.queues.progress_client)
-        self.executor.fill_inputs, self.executor.flow_of = members.fill_inputs, members.flow_of
-        self.executor.built_in = BUILT_IN
-        self.executor.tracebacks = self.settings.tracebacks
-        self.executor.counted = plan.counters is not None
         result_waits.on_wait = FullPool(plan.client).on_wait
         self.log = plan.log
         if self.log is not None:
-            self.executor.log = self.log
             self.log.keep_in(self.slots.lines)
             os.register_at_fork(before=self.log.flush)
         self.margin_ns = lease_and_margin(self.settings.lease_s)[1]
@@ -209,15 +200,27 @@ class Child:
         self._is_stopping = lambda: bool(self.abort)
 
     def _executor(self) -> Executor:
-        plan = self.context.plan
-        return Executor(
-            plan.registry,
-            worker=self.settings.name,
+        plan, members = self.context.plan, LateFlows(self.queues.progress_client)
+        hooks = RunHooks(
             soft_timeout=lambda seconds: self.runner.soft_timeout(seconds),
             report_progress=self.queues.progress,
             lease_deadline=lambda: self.slots.deadline() / 1e9,
+            checkpoint=self.queues.checkpoint,
+            attempt_logs=AttemptLogs(self.queues.store_log),
+            find_dead=self.queues.find_dead,
+            fill_inputs=members.fill_inputs,
+            flow_of=members.flow_of,
+            log=plan.log,
+            built_in=BUILT_IN,
+            tracebacks=self.settings.tracebacks,
+            counted=plan.counters is not None,
+        )
+        return Executor(
+            plan.registry,
+            worker=self.settings.name,
             seal=seal_of(plan.client),
             unknown_jobs=UnknownJobs(self.settings.unknown_wait_s, self.settings.unknown_for_s),
+            hooks=hooks,
         )
 
     # The loop.

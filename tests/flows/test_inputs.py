@@ -14,7 +14,7 @@ from jobq.errors import ResultNotStoredError, UnavailableError
 from jobq.flows.inputs import FlowInputs
 from jobq.flows.store import FlowStore
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry
 from tests.flows.flowing import Flowing
 
@@ -97,8 +97,8 @@ def test_results_of_a_map_that_is_not_over_at_a_server_are_no_results(
 
 def test_member_whose_input_is_missing_runs_once_it_is_there(client: Client):
     call = member(client, is_map=False)
-    store, executor = FlowStore(client, "import:7"), Executor(registry)
-    executor.fill_inputs = FlowInputs(client)
+    store = FlowStore(client, "import:7")
+    executor = Executor(registry, hooks=RunHooks(fill_inputs=FlowInputs(client)))
     kept = client.command("HGET", f"{store.prefix}results", "made:0")
     client.command("HDEL", f"{store.prefix}results", "made:0")
     ending = executor.run(call)

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry
 from jobq.queue.types import Ending, Message
@@ -48,12 +48,12 @@ def message() -> Callable[..., Message]:
 
 @pytest.fixture
 def run(registry: Registry, message: Callable[..., Message]) -> Callable[..., Ending]:
-    """run(job, *args, …): the ending of one attempt; executor={…} for the executor's own options."""
+    """run(job, *args, …): the ending of one attempt; executor={…} for its hooks."""
 
     def execute(
         job: Any, *args: Any, executor: dict[str, Any] | None = None, **kwargs: Any
     ) -> Ending:
-        runner = Executor(registry, worker="here", **(executor or {}))
+        runner = Executor(registry, worker="here", hooks=RunHooks(**(executor or {})))
         call = runner.resolve("low", message(job, *args, **kwargs))
         return runner.run(call) if isinstance(call, Call) else call
 

@@ -15,7 +15,7 @@ from jobq.config import CodecSettings
 from jobq.errors import ConfigError
 from jobq.jobs.attempt_log import MOST_BYTES, AttemptLog, AttemptLogs
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry, job
 from jobq.jobs.signing import Seal, shown_text
 from jobq.queue.types import Message
@@ -53,11 +53,10 @@ def ready(
     """ready(function, *args): a call of it as a job that keeps its logs, and its executor."""
 
     def make(
-        function: Any, *args: Any, seal: Seal | None = None, **more: Any
+        function: Any, *args: Any, seal: Seal | None = None, store: Any = stored, **more: Any
     ) -> tuple[Executor, Call]:
         target = job(name="work", registry=registry, keep_logs="1h", retries=0)(function)
-        executor = Executor(registry, seal=seal)
-        executor.attempt_logs = AttemptLogs(stored)
+        executor = Executor(registry, seal=seal, hooks=RunHooks(attempt_logs=AttemptLogs(store)))
         sent = message(target, *args, **more)
         if seal is not None:
             content = seal.close_call("low", "mid-1", sent.content)
@@ -92,8 +91,7 @@ def test_a_job_that_declares_nothing_keeps_nothing(
     registry: Registry, message: Callable[..., Message], stored: Stored
 ):
     target = job(name="work", registry=registry)(lambda: logging.warning("a line"))
-    executor = Executor(registry)
-    executor.attempt_logs = AttemptLogs(stored)
+    executor = Executor(registry, hooks=RunHooks(attempt_logs=AttemptLogs(stored)))
     call = executor.resolve("low", message(target))
     assert isinstance(call, Call)
     executor.run(call)
@@ -109,8 +107,7 @@ def test_async_attempts_side_by_side_keep_their_own_logs(
             await asyncio.sleep(0)
 
     target = job(name="work", registry=registry, keep_logs=60)(work)
-    executor = Executor(registry)
-    executor.attempt_logs = AttemptLogs(stored)
+    executor = Executor(registry, hooks=RunHooks(attempt_logs=AttemptLogs(stored)))
 
     async def both() -> None:
         calls = [executor.resolve("low", message(target, f"n{n}", attempt=n)) for n in (1, 2)]
@@ -163,12 +160,10 @@ def test_what_storing_logs_and_its_errors_disturb_nothing():
 
 
 def test_a_store_that_fails_lets_the_job_end(ready: Any, capsys: pytest.CaptureFixture[str]):
-    executor, call = ready(lambda: logging.getLogger("shop").warning("a line"))
-
     def away(*what: object) -> None:
         raise RuntimeError("away")
 
-    executor.attempt_logs = AttemptLogs(away)
+    executor, call = ready(lambda: logging.getLogger("shop").warning("a line"), store=away)
     assert executor.run(call).outcome == "done"
     assert capsys.readouterr().err == ""
 

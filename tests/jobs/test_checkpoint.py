@@ -10,7 +10,7 @@ import pytest
 import jobq
 from jobq.errors import CodecError, LeaseLostError
 from jobq.jobs.context import MOST_CHECKPOINT, Call, Checkpoint
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry, job
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
@@ -23,8 +23,7 @@ def inside(registry: Registry, message: Callable[..., Message]) -> Callable[...,
     def look_inside(look: Callable[[Any], Any], keep: Checkpoint | None = None) -> Any:
         seen: list[Any] = []
         target = job(name="work", registry=registry)(lambda: seen.append(look(jobq.current())))
-        runner = Executor(registry)
-        runner.checkpoint = keep
+        runner = Executor(registry, hooks=RunHooks(checkpoint=keep))
         call = runner.resolve("low", message(target))
         assert isinstance(call, Call)
         ending = runner.run(call)

@@ -13,7 +13,7 @@ import jobq
 from jobq.errors import CodecError, ConfigError, ResultNotStoredError, UnavailableError
 from jobq.jobs.codec import FLOW_HEADER
 from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry, job
 from jobq.queue.types import Ending, Message
 
@@ -40,8 +40,8 @@ def test_results_of_steps_are_filled_in_before_the_run_of_a_member_alone(
 
     function = awaited if is_async else lambda value: seen.append(value)
     target = job(name="work", registry=registry)(function)
-    executor = Executor(registry)
-    executor.fill_inputs = lambda call: structs.replace(call, args=[call.args[0] + 1])
+    hooks = RunHooks(fill_inputs=lambda call: structs.replace(call, args=[call.args[0] + 1]))
+    executor = Executor(registry, hooks=hooks)
     assert run(executor, message(target, 1, headers=FLOW)).outcome == "done"
     assert run(executor, message(target, 1, headers=FLOW), mid="other").outcome == "done"
     assert seen == [2, 1]
@@ -63,7 +63,7 @@ def test_member_whose_results_cannot_be_read_waits_is_retried_or_dead(
     def fill(call: Call) -> Call:
         raise error
 
-    executor.fill_inputs = fill
+    executor = Executor(registry, hooks=RunHooks(fill_inputs=fill))
     ending = run(executor, message(target, 1, headers=FLOW))
     assert ending.outcome == outcome
     if outcome == "dead":
@@ -87,8 +87,7 @@ def test_member_has_its_flow_and_other_messages_have_none(
     target = job(name="work", registry=registry, retries=0)(
         lambda: seen.append((jobq.current().flow, jobq.current().flow))
     )
-    executor = Executor(registry)
-    executor.flow_of = lambda context: flow
+    executor = Executor(registry, hooks=RunHooks(flow_of=lambda context: flow))
     assert run(executor, message(target)).outcome == "done"
     assert seen == [(flow, flow)]
     ending = run(executor, message(target), mid="other")

@@ -11,12 +11,12 @@ from jobq.errors import ConfigError, Dead
 from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
 from jobq.jobs.deaths import ON_DEAD, DeadCall
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.job import Job
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.registry import Registry, job
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending, Message
+from jobq.queue.types import DeadMessage, Ending, Lease, Message
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def run(queue: Queue, registry: Registry) -> Callable[..., list[str]]:
     """run(): the outcomes of all that is ready, as a worker with that registry has them."""
 
     def work(jobs: Registry = registry) -> list[str]:
-        runner = Executor(jobs)
-        runner.find_dead = lambda name, dead_id, lease: next(
-            iter(queue.admin.dead(mid=dead_id)), None
-        )
+        def find(name: str, dead_id: str, lease: Lease) -> DeadMessage | None:
+            return next(iter(queue.admin.dead(mid=dead_id)), None)
+
+        runner = Executor(jobs, hooks=RunHooks(find_dead=find))
         outcomes = []
         while messages := queue.dequeue().messages:
             call = runner.resolve("low", messages[0])

@@ -21,7 +21,7 @@ from jobq.client.connection import connect
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, settings_from_env
 from jobq.errors import CodecError, ConfigError, JobFailedError, JobqError
 from jobq.jobs.codec import HARD_LIMIT, decode, encode
-from jobq.jobs.executor import Executor
+from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry, job
 from jobq.jobs.signing import Seal, opened, seal_for, unverified
 from jobq.queue import roles as rights
@@ -383,9 +383,8 @@ def test_progress_is_sealed_and_shown_to_those_with_keys(sealed, redis, ring, re
     place = sealed(mode)
     told = []
     job(name="work", registry=registry)(lambda what: current().progress(1.0, "at " + "ü" * 2_000))
-    runner = Executor(
-        registry, seal=seal_for(ring(mode)), report_progress=lambda *said: told.append(said) is None
-    )
+    hooks = RunHooks(report_progress=lambda *said: told.append(said) is None)
+    runner = Executor(registry, seal=seal_for(ring(mode)), hooks=hooks)
     receipt = place.work.enqueue("live")
     (message,) = place.queue.dequeue(1).messages
     runner.run(runner.resolve("low", message))
@@ -407,8 +406,8 @@ def test_checkpoint_is_sealed_and_a_forged_one_is_not_read(sealed, redis, ring, 
         current().checkpoint({"TREASURE": what})
 
     job(name="work", registry=registry)(work)
-    runner = Executor(registry, seal=seal_for(ring(mode)))
-    runner.checkpoint = lambda queue, *said: place.queue.checkpoint(*said)
+    hooks = RunHooks(checkpoint=lambda queue, *said: place.queue.checkpoint(*said))
+    runner = Executor(registry, seal=seal_for(ring(mode)), hooks=hooks)
     place.work.enqueue("live")
     (message,) = place.queue.dequeue(1).messages
     for _ in range(2):
