@@ -203,18 +203,12 @@ class Child:
         plan, members = self.context.plan, LateFlows(self.queues.progress_client)
         hooks = RunHooks(
             soft_timeout=lambda seconds: self.runner.soft_timeout(seconds),
-            report_progress=self.queues.progress,
             lease_deadline=lambda: self.slots.deadline() / 1e9,
-            checkpoint=self.queues.checkpoint,
-            attempt_logs=AttemptLogs(self.queues.store_log),
-            find_dead=self.queues.find_dead,
-            fill_inputs=members.fill_inputs,
-            flow_of=members.flow_of,
-            log=plan.log,
-            built_in=BUILT_IN,
-            tracebacks=self.settings.tracebacks,
-            counted=plan.counters is not None,
-        )
+            report_progress=self.queues.progress, checkpoint=self.queues.checkpoint,
+            attempt_logs=AttemptLogs(self.queues.store_log), find_dead=self.queues.find_dead,
+            fill_inputs=members.fill_inputs, flow_of=members.flow_of, log=plan.log, built_in=BUILT_IN,
+            tracebacks=self.settings.tracebacks, counted=plan.counters is not None,
+        )  # fmt: skip
         return Executor(
             plan.registry,
             worker=self.settings.name,
