@@ -19,7 +19,8 @@ fault     name, pids (none = all), until, cuts: whether it explains a second run
           runs that had ended there
 stall     until: this machine woke nobody, long enough for leases to end
 late      worst: seconds by which this machine was late to wake a sleeping thread
-poison    mid, limit: after so many runs it must be dead
+poison    mid, limit: after so many runs it must be dead; timed: a hard timeout
+          ends the run, on a slow machine before it can write that it started
 tick      text: what is wrong with a tick of a schedule
 orphan    pid: a process that outlived its supervisor, or the fork of a job that kept working
 ========  ====================================================================="""
@@ -134,6 +135,13 @@ class KeyUse(NamedTuple):
     ordered: bool
 
 
+class Poison(NamedTuple):
+    """A message that must be dead after `limit` runs. timed: a run may have ended before it could be recorded."""
+
+    limit: int
+    timed: bool
+
+
 @dataclass
 class History:
     """Everything that happened in one round."""
@@ -152,7 +160,7 @@ class History:
     orphans: list[int] = field(default_factory=list)
     grants: list[int] = field(default_factory=list)
     ticks: list[str] = field(default_factory=list)
-    poison: dict[str, int] = field(default_factory=dict)
+    poison: dict[str, Poison] = field(default_factory=dict)
     keys: dict[str, KeyUse] = field(default_factory=dict)
     late: float = 0.0
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -212,7 +220,7 @@ def _rest(history: History, line: Line) -> None:
     elif line["word"] == "tick":
         history.ticks.append(line["text"])
     elif line["word"] == "poison":
-        history.poison[line["mid"]] = line["limit"]
+        history.poison[line["mid"]] = Poison(line["limit"], line.get("timed", False))
     elif line["word"] == "stall":
         stall = InjectedFault("stall", line["at"], line["until"], frozenset(), cuts=True)
         history.stalls.append(stall)

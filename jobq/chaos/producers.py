@@ -134,9 +134,10 @@ def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int
 
 def enqueue_poison(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> None:
     """Enqueue a message that must be dead after `limit` runs."""
-    ledger.write("poison", mid=mid, limit=limit)
+    timed = kind == "spin"
+    ledger.write("poison", mid=mid, limit=limit, timed=timed)
     call: dict[str, object] = {"job": "jobq.chaos.poison", "args": [mid, kind]}
-    if kind == "spin":
+    if timed:
         call["options"] = {"hard_timeout": HARD_TIMEOUT_S}
     enqueue_content(queue, ledger, mid, json.dumps(call).encode())
 

@@ -163,9 +163,12 @@ def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Itera
 
 def _undead(history: History, final: FinalState) -> Iterator[str]:
     """Poison messages that are not dead, or not after exactly as many runs as allowed."""
-    for mid, limit in history.poison.items():
+    for mid, (limit, timed) in history.poison.items():
         accepted = history.outcomes.get(mid) == "ok" or mid in history.started
-        if accepted and (mid not in final.dead or len(history.started[mid]) != limit):
+        most = len(history.started[mid])
+        # Each run that isn't recorded was handed out.
+        least = len(history.handed[mid]) if timed else most
+        if accepted and (mid not in final.dead or most > limit or least < limit):
             yield mid
 
 

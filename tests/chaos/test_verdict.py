@@ -47,6 +47,22 @@ def test_poison_that_is_dead_after_other_runs_is_undead(story, runs):
     assert broken(story.judged(dead=frozenset("a"))) == {"undead": ["a"]}
 
 
+@pytest.mark.parametrize(
+    ("handed", "recorded", "undead"),
+    [(3, 2, []), (4, 3, []), (3, 0, []), (2, 2, ["a"]), (4, 4, ["a"])],
+)
+def test_timed_poison_is_dead_after_its_runs_although_some_ended_before_they_were_recorded(
+    story, handed, recorded, undead
+):
+    story.say("poison", mid="a", limit=3, timed=True)
+    story.enqueue("a")
+    for fence in range(handed):
+        story.hand("a", fence, pid=fence)
+        if fence < recorded:
+            story.run("start", "a", fence, pid=fence)
+    assert story.judged(dead=frozenset("a")).broken["undead"] == undead
+
+
 def test_poison_that_lives_is_undead(story):
     poisoned(story, 3)
     verdict = story.judged(waiting=frozenset("a"))
