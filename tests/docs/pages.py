@@ -140,7 +140,7 @@ class Shell:
         kept = {
             k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS", "PYTHON"))
         }
-        self.env = {**kept, "JOBQ_URL": url, "PATH": path, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self.env = {**kept, "JOBQ_URL": url, "PATH": path, **(env or {})}
         #: What goes on until Ctrl-C, and what ends by itself in the background.
         self.servers: list[subprocess.Popen[str]] = []
         self.jobs: list[subprocess.Popen[str]] = []
