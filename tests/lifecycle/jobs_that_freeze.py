@@ -89,7 +89,7 @@ def cleans_up(ledger: str, name: str) -> None:
     note(ledger, name, "end", fence=current().fence)
 
 
-@job(name="stops", hard_timeout=8.0, **HERE)
+@job(name="stops", hard_timeout=16.0, **HERE)
 def stops(ledger: str, name: str) -> None:
     """Only this process is stopped, for good."""
     note(ledger, name, "start")

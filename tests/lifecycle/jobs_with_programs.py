@@ -45,7 +45,7 @@ def crashes_over_programs(ledger: str, name: str, number: int) -> None:
     os._exit(0)
 
 
-@job(name="waits_for_programs", queue="low", retries=0, hard_timeout=1.5)
+@job(name="waits_for_programs", queue="low", retries=0, hard_timeout=3.0)
 def waits_for_programs(ledger: str, name: str) -> None:
     """Waits for its programs until it is killed."""
     note(ledger, name, "start", programs=_start_tree())

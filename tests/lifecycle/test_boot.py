@@ -12,7 +12,7 @@ import pytest
 
 from jobq.queue import orders, presence
 
-from .conftest import ROOT, until
+from .conftest import DEADLINE_S, ROOT, until
 
 #: Of this folder, these workers are started as users start them.
 pytestmark = pytest.mark.real_process
@@ -161,7 +161,7 @@ def test_second_worker_of_a_name_has_one_of_its_own_and_orders_reach_both(start,
 
     both = until(seen)
     assert {one.pid for one in both} == {first.pid, second.pid}
-    assert f"this one is shown as {both[1].name}" in " ".join(second.log.split())
+    until(lambda: f"this one is shown as {both[1].name}" in " ".join(second.log.split()))
     sent = {
         name: orders.send(client, entry, "drain", by="anna")
         for name, entry in presence.workers_named(client, ["web"]).items()
@@ -180,7 +180,7 @@ def test_child_that_cannot_start_stops_the_worker(server, client, tmp_path):
     script = tmp_path / "hooked.py"
     script.write_text(HOOKED)
     ran = subprocess.run(
-        [sys.executable, str(script), server.url], capture_output=True, text=True, timeout=30,
+        [sys.executable, str(script), server.url], capture_output=True, text=True, timeout=DEADLINE_S,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert ran.returncode == 11

@@ -16,8 +16,8 @@ def ran_once(queue, ledger, worker, names):
     ended = [line["name"] for line in ledger.lines("end")]
     assert sorted(ended) == sorted(names)
     assert queue.admin.dead() == []
-    assert worker.log.count(" starts 1 child") == worker.log.count(" started") == 1, worker.log
     assert worker.stop() == 0
+    assert worker.log.count(" starts 1 child") == worker.log.count(" started") == 1, worker.log
     assert queue.admin.fsck() == []
     assert "refused" not in worker.log
 

@@ -47,8 +47,8 @@ def test_job_that_cancels_itself_or_all_tasks_fails_and_its_neighbours_run_on(
         assert len(ledger.lines("start", name)) == 1
         assert not ledger.lines("aborted", name)
     assert len(ledger.lines("end", "gathers")) == 1
-    assert worker.log.count(" started") == 1
     assert worker.stop() == 0
+    assert worker.log.count(" started") == 1
 
 
 @pytest.mark.loop
@@ -117,14 +117,15 @@ def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, sen
 def test_timeout_holds_for_a_job_that_is_deaf_to_its_timer(queue, start, send, ledger):
     deaf = ["ignore", "own", "stop", "block", "block-all"]
     for how in deaf:
-        send("meddles_and_hangs", how, how)
+        send("meddles_and_hangs" if how != "block-all" else "blocks_and_hangs", how, how)
     worker = start("--processes", "4", "--crash-limit", "1", module=MODULE)
     until(lambda: len(queue.admin.dead()) == len(deaf))
     reasons = {one.mid: one.reason for one in queue.admin.dead()}
     # Only a job that blocks all signals must be killed; the supervisor reminds the others of their soft timeout.
     assert "hard timeout" in reasons.pop("block-all")
     assert all("ran past its timeout of 0.1 s" in reason for reason in reasons.values())
-    assert len(ledger.lines("start")) == len(deaf)
+    # A timeout may come before the job writes that it started, but none runs twice.
+    assert len(ledger.lines("start")) == len(ledger.names("start"))
     assert worker.stop() == 0
 
 

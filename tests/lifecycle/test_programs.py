@@ -39,13 +39,12 @@ def test_programs_of_a_job_end_with_it_at_its_hard_timeout_and_earlier_ones_run_
     until(lambda: age_s(before["programs"][1]) > 0.1)
     send("waits_for_programs", "killed")
     [killed] = until(lambda: ledger.lines("start"))
-    assert all(runs(pid) for pid in killed["programs"])
     [dead] = until(queue.admin.dead)
     assert "hard timeout" in dead.reason
     until(lambda: not any(runs(pid) for pid in killed["programs"]), "a program goes on")
     assert all(runs(pid) for pid in before["programs"])
-    assert "programs of its jobs are ended" in worker.log
     assert worker.stop() == 0
+    assert "programs of its jobs are ended" in worker.log
     for pid in before["programs"]:
         os.kill(pid, signal.SIGKILL)
 
@@ -64,8 +63,8 @@ def test_programs_of_a_job_end_when_its_child_crashes_and_earlier_ones_run_on(
     until(queue.admin.dead)
     until(lambda: not any(runs(pid) for pid in crashed["programs"]), "a program goes on")
     assert all(runs(pid) for pid in before["programs"])
-    assert "programs of its jobs are ended" in worker.log
     assert worker.stop() == 0
+    assert "programs of its jobs are ended" in worker.log
     for pid in before["programs"]:
         os.kill(pid, signal.SIGKILL)
 
