@@ -72,7 +72,7 @@ def step(setup: RoundSetup) -> None:
         place.set(HOUR if before <= 0 else -HOUR)
         if place.seconds < before:
             wait_until(
-                lambda: jumps(queue) == told + 1, "no event of a clock that stepped back", 30
+                lambda: jumps(queue) == told + 1, "no event of a clock that stepped back", 100
             )
 
 

@@ -24,7 +24,7 @@ from .conftest import JOBS, SEED, broken
 @pytest.fixture
 def queue(own):
     """Of a producer that doesn't wait."""
-    client = connect(settings=ServerSettings(url=own.url, patience_s=1))
+    client = connect(settings=ServerSettings(url=own.url, patience_s=5))
     yield Queue("low", client)
     client.close()
 

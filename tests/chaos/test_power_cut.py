@@ -75,7 +75,7 @@ class Powered(OwnServer):
         client = self.client("rewrite")
         client.command("BGREWRITEAOF", routed_by="")
         over = b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"
-        wait_until(lambda: all(word in told(client) for word in over), "no rewritten file", 30)
+        wait_until(lambda: all(word in told(client) for word in over), "no rewritten file", 100)
         client.close()
 
     def _synced(self) -> Iterator[tuple[Path, int]]:

@@ -18,7 +18,7 @@ from jobq.queue.queue import Queue
 def far(server: Any, redis: Any) -> Iterator[tuple[Client, Proxy]]:
     """A client by way of a proxy."""
     proxy = Proxy(server.socket)
-    client = connect(settings=ServerSettings(url=f"redis://127.0.0.1:{proxy.port}", patience_s=1))
+    client = connect(settings=ServerSettings(url=f"redis://127.0.0.1:{proxy.port}", patience_s=5))
     yield client, proxy
     redis.config_set("maxmemory", 0)
     client.close()

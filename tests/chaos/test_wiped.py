@@ -36,7 +36,7 @@ def test_late_ends_are_stale_and_leave_no_key_when_everything_was_deleted(
         told, mid = setup.workers.ledger, f"runs-{setup.random.getrandbits(32):x}"
         enqueue(Queue(QUEUE, setup.client), told, mid, LONG_S)
         wait_until(
-            lambda: any(line["mid"] == mid for line in lines(told.folder, "start")), "no run", 30
+            lambda: any(line["mid"] == mid for line in lines(told.folder, "start")), "no run", 100
         )
         with setup.injected("wipe", cuts=True):
             wipe(setup)

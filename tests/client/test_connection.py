@@ -263,7 +263,7 @@ def missing(redis):
 
 
 def test_refused_write_is_tried_again_and_then_told_as_one_that_changed_nothing(missing, make):
-    queue = Queue("low", make(patience_s=0.2))
+    queue = Queue("low", make(patience_s=2))
     with pytest.raises(ServerFullError, match=r"nothing was changed: NOREPLICAS"):
         queue.enqueue(b"v", mid="m")
     assert queue.status("m").word == "nil"
@@ -290,7 +290,7 @@ def test_refused_write_counts_as_not_sent_when_its_script_had_to_be_brought(clie
 
 
 def test_write_refused_after_a_lost_reply_is_unknown(missing, make):
-    client = make(patience_s=0.2)
+    client = make(patience_s=2)
     queue = Queue("low", client)
     missing.config_set("min-replicas-to-write", 0)
     queue.enqueue(b"v", mid="first")

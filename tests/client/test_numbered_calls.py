@@ -179,7 +179,7 @@ def test_request_goes_on_when_its_idle_connection_was_closed(far, proxy, countin
     far.ask(request)
     [[idle]] = far._idle.values()
     proxy.reset_all()
-    assert select.select([far.fileno(idle)], [], [], 20)[0]
+    assert select.select([far.fileno(idle)], [], [], 60)[0]
     assert far.ask(request) == 2
 
 

@@ -421,7 +421,7 @@ def contain(server: Any, tmp_path: Path) -> Iterator[Callable[..., Container]]:
 def answer(port: int, page: str) -> int:
     """The status of a page; 0 while nothing listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=60) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         error.close()

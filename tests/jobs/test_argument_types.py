@@ -132,9 +132,9 @@ def test_argument_and_result_come_back_as_they_were(annotation, value, registry,
     receipt = echo.enqueue(value)
     seen = run_next(queue, registry)
     assert (seen.args[0], type(seen.args[0])) == (value, type(value))
-    result = receipt.result(timeout=5)
+    result = receipt.result(timeout=60)
     assert (result, type(result)) == (value, type(value))
-    assert echo.receipt(receipt.mid).result(timeout=5) == value
+    assert echo.receipt(receipt.mid).result(timeout=60) == value
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_result_that_its_annotation_does_not_describe_arrives_as_json(registry, 
 
     receipt = f.enqueue()
     run_next(queue, registry)
-    assert receipt.result(timeout=5) == ["no dict"]
+    assert receipt.result(timeout=60) == ["no dict"]
 
 
 @pytest.mark.one_server

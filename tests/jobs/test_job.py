@@ -61,8 +61,8 @@ def test_enqueued_call_runs_and_its_result_comes_back(add, work):
     assert (receipt.action, receipt.accepted, receipt.queue) == ("added", True, "low")
     assert receipt.status().word == "queued"
     work()
-    assert receipt.result(timeout=5) == 5
-    assert add.receipt(receipt.mid).result(timeout=5) == 5
+    assert receipt.result(timeout=60) == 5
+    assert add.receipt(receipt.mid).result(timeout=60) == 5
 
 
 def test_waiting_callers_are_all_served_without_polling(add, work, redis):
@@ -92,7 +92,7 @@ def test_result_of_a_dead_message_is_its_failure(registry, client, work):
     receipt = fail.enqueue()
     work()
     with pytest.raises(JobFailedError, match="broken"):
-        receipt.result(timeout=5)
+        receipt.result(timeout=60)
 
 
 def test_result_that_does_not_come_in_time_is_a_timeout(add):
@@ -116,7 +116,7 @@ def test_result_is_refused_when_the_message_was_cancelled(add):
     assert receipt.cancel()
     assert not receipt.cancel()
     with pytest.raises((ResultNotStoredError, JobFailedError)):
-        receipt.result(timeout=5)
+        receipt.result(timeout=60)
 
 
 def test_many_calls_take_few_round_trips(add, queue, redis):

@@ -144,7 +144,7 @@ def test_call_is_enqueued_once_its_transaction_is_committed(
     assert (relay.totals.sent, relay.totals.failed, relay.backlog().rows) == (3, 0, 0)
     assert sorted(worked()) == ["done"] * 3
     assert sorted(seen) == [(2, "a"), (3, ""), (4, "b")]
-    assert [one.result(timeout=5) for one in (kept, *many)] == [2, 3, 4]
+    assert [one.result(timeout=60) for one in (kept, *many)] == [2, 3, 4]
     assert Queue("default", client).status(lost.mid).word == "nil"
 
 

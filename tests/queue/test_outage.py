@@ -273,7 +273,7 @@ def test_refusal_that_lasts_is_lost_in_the_end(stoppable, make, caplog, monkeypa
 @pytest.mark.one_server
 def test_refused_calls_are_counted_when_the_process_ends(stoppable, make, caplog, monkeypatch):
     monkeypatch.setattr("jobq.queue.outage.FLUSH_S", 0.01)
-    client = make(patience_s=0.01)
+    client = make(patience_s=2)
     low = Queue("low", client)
     low.rules(key_waiting=1)
     low.enqueue(b"v", key="acme")

@@ -263,7 +263,7 @@ def test_worker_runs_sealed_calls_alone(server, redis, registry, ring, mode, tmp
         cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert receipt.result(timeout=5) == "a@b"
+    assert receipt.result(timeout=60) == "a@b"
     reasons = {dead.mid: dead.reason for dead in queue.admin.dead()}
     assert set(reasons) == {"plain", "moved"}
     assert reasons["plain"].startswith("no signature") and reasons["moved"].startswith("bad s")
@@ -363,9 +363,9 @@ def test_results_progress_and_reasons_are_sealed_where_calls_are(sealed, redis, 
     receipt, died = place.work.enqueue("live"), place.work.enqueue("die")
     assert place.drain() == ["live"]
 
-    assert receipt.result(timeout=5) == "the TREASURE"
+    assert receipt.result(timeout=60) == "the TREASURE"
     with pytest.raises(JobFailedError, match="no TREASURE"):
-        died.result(timeout=5)
+        died.result(timeout=60)
     kept = [
         redis.lindex(f"jobq:{{low}}:result:{receipt.mid}", 0),
         *redis.hvals("jobq:{low}:dead-messages"),
@@ -437,8 +437,8 @@ def test_result_is_refused_when_somebody_without_a_key_wrote_it(sealed, redis, m
         redis.delete(key(first.mid))
         redis.rpush(key(first.mid), forged)
         with pytest.raises(CodecError):
-            first.result(timeout=5)
-    assert second.result(timeout=5) == "the TREASURE"
+            first.result(timeout=60)
+    assert second.result(timeout=60) == "the TREASURE"
 
 
 # -- calls that are put back

@@ -194,7 +194,7 @@ def test_inline_runs_at_once_and_raises_at_the_enqueue(jobq, registry, ran):
 
     before = everywhere.layers
     with jobq.mode("inline"):
-        assert outer.enqueue("a").result(timeout=1) == "a"
+        assert outer.enqueue("a").result(timeout=60) == "a"
         with pytest.raises(ValueError, match="broken"):
             fail.enqueue()
     assert everywhere.layers == before
@@ -322,10 +322,10 @@ def test_results_are_over_when_asked(jobq, registry):
 
     receipt = answer.enqueue()
     jobq.drain()
-    assert receipt.result(timeout=1) == 42
+    assert receipt.result(timeout=60) == 42
     assert jobq.clock.expire_results() == 1
     with pytest.raises(Exception, match="no result is kept"):
-        receipt.result(timeout=1)
+        receipt.result(timeout=60)
 
 
 def test_clock_goes_forward_only(jobq):

@@ -48,11 +48,11 @@ def served(now: Callable[[], float] = lambda: 0.0) -> Iterator[Callable[[], sock
     thread.start()
     with ExitStack() as opened:
         try:
-            yield lambda: opened.enter_context(socket.create_connection(address, 20))
+            yield lambda: opened.enter_context(socket.create_connection(address, 60))
         finally:
             opened.close()
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_server_closes_those_that_wait_and_keeps_a_request_under_way(caplog):
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
         for _ in range(MOST):
             assert exchanged(connect()).startswith(b"HTTP/1.1 200")
-        slow.settimeout(20)
+        slow.settimeout(60)
         assert slow.recv(1) == b"", "a body that doesn't come is waited for like headers"
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
@@ -104,7 +104,7 @@ def test_connection_is_closed_when_its_client_is_slow(sent, closed):
         received = len(client.recv(1)) if b"large" in sent else 0
         assert exchanged(connect()).startswith(b"HTTP/1.1 200")
         now[0] = PATIENCE_S + 1
-        assert closed.wait(20)
+        assert closed.wait(60)
         while part := _received(client):
             received += len(part)
         assert received < LARGE

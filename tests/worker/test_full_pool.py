@@ -44,7 +44,7 @@ def test_job_that_waits_for_a_result_while_all_slots_are_taken_is_warned_of_once
     def wait() -> list[str]:
         caplog.clear()
         with pytest.raises(results.ResultTimeoutError):
-            receipt.result(timeout=0.2)
+            receipt.result(timeout=1)
         return [record.getMessage() for record in caplog.records]
 
     announce(client, "a", 2)
