@@ -28,10 +28,10 @@ INNER = frozenset(
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
-    "worker", "enqueue", "queues", "workers", "control", "status", "why", "cancel", "pause", "resume", "queue", "key",
-    "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics", "audit-log", "check", "topic",
-    "reliable", "rsmq", "ruby", "lake", "report", "spark", "embedded", "functions", "completion", "acl", "demo",
-    "chaos",
+    "worker", "enqueue", "queues", "workers", "control", "status", "running", "why", "cancel", "pause", "resume",
+    "queue", "key", "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics", "audit-log", "check",
+    "topic", "reliable", "rsmq", "ruby", "lake", "report", "spark", "embedded", "functions", "completion", "acl",
+    "demo", "chaos",
 )  # fmt: skip
 logger = logging.getLogger("jobq.config")
 _said: set[str] = set()

@@ -31,6 +31,11 @@ CORE = {
             "control", "control", "Have workers go quiet, resume, drain, restart or report stacks."
         ),
         "status": Verb("messages", "status", "Show where messages are, and their attempts."),
+        "running": Verb(
+            "why",
+            "running_",
+            "List everything that runs, the longest first: job, time, usual time, worker.",
+        ),
         "why": Verb("why", "why_", "Explain why messages wait, where they run, or how they ended."),
         "cancel": Verb("messages", "cancel", "Cancel messages."),
         "pause": Verb("queues", "pause", "Hand out no message of a queue until it is resumed."),

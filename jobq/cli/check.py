@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import click
 
 from jobq.cli import output
+from jobq.cli.attention import checked, incidents_at
 from jobq.cli.held_back import full_keys, full_limits, waiting_maps
 from jobq.cli.options import group, option, queues_arguments, yes_option
 from jobq.cli.session import Session, command
@@ -25,7 +26,6 @@ from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
 from jobq.queue.members import MOST_ENTRIES
-from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Violation
 from jobq.schedules.listing import (
@@ -44,8 +44,6 @@ Moment = Callable[[Queue], int | None]
 REPAIRS = 3
 #: Workers take entries to flows as they end members, and every third of a lease; then something is wrong.
 LATE_S = 60.0
-#: Queues without a worker that are named.
-MOST_NAMED = 20
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -65,11 +63,16 @@ def check() -> None:
 def doctor(session: Session, strict: bool) -> bool:
     """Check the server: its settings, and what would be lost in which failure.
 
+    Current incidents come first: a full server, lost workers, unknown jobs, jobs that kill their processes or hang.
     Checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy
     that loses jobs is a failure. Exit code 1: a check failed.
     """
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
+        wrong = list(checked(incidents_at(session.client)))
+        # What matters most comes first, and once.
+        failing = {finding.check for finding in wrong if finding.level == "fail"}
+        found = [*wrong, *(one for one in found if one.check not in failing or one.level == "ok")]
         sampled = list(_samples(session))
         found += _of_queues(session, sampled)
         found += _of_flows(session, sampled)
@@ -92,20 +95,9 @@ def _samples(session: Session) -> Iterator[tuple[Queue, Sample]]:
 
 
 def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Iterator[Finding]:
-    """Yield a warning for each queue with ready messages and no worker, and for each that refused buffered messages."""
+    """Yield a warning for each queue that refused buffered messages."""
     with session.tolerating("workers", "list of"):
-        workers, now_ms = served(session.client), session.client.clock_ms()
-        unserved = [
-            (queue.name, sample.counts.ready)
-            for queue, sample in sampled
-            if sample.counts.ready and not sample.counts.paused and queue.name not in workers
-        ]
-        for name, ready in unserved[:MOST_NAMED]:
-            value = f"queue {name}: {ready:,} ready, and no worker serves it"
-            yield Finding("workers", "warn", value, f"jobq worker --import MODULE --queues {name}")
-        if len(unserved) > MOST_NAMED:
-            value = f"{len(unserved) - MOST_NAMED:,} more queues with ready messages have no worker"
-            yield Finding("workers", "warn", value, "jobq queues shows them")
+        now_ms = session.client.clock_ms()
         for queue, sample in sampled:
             if now_ms - sample.refused_at < DAY_MS:
                 value = (

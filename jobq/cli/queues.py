@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 
 from jobq.cli import output
+from jobq.cli.attention import attention, incidents_at, records_of
 from jobq.cli.messages import content_facts
 from jobq.cli.options import (
     group,
@@ -61,13 +62,14 @@ def queues(
     out of attempts. The last column says whether the queue is paused, has ready messages and no worker, or hands out
     nothing because over 1,000,000 entries wait to be taken to flows.
 
+    Below the table stands what needs attention, the cause before its symptoms, with what to do.
+
     oldest: how long ago the next message was enqueued; empty for a retry and for an encrypted call. starts/s:
     attempts that ended per second in the last minute; with --watch, hand-outs per second since the screen before.
     """
     rates = Rates()
     if not watch:
-        found = list(rows(session, queues, rates))
-        _print(lines(session, found))
+        _print(_look(session, queues, rates))
         return
     live = not session.as_json and sys.stdout.isatty()
     with _screen() if live else nullcontext():
@@ -77,12 +79,24 @@ def queues(
             # On the second screen, messages for stderr stand below the table while they apply.
             problems = StringIO()
             with redirect_stderr(problems) if live else nullcontext():
-                shown = lines(session, list(rows(session, queues, rates)))
+                shown = _look(session, queues, rates, first=live)
             if live:
                 _draw([*shown, *problems.getvalue().splitlines()])
                 session.problems.clear()
             else:
                 _print(shown)
+
+
+def _look(
+    session: Session, queues: str | None, rates: Rates, *, first: bool = False
+) -> Iterable[str]:
+    """One screen: the table, and what needs attention, or that first, since screens are short; or JSON lines."""
+    found = list(rows(session, queues, rates))
+    wrong = incidents_at(session.client, [record["queue"] for record in found])
+    if not session.as_json:
+        below = list(attention(wrong))
+        return [*(below[1:] if first else ()), *lines(session, found), *(() if first else below)]
+    return lines(session, [one | {"findings": records_of(wrong, one["queue"])} for one in found])
 
 
 class Rates:

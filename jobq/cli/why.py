@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from msgspec import structs
 
 from jobq.cli.arguments import names_of
+from jobq.cli.attention import attention, incidents_at
 from jobq.cli.messages import failure_facts, mids_argument, traceback_lines
-from jobq.cli.options import queues_option
+from jobq.cli.options import limit_option, option, queues_arguments, queues_option
 from jobq.cli.output import Listing
 from jobq.cli.ruby import on_systems
 from jobq.cli.session import Session, command
@@ -20,6 +21,8 @@ from jobq.errors import JobqError
 from jobq.flows.identity import member_of
 from jobq.flows.listing import flow_view, message_of_member
 from jobq.observe.facts import Collector
+from jobq.observe.runs import RunningMessage
+from jobq.observe.situation import running, runs_of
 from jobq.observe.why import MessageFacts, Reason, why
 from jobq.observe.workers import WorkerRecord, worker_record, workers_of
 from jobq.protocols.ruby.claim_search import claimed_job
@@ -28,6 +31,7 @@ from jobq.queue import presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Status
+from jobq.records import JsonRecord, Moment
 
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
@@ -42,7 +46,13 @@ WORKERS = Listing(
     ("host", "version", "memory"),
     "no worker runs; start one with 'jobq worker --import MODULE'",
 )  # fmt: skip
-JOBS = Listing(("worker", "child", "queue", "mid", "for:took"), ("child",))
+JOBS = Listing(
+    ("worker", "child", "queue", "mid", "job", "for:took", "usually:usual"), ("child", "queue")
+)
+
+RUNNING = Listing(
+    ("queue", "mid", "job", "for:took", "usually:usual", "worker", "child"), ("child", "queue"), "nothing runs"
+)  # fmt: skip
 
 
 @command("workers", "", "--queues low", "--json | jq .children")
@@ -50,10 +60,12 @@ JOBS = Listing(("worker", "child", "queue", "mid", "for:took"), ("child",))
 def workers(session: Session, queues: str | None) -> None:
     """List the workers, then the jobs that they run.
 
-    state: working, quiet (it takes nothing new), leaving, lost (not seen for three leases; its messages come back), or
-    damaged (another program wrote the entry). busy: jobs that run, of the slots that there are. Workers report
-    this every third of a lease, 5 seconds by default, so a short job may not be listed. An entry of a lost
-    worker is removed after an hour.
+    state: working, quiet (it takes nothing new), leaving, lost (no heartbeat for a lease and 5 seconds; its messages
+    come back), or damaged (another program wrote the entry). busy: jobs that run, of the slots that there are.
+    Workers report this every third of a lease, 5 seconds by default, so a short job may not be listed. usually: what
+    95 of 100 of the job's latest attempts took at most. An entry of a lost worker is removed after an hour.
+
+    Below the tables stands what needs attention, the cause before its symptoms, with what to do.
     """
     client = session.client
     shown = workers_of(client, names_of(queues) if queues else ())
@@ -62,11 +74,75 @@ def workers(session: Session, queues: str | None) -> None:
         children = presence.running(client, [one.name for one in shown])
     now_ms = client.clock_ms()
     records = [worker_record(one, children.get(one.name, ()), now_ms) for one in shown]
-    session.say_all(records if session.as_json else map(_for_people, records), WORKERS)
-    if not session.as_json:
-        found = list(_jobs(records, now_ms))
-        for line in ["", *session.lines(found, JOBS)] if found else ():
-            click.echo(line)
+    if session.as_json:
+        session.say_all(records, WORKERS)
+        return
+    session.say_all(map(_for_people, records), WORKERS)
+    runs: list[RunningMessage] = []
+    with session.tolerating("jobs that run", "list of"):
+        runs = runs_of(client, children)
+    for line in ["", *session.lines([_run_row(run, now_ms) for run in runs], JOBS)] if runs else ():
+        click.echo(line)
+    chosen = sorted({name for one in shown for name in one.queues}) if queues else None
+    for line in attention(incidents_at(client, chosen)):
+        click.echo(line)
+
+
+def _run_row(run: RunningMessage, now_ms: int) -> dict[str, str]:
+    usual = "" if run.usual_ms is None else lasting(run.usual_ms / 1000)
+    return {
+        "worker": run.worker, "child": str(run.pid), "queue": run.queue, "mid": run.mid, "job": run.job,
+        "took": lasting(run.took_ms(now_ms) / 1000), "usual": usual,
+    }  # fmt: skip
+
+
+class RunningRecord(JsonRecord):
+    """A message that runs.
+
+    Attributes:
+        child: Process id of the child that runs it.
+        job: Its job; empty if that is unknown.
+        started_at: Start of the attempt, by the server's clock.
+        took_ms: How long it has run.
+        usual_ms: What 95 of 100 of the job's latest attempts took at most; null if too few ended.
+    """
+
+    queue: str
+    mid: str
+    job: str
+    worker: str
+    child: int
+    started_at: Moment
+    took_ms: int
+    usual_ms: int | None
+
+
+@command(
+    "running", "", "mails", "mails --newest --limit 20", "--json | jq 'select(.took_ms > 60000)'"
+)
+@queues_arguments
+@option("--newest", "The newest first.  [default: the longest first]")
+@limit_option(100, 500)
+def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
+    """List everything that runs, the longest first: job, time, usual time, worker.
+
+    Workers report this every third of a lease, 5 seconds by default, and up to 500 jobs each, so a short job may not be
+    listed. usually: what 95 of 100 of the job's latest attempts took at most; empty if fewer than 3 ended lately.
+    'jobq cancel MID' stops a job.
+    """
+    client = session.client
+    runs = running(client, names_of(queues) if queues else ())
+    now_ms = client.clock_ms()
+    shown = (runs[::-1] if newest else runs)[:limit]
+    rows = [
+        RunningRecord(
+            run.queue, run.mid, run.job, run.worker, run.pid, run.started_at, run.took_ms(now_ms), run.usual_ms
+        ) if session.as_json else _run_row(run, now_ms)
+        for run in shown
+    ]  # fmt: skip
+    session.say_all(rows, RUNNING)
+    if len(runs) > len(shown) and not session.as_json:
+        session.remark(f"{len(runs) - len(shown):,} more; add --limit")
 
 
 def _for_people(record: WorkerRecord) -> dict[str, Any]:
@@ -76,17 +152,6 @@ def _for_people(record: WorkerRecord) -> dict[str, Any]:
         "memory": f"{record.rss >> 20:,} MB" if record.rss else "",
         "seen": f"{lasting(record.seen_ms / 1000)} ago" if record.seen_at else "",
     }
-
-
-def _jobs(records: list[WorkerRecord], now_ms: int) -> Iterator[dict[str, Any]]:
-    """Yield what runs; the longest first within each worker."""
-    for record in records:
-        running = [(child, job) for child in record.children for job in child.running]
-        for child, job in sorted(running, key=lambda one: one[1].started_at):
-            yield {
-                "worker": record.worker, "child": str(child.pid), **structs.asdict(job),
-                "took": lasting((now_ms - job.started_at) / 1000),
-            }  # fmt: skip
 
 
 @command("why", "resize:a.jpg", "resize:a.jpg resize:b.jpg --queues low --json")

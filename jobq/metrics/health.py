@@ -28,7 +28,7 @@ def why_dead(pool: PoolView) -> str:
 
 
 def why_not_ready(pool: PoolView) -> str:
-    """Return why the worker takes no messages; '' if it does."""
+    """Return why the worker takes no messages, or its jobs can't enqueue any; '' if all is well."""
     state = pool.state
     if dead := why_dead(pool):
         return dead
@@ -40,6 +40,9 @@ def why_not_ready(pool: PoolView) -> str:
         return "no child works"
     if state.server_age_s >= AWAY_LEASES * pool.settings.lease_s:
         return "the server doesn't answer"
+    if state.is_server_full:
+        # It runs what waits. But jobs that enqueue fail, and a deployment shouldn't go on.
+        return "full: the server's memory is at maxmemory, so it rejects enqueues"
     return ""
 
 

@@ -65,6 +65,7 @@ WORKER = table(
     Metric("jobq_completions_rejected_total", "counter", (), "Outcomes that the server refused: the lock was lost."),
     Metric("jobq_leases_lost_total", "counter", (), "Locks that a renewal found lost, or cancelled."),
     Metric("jobq_server_errors_total", "counter", (), "Calls to the server that failed."),
+    Metric("jobq_server_full", "gauge", (), "1 while the server's memory is at maxmemory, so it rejects enqueues."),
     Metric("jobq_worker_info", "info", ("version", "queues"), "Always 1."),
 )  # fmt: skip
 #: Places of a queue's messages.
@@ -73,6 +74,10 @@ PLACES = ("ready", "delayed", "locked", "requeued", "deduped", "done")
 EXPORTER = table(
     Metric("jobq_queue_messages", "gauge", ("queue", "place"), f"Messages in each place: {', '.join(PLACES)}."),
     Metric("jobq_queue_dead", "gauge", ("queue",), "Dead messages."),
+    Metric(
+        "jobq_queue_unknown_messages", "gauge", ("queue", "job"),
+        "Messages that wait because a worker that got them doesn't know their job.",
+    ),
     Metric("jobq_queue_paused", "gauge", ("queue",), "1 while the queue is paused."),
     Metric("jobq_queue_workers", "gauge", ("queue",), "Live workers that serve the queue."),
     Metric("jobq_queue_slots", "gauge", ("queue",), "Jobs that these can run at the same time, of all their queues."),

@@ -14,6 +14,7 @@ from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableE
 from jobq.metrics.names import EXPORTER, PLACES, Family, LakeBehind, Rows
 from jobq.metrics.serving import logger
 from jobq.observe.facts import head_enqueued_at
+from jobq.observe.situation import unknown_jobs
 from jobq.queue import presence
 from jobq.queue.directory import ListedQueues, listed_queues
 from jobq.queue.queue import Queue
@@ -134,6 +135,7 @@ class QueueExporter:
     def _samples(self, sheet: Sheet, queues: Sequence[Queue], now_ms: int) -> None:
         heads, now = self._heads, time.monotonic()
         self._heads = {}
+        unknown: dict[str, Sample] = {}
         for queue, sample in self._each(queues, lambda queue: queue.admin.sample_call()):
             head = sample.head.mid if sample.head else ""
             if head:
@@ -141,6 +143,11 @@ class QueueExporter:
                 self._heads[queue.name] = since if since[0] == head else (head, now)
             unchanged_s = now - self._heads[queue.name][1] if head else 0.0
             _put_sample(sheet, queue.name, sample, unchanged_s, now_ms)
+            if sample.unknowns:
+                unknown[queue.name] = sample
+        for name, jobs in unknown_jobs(self._client, unknown).items():
+            for job, number in jobs.items():
+                sheet.put("jobq_queue_unknown_messages", number, name, job)
 
     def _each(
         self, queues: Sequence[Queue], call: Callable[[Queue], Any]

@@ -30,6 +30,7 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
     yield Family(WORKER["jobq_child_deaths_total"], deaths)
     for name, count in found.plain.items():
         yield Family(WORKER[f"jobq_{name}_total"], {(): count})
+    yield Family(WORKER["jobq_server_full"], {(): int(pool.state.is_server_full)})
     queues = ",".join(name for name, _ in pool.settings.queues[:MOST_NAMED])
     yield Family(WORKER["jobq_worker_info"], {(__version__, queues): 1})
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import Read, read_together
 from jobq.client.scripts import Argument
@@ -22,6 +23,7 @@ from jobq.flows.identity import Member, member_of
 from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
 from jobq.jobs.signing import opened, seal_of, unverified
+from jobq.observe.runs import RunningMessage, longest_by_queue, runs_in, usual_times
 from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
 from jobq.queue.presence import ChildEntry
@@ -42,7 +44,7 @@ RATE_MS, LEAST_RATE_MS = 60_000, 1_000
 #: One part of what is asked of a server, or a number that stands in its place.
 Asked: TypeAlias = Read | ScriptCall[Any] | int
 #: What of INFO says whether the server takes writes.
-_SECTIONS = ("memory", "persistence")
+SECTIONS = ("memory", "persistence")
 _NEEDED = ("status", "clock")
 #: What people read where a part can't be read.
 _SAID = {
@@ -74,7 +76,7 @@ class Collector:
         self.found_content = first.get("content") or b""
         if first.get("result") is not None:
             self.found_result = first["result"], int(first.get("result ttl") or -1)
-        job = self._job_of(mid, self.found_content)
+        job = job_in(queue, mid, self.found_content)
         workers = [
             worker for worker in presence.workers_in(first.get("workers") or ()) if worker.serves(queue.name)
         ]  # fmt: skip
@@ -87,11 +89,14 @@ class Collector:
         second = self._ask(
             self._asked_second(mid, first, digests, busy) | self._asked_of_others(firsts)
         )
-        events = [*_entries(first.get("events") or ()), *_entries(second.get("more events") or ())]
+        events = [*entries(first.get("events") or ()), *entries(second.get("more events") or ())]
         names = presence.job_names_in(digests, second.get("jobs") or [None] * len(digests))
         known = {worker.name: names.get(worker.jobs) for worker in workers}
         sample: Sample | None = first.get("counts")
         dead: list[DeadMessage] = first.get("dead") or []
+        longest = self._longest(
+            second, busy, {one.name for one in workers if one.is_live(now_ms)}, events, mid
+        )
         return MessageFacts(
             queue=queue.name,
             mid=mid,
@@ -103,7 +108,7 @@ class Collector:
             ahead=_ahead(first.get("ahead"), first.get("length"), second.get("page")),
             workers=tuple(workers),
             knows={name: job in jobs for name, jobs in known.items() if job and jobs is not None},
-            run=_run_among(second, busy, queue.name, mid),
+            run=_among(_running_of(second, busy), queue.name, mid),
             starts_per_s=_rate(events, now_ms, sample.added if sample else 1) if "events" in first else None,
             history=tuple(_of_mid(events, mid)),
             dead=dead[0] if dead else None,
@@ -113,7 +118,28 @@ class Collector:
             member=member if "flow" in first else None,
             first=_ready_of(firsts, second),
             flow=FlowView(facts) if (facts := first.get("flow")) else None,
+            longest=longest if status.word in ("queued", "done-with-requeue") else None,
         )  # fmt: skip
+
+    def _longest(
+        self, second: dict[str, Any], busy: Sequence[str], live: set[str], events: Sequence[WrittenEvent], mid: str
+    ) -> RunningMessage | None:  # fmt: skip
+        """What has run longest of the queue; its job is read in a round trip of its own, in front of others only."""
+        queue = self.queue
+        runs = [
+            run
+            for name, children in _running_of(second, busy).items()
+            if name in live
+            for run in runs_in(name, children or ())
+        ]
+        longest = longest_by_queue(runs).get(queue.name)
+        if longest is None or longest.mid == mid:
+            return None
+        key = keys.key(queue.prefix, "messages")
+        content = self._ask({"content": plain("HGET", key, longest.mid)}).get("content") or b""
+        job = job_in(queue, longest.mid, content)
+        usual = usual_times(event_of(one) for one in events)
+        return longest._replace(job=job, usual_ms=usual.get(job))
 
     def _asked_first(self, mid: str, member: Member | None) -> dict[str, Asked]:
         queue, near = self.queue, self.queue.wake_key
@@ -123,24 +149,23 @@ class Collector:
         ready = keys.key(prefix, "ready")
         asked: dict[str, Asked] = {
             "status": queue.status_call(mid, now=now),
-            "clock": _plain("TIME", near=near) if now is None else now,
-            "content": _plain("HGET", keys.key(prefix, "messages"), mid),
+            "clock": plain("TIME", near=near) if now is None else now,
+            "content": plain("HGET", keys.key(prefix, "messages"), mid),
             "counts": queue.admin.sample_call(),
             "dead": queue.admin.dead_call(mid),
-            "ahead": _plain("LPOS", ready, mid, "MAXLEN", MOST_AHEAD),
-            "length": _plain("LLEN", ready),
-            "has keys": _plain("HEXISTS", keys.key(prefix, "meta"), "turn"),
-            "events": _events_before(prefix, "+", EVENTS_PER_CALL),
-            "workers": _plain("HGETALL", keys.workers(namespace)),
+            "ahead": plain("LPOS", ready, mid, "MAXLEN", MOST_AHEAD),
+            "length": plain("LLEN", ready),
+            "has keys": plain("HEXISTS", keys.key(prefix, "meta"), "turn"),
+            "events": events_before(prefix, "+", EVENTS_PER_CALL),
+            "workers": plain("HGETALL", keys.workers(namespace)),
         }
         if member is not None:
             asked["flow"] = FlowStore(queue.client, member.run).facts_call()
         if self._wants_result:
             result = queue.result_key(mid)
-            asked |= {"result": _plain("LINDEX", result, 0), "result ttl": _plain("TTL", result)}
-        # The roles have no INFO, and the server logs each refusal.
-        if urlsplit(queue.client.url).username in (None, "", "default"):
-            asked |= {name: _plain("INFO", name, near=near) for name in _SECTIONS}
+            asked |= {"result": plain("LINDEX", result, 0), "result ttl": plain("TTL", result)}
+        if may_ask_info(queue.client):
+            asked |= {name: plain("INFO", name, near=near) for name in SECTIONS}
         return asked
 
     def _asked_second(
@@ -152,10 +177,10 @@ class Collector:
         now = None if clock is None else clock()
         asked: dict[str, Asked] = {}
         if digests:
-            asked["jobs"] = _plain("HMGET", keys.jobs(namespace), *digests)
+            asked["jobs"] = plain("HMGET", keys.jobs(namespace), *digests)
         for at in range(0, len(busy), presence.PER_CALL):
             some = busy[at : at + presence.PER_CALL]
-            asked[f"running {at}"] = _plain("HMGET", keys.running(namespace), *some)
+            asked[f"running {at}"] = plain("HMGET", keys.running(namespace), *some)
         if first.get("has keys"):
             asked["line"] = queue.why_call(mid, now=now)
         ahead = first.get("ahead")
@@ -164,7 +189,7 @@ class Collector:
             asked["page"] = queue.admin.content_call("ready", 0, int(ahead), now=now)
         if len(page) == EVENTS_PER_CALL:
             oldest = f"({page[-1][0].decode()}"
-            asked["more events"] = _events_before(queue.prefix, oldest, MOST_EVENTS - len(page))
+            asked["more events"] = events_before(queue.prefix, oldest, MOST_EVENTS - len(page))
         return asked
 
     def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
@@ -186,7 +211,7 @@ class Collector:
                 found[name] = reply
             elif name in _NEEDED or not isinstance(reply, ScriptError | UnavailableError):
                 raise reply
-            elif name not in _SECTIONS:
+            elif name not in SECTIONS:
                 self.unread[
                     _SAID.get(name) or ("running jobs" if name.startswith("running") else name)
                 ] = str(reply)
@@ -195,7 +220,7 @@ class Collector:
     def logs(self, mid: str, attempts: Sequence[int]) -> dict[int, bytes]:
         """Attempt -> what it logged, in one round trip; attempts without a log are left out."""
         admin = self.queue.admin
-        reads = [_plain(*admin.log_words(mid, number)) for number in attempts]
+        reads = [plain(*admin.log_words(mid, number)) for number in attempts]
         replies = read_together(self.queue.client, reads)
         # Where the keys are closed to this server's user, or have another type, there is no log.
         return {
@@ -206,13 +231,7 @@ class Collector:
 
     def job(self, mid: str) -> str:
         """The job of a message, '' if that isn't known."""
-        return self._job_of(mid, self.content(mid))
-
-    def _job_of(self, mid: str, content: bytes) -> str:
-        try:
-            return job_name(opened(seal_of(self.queue.client), self.queue.name, mid, content))
-        except CodecError:
-            return job_name(content)
+        return job_in(self.queue, mid, self.content(mid))
 
     def content(self, mid: str) -> bytes:
         """The content of a live message, b'' if there is none."""
@@ -249,7 +268,8 @@ class Collector:
             return default
 
 
-def _plain(*words: Argument, near: str = "") -> Read:
+def plain(*words: Argument, near: str = "") -> Read:
+    """Return a plain command to be sent with others. near: a key on the node that answers; its first by default."""
     return Read(near or str(words[1]), words)
 
 
@@ -274,14 +294,15 @@ def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
     return {name: one.ready for name, one in counts.items() if not one.paused}
 
 
-def _run_among(
-    second: dict[str, Any], busy: Sequence[str], queue: str, mid: str
-) -> RunningOn | None:
+def _running_of(
+    second: dict[str, Any], busy: Sequence[str]
+) -> dict[str, tuple[ChildEntry, ...] | None]:
+    """Worker -> its children."""
     found: dict[str, tuple[ChildEntry, ...] | None] = {}
     for at in range(0, len(busy), presence.PER_CALL):
         some = busy[at : at + presence.PER_CALL]
         found |= presence.running_in(some, second.get(f"running {at}") or [None] * len(some))
-    return _among(found, queue, mid)
+    return found
 
 
 def _among(
@@ -297,14 +318,19 @@ def _among(
 
 def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
     """Nothing where the sections could not be read."""
-    if not all(section in read for section in _SECTIONS):
+    if not all(section in read for section in SECTIONS):
         return ServerFacts()
     try:
-        return server_facts(queue, [read[section] for section in _SECTIONS])
+        return server_facts(queue, [read[section] for section in SECTIONS])
     except (ScriptError, UnavailableError) as error:
         if queue.client.is_lost(error):
             raise
         return ServerFacts()
+
+
+def may_ask_info(client: Client) -> bool:
+    """Whether the client may send INFO: the roles of `jobq acl` may not, and the server logs each refusal."""
+    return urlsplit(client.url).username in (None, "", "default")
 
 
 def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
@@ -312,7 +338,7 @@ def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
     near = queue.wake_key
     info: dict[str, str] = {}
     for reply in sections or [
-        queue.client.command("INFO", name, routed_by=near) for name in _SECTIONS
+        queue.client.command("INFO", name, routed_by=near) for name in SECTIONS
     ]:
         lines = text_of(reply).splitlines()
         info |= dict(line.split(":", 1) for line in lines if ":" in line)
@@ -331,6 +357,14 @@ def _unsaved(queue: Queue, info: dict[str, str]) -> str:
     found = dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
     stops = bool(found.get("save")) and found.get("stop-writes-on-bgsave-error") == "yes"
     return "it can't write its snapshot" if stops else ""
+
+
+def job_in(queue: Queue, mid: str, content: bytes) -> str:
+    """Return the job of a message, '' if its content doesn't say, or is sealed and can't be opened here."""
+    try:
+        return job_name(opened(seal_of(queue.client), queue.name, mid, content))
+    except CodecError:
+        return job_name(content)
 
 
 def job_name(content: bytes) -> str:
@@ -434,19 +468,21 @@ def newest(
     last, left = before, most
     while left > 0:
         wanted = min(left, EVENTS_PER_CALL)
-        asked = _events_before(queue.prefix, last, wanted, since_ms)
+        asked = events_before(queue.prefix, last, wanted, since_ms)
         reply = queue.client.command(*asked.words)
-        yield from _entries(reply)
+        yield from entries(reply)
         if len(reply) < wanted:
             return
         last, left = f"({reply[-1][0].decode()}", left - len(reply)
 
 
-def _events_before(prefix: str, last: str, most: int, since_ms: int = 0) -> Read:
-    return _plain("XREVRANGE", keys.key(prefix, "events"), last, max(0, since_ms), "COUNT", most)
+def events_before(prefix: str, last: str, most: int, since_ms: int = 0) -> Read:
+    """Return the read of the newest entries of a queue's events, newest first. last: `+`, or `(` and an entry's id."""
+    return plain("XREVRANGE", keys.key(prefix, "events"), last, max(0, since_ms), "COUNT", most)
 
 
-def _entries(reply: Iterable[Any]) -> Iterator[WrittenEvent]:
+def entries(reply: Iterable[Any]) -> Iterator[WrittenEvent]:
+    """Yield the entries of a reply to XREVRANGE."""
     for entry_id, fields in reply:
         at_ms = int(entry_id.partition(b"-")[0])
         yield WrittenEvent(entry_id.decode(), at_ms, *fields[:2])

@@ -13,6 +13,7 @@ from jobq.durations import counted, lasting, listed
 from jobq.events import Event
 from jobq.flows.identity import Member
 from jobq.flows.state import FLOW_OVER, FlowView, step_sentence
+from jobq.observe.runs import RunningMessage
 from jobq.queue.members import MOST_ENTRIES
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.rules import KeyFacts
@@ -25,6 +26,8 @@ _WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
 _RUNNING = ("locked", "locked-with-requeue")
 _ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
 _FAILED = ("retry", "crashed", "recovered")
+#: A worker that was lost this long ago may be why the others are busy.
+FRESH_MS = 600_000
 
 
 class Reason(JsonRecord):
@@ -64,6 +67,14 @@ class ServerFacts(NamedTuple):
         """Whether it refuses writes that need memory."""
         return 0 < self.maxmemory <= self.used_memory and not self.evicts
 
+    @property
+    def full_sentence(self) -> str:
+        """That it is full, with figures."""
+        return (
+            f"the server is full: {self.used_memory >> 20:,} of {self.maxmemory >> 20:,} MB of memory; it rejects "
+            "enqueues. Waiting jobs still run, which frees memory"
+        )
+
 
 @dataclass(frozen=True)
 class MessageFacts:
@@ -96,6 +107,13 @@ class MessageFacts:
     member: Member | None = None
     flow: FlowView | None = None
     first: dict[str, int] = field(default_factory=dict)
+    longest: RunningMessage | None = None
+
+    @property
+    def lost(self) -> list[WorkerEntry]:
+        """The workers that served the queue and ended without saying so, the latest first."""
+        gone = [one for one in self.workers if one.is_lost(self.now_ms)]
+        return sorted(gone, key=lambda worker: -worker.seen_at)
 
     @property
     def live(self) -> list[WorkerEntry]:
@@ -134,13 +152,13 @@ def _own(facts: MessageFacts) -> list[Reason]:
         return [_over(facts)]
     found = [reason for one in _HOLDING_UP for reason in one(facts)]
     is_first = facts.line is not None and facts.line.place == 1
-    if not found and facts.ahead is None and not is_first:
-        text = "waits: it is not in the list ready; if it has a key, the key's line or limits hold it up"
-        found = [Reason("not_ready", text, f"jobq key list {facts.queue}")]
-    return [
-        *(found or [Reason("soon", "waits: nothing holds it up; it is handed out next")]),
-        *_full(facts),
-    ]
+    if all(reason.code == "server_full" for reason in found):
+        if facts.ahead is None and not is_first:
+            text = "waits: it is not in the list ready; if it has a key, the key's line or limits hold it up"
+            found.append(Reason("not_ready", text, f"jobq key list {facts.queue}"))
+        else:
+            found.append(Reason("soon", "waits: nothing holds it up; it is handed out next"))
+    return found
 
 
 def _absent(facts: MessageFacts, member: Member) -> Reason:
@@ -221,6 +239,12 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
     if run is None:
         text = f"handed out, {attempt}; no worker reports it as running yet; {ends}"
         yield Reason("handed_out", text)
+    elif gone := next((one for one in facts.lost if one.name == run.worker), None):
+        text = (
+            f"ran on {_lost_worker(facts, gone)}; its lease ends in {facts.until(status.lock_expires_at)}, then "
+            "another worker takes it over"
+        )
+        yield Reason("worker_lost", text, _host_remedy(gone))
     else:
         where = f"{run.worker}, child {run.pid}"
         text = f"has run for {facts.since(run.started_at)} in {where}, {attempt}; {ends}"
@@ -240,13 +264,8 @@ def _disk(facts: MessageFacts) -> Iterator[Reason]:
 def _full(facts: MessageFacts) -> Iterator[Reason]:
     server = facts.server
     if server.is_full:
-        text = (
-            f"the server is full: {server.used_memory >> 20:,} of {server.maxmemory >> 20:,} MB; it refuses enqueues. "
-            "What waits runs on, and that frees memory"
-        )
-        yield Reason(
-            "server_full", text, "jobq check doctor; raise maxmemory, or delete what is kept"
-        )
+        remedy = "raise maxmemory, or delete dead messages and results: jobq dead purge"
+        yield Reason("server_full", server.full_sentence, remedy)
 
 
 def _paused(facts: MessageFacts) -> Iterator[Reason]:
@@ -293,6 +312,29 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("delayed", f"waits {left}: it was enqueued with a delay")
 
 
+def _lost_worker(facts: MessageFacts, worker: WorkerEntry) -> str:
+    host = f" on host {worker.host}" if worker.host else ""
+    return (
+        f"worker {worker.name}{host}, which is lost: no heartbeat for {facts.since(worker.seen_at)}"
+    )
+
+
+def _host_remedy(worker: WorkerEntry) -> str:
+    return f"see whether {f'host {worker.host}' if worker.host else 'its host'} is up"
+
+
+def _lost(facts: MessageFacts) -> Iterator[Reason]:
+    """Its worker is gone, or the only one that could take it."""
+    lost, run = facts.lost, facts.run
+    if lost and not facts.live:
+        text = f"waits: the queue was served by {_lost_worker(facts, lost[0])}; no other worker serves it"
+        remedy = f"{_host_remedy(lost[0])}, or jobq worker --import MODULE --queues {facts.queue}"
+        yield Reason("worker_lost", text, remedy)
+    elif run is not None and (gone := next((one for one in lost if one.name == run.worker), None)):
+        text = f"waits: it ran on {_lost_worker(facts, gone)}; the next dequeue recovers it"
+        yield Reason("worker_lost", text, _host_remedy(gone))
+
+
 def _recovering(facts: MessageFacts) -> Iterator[Reason]:
     lock_expires_at = facts.status.lock_expires_at
     if 0 < lock_expires_at <= facts.now_ms:
@@ -303,11 +345,9 @@ def _recovering(facts: MessageFacts) -> Iterator[Reason]:
 def _served(facts: MessageFacts) -> Iterator[Reason]:
     live = facts.live
     remedy = f"jobq worker --import MODULE --queues {facts.queue}"
-    if not live:
-        newest = max(facts.workers, key=lambda worker: worker.seen_at, default=None)
-        last = f"; {newest.name} did until {facts.since(newest.seen_at)} ago" if newest else ""
-        yield Reason("no_worker", f"waits: no worker serves queue {facts.queue}{last}", remedy)
-    elif all(worker.quiet for worker in live):
+    if not live and not facts.lost:
+        yield Reason("no_worker", f"waits: no worker serves queue {facts.queue}", remedy)
+    elif live and all(worker.quiet for worker in live):
         names = listed([worker.name for worker in live])
         text = f"waits: all workers of queue {facts.queue} are quiet or stopping: {names}"
         yield Reason("all_quiet", text, "send CONT to a quiet worker, or start another one")
@@ -318,7 +358,10 @@ def _known(facts: MessageFacts) -> Iterator[Reason]:
     without = [worker.name for worker in live if not facts.knows[worker.name]]
     if not without or not facts.job:
         return
-    remedy = f"jobq worker --import MODULE, with the module that holds {facts.job}"
+    remedy = (
+        f"jobq worker --import MODULE, with the module that holds {facts.job}; if another job replaces it: "
+        f'@job(aliases=["{facts.job}"])'
+    )
     if len(without) == len(facts.live):
         text = f"waits: no worker of queue {facts.queue} knows the job {facts.job}"
         yield Reason("unknown_job", f"{text} ({listed(without)})", remedy)
@@ -386,7 +429,12 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
     text = f"waits: {ahead if facts.ahead else 'it comes next'}"
     if slots:
         text += f"; {busy:,} of {slots:,} slots are busy"
-    yield Reason("busy", text + _arrival(facts), "add processes or workers if it is too slow")
+    cause = list(_why_busy(facts, busy == slots > 0))
+    yield from cause
+    if facts.longest and not cause:
+        text += f"; longest: {facts.longest.sentence(facts.now_ms)}"
+    remedy = "" if cause else "add processes or workers if it is too slow"
+    yield Reason("busy", text + _arrival(facts), remedy)
     if busy == slots > 0 and facts.starts_per_s == 0:
         text = (
             "no run ended in the last minute: if the running jobs wait for the results of waiting jobs such as this "
@@ -394,6 +442,21 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
         )
         remedy = "use a flow (jobq.Flow), or start other workers for the jobs whose results are waited for"
         yield Reason("pool_full", text, remedy)
+
+
+def _why_busy(facts: MessageFacts, all_busy: bool) -> Iterator[Reason]:
+    """Yield what fewer processes would not cause: a run that doesn't end, or a worker that has gone."""
+    longest, lost = facts.longest, facts.lost
+    if all_busy and longest is not None and longest.is_stuck(facts.now_ms):
+        remedy = (
+            f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it; "
+            f"jobq running {facts.queue} lists all"
+        )
+        text = f"waits: all slots are busy, and {longest.sentence(facts.now_ms)}"
+        yield Reason("stuck", text, remedy)
+    if all_busy and lost and facts.now_ms - lost[0].seen_at < FRESH_MS:
+        text = f"waits: the queue was also served by {_lost_worker(facts, lost[0])}"
+        yield Reason("worker_lost", text, _host_remedy(lost[0]))
 
 
 def _arrival(facts: MessageFacts) -> str:
@@ -408,7 +471,7 @@ def _arrival(facts: MessageFacts) -> str:
 
 #: In the order in which a person should take care of them.
 _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
-    _disk, _paused, _flows_behind, _delayed, _recovering, _served, _known, _ruled, _starved, _behind,
+    _disk, _paused, _flows_behind, _full, _lost, _known, _delayed, _recovering, _served, _ruled, _starved, _behind,
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ class WorkerRecord(JsonRecord):
         jobs: A digest of the names of its jobs.
         running: How many jobs it runs.
         started_at: By the worker's clock.
-        seen_at: Time of its last heartbeat, by the worker's clock.
+        seen_at: Time of its last heartbeat, by the server's clock.
         strict: Whether it empties a queue before it takes messages of the next one.
         rss: Resident memory of its children, in bytes.
     """

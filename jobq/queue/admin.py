@@ -437,12 +437,12 @@ def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[t
 
 
 def _sample(reply: list[Any]) -> Sample:
-    fence, added, mid, attempts, content, entries, since, *refused = reply[-9:]
-    *numbers, paused, quarantined, nkeys = reply[:-9]
+    fence, added, mid, attempts, content, entries, since, *rest = reply[-10:]
+    *numbers, paused, quarantined, nkeys = reply[:-10]
     head = WaitingHead(text_of(mid), attempts, content) if mid else None
     return Sample(
         Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
-        *map(int, refused),
+        *map(int, rest),
     )  # fmt: skip
 
 

@@ -17,13 +17,17 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from jobq.client.connection import Client
+from jobq.client.scripts import load
+from jobq.errors import ServerFullError
 from jobq.queue import keys
 from jobq.queue.types import text_of
 from jobq.queue.untrusted import LATEST_MS, decoded, number_in, text_in
 from jobq.records import JsonRecord, Moment
 
-#: A worker's clock may be behind the server's by this.
-CLOCKS_MS = 30_000
+#: A worker that the server hasn't heard for a lease and this long is lost. Heartbeats come every third of a lease.
+LATE_MS = 5_000
+#: A worker that was only stopped for a while keeps its name for this long beyond three leases.
+NAME_KEPT_MS = 30_000
 #: The entry of a worker that was killed stays visible this long.
 KEPT_MS = 3_600_000
 #: Most running jobs in a worker's entry, those that run longest; the entry has their number, too.
@@ -45,7 +49,7 @@ class RunningJob(JsonRecord):
     """One message that a child runs.
 
     Attributes:
-        started_at: By the worker's clock.
+        started_at: By the server's clock, as the worker knows it.
     """
 
     queue: str
@@ -72,9 +76,9 @@ class WorkerEntry(NamedTuple):
     """A worker's last heartbeat.
 
     version: that of jobq. slots: jobs that it can run at the same time. jobs: the digest of its jobs' names.
-    seen_at, started_at: epoch ms by the worker's clock. damaged: the entry isn't one that a worker wrote. leaving: it
-    drains. strict: it empties a queue before it takes from those behind it. schedules: queue -> names of the schedules
-    that its code declares; None if it doesn't say.
+    seen_at: epoch ms by the server's clock. started_at: by the worker's. damaged: the entry isn't one that a worker
+    wrote. leaving: it drains. strict: it empties a queue before it takes from those behind it. schedules: queue ->
+    names of the schedules that its code declares; None if it doesn't say.
     """
 
     name: str
@@ -95,8 +99,16 @@ class WorkerEntry(NamedTuple):
     schedules: Mapping[str, frozenset[str]] | None = None
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether it counts as working: until three leases after its last heartbeat."""
-        return not self.damaged and now_ms - self.seen_at < 3 * self.lease_ms + CLOCKS_MS
+        """Whether it counts as working: until a lease after its last heartbeat, when its messages come back."""
+        return not self.damaged and now_ms - self.seen_at < self.lease_ms + LATE_MS
+
+    def is_lost(self, now_ms: int) -> bool:
+        """Whether it ended without saying so, within the last hour."""
+        return not self.damaged and not self.is_live(now_ms) and now_ms - self.seen_at < KEPT_MS
+
+    def keeps_name(self, now_ms: int) -> bool:
+        """Whether no other worker takes its name: it may have been stopped, and go on."""
+        return not self.damaged and now_ms - self.seen_at < 3 * self.lease_ms + NAME_KEPT_MS
 
     def serves(self, queue: str) -> bool:
         """Whether it takes messages of this queue."""
@@ -115,18 +127,34 @@ def digest_of(names: Iterable[str]) -> str:
 # What workers write.
 
 
-def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
-    """Store a worker's heartbeat; `facts` is JSON data with `seen_at`, epoch ms."""
-    client.command("HSET", keys.workers(client.namespace), name, json.dumps(facts))
+class Stored(NamedTuple):
+    """What became of an entry. is_new: its field wasn't there. had_room: the server's memory isn't full."""
+
+    is_new: bool
+    had_room: bool
+
+
+def _store(client: Client, key: str, field: str, text: str, verb: str = "HSET") -> Stored:
+    """Store an entry. A full server takes it from a script only, and workers must not look lost because it is full."""
+    try:
+        return Stored(bool(client.command(verb, key, field, text)), True)
+    except ServerFullError:
+        reply = client.run(load("shared", "put_entry"), [key], [verb, field, text])
+        return Stored(bool(reply), False)
+
+
+def put_worker(client: Client, name: str, facts: dict[str, Any]) -> bool:
+    """Store a worker's heartbeat; `facts` is JSON data with `seen_at`, epoch ms. Return whether the server had room."""
+    return _store(client, keys.workers(client.namespace), name, json.dumps(facts)).had_room
 
 
 def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry | None:
-    """Store a first heartbeat under this name, unless a live worker has it: return that worker."""
+    """Store a first heartbeat under this name, unless another worker has it: return that worker."""
     key = keys.workers(client.namespace)
-    if client.command("HSETNX", key, name, json.dumps(facts)):
+    if _store(client, key, name, json.dumps(facts), "HSETNX").is_new:
         return None
     other = _entry(name, decoded(client.command("HGET", key, name)))
-    return other if other.is_live(client.clock_ms()) else None
+    return other if other.keeps_name(client.clock_ms()) else None
 
 
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
@@ -138,14 +166,14 @@ def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> No
         | {"running": [structs.astuple(job) for job in child.running if job.started_at <= latest][:MOST_RUNNING]}
         for child in children
     ]  # fmt: skip
-    client.command("HSET", keys.running(client.namespace), name, json.dumps(facts))
+    _store(client, keys.running(client.namespace), name, json.dumps(facts))
 
 
 def put_jobs(client: Client, names: Sequence[str]) -> None:
     """Store the names of a worker's jobs."""
     text = json.dumps(sorted(names))
     if len(text) <= MOST_NAMES_BYTES:
-        client.command("HSET", keys.jobs(client.namespace), digest_of(names), text)
+        _store(client, keys.jobs(client.namespace), digest_of(names), text)
 
 
 def put_redactions(
@@ -157,7 +185,7 @@ def put_redactions(
     """
     verb = "HSET" if may_replace else "HSETNX"
     for name, names in hidden.items():
-        client.command(verb, keys.redactions(client.namespace), name, json.dumps(list(names)))
+        _store(client, keys.redactions(client.namespace), name, json.dumps(list(names)), verb)
 
 
 def forget_worker(client: Client, name: str) -> None:
@@ -179,7 +207,7 @@ def remove_stale(client: Client) -> None:
     now_ms, live, known, old = client.clock_ms(), set(), set(), []
     for raw, entry in _read(client):
         known.add(entry.jobs.encode())
-        if entry.is_live(now_ms):
+        if entry.keeps_name(now_ms):
             live.add(raw)
         elif not entry.damaged and now_ms - entry.seen_at > KEPT_MS + 3 * entry.lease_ms:
             old.append(raw)

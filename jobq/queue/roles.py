@@ -45,8 +45,8 @@ class Role(NamedTuple):
 _PRODUCER = ("announce", "enqueue", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _LOOKING_AT_KEYS = (
-    "exists", "getrange", "hexists", "hget", "lindex", "llen", "lpos", "pttl", "ttl", "xlen", "xinfo|stream",
-    "xrange", "xrevrange",
+    "exists", "getrange", "hexists", "hget", "hrandfield", "hstrlen", "lindex", "llen", "lpos", "pttl", "ttl", "xlen",
+    "xinfo|stream", "xrange", "xrevrange",
 )  # fmt: skip
 _READING_AUDIT = ("xlen", "xrevrange")
 _READING_OPERATIONS = ("exists", "hget", "pttl", "zrevrange")
@@ -90,7 +90,9 @@ ROLES = {
         flows=(*_LOOKING_AT_FLOWS, *_DRAINING, "remove"), flow_names=(*_FLOW_NAMES, "zrem"),
         secrets=("get",),
     ),
-    "metrics": Role(("counts", "schedules"), ("exists",), ("smembers",), ("hgetall",), reads=True),
+    "metrics": Role(
+        ("counts", "schedules"), ("exists", "hget", "hrandfield", "hstrlen"), ("smembers",), ("hgetall",), reads=True
+    ),
 }  # fmt: skip
 DEPLOYER = "deployer"
 #: Those whose calls wait for a durability.

@@ -339,6 +339,7 @@ class Sample(NamedTuple):
 
     flow_entries: what waits to be taken to flows; flow_since_ms: since when the oldest does, epoch ms, 0 = nothing.
     refused: messages that were lost in outage buffers, since the queue refused them; refused_at: when last, epoch ms.
+    unknowns: messages whose job the last worker that got them doesn't know.
     """
 
     counts: Counts
@@ -349,6 +350,7 @@ class Sample(NamedTuple):
     flow_since_ms: int = 0
     refused: int = 0
     refused_at: int = 0
+    unknowns: int = 0
 
 
 class Upkeep(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from jobq.client.connection import Client
 from jobq.errors import JobqError
+from jobq.observe.incidents import Incident
 from jobq.queue.types import Schedules
 from jobq.schedules.listing import (
     ScheduleRow,
@@ -53,9 +54,9 @@ def finder(find: Finder) -> Finder:
 
 
 def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
-    """Return everything that needs a look, queues first."""
+    """Return everything that needs a look: causes, then queues that none of them explains."""
     return [
-        *_queues(snapshot), *_workers(snapshot),
+        *_causes(snapshot), *_queues(snapshot),
         *site.part(LateSchedules, lambda site: LateSchedules(site.client)).found(snapshot),
         *(one for find in FINDERS for one in find(site, snapshot)[:MOST]),
     ]  # fmt: skip
@@ -110,7 +111,7 @@ def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
 
 
 def _queues(snapshot: Snapshot) -> list[PageFinding]:
-    found = snapshot.in_trouble
+    found = snapshot.unexplained
     shown = [
         PageFinding(
             *word_of(one), one.queue, sentence(one), "queue", {"queue": one.queue},
@@ -127,19 +128,41 @@ def _queues(snapshot: Snapshot) -> list[PageFinding]:
     return shown
 
 
-def _workers(snapshot: Snapshot) -> list[PageFinding]:
-    lost = sorted(snapshot.lost_workers, key=lambda one: -one.seen_at)
+#: Code of an incident -> style and word of its line.
+_OF_CODES = {
+    "server_read_only": ("dead", "read-only"), "server_full": ("dead", "full"), "worker_lost": ("dead", "lost"),
+    "unknown_job": ("dead", "unknown job"), "poison": ("dead", "crashing"), "stuck": ("retry", "stuck"),
+    "all_quiet": ("paused", "quiet"), "backlog": ("retry", "backlog"), "no_worker": ("dead", "no worker"),
+    "paused": ("paused", "paused"),
+}  # fmt: skip
+
+
+def _causes(snapshot: Snapshot) -> list[PageFinding]:
+    told = {one.queue for one in snapshot.unexplained}
     shown = [
-        PageFinding(
-            "dead", "lost", one.name,
-            f"It was last seen {formats.duration((snapshot.at_ms - one.seen_at) / 1000)} ago. "
-            "Other workers take over what it ran.",
-            "worker", {"worker": one.name},
+        one
+        for one in snapshot.incidents
+        # The state of a queue tells these with the figures of a longer time.
+        if one in snapshot.causes or not told.issuperset(one.queues)
+    ]
+    lines = [cause_line(one) for one in shown[:MOST]]
+    if len(shown) > MOST:
+        more = f"{len(shown) - MOST:,} more"
+        lines.append(PageFinding("unknown", "more", more, "jobq check doctor lists them"))
+    return lines
+
+
+def cause_line(one: Incident) -> PageFinding:
+    """Return an incident as a line, with a link to the page that shows more."""
+    style, word = _OF_CODES[one.code]
+    text = f"{one.sentence[:1].upper()}{one.sentence[1:]}.{' → ' * bool(one.remedy)}{one.remedy}"
+    queue = one.queues[0] if one.queues else ""
+    if one.mid and queue:
+        return PageFinding(
+            style, word, one.headline, text, "message", {"queue": queue, "mid": one.mid}
         )
-        for one in lost[:MOST]
-    ]  # fmt: skip
-    if len(lost) > MOST:
-        shown.append(
-            PageFinding("unknown", "more", f"{len(lost) - MOST:,} more workers", "", "workers")
-        )
-    return shown
+    if one.code == "worker_lost" and one.worker:
+        return PageFinding(style, word, one.headline, text, "worker", {"worker": one.worker})
+    if queue:
+        return PageFinding(style, word, one.headline, text, "queue", {"queue": queue})
+    return PageFinding(style, word, one.headline, text, "workers" if one.worker else "")

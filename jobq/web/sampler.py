@@ -17,6 +17,9 @@ from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import JobqError, UnavailableError
 from jobq.observe.facts import head_enqueued_at
+from jobq.observe.incidents import Incident, Situation, incidents
+from jobq.observe.runs import RunningMessage
+from jobq.observe.situation import situation_of
 from jobq.queue import presence
 from jobq.queue.directory import listed_queues
 from jobq.queue.presence import WorkerEntry
@@ -73,7 +76,8 @@ class Snapshot(NamedTuple):
     at_ms: epoch ms by the server's clock. server_ms: how long the server took for a small call. took_s: for all of it.
     interval_s: until the next reading. broken: why the newest reading failed, '' if it didn't; the figures are then
     those of the one before. workers_unread: why the list of workers can't be read. left_out: names on the list of
-    queues that weren't read, because nothing uses them or there are too many.
+    queues that weren't read, because nothing uses them or there are too many. incidents: what is wrong, the cause
+    before its symptoms. longest: queue -> what has run longest there.
     """
 
     number: int
@@ -89,6 +93,8 @@ class Snapshot(NamedTuple):
     broken: str = ""
     workers_unread: str = ""
     left_out: int = 0
+    incidents: Sequence[Incident] = ()
+    longest: Mapping[str, RunningMessage] = {}
 
     @property
     def age_s(self) -> float:
@@ -98,7 +104,7 @@ class Snapshot(NamedTuple):
     @property
     def lost_workers(self) -> list[WorkerEntry]:
         """Workers that ended without saying so."""
-        return [one for one in self.workers if not one.damaged and not one.is_live(self.at_ms)]
+        return [one for one in self.workers if one.is_lost(self.at_ms)]
 
     @property
     def in_trouble(self) -> list[QueueFigures]:
@@ -106,6 +112,25 @@ class Snapshot(NamedTuple):
         return sorted(
             (one for one in self.queues.values() if not one.is_fine), key=lambda one: one.trouble
         )
+
+    @property
+    def causes(self) -> list[Incident]:
+        """Incidents that explain what is wrong with queues. States of queues show the others, with longer memory."""
+        return [one for one in self.incidents if one.code not in ("backlog", "paused", "no_worker")]
+
+    @property
+    def unexplained(self) -> list[QueueFigures]:
+        """`in_trouble`, without queues whose cause is known."""
+        causes = self.causes
+        return [
+            one
+            for one in self.in_trouble
+            if one.broken or not any(cause.concerns(one.queue) for cause in causes)
+        ]
+
+    def incidents_of(self, queue: str) -> list[Incident]:
+        """Return what is wrong with a queue, or with its server."""
+        return [one for one in self.incidents if one.concerns(queue)]
 
 
 class Sampling:
@@ -168,11 +193,25 @@ class Sampling:
         totals = _totals(figures, served.slots_of_all, self.outcomes.total(now_ms))
         self._keep(figures, totals, now_ms)
         self._number += 1
+        situation = self._situation(now_ms, None if unread else workers, names, samples)
         return Snapshot(
             self._number, began, now_ms, queues, workers, totals, server_ms,
             time.monotonic() - began, sampled=self.tail.sampled, workers_unread=unread,
             left_out=listed.left_out + len(listed.strange),
+            incidents=incidents(situation),
+            longest={name: one.longest for name, one in situation.queues.items() if one.longest},
         )  # fmt: skip
+
+    def _situation(
+        self, now_ms: int, workers: Sequence[WorkerEntry] | None, names: Sequence[str],
+        samples: Sequence[Sample | JobqError],
+    ) -> Situation:  # fmt: skip
+        readable = {
+            name: sample
+            for name, sample in zip(names, samples, strict=True)
+            if isinstance(sample, Sample)
+        }
+        return situation_of(self.client, now_ms, workers, readable)
 
     def catch_up(self) -> Snapshot:
         """Read everything, the past of events too."""

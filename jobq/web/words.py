@@ -104,6 +104,10 @@ def headline(snapshot: Snapshot) -> Headline:
     """Return what the first page says first."""
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")
+    if snapshot.causes:
+        more = len(snapshot.causes) - 1
+        rest = f", and {counted(more, 'more finding')}" if more else ""
+        return Headline(snapshot.causes[0].headline + rest, True)
     if not bad:
         return Headline("The queue keeps up" if count == 1 else f"All {words} keep up", False)
     behind = [one for one in bad if one.state in ("falling_behind", "no_worker", "late")]

@@ -16,7 +16,7 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.durations import listed
-from jobq.errors import JobqError, ScriptError
+from jobq.errors import JobqError, ScriptError, ServerFullError
 from jobq.jobs.registry import Registry
 from jobq.queue import directory, keys, presence
 from jobq.worker import logger
@@ -139,9 +139,13 @@ class Heartbeat:
         #: Epoch ms by this machine's clock.
         self.started_at = round(time.time() * 1000)
         self._list_at = 0.0
+        # The server's clock, epoch ms, and boot_ns when it was read.
+        self._server_clock = 0, 0
         # Not at once: workers are often started together.
         self._clean_at = time.monotonic() + random.uniform(0, CLEAN_EVERY_S)
         self._may_warn = True
+        #: Whether the server's memory was full at the last heartbeat.
+        self.is_full = False
         #: Called with the ns that a plain command took.
         self.on_answer: Callable[[int], None] = lambda took_ns: None
         self._jobs = registry.names()
@@ -169,13 +173,16 @@ class Heartbeat:
 
         Return whether the server has answered. quiet: nothing new is taken. leaving: the worker drains.
         """
-        children = [child_entry(member, self._queues) for member in members if member.pid]
-        facts = self._facts | {
-            "pid": os.getpid(), "children": [child.pid for child in children], "quiet": quiet or leaving,
-            "leaving": leaving, "running": sum(member.slots.nrunning for member in members if member.pid),
-            "seen_at": round(time.time() * 1000),
-        }  # fmt: skip
         try:
+            now_ms = self._server_ms()
+            children = [
+                child_entry(member, self._queues, now_ms) for member in members if member.pid
+            ]
+            facts = self._facts | {
+                "pid": os.getpid(), "children": [child.pid for child in children], "quiet": quiet or leaving,
+                "leaving": leaving, "running": sum(member.slots.nrunning for member in members if member.pid),
+                "seen_at": now_ms,
+            }  # fmt: skip
             self._send(facts, children)
         except JobqError as error:
             if not isinstance(error, ScriptError) and not self._client.is_cluster:
@@ -185,21 +192,49 @@ class Heartbeat:
         self._may_warn = True
         return True
 
+    def _server_ms(self) -> int:
+        """Return the server's clock, which readers compare heartbeats with; it is read once a minute."""
+        if time.monotonic() >= self._list_at:
+            self._server_clock = self._client.clock_ms(), boot_ns()
+        at_ms, since = self._server_clock
+        return at_ms + (boot_ns() - since) // 1_000_000
+
     def _send(self, facts: dict[str, Any], children: list[presence.ChildEntry]) -> None:
         client, now = self._client, time.monotonic()
         asked_at = boot_ns()
-        presence.put_worker(client, self._settings.name, facts)
-        self.on_answer(boot_ns() - asked_at)
+        has_room = presence.put_worker(client, self._settings.name, facts)
+        if has_room:
+            self.on_answer(boot_ns() - asked_at)
         presence.put_running(client, self._settings.name, children)
         if now >= self._list_at:
-            directory.register_queues(client, self._queues)
             presence.put_jobs(client, self._jobs)
             # Later only what the server lost: a newer program may say something else by now.
             presence.put_redactions(client, self._hidden, may_replace=not self._list_at)
+            has_room = has_room and self._register()
             self._list_at = now + directory.LIST_EVERY_S
+        self._note_room(has_room)
         if now >= self._clean_at:
             self._clean_at = now + CLEAN_EVERY_S * random.uniform(0.5, 1.5)
             presence.remove_stale(client)
+
+    def _register(self) -> bool:
+        """List the queues; return whether the server had room for it."""
+        try:
+            directory.register_queues(self._client, self._queues)
+        except ServerFullError:
+            return False
+        return True
+
+    def _note_room(self, has_room: bool) -> None:
+        if has_room == self.is_full:
+            if has_room:
+                logger.info("the server has memory again")
+            else:
+                logger.error(
+                    "the server is full: its memory is at maxmemory, so it rejects enqueues; waiting jobs still run, "
+                    "which frees memory. Raise maxmemory, or delete dead messages and results"
+                )
+        self.is_full = not has_room
 
     def _warn(self, error: JobqError) -> None:
         if self._may_warn:
@@ -214,9 +249,9 @@ class Heartbeat:
             pass
 
 
-def child_entry(member: PoolMember, queues: Sequence[str]) -> presence.ChildEntry:
-    """Return what a living child does now."""
-    slots, now_ms, now_ns = member.slots, round(time.time() * 1000), boot_ns()
+def child_entry(member: PoolMember, queues: Sequence[str], now_ms: int = 0) -> presence.ChildEntry:
+    """Return what a living child does now. now_ms: the server's clock; without it, starts are by this machine's."""
+    slots, now_ms, now_ns = member.slots, now_ms or round(time.time() * 1000), boot_ns()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)
         for held, since in slots.running_since()

@@ -43,7 +43,7 @@ _LARGEST = 1 << 16
 _TRACE = ("traceparent", "tracestate", "sentry-trace")
 _LONGEST_HEADER = 1024
 _LOOP_AT, _SERVER_AT, _FLAGS, _PIDS = range(4)
-_QUIET, _STOPPING = 1, 2
+_QUIET, _STOPPING, _FULL = 1, 2, 4
 
 
 class PoolState:
@@ -53,10 +53,10 @@ class PoolState:
         self._words = memoryview(mmap.mmap(-1, 8 * (_PIDS + count))).cast("q")
         self.looped()
 
-    def looped(self, quiet: bool = False, stopping: bool = False) -> None:
-        """Note that the supervisor's loop has made another turn."""
+    def looped(self, quiet: bool = False, stopping: bool = False, full: bool = False) -> None:
+        """Note that the supervisor's loop has made another turn. full: the server's memory is full."""
         self._words[_LOOP_AT] = boot_ns()
-        self._words[_FLAGS] = quiet * _QUIET + stopping * _STOPPING
+        self._words[_FLAGS] = quiet * _QUIET + stopping * _STOPPING + full * _FULL
 
     def server_answered(self) -> None:
         """Note that the server has answered all that it was asked."""
@@ -85,6 +85,11 @@ class PoolState:
     def is_quiet(self) -> bool:
         """Whether the worker takes nothing new until it is asked to continue."""
         return bool(self._words[_FLAGS] & _QUIET)
+
+    @property
+    def is_server_full(self) -> bool:
+        """Whether the server had no memory left at the last heartbeat."""
+        return bool(self._words[_FLAGS] & _FULL)
 
     @property
     def is_stopping(self) -> bool:

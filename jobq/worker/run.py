@@ -7,11 +7,11 @@ import secrets
 import signal
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.functions import check_library
@@ -122,11 +122,12 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
     """Return the settings with another name if a live worker has this one: each would hide the other."""
     host, pid = socket.gethostname(), os.getpid()
-    facts = {
+    facts: dict[str, Any] = {
         "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],
-        "lease_ms": round(settings.lease_s * 1000), "seen_at": round(time.time() * 1000),
+        "lease_ms": round(settings.lease_s * 1000),
     }  # fmt: skip
     try:
+        facts["seen_at"] = client.clock_ms()
         other = presence.claim_name(client, settings.name, facts)
     except JobqError as error:
         logger.debug("whether another worker has this name is unknown: %s", error)

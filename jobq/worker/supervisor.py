@@ -178,7 +178,7 @@ class Supervisor:
 
     def _report_state(self) -> None:
         """Say that this loop runs: to the monitor, which answers for this process, and to systemd."""
-        self.monitor.state.looped(self.quiet, bool(self.stopping))
+        self.monitor.state.looped(self.quiet, bool(self.stopping), self.heartbeat.is_full)
         self.monitor.look_after(self.plan.alive_write)
         self.systemd.looped()
 

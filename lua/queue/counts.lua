@@ -5,19 +5,21 @@ counts: how many messages are where, which one waits at the head of ready, and w
 KEYS
   messages:hash locks:hash requeue:hash ready:list due:zset circle:list done:set left_ready:set
   left_circle:set keys:hash lines:hash dead:zset quarantine:hash meta:hash nattempts:hash events:stream flow_outbox:stream
+  nunknowns:hash
 RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined, keys, fence,
          events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else '', entries of
          flow_outbox, since when the oldest waits (epoch ms, '0' for none), messages that were lost in producers, since the queue refused
-         them after an outage, and when the last was (epoch ms, 0 for never)}: ready counts what waits in lines too, keys those that have messages or are held, locked holds
+         them after an outage, and when the last was (epoch ms, 0 for never), messages whose job the last worker that got them doesn't
+         know}: ready counts what waits in lines too, keys those that have messages or are held, locked holds
          expired locks not yet recovered, done what awaits collection, circle all that rotates
 COST     O(1)
 WRITES   nothing
 ]]
 local messages, locks, requeue, ready, due, circle, done, left_ready, left_circle, keys, lines, dead, quarantine,
-  meta, nattempts, events, flow_outbox = unpack(KEYS)
+  meta, nattempts, events, flow_outbox, nunknowns = unpack(KEYS)
 
 --@include shared/_arguments
-keys_are(17)
+keys_are(18)
 --@include _stored
 --@include _counters
 --@include _attempts
@@ -75,4 +77,5 @@ return {
   since,
   count_of(meta, 'refused'),
   count_of(meta, 'refused_at'),
+  redis.call('HLEN', nunknowns),
 }

@@ -25,7 +25,7 @@ OTHERS = set("""
     rsmq message delete|rsmq message visibility|rsmq message peek
     ruby push|ruby queues|ruby peek|ruby workers
     spark doctor|spark shell|spark env|embedded status|functions check|completion|acl|demo|chaos|report
-""".replace("worker enqueue queues workers status why", "worker|enqueue|queues|workers|status|why")
+""".replace("worker enqueue queues workers status why", "worker|enqueue|queues|workers|status|running|why")
     .strip().replace("\n    ", "|").split("|"))  # fmt: skip
 #: They change a lake, another database or the program of the server; or they load the function that appends.
 ELSEWHERE = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobq import ConcurrencyLimit, RateLimit
-from jobq.cli import check, held_back
+from jobq.cli import attention, held_back
 from jobq.flows.listing import put_on_list
 from jobq.flows.store import FlowStore
 from jobq.flows.types import FlowChange, StoredFlow, StoredStep
@@ -199,13 +199,13 @@ def test_doctor_names_a_bounded_number_of_full_lines_and_unserved_queues(
         for key in range(8):
             one.enqueue(b"{}", key=f"k{key}")
     monkeypatch.setattr(held_back, "MOST_QUEUES", 2)
-    monkeypatch.setattr(check, "MOST_NAMED", 3)
+    monkeypatch.setattr(attention, "MOST_OF_KIND", 3)
     found = [one for one in cli("check", "doctor", "--json").records if one["level"] != "fail"]
     full = [one["value"] for one in found if one["check"] == "keys"]
     assert len(full) == 3 and full[2] == "2 more queues with keys were not looked at"
     assert "the lines of 8 keys are full" in full[0] and full[0].endswith("and 3 more")
     unserved = [one["value"] for one in found if one["check"] == "workers"]
-    assert unserved[3:] == ["1 more queues with ready messages have no worker"]
+    assert unserved[3:] == ["1 more findings of the kind no_worker"]
 
 
 @pytest.mark.usefixtures("run_ids")

@@ -19,13 +19,19 @@ def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:
     Queue("high", client).enqueue(b"4")
     high, found = cli("queues", "--json").records
     assert high["queue"] == "high" and high["ready"] == 1
+    [finding] = found.pop("findings")
+    assert (finding["code"], finding["remedy"]) == (
+        "no_worker",
+        "jobq worker --import MODULE --queues low",
+    )
     assert found == {
         "queue": "low", "ready": 1, "delayed": 1, "locked": 1, "requeued": 0, "done": 0, "deduped": 0,
         "dead": 0, "messages": 3, "paused": False, "workers": 0,
         "oldest_ms": None, "starts_per_s": None, "flow_entries": 0,
     }  # fmt: skip
     shown = cli("queues", "low").out.splitlines()
-    assert shown[0].split()[:3] == ["queue", "ready", "delayed"] and len(shown) == 2
+    assert shown[0].split()[:3] == ["queue", "ready", "delayed"] and len(shown) == 5
+    assert shown[3] == "! queue low: 1 ready, and no worker serves it"
 
 
 def test_queue_that_rests_until_flows_are_told_says_so(
@@ -153,7 +159,7 @@ def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, cli
     presence.put_worker(client, "host:2", {**facts, "seen_at": 0, "queues": ["lone"]})
     presence.put_worker(client, "host:3", {"seen_at": "x", "queues": 7})
 
-    lines = {line.split()[0]: line for line in cli("queues").out.splitlines()}
+    lines = {line.split()[0]: line for line in cli("queues").out.splitlines()[:4]}
     assert lines["lone"].endswith("no worker") and "no worker" not in lines["served"]
     assert {one["queue"]: one["workers"] for one in cli("queues", "--json").records} == {
         "served": 1, "lone": 0, "resting": 0,

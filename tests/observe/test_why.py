@@ -45,7 +45,7 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
     [
         (facts(), ["soon"], "nothing holds it up"),
         (facts(ahead=None), ["not_ready"], "if it has a key, the key's line or limits hold it up"),
-        (facts(server=ServerFacts(200 << 20, 100 << 20)), ["soon", "server_full"], "nothing holds it up"),
+        (facts(server=ServerFacts(200 << 20, 100 << 20)), ["server_full", "soon"], "it rejects enqueues"),
         (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["soon"], "nothing holds it up"),
         (facts(server=ServerFacts(disk_error="its disk is full"), paused=True), ["server_read_only", "paused"],
          "waits: the server takes no writes, so it hands out nothing: its disk is full"),
@@ -61,7 +61,8 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts("nil", history=(Event("expired", "m", NOW - 5_000, worker="w"),)), ["expired"], "expired 5 s ago by w"),
         (facts(not_before=NOW - 9_000), ["upkeep_late"], "it was due 9 s ago"),
         (facts(lock_expires_at=NOW - 4_000), ["lease"], "lease ended 4 s ago"),
-        (facts(workers=(BUSY._replace(seen_at=NOW - 600_000),)), ["no_worker"], "w did until 10 m 00 s ago"),
+        (facts(workers=(BUSY._replace(seen_at=NOW - 600_000),)), ["worker_lost"],
+         "worker w, which is lost: no heartbeat for 10 m 00 s; no other worker serves it"),
         (facts(workers=(IDLE._replace(quiet=True),), ahead=5), ["all_quiet"], "are quiet or stopping: idle"),
         (facts(knows={"idle": False}), ["unknown_job"], "no worker of queue low knows the job a.b (idle)"),
         (facts(workers=(IDLE, BUSY), knows={"idle": False, "w": True}), ["unknown_job_partly"], "1 of 2 workers"),
@@ -203,8 +204,8 @@ def test_full_server_is_a_reason_beside_others(queue: Queue, redis: Any):
         reasons = why(Collector(queue).collect("m"))
     finally:
         redis.config_set("maxmemory", 0)
-    assert [reason.code for reason in reasons] == ["no_worker", "server_full"]
-    assert "of 0 MB; it refuses enqueues" in reasons[1].sentence
+    assert [reason.code for reason in reasons] == ["server_full", "no_worker"]
+    assert "of 0 MB of memory; it rejects enqueues" in reasons[0].sentence
 
 
 def test_history_is_found_among_the_newest_events_alone(queue: Queue, redis: Any):

@@ -57,7 +57,7 @@ LINES = {
     "producer": ("enqueue shop.mail.send_receipt 7 --queue mails --mid by-hand",
                  "status by-hand --queues mails", "cancel by-hand --queues mails"),
     "dashboard": (
-        "queues", "queues mails", "workers", "status order-1042 --queues mails",
+        "queues", "queues mails", "workers", "running", "status order-1042 --queues mails",
         "why order-1042 --queues mails",
         "queue peek mails", "key list mails", "dead list payments", "dead show {dead}",
         "limit list", "events tail mails", "flow list", "flow show import:2026-11-23",

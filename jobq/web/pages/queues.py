@@ -114,9 +114,11 @@ def queue(request: Request) -> Response:
     if not span.is_long:
         shown = [charts.backlog(sampler, span, name), charts.dequeued(sampler, span, name), *shown]
     known_ms = sampler.tail.since_ms(name)
+    cause = next((one for one in snapshot.incidents_of(name) if one in snapshot.causes), None)
     return render(
         request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=word_of(figures),
-        why=sentence(figures), remedy=remedy(figures), charts=shown, span=span, past=past,
+        why=cause.sentence if cause else sentence(figures), remedy=cause.remedy if cause else remedy(figures),
+        longest=snapshot.longest.get(name), charts=shown, span=span, past=past,
         ranges=charts.ranges_of(has_lake),
         unread=sampler.tail.unread.get(name, ""), known_ms=known_ms, empty_in=_empty_in(figures),
         paused_by=paused_by(site.client, name) if figures.paused else None,

@@ -1,0 +1,73 @@
+"""What is wrong with the deployment, below the tables of `jobq queues` and `jobq workers`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+from msgspec import structs
+
+from jobq.cli import output
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.observe.incidents import Incident, incidents
+from jobq.observe.situation import read_situation
+from jobq.queue.doctor import Finding
+
+#: Findings below a table.
+MOST = 5
+#: Findings of one kind that `jobq check doctor` names.
+MOST_OF_KIND = 20
+#: Code -> the check of `jobq check doctor`, and whether it is a failure. A pause is intended.
+CHECKS = {
+    "server_read_only": ("persistence", True), "server_full": ("memory", True), "worker_lost": ("workers", False),
+    "no_worker": ("workers", False), "all_quiet": ("workers", False), "unknown_job": ("jobs", False),
+    "poison": ("jobs", False), "stuck": ("jobs", False), "backlog": ("queues", False),
+}  # fmt: skip
+
+
+def incidents_at(client: Client, names: Sequence[str] | None = None) -> list[Incident]:
+    """Return the findings about these queues, all by default; none where they can't be read: the command says that."""
+    try:
+        return incidents(read_situation(client, names))
+    except JobqError:
+        return []
+
+
+def attention(found: Sequence[Incident]) -> Iterator[str]:
+    """Yield lines for people, below an empty one."""
+    if found:
+        yield ""
+    for incident in found[:MOST]:
+        yield click.style(f"! {output.escaped(incident.sentence)}", fg="yellow", bold=True)
+        if incident.remedy:
+            yield f"  → {output.escaped(incident.remedy)}"
+    if len(found) > MOST:
+        yield f"  {len(found) - MOST:,} more: jobq check doctor"
+
+
+def records_of(found: Sequence[Incident], queue: str) -> list[dict[str, Any]]:
+    """Return the findings that explain a queue, for --json."""
+    return [
+        {name: value for name, value in structs.asdict(one).items() if name != "queues"}
+        for one in found
+        if one.concerns(queue)
+    ]
+
+
+def checked(found: Sequence[Incident]) -> Iterator[Finding]:
+    """Yield the findings as those of `jobq check doctor`."""
+    kinds = Counter[str]()
+    for incident in found:
+        if incident.code not in CHECKS:
+            continue
+        check, fails = CHECKS[incident.code]
+        kinds[incident.code] += 1
+        if kinds[incident.code] <= MOST_OF_KIND:
+            yield Finding(check, "fail" if fails else "warn", incident.sentence, incident.remedy)
+    for code, number in kinds.items():
+        if number > MOST_OF_KIND:
+            more = f"{number - MOST_OF_KIND:,} more findings of the kind {code}"
+            yield Finding(CHECKS[code][0], "warn", more, "jobq queues --json shows them")

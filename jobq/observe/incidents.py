@@ -1,0 +1,306 @@
+"""What is wrong with a deployment: pure rules from what was read to findings, the cause before its symptoms.
+
+`jobq queues`, `jobq workers`, `jobq check doctor` and the dashboard's first page show these, in the same words.
+`jobq.observe.situation` reads the facts. Nothing here reads anything.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jobq.durations import counted, lasting, listed
+from jobq.events import Event
+from jobq.observe.runs import RunningMessage
+from jobq.observe.why import FRESH_MS, ServerFacts
+from jobq.queue.presence import WorkerEntry
+from jobq.queue.types import Counts
+from jobq.records import JsonRecord
+
+#: Crashes count for this long.
+CRASHES_MS = 900_000
+#: A backlog is worth a finding when its next message has waited longer, or it takes longer to work off.
+LATE_S = 60.0
+SERVER_CODES = frozenset(("server_read_only", "server_full"))
+
+
+class Incident(JsonRecord):
+    """One finding.
+
+    Attributes:
+        code: A word for programs.
+        headline: The finding in a few words.
+        sentence: The finding with its figures.
+        remedy: What to do, mostly a command; empty if nothing needs to be done.
+        queues: Queues that it explains; empty for the whole server.
+        worker: The worker that it is about, if it is about one.
+        job: The job that it is about, if it is about one.
+        mid: The message that it is about, if it is about one.
+    """
+
+    code: str
+    headline: str
+    sentence: str
+    remedy: str = ""
+    queues: tuple[str, ...] = ()
+    worker: str = ""
+    job: str = ""
+    mid: str = ""
+
+    def concerns(self, queue: str) -> bool:
+        """Whether it explains what is wrong with this queue."""
+        return queue in self.queues or self.code in SERVER_CODES
+
+
+class QueueFacts(NamedTuple):
+    """What was read of one queue. What wasn't read is None or empty.
+
+    unknown: job -> messages that wait since a worker that got them doesn't know it; a few jobs of many messages are
+    estimates. longest: the message that has run longest. crashes: the newest crashes, newest first.
+    """
+
+    counts: Counts
+    oldest_ms: int | None = None
+    unknown: Mapping[str, int] = {}
+    longest: RunningMessage | None = None
+    crashes: Sequence[Event] = ()
+    starts_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of a deployment at one moment. now_ms: the server's clock.
+
+    workers: every last heartbeat; None if they can't be read. knows: digest of job names -> these names; digests that
+    can't be read are left out. running: lost worker -> what it ran at its last heartbeat.
+    """
+
+    now_ms: int
+    server: ServerFacts = field(default_factory=ServerFacts)
+    workers: Sequence[WorkerEntry] | None = ()
+    queues: Mapping[str, QueueFacts] = field(default_factory=dict)
+    knows: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    running: Mapping[str, int] = field(default_factory=dict)
+
+    def live(self, queue: str) -> list[WorkerEntry]:
+        """Return the workers that serve a queue now."""
+        return [one for one in self.workers or () if one.serves(queue) and one.is_live(self.now_ms)]
+
+    def lost(self) -> list[WorkerEntry]:
+        """Return the workers that ended without saying so, the latest first."""
+        lost = [one for one in self.workers or () if one.is_lost(self.now_ms)]
+        return sorted(lost, key=lambda one: -one.seen_at)
+
+    def ago(self, at_ms: int) -> str:
+        """Return how long ago that was, in words."""
+        return lasting((self.now_ms - at_ms) / 1000)
+
+
+def incidents(situation: Situation) -> list[Incident]:
+    """Return the findings. One that another one before it explains is left out."""
+    shown: list[Incident] = []
+    for rule, is_symptom in _RULES:
+        for incident in rule(situation):
+            left = [
+                queue
+                for queue in incident.queues
+                if not any(cause.concerns(queue) for cause in shown)
+            ]
+            if not is_symptom or left or not incident.queues:
+                shown.append(incident)
+    return shown
+
+
+def _server(situation: Situation) -> Iterator[Incident]:
+    server = situation.server
+    if server.disk_error:
+        text = f"the server takes no writes, so no job starts: {server.disk_error}"
+        remedy = "see the server's log; most often its disk is full"
+        yield Incident("server_read_only", "The server takes no writes", text, remedy)
+    if server.is_full:
+        remedy = "raise maxmemory, or delete dead messages and results: jobq dead purge"
+        yield Incident("server_full", "The server's memory is full", server.full_sentence, remedy)
+
+
+def _lost(situation: Situation) -> Iterator[Incident]:
+    by_host: dict[str, list[WorkerEntry]] = defaultdict(list)
+    for worker in situation.lost():
+        if _is_urgent(situation, worker):
+            by_host[worker.host].append(worker)
+    for host, workers in by_host.items():
+        yield _lost_host(situation, host, workers)
+
+
+def _lost_before(situation: Situation) -> Iterator[Incident]:
+    for worker in situation.lost():
+        if not _is_urgent(situation, worker):
+            yield _lost_host(situation, worker.host, [worker], explains=False)
+
+
+def _is_urgent(situation: Situation, worker: WorkerEntry) -> bool:
+    unserved = any(
+        situation.queues[queue].counts.ready and not situation.live(queue)
+        for queue in worker.queues
+        if queue in situation.queues
+    )
+    return unserved or situation.now_ms - worker.seen_at < FRESH_MS
+
+
+def _lost_host(
+    situation: Situation, host: str, workers: Sequence[WorkerEntry], explains: bool = True
+) -> Incident:
+    names = listed([one.name for one in workers])
+    seen = situation.ago(max(one.seen_at for one in workers))
+    ran = sum(situation.running.get(one.name, one.running) for one in workers)
+    queues = sorted({queue for one in workers for queue in one.queues})
+    alone = [queue for queue in queues if not situation.live(queue)]
+    which = "worker" if len(workers) == 1 else counted(len(workers), "worker")
+    where = f" on host {host}" if host else ""
+    text = f"{which} {names}{where}: no heartbeat for {seen}, so lost"
+    if ran and alone:
+        text += f"; {counted(ran, 'message')} of its runs wait{'s' * (ran == 1)} for another worker"
+    elif ran:
+        text += f"; other workers take over what it ran ({counted(ran, 'message')})"
+    if alone:
+        text += f"; no other worker serves {listed(alone)}"
+    remedy = f"see whether {f'host {host}' if host else 'its host'} is up"
+    if alone:
+        remedy += f"; start a worker: jobq worker --import MODULE --queues {','.join(alone)}"
+    headline = f"{counted(len(workers), 'worker')} lost{f' on {host}' if host else ''}"
+    worker = workers[0].name if len(workers) == 1 else ""
+    return Incident(
+        "worker_lost", headline, text, remedy, tuple(queues) if explains else (), worker
+    )
+
+
+def _unknown(situation: Situation) -> Iterator[Incident]:
+    for queue, facts in situation.queues.items():
+        for job, number in sorted(facts.unknown.items(), key=lambda item: -item[1]):
+            yield from _unknown_job(situation, queue, job, number)
+
+
+def lacking(situation: Situation, queue: str, job: str) -> tuple[list[str], int]:
+    """Return the live workers of a queue that don't know a job, and of how many the jobs are known."""
+    asked = [one for one in situation.live(queue) if one.jobs in situation.knows]
+    return [one.name for one in asked if job not in situation.knows[one.jobs]], len(asked)
+
+
+def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Iterator[Incident]:
+    without, asked = lacking(situation, queue, job)
+    if asked and not without:
+        return  # a worker that knows it has come: it gets the messages with their next try
+    name = job or "a job whose name is sealed"
+    waiting = f"{counted(number, 'message')} wait{'s' * (number == 1)}"
+    live = len(situation.live(queue))
+    if without and len(without) < live:
+        who = f"{len(without)} of {counted(live, 'worker')} of queue {queue} don't know {name}"
+    else:
+        who = f"no worker of queue {queue} knows the job {name}"
+    lack = f" (not known to {listed(without)})" if without else ""
+    remedy = f"deploy the module with {name}"
+    if job:
+        remedy += f', or give the job that replaces it the old name: @job(aliases=["{job}"])'
+    yield Incident(
+        "unknown_job", f"No worker knows {name}" if len(without) == live else f"Some workers don't know {name}",
+        f"{who}; {waiting}{lack}", remedy, (queue,), without[0] if len(without) == 1 else "", job,
+    )  # fmt: skip
+
+
+def _poison(situation: Situation) -> Iterator[Incident]:
+    for queue, facts in situation.queues.items():
+        recent = [one for one in facts.crashes if situation.now_ms - one.finished_at < CRASHES_MS]
+        by_job: dict[str, list[Event]] = defaultdict(list)
+        for event in recent:
+            by_job[event.job].append(event)
+        for job, crashes in by_job.items():
+            mids = list(dict.fromkeys(one.mid for one in crashes))
+            text = (
+                f"job {job or '(unknown)'} of queue {queue} kills its worker processes: "
+                f"{len(crashes):,} crash{'es' * (len(crashes) > 1)} in {lasting(CRASHES_MS / 1000)}, "
+                f"of {listed(mids, 3)}"
+            )
+            error = crashes[0].error.partition("\n")[0][:200].strip()
+            yield Incident(
+                "poison", f"{job or 'A job'} kills its processes", f"{text}{': ' * bool(error)}{error}",
+                f"jobq why {mids[0]}; jobq cancel {mids[0]} stops it", (queue,), crashes[0].worker, job, mids[0],
+            )  # fmt: skip
+
+
+def _stuck(situation: Situation) -> Iterator[Incident]:
+    for queue, facts in situation.queues.items():
+        busy, slots = _busy(situation, queue, facts)
+        longest = facts.longest
+        if not facts.counts.ready or longest is None or (slots and busy < slots):
+            continue
+        if longest.is_stuck(situation.now_ms):
+            text = (
+                f"queue {queue} stands behind {longest.sentence(situation.now_ms)}; {busy:,} of {slots:,} slots are "
+                f"busy, {facts.counts.ready:,} ready"
+            )
+            yield Incident(
+                "stuck", f"{longest.job or longest.mid} holds up {queue}", text,
+                f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it",
+                (queue,), longest.worker, longest.job, longest.mid,
+            )  # fmt: skip
+
+
+def _busy(situation: Situation, queue: str, facts: QueueFacts) -> tuple[int, int]:
+    """Return how many slots of a queue's workers are busy, and how many there are."""
+    working = [one for one in situation.live(queue) if not one.quiet]
+    slots = sum(one.slots for one in working)
+    running = max(facts.counts.locked, sum(one.running for one in working))
+    return min(running, slots) if slots else running, slots
+
+
+def _unserved(situation: Situation) -> Iterator[Incident]:
+    if situation.workers is None:
+        return
+    for queue, facts in situation.queues.items():
+        live, ready = situation.live(queue), facts.counts.ready
+        if not ready or facts.counts.paused:
+            continue
+        if not live:
+            text = f"queue {queue}: {ready:,} ready, and no worker serves it"
+            remedy = f"jobq worker --import MODULE --queues {queue}"
+            yield Incident("no_worker", f"No worker serves {queue}", text, remedy, (queue,))
+        elif all(one.quiet for one in live):
+            names = listed([one.name for one in live])
+            text = f"all workers of queue {queue} are quiet or stopping ({names}); {ready:,} ready"
+            remedy = f"jobq control resume {live[0].name}, or start another worker"
+            yield Incident("all_quiet", f"All workers of {queue} are quiet", text, remedy, (queue,))
+
+
+def _paused(situation: Situation) -> Iterator[Incident]:
+    for queue, facts in situation.queues.items():
+        if facts.counts.paused and facts.counts.ready:
+            text = f"queue {queue} is paused; {facts.counts.ready:,} ready"
+            yield Incident("paused", f"{queue} is paused", text, f"jobq resume {queue}", (queue,))
+
+
+def _backlog(situation: Situation) -> Iterator[Incident]:
+    for queue, facts in situation.queues.items():
+        ready, rate = facts.counts.ready, facts.starts_per_s
+        late = facts.oldest_ms is not None and facts.oldest_ms > LATE_S * 1000
+        takes_s = ready / rate if rate else None
+        if not ready or not (late or (takes_s is not None and takes_s > LATE_S)):
+            continue
+        busy, slots = _busy(situation, queue, facts)
+        oldest = f", the next one waits for {lasting((facts.oldest_ms or 0) / 1000)}" * late
+        pace = (
+            f"; {rate:,.1f} starts/s, empty in about {lasting(takes_s)}" if rate and takes_s else ""
+        )
+        text = f"queue {queue} has a backlog: {ready:,} ready{oldest}; {busy:,} of {slots:,} slots are busy{pace}"
+        yield Incident(
+            "backlog", f"{queue} has a backlog", text,
+            f"add processes or workers: jobq worker --import MODULE --queues {queue}", (queue,),
+        )  # fmt: skip
+
+
+#: In the order in which a person should take care of them, each with whether it is a symptom: left out where a finding
+#: before it explains the same queue.
+_RULES: tuple[tuple[Callable[[Situation], Iterator[Incident]], bool], ...] = (
+    (_server, False), (_lost, False), (_unknown, False), (_poison, False), (_paused, False), (_stuck, False),
+    (_unserved, True), (_backlog, True), (_lost_before, False),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""How long jobs run: what is usual, which run is the longest, and whether that one is stuck. Nothing here reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jobq.durations import lasting
+from jobq.events import Event
+from jobq.queue.presence import ChildEntry
+
+#: Runs of a job that its usual time is computed from, at least.
+LEAST_RUNS = 3
+#: A run is stuck when it has taken this many times the usual time, and at least so long.
+STUCK_TIMES, STUCK_LEAST_MS = 3, 10_000
+#: And when nothing is known of its job.
+STUCK_UNKNOWN_MS = 60_000
+_RAN = frozenset(("done", "retry", "dead"))
+
+
+def usual_times(events: Iterable[Event | None]) -> dict[str, int]:
+    """Job -> the time that 95 of 100 of its attempts took at most, ms; without jobs of which too few ended."""
+    runs: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        if event is not None and event.kind in _RAN and event.run_us:
+            runs[event.job].append(event.run_us)
+    return {
+        job: sorted(times)[min(len(times) - 1, len(times) * 95 // 100)] // 1000
+        for job, times in runs.items()
+        if len(times) >= LEAST_RUNS
+    }
+
+
+class RunningMessage(NamedTuple):
+    """One message that runs. usual_ms: p95 of its job, None if that is unknown. started_at: by the server's clock."""
+
+    worker: str
+    pid: int
+    queue: str
+    mid: str
+    started_at: int
+    job: str = ""
+    usual_ms: int | None = None
+
+    def took_ms(self, now_ms: int) -> int:
+        """Return for how long it has run."""
+        return max(0, now_ms - self.started_at)
+
+    def is_stuck(self, now_ms: int) -> bool:
+        """Whether it has run far longer than its job usually does."""
+        if self.usual_ms is None:
+            return self.took_ms(now_ms) > STUCK_UNKNOWN_MS
+        return self.took_ms(now_ms) > max(STUCK_LEAST_MS, STUCK_TIMES * self.usual_ms)
+
+    def sentence(self, now_ms: int) -> str:
+        """Return which message it is, for how long it runs, where, and how long its job usually takes."""
+        job = f"{self.job} " if self.job else ""
+        took = lasting(self.took_ms(now_ms) / 1000)
+        return f"{job}{self.mid} has run for {took} on {self.worker}, {self.usual}"
+
+    @property
+    def usual(self) -> str:
+        """Return how long its job usually takes, in words."""
+        if self.usual_ms is None:
+            return "usual time unknown"
+        return f"usually up to {lasting(self.usual_ms / 1000)} (p95)"
+
+
+def runs_in(worker: str, children: Iterable[ChildEntry]) -> list[RunningMessage]:
+    """Return what a worker's children run."""
+    return [
+        RunningMessage(worker, child.pid, job.queue, job.mid, job.started_at)
+        for child in children
+        for job in child.running
+    ]
+
+
+def longest_by_queue(runs: Iterable[RunningMessage]) -> dict[str, RunningMessage]:
+    """Queue -> the run that started first."""
+    longest: dict[str, RunningMessage] = {}
+    for run in runs:
+        if run.queue not in longest or run.started_at < longest[run.queue].started_at:
+            longest[run.queue] = run
+    return longest

@@ -1,0 +1,267 @@
+"""Read what `jobq.observe.incidents` needs to know of a deployment, in a few bounded round trips.
+
+What can't be read is left out: a rule that needs it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import ScriptCall
+from jobq.client.pipelining import Read, read_together, run_each
+from jobq.errors import JobqError, UnavailableError
+from jobq.events import ATTEMPTS, Event
+from jobq.observe.facts import (
+    LEAST_RATE_MS,
+    RATE_MS,
+    SECTIONS,
+    entries,
+    event_of,
+    events_before,
+    head_enqueued_at,
+    job_in,
+    may_ask_info,
+    plain,
+    server_facts,
+)
+from jobq.observe.incidents import QueueFacts, Situation
+from jobq.observe.runs import RunningMessage, longest_by_queue, runs_in, usual_times
+from jobq.observe.why import ServerFacts
+from jobq.queue import keys, presence
+from jobq.queue.directory import queue_names
+from jobq.queue.presence import ChildEntry, WorkerEntry
+from jobq.queue.queue import Queue
+from jobq.queue.types import Sample, text_of
+
+#: Queues whose events and messages are looked at, those with most in them; and how many of their newest events.
+MOST_QUEUES, EVENTS_OF_EACH = 30, 200
+#: Messages of unknown jobs that are looked at in each queue; of more, the numbers by job are estimates.
+MOST_UNKNOWN = 100
+#: A longer content isn't read for the name of its job, and no more messages are asked for in one call.
+MOST_CONTENT, PER_CALL = 1 << 16, 500
+
+
+def read_situation(client: Client, names: Sequence[str] | None = None) -> Situation:
+    """Read a deployment. names: of its queues, all of them by default."""
+    queues = [Queue(name, client) for name in (queue_names(client) if names is None else names)]
+    samples = run_each(client, [queue.admin.sample_call() for queue in queues])
+    workers: list[WorkerEntry] | None = None
+    try:
+        workers = presence.workers(client)
+    except UnavailableError:
+        raise
+    except JobqError:
+        pass  # the roles may not, or the key is damaged
+    readable = {
+        queue.name: sample
+        for queue, sample in zip(queues, samples, strict=True)
+        if isinstance(sample, Sample)
+    }
+    return situation_of(client, client.clock_ms(), workers, readable)
+
+
+def situation_of(
+    client: Client,
+    now_ms: int,
+    workers: Sequence[WorkerEntry] | None,
+    samples: Mapping[str, Sample],
+) -> Situation:
+    """Read the rest, where workers and samples of queues are known."""
+    queues = {name: Queue(name, client) for name in _busiest(samples)}
+    busy = [one.name for one in workers or () if one.running][: presence.PER_CALL]
+    digests = _digests(workers or (), samples)
+    asked: dict[str, Read | ScriptCall[Any]] = {}
+    if busy:
+        asked["running"] = plain("HMGET", keys.running(client.namespace), *busy)
+    if digests:
+        asked["jobs"] = plain("HMGET", keys.jobs(client.namespace), *digests)
+    for name, queue in queues.items():
+        if samples[name].added:
+            asked[f"events {name}"] = events_before(queue.prefix, "+", EVENTS_OF_EACH)
+    if may_ask_info(client) and not client.is_cluster:
+        asked |= {
+            name: plain("INFO", name, near=keys.workers(client.namespace)) for name in SECTIONS
+        }
+    known = _ask(client, asked)
+    running = presence.running_in(busy, known.get("running") or [None] * len(busy))
+    live = {one.name for one in workers or () if one.is_live(now_ms)}
+    longest = longest_by_queue(
+        run for name, children in running.items() if name in live for run in runs_in(name, children or ())
+    )  # fmt: skip
+    jobs = jobs_of(
+        client, [(run.queue, run.mid) for run in longest.values() if run.queue in queues]
+    )
+    unknown = unknown_jobs(client, {name: samples[name] for name in queues})
+    names = presence.job_names_in(digests, known.get("jobs") or [None] * len(digests))
+    return Situation(
+        now_ms, _server(client, known), workers,
+        {
+            name: _facts(
+                name, sample, now_ms, _events(known.get(f"events {name}") or ()), unknown.get(name, {}), jobs,
+                longest.get(name),
+            )
+            for name, sample in samples.items()
+        },
+        {digest: jobs for digest, jobs in names.items() if jobs is not None},
+        {name: sum(len(one.running) for one in children or ()) for name, children in running.items()},
+    )  # fmt: skip
+
+
+def _busiest(samples: Mapping[str, Sample]) -> list[str]:
+    """Return the queues to look into, those with unknown jobs first, then those with most messages."""
+
+    def rank(name: str) -> tuple[int, ...]:
+        sample = samples[name]
+        counts = sample.counts
+        return -sample.unknowns, -counts.ready, -counts.locked, -counts.messages, -counts.dead
+
+    used = [name for name, one in samples.items() if one.counts.messages or one.counts.dead]
+    return sorted(used, key=rank)[:MOST_QUEUES]
+
+
+def _digests(workers: Iterable[WorkerEntry], samples: Mapping[str, Sample]) -> list[str]:
+    if not any(sample.unknowns for sample in samples.values()):
+        return []
+    return sorted({one.jobs for one in workers if one.jobs})[: presence.PER_CALL]
+
+
+def _ask(client: Client, asked: Mapping[str, Read | ScriptCall[Any]]) -> dict[str, Any]:
+    """Return the replies by name, without parts that can't be read."""
+    replies = read_together(client, list(asked.values()))
+    return {
+        name: reply
+        for name, reply in zip(asked, replies, strict=True)
+        if not isinstance(reply, Exception)
+    }
+
+
+def _server(client: Client, known: Mapping[str, Any]) -> ServerFacts:
+    if not all(section in known for section in SECTIONS):
+        return ServerFacts()
+    try:
+        return server_facts(Queue("any", client), [known[section] for section in SECTIONS])
+    except UnavailableError:
+        raise
+    except JobqError:
+        return ServerFacts()
+
+
+def _events(reply: Iterable[Any]) -> list[Event]:
+    found = [event_of(one) for one in entries(reply)]
+    return [event for event in found if event is not None]
+
+
+def _facts(
+    name: str, sample: Sample, now_ms: int, events: Sequence[Event], unknown: Mapping[str, int],
+    jobs: Mapping[tuple[str, str], str], longest: RunningMessage | None,
+) -> QueueFacts:  # fmt: skip
+    if longest is not None:
+        longest = with_jobs([longest], jobs, {name: usual_times(events)})[0]
+    at = head_enqueued_at(sample.head)
+    return QueueFacts(
+        sample.counts, max(0, now_ms - at) if at else None,
+        unknown, longest, [event for event in events if event.kind == "crashed"],
+        _rate(events, now_ms) if sample.added else None,
+    )  # fmt: skip
+
+
+def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:
+    """Queue -> job -> messages that wait since a worker didn't know it, of MOST_QUEUES; '' for jobs without a name.
+
+    Of many messages, the numbers by job are estimates. No round trip where no queue has such messages.
+    """
+    names = [name for name, one in samples.items() if one.unknowns][:MOST_QUEUES]
+    reads = [
+        plain("HRANDFIELD", keys.key(Queue(name, client).prefix, "nunknowns"), MOST_UNKNOWN)
+        for name in names
+    ]
+    replies = read_together(client, reads)
+    mids = {
+        name: [text_of(mid) for mid in reply or ()]
+        for name, reply in zip(names, replies, strict=True)
+        if not isinstance(reply, Exception)
+    }
+    jobs = jobs_of(client, [(name, mid) for name, some in mids.items() for mid in some])
+    return {
+        name: _numbers(samples[name].unknowns, [jobs.get((name, mid), "") for mid in some])
+        for name, some in mids.items()
+    }
+
+
+def _numbers(number: int, jobs: Sequence[str]) -> dict[str, int]:
+    """Return how many messages each job has, from some of them."""
+    more = number / len(jobs) if len(jobs) >= MOST_UNKNOWN and number > len(jobs) else 1.0
+    return {job: round(count * more) for job, count in Counter(jobs).items()}
+
+
+def _rate(events: Sequence[Event], now_ms: int) -> float:
+    """Return attempts that ended per second in the last minute, or since the oldest of these events."""
+    since = now_ms - RATE_MS
+    if len(events) >= EVENTS_OF_EACH:
+        since = max(since, events[-1].finished_at)
+    ended = sum(event.kind in ATTEMPTS and event.finished_at >= since for event in events)
+    return ended / max(LEAST_RATE_MS, now_ms - since) * 1000
+
+
+def with_jobs(
+    runs: Sequence[RunningMessage],
+    jobs: Mapping[tuple[str, str], str],
+    usual: Mapping[str, Mapping[str, int]],
+) -> list[RunningMessage]:
+    """Return runs with their jobs, and the usual times of these in their queues."""
+    return [
+        run._replace(job=job, usual_ms=usual.get(run.queue, {}).get(job))
+        for run in runs
+        for job in [jobs.get((run.queue, run.mid), "")]
+    ]
+
+
+def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """(queue, mid) -> job, in two round trips; '' for a content that is long, sealed, gone or can't be read."""
+    messages = list(dict.fromkeys(messages))[:PER_CALL]
+    held = {name: keys.key(Queue(name, client).prefix, "messages") for name, _ in messages}
+    sizes = read_together(client, [plain("HSTRLEN", held[name], mid) for name, mid in messages])
+    short = [
+        one
+        for one, size in zip(messages, sizes, strict=True)
+        if not isinstance(size, Exception) and 0 < size <= MOST_CONTENT
+    ]
+    contents = read_together(client, [plain("HGET", held[name], mid) for name, mid in short])
+    return {
+        (name, mid): job_in(Queue(name, client), mid, content)
+        for (name, mid), content in zip(short, contents, strict=True)
+        if isinstance(content, bytes)
+    }
+
+
+def usual_by_queue(client: Client, names: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Queue -> job -> its usual time in ms, of a few queues."""
+    chosen = list(dict.fromkeys(names))[:MOST_QUEUES]
+    reads = [events_before(Queue(name, client).prefix, "+", EVENTS_OF_EACH) for name in chosen]
+    replies = read_together(client, reads)
+    return {
+        name: usual_times(_events(reply))
+        for name, reply in zip(chosen, replies, strict=True)
+        if not isinstance(reply, Exception)
+    }
+
+
+def runs_of(
+    client: Client, children: Mapping[str, Sequence[ChildEntry] | None]
+) -> list[RunningMessage]:
+    """Return what workers run, the longest first, with jobs and usual times. children: worker -> its children."""
+    runs = [run for name, some in children.items() for run in runs_in(name, some or ())]
+    runs.sort(key=lambda run: run.started_at)
+    jobs = jobs_of(client, [(run.queue, run.mid) for run in runs])
+    return with_jobs(runs, jobs, usual_by_queue(client, [run.queue for run in runs]))
+
+
+def running(client: Client, queues: Sequence[str] = ()) -> list[RunningMessage]:
+    """Return everything that live workers run, of these queues or of all, the longest first."""
+    now_ms = client.clock_ms()
+    busy = [one.name for one in presence.workers(client) if one.running and one.is_live(now_ms)]
+    runs = runs_of(client, presence.running(client, busy))
+    return [run for run in runs if not queues or run.queue in queues]
