@@ -21,7 +21,7 @@ LAYERS = {
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3, "flows": 4,
     "worker": 5, "topics": 5, "protocols": 5, "observe": 5, "schedules": 5, "limits": 5, "outbox": 5,
     "pipeline": 6, "chaos": 6, "metrics": 6,
-    "web": 7, "cli": 8, "testing": 8, "__main__": 9, "django": 9,
+    "web": 7, "cli": 8, "testing": 8, "__main__": 9, "django": 9, "celery": 9,
 }  # fmt: skip
 #: What an owner must know first. It imports nothing of the rest, and runs without it (packaging/test_core.py).
 CORE = {

@@ -30,6 +30,8 @@ _FOR_SPARK = re.compile(r"jobq\.pipeline(\.|$)")
 LATE = {
     ("__init__.py", "jobq.embedded.server"): "imported when no URL is set, so that `import jobq` stays light",
     ("__init__.py", "jobq.flows.in_worker"): "a worker without flows never loads their code",
+    ("celery/app.py", "jobq.cli.modules"): "only an app with periodic tasks waits for the imports of a worker",
+    ("celery/tasks.py", "jobq.testing.attempts"): "only an eager call needs the kit",
     ("cli/__init__.py", "jobq.cli.app"): "`import jobq.cli` brings in no click; the command does",
     ("cli/spark.py", "code"): "only the shell needs a prompt",
     ("cli/worker.py", "jobq.worker.child"): "asyncio and multiprocessing start with the worker, not with its --help",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
+from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypedDict
 
 from msgspec import structs
@@ -66,9 +66,10 @@ class RunResult(NamedTuple):
 
 
 class Attempts:
-    """Runs single attempts of such a kind."""
+    """Runs single attempts of such a kind. records: calls that the job enqueues are kept, and not sent."""
 
-    def __init__(self, registry: Registry, facts: AttemptFacts) -> None:
+    def __init__(self, registry: Registry, facts: AttemptFacts, *, records: bool = True) -> None:
+        self._recorded: Any = recorded if records else partial(nullcontext, [])
         unknown = facts.keys() - AttemptFacts.__annotations__.keys()
         if unknown:
             raise ConfigError(
@@ -82,7 +83,7 @@ class Attempts:
     def run(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
         """Run the job once."""
         executor, message = self._prepared(job, args, kwargs)
-        with _logged() as logs, recorded() as calls:
+        with _logged() as logs, self._recorded() as calls:
             call = self._resolved(executor, message)
             ending = run_call(executor, call) if isinstance(call, Call) else call
         return self._ran(ending, logs, calls)
@@ -90,7 +91,7 @@ class Attempts:
     async def arun(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
         """Run the job once: an async job on this event loop, a sync job in a thread."""
         executor, message = self._prepared(job, args, kwargs)
-        with _logged() as logs, recorded() as calls:
+        with _logged() as logs, self._recorded() as calls:
             call = self._resolved(executor, message)
             ending = await arun_call(executor, call) if isinstance(call, Call) else call
         return self._ran(ending, logs, calls)

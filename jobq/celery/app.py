@@ -1,0 +1,292 @@
+"""`Celery`, the app: settings, tasks, and the entries of beat as schedules."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from jobq.celery import shared
+from jobq.celery.result import AsyncResult
+from jobq.celery.schedules import options_of
+from jobq.celery.sending import job_for
+from jobq.celery.tasks import Task as BaseTask
+from jobq.config import settings_from_env
+from jobq.errors import ConfigError
+from jobq.jobs.registry import job_name
+from jobq.queue.types import DAY_S
+from jobq.schedules.declared import schedule
+
+logger = logging.getLogger("jobq.celery")
+_DEFAULTS: dict[str, Any] = {
+    "beat_schedule": {}, "broker_url": None, "result_backend": None, "result_expires": DAY_S,
+    "task_always_eager": False, "task_default_queue": "celery", "task_default_rate_limit": None,
+    "task_eager_propagates": False, "task_ignore_result": False, "task_routes": None,
+    "task_soft_time_limit": None, "task_time_limit": None, "timezone": None,
+}  # fmt: skip
+
+
+class Conf(dict[str, Any]):
+    """The settings of an app, as items and as attributes. What jobq doesn't use is kept and has no effect."""
+
+    def __init__(self, changed: Callable[[], object]) -> None:
+        super().__init__(_DEFAULTS)
+        self.__dict__["_changed"] = changed
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the app has no setting {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def update(self, *given: Any, **more: Any) -> None:
+        """Change settings, and declare the tasks anew."""
+        super().update(*given, **more)
+        self._changed()
+
+
+class _Later:
+    """A signal of an app: receivers are called once all modules are imported."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def connect(self, receiver: Any = None, **_: Any) -> Any:
+        """Add a receiver."""
+        if receiver is None:
+            return self.connect
+        self._app.later(lambda: receiver(sender=self._app))
+        return receiver
+
+
+class Celery:
+    """An app: its settings, and the decorator `task`. The server is the one of JOBQ_URL."""
+
+    Task = BaseTask
+
+    def __init__(
+        self, main: str | None = None, *, broker: str | None = None, backend: str | None = None,
+        include: Iterable[str] = (), task_cls: type[BaseTask] | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        self.main = main
+        self._later: list[Callable[[], object]] = []
+        if task_cls is not None:
+            self.Task = task_cls
+        self.conf = Conf(self._declare)
+        self.on_after_configure = self.on_after_finalize = _Later(self)
+        shared.apps.append(self)
+        given = {"broker_url": broker, "result_backend": backend, **settings}
+        self.conf.update({key: value for key, value in given.items() if value is not None})
+        for module in include:
+            self.later(partial(import_module, module))
+        if broker and not settings_from_env().url:
+            logger.warning(
+                "broker= of %s isn't used: jobq connects to the server of JOBQ_URL", main
+            )
+
+    # Tasks.
+
+    def task(self, *functions: Any, **options: Any) -> Any:
+        """Make a function a task: `@app.task` or `@app.task(bind=True, …)`."""
+        if functions:
+            return make_task(self, functions[0], options)
+        return lambda function: make_task(self, function, options)
+
+    def register_task(self, task: Any) -> BaseTask:
+        """Add a task that is an instance of a class, or such a class."""
+        made: BaseTask = task() if isinstance(task, type) else task
+        made.name = made.name or job_name(type(made))
+        return _add(made, self)
+
+    @property
+    def tasks(self) -> dict[str, BaseTask]:
+        """All tasks by name."""
+        return shared.tasks
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Send a call of a task by its name, which needn't be known here."""
+        task = shared.tasks.get(name)
+        if task is not None:
+            return task.apply_async(args, kwargs, **options)
+        args, kwargs = tuple(args or ()), dict(kwargs or {})
+        return AsyncResult(job_for(name, args, kwargs, options).enqueue(*args, **kwargs).mid, name)
+
+    def AsyncResult(self, id: str) -> AsyncResult:
+        """The result of an earlier call."""
+        return AsyncResult(id)
+
+    @property
+    def control(self) -> Celery:
+        """For `app.control.revoke(id)`; what else Celery has there are commands of jobq."""
+        return self
+
+    def revoke(self, task_id: str | Iterable[str], **_: Any) -> None:
+        """Cancel tasks."""
+        for mid in [task_id] if isinstance(task_id, str) else task_id:
+            AsyncResult(mid).revoke()
+
+    # Settings.
+
+    def config_from_object(self, source: Any, silent: bool = False, namespace: str = "") -> None:
+        """Take settings from an object, a module or the name of one; namespace: what their names begin with."""
+        if isinstance(source, str):
+            module, _, attribute = source.partition(":")
+            source = import_module(module)
+            for part in filter(None, attribute.split(".")):
+                source = getattr(source, part)
+        names = source if isinstance(source, Mapping) else dir(source)
+        read = (
+            source.__getitem__
+            if isinstance(source, Mapping)
+            else lambda name: getattr(source, name)
+        )
+        prefix = f"{namespace}_" if namespace else ""
+        self.conf.update(
+            {
+                name.removeprefix(prefix).lower(): read(name)
+                for name in names
+                if name.startswith(prefix) and not name.startswith("_")
+            }
+        )
+
+    def autodiscover_tasks(
+        self, packages: Any = None, related_name: str = "tasks", force: bool = False
+    ) -> None:
+        """Import the module `tasks` of packages, or of Django's apps, once a worker has imported its modules."""
+
+        def discover() -> None:
+            names = packages() if callable(packages) else packages
+            if names is None:
+                from django.apps import apps
+
+                names = [config.name for config in apps.get_app_configs()]
+            for name in names:
+                if find_spec(f"{name}.{related_name}"):
+                    import_module(f"{name}.{related_name}")
+
+        self.later(discover)
+        if force:
+            self.finalize()
+
+    def add_periodic_task(
+        self, when: Any, sig: Any, args: Any = (), kwargs: Any = None, name: str | None = None, **options: Any
+    ) -> None:  # fmt: skip
+        """Add an entry to beat_schedule."""
+        entry = {
+            "task": sig.name, "schedule": when, "args": args or sig.args, "kwargs": kwargs or sig.kwargs,
+            "options": {**sig.options, **options},
+        }  # fmt: skip
+        self.conf.beat_schedule = {
+            **self.conf.beat_schedule, name or f"{sig.name}{entry['args']}": entry,
+        }  # fmt: skip
+
+    # When all is imported.
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Call something once a worker has imported its modules, or `finalize` is called."""
+        self._later.append(call)
+        from jobq.cli.modules import loaders
+
+        if self.finalize not in loaders:
+            loaders.append(self.finalize)
+
+    def finalize(self, auto: bool = False) -> None:
+        """Discover tasks and add periodic ones. Workers do so; tests of schedules call it."""
+        while self._later:
+            self._later.pop(0)()
+        self._declare()
+        unknown = [
+            name
+            for name, entry in self.conf.beat_schedule.items()
+            if entry["task"] not in shared.tasks
+        ]
+        if unknown:
+            raise ConfigError(
+                f"beat_schedule[{unknown[0]!r}] names a task that no imported module declares"
+            )
+
+    def _declare(self) -> None:
+        for task in list(shared.tasks.values()):
+            if task.app is self:
+                task.declare()
+        for name, entry in self.conf.beat_schedule.items():
+            task = shared.tasks.get(entry["task"])
+            if task is not None:
+                self._schedule(name, entry, task)
+        if self.conf.beat_schedule:
+            from jobq.cli.modules import loaders
+
+            if self.finalize not in loaders:
+                loaders.append(self.finalize)
+
+    def _schedule(self, name: str, entry: Mapping[str, Any], task: BaseTask) -> None:
+        options = {
+            key: value for key, value in (entry.get("options") or {}).items() if value is not None
+        }
+        if options.pop("queue", task.job.queue) != task.job.queue or options:
+            raise ConfigError(
+                f"beat_schedule[{name!r}] has the options {entry['options']!r:.100}, which a schedule can't have; give "
+                f"them to the task {task.name}"
+            )
+        cron, options = options_of(entry["schedule"], str(self.conf.timezone or "UTC"))
+        schedule(
+            cron, **options, name="-".join(name.split()), args=tuple(entry.get("args") or ()),
+            kwargs=dict(entry.get("kwargs") or {}),
+        )(task.job)  # fmt: skip
+
+
+def shared_task(*functions: Any, **options: Any) -> Any:
+    """Make a function a task of whatever app there is: `@shared_task` or `@shared_task(bind=True, …)`."""
+    if functions:
+        return make_task(None, functions[0], options)
+    return lambda function: make_task(None, function, options)
+
+
+def make_task(
+    app: Celery | None, function: Callable[..., Any], options: Mapping[str, Any]
+) -> BaseTask:
+    """A task of a function. app: None for that of `shared_task`."""
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"{function.__qualname__} is async, which Celery's tasks can't be; put @jobq.job on it"
+        )
+    given = dict(options)
+    base = given.pop("base", None) or (app or shared.apps[-1]).Task
+    bind = given.get("bind", base.bind)
+    members = {
+        **given, "run": function if bind else staticmethod(function), "__doc__": function.__doc__,
+    }  # fmt: skip
+    members |= {"name": given.get("name") or job_name(function), "__module__": function.__module__}
+    if app is None:
+        members["app"] = property(lambda self: shared.apps[-1])
+    return _add(type(function.__name__, (base,), members)(), app)
+
+
+def _add(task: BaseTask, app: Celery | None) -> BaseTask:
+    if app is not None:
+        task.app = app
+    shared.tasks[task.name] = task
+    task.declare()
+    for name, entry in task.app.conf.beat_schedule.items():
+        if entry["task"] == task.name:
+            task.app._schedule(name, entry, task)
+    return task
+
+
+def current_task() -> Any:
+    """The task that runs here; None outside one."""
+    stack = shared.requests.get()
+    return stack[-1][0] if stack else None
+
+
+Celery("default")

@@ -1,0 +1,58 @@
+"""The exceptions of Celery that tasks raise and catch."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from jobq import errors
+from jobq.client.clock import wall
+
+#: Raised inside a task at its soft time limit. It is not an Exception, so `except Exception` lets it pass.
+SoftTimeLimitExceeded = errors.JobTimeout
+#: Raised by `AsyncResult.get(timeout=…)`.
+TimeoutError = errors.ResultTimeoutError  # the name is Celery's
+
+
+class MaxRetriesExceededError(Exception):
+    """`self.retry()` was called more often than max_retries allows."""
+
+
+class WorkerLostError(Exception):
+    """The process that ran the task died."""
+
+
+class Ignore(Exception):
+    """End the task without result and without error."""
+
+
+class Reject(Exception):
+    """End the task as dead; with requeue=True run it again."""
+
+    def __init__(self, reason: object = None, requeue: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.requeue = reason, requeue
+
+
+class CeleryRetry(errors.Retry):
+    """What `self.retry()` raises. when: seconds, or a datetime."""
+
+    def __init__(
+        self, message: str | None = None, exc: BaseException | None = None, when: float | datetime | None = None,
+        is_eager: bool = False, sig: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(seconds_until(when), message or (repr(exc) if exc else "asked for it"))
+        self.exc, self.when, self.is_eager, self.sig = exc, when, is_eager, sig
+
+
+Retry = CeleryRetry
+
+
+def seconds_until(when: float | datetime | None) -> float:
+    """Seconds from now; a datetime without a zone is UTC."""
+    if when is None:
+        return 0.0
+    if isinstance(when, datetime):
+        aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return max(0.0, aware.timestamp() - wall.s())
+    return max(0.0, float(when))

@@ -1,0 +1,270 @@
+"""`AsyncResult`: what became of a task, in Celery's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from jobq.celery import shared, states
+from jobq.client.connection import default_client
+from jobq.errors import ConfigError, JobFailedError, JobqError
+from jobq.flows.run import FlowRun
+from jobq.jobs.codec import decode_any
+from jobq.jobs.queues import queue_of
+from jobq.jobs.results import Receipt
+from jobq.queue.directory import queue_names
+
+#: What the id of a step's result begins with.
+FLOW = "flow/"
+_FAILED = frozenset(("failed", "skipped"))
+
+
+class AsyncResult:
+    """The task of this id: a message, or the last step of a flow."""
+
+    def __new__(cls, id: str, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Return a FlowResult for the id of one."""
+        return super().__new__(FlowResult if id.startswith(FLOW) else cls)
+
+    def __init__(self, id: str, task_name: str | None = None, **_: Any) -> None:
+        self.id = self.task_id = id
+        self.name = task_name
+        self._revoked = False
+
+    @property
+    def state(self) -> str:
+        """PENDING, STARTED, RETRY, SUCCESS, FAILURE, REVOKED, or what `update_state` said; PENDING if it is unknown."""
+        return self._seen()[0]
+
+    status = state
+
+    @property
+    def info(self) -> Any:
+        """What the task returned, its error, or the `meta` of `update_state`."""
+        return self._seen()[1]
+
+    result = info
+
+    def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> Any:
+        """What the task returned, waiting for it. JobFailedError if it failed, TimeoutError when time is up."""
+        try:
+            return self._value(timeout)
+        except JobFailedError as error:
+            if propagate:
+                raise
+            return error
+
+    wait = get
+
+    def ready(self) -> bool:
+        """Whether it is over."""
+        return self.state in states.READY_STATES
+
+    def successful(self) -> bool:
+        """Whether it returned."""
+        return self.state == states.SUCCESS
+
+    def failed(self) -> bool:
+        """Whether it failed."""
+        return self.state == states.FAILURE
+
+    @property
+    def traceback(self) -> str | None:
+        """The reason of a failed task, with its traceback."""
+        for queue in self._queues():
+            for dead in queue_of(queue, None).admin.dead(mid=self.id):
+                return str(dead.reason)
+        return None
+
+    def revoke(self, *_: Any, **__: Any) -> None:
+        """Cancel it. A running task is stopped too, when its worker renews the lease."""
+        for queue in self._queues():
+            if queue_of(queue, None).cancel(self.id)[0] == "cancelled":
+                self._revoked = True
+
+    def forget(self) -> None:
+        """Delete the result."""
+        for name in self._queues():
+            queue = queue_of(name, None)
+            queue.client.command("DEL", queue.result_key(self.id))
+
+    def _queues(self) -> list[str]:
+        task = shared.tasks.get(self.name or "")
+        queues = [task.job.queue] if task is not None else []
+        return list(dict.fromkeys([*queues, *queue_names(default_client())]))
+
+    def _seen(self) -> tuple[str, Any]:
+        for name in self._queues():
+            queue = queue_of(name, None)
+            stored = queue.client.command("LINDEX", queue.result_key(self.id), 0)
+            if stored is not None:
+                return self._of_result(self._receipt(name), stored)
+            status = self._receipt(name).status()
+            if status.word == "dead":
+                reason = queue.admin.dead(mid=self.id)[0].reason
+                return states.FAILURE, JobFailedError(reason.partition("\n")[0])
+            if status.word.startswith("locked"):
+                return custom(status.progress) or (states.STARTED, None)
+            if status.word.startswith("queued"):
+                return (states.RETRY if status.attempts else states.PENDING), None
+        return (states.REVOKED if self._revoked else states.PENDING), None
+
+    def _of_result(self, receipt: Receipt[Any], stored: bytes) -> tuple[str, Any]:
+        try:
+            return states.SUCCESS, receipt.result(timeout=0.01)
+        except JobFailedError as error:
+            with suppress(JobqError):
+                if decode_any(stored).get("type") == "expired":
+                    return states.REVOKED, error
+            return states.FAILURE, error
+
+    def _receipt(self, queue: str) -> Receipt[Any]:
+        name = self.name or self.id
+        return Receipt(self.id, "exists", "", name, queue_of(queue, None), True)
+
+    def _value(self, timeout: float | None) -> Any:
+        for name in self._queues():
+            queue = queue_of(name, None)
+            has_result = queue.client.command("EXISTS", queue.result_key(self.id))
+            if has_result or queue.status(self.id).word != "nil":
+                return self._receipt(name).result(timeout)
+        raise ConfigError(
+            f"no queue has a task or a result of id {self.id!r}; results are kept for tasks of an app with a "
+            "result_backend, unless ignore_result=True"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncResult) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __str__(self) -> str:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.id}>"
+
+
+class FlowResult(AsyncResult):
+    """The result of one step of a flow."""
+
+    def __init__(self, id: str, task_name: str | None = None, **_: Any) -> None:
+        super().__init__(id, task_name)
+        flow, _slash, self.step = id.removeprefix(FLOW).rpartition("/")
+        self.run = FlowRun(*flow.split(":", 1))
+
+    def revoke(self, *_: Any, **__: Any) -> None:
+        """Cancel the whole flow."""
+        self.run.cancel()
+
+    @property
+    def traceback(self) -> str | None:
+        """The error of the step."""
+        info = self.info
+        return str(info) if isinstance(info, JobFailedError) else None
+
+    def forget(self) -> None:
+        """Leave it: a flow is deleted whole, some days after its end."""
+
+    def _seen(self) -> tuple[str, Any]:
+        view = self.run.status()
+        step = view.by_name[self.step]
+        if step.state == "cancelled":
+            return states.REVOKED, None
+        if step.state in _FAILED or (view.state == "failed" and step.state != "done"):
+            try:
+                self.run.result(self.step, timeout=0.01)
+            except JobqError as error:
+                return states.FAILURE, error
+        if step.state == "done":
+            with suppress(JobqError):
+                return states.SUCCESS, self.run.result(self.step, timeout=5)
+            return states.SUCCESS, None
+        return (states.STARTED if step.state == "running" else states.PENDING), None
+
+    def _value(self, timeout: float | None) -> Any:
+        return self.run.result(self.step, timeout)
+
+
+class GroupResult:
+    """The results of a group, in the order of its tasks."""
+
+    def __init__(self, id: str, results: Sequence[Any]) -> None:
+        self.id, self.results = id, list(results)
+
+    def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> list[Any]:
+        """What the tasks returned."""
+        return [result.get(timeout, propagate) for result in self.results]
+
+    join = get
+
+    def ready(self) -> bool:
+        """Whether all are over."""
+        return all(result.ready() for result in self.results)
+
+    def successful(self) -> bool:
+        """Whether all have returned."""
+        return all(result.successful() for result in self.results)
+
+    def failed(self) -> bool:
+        """Whether any has failed."""
+        return any(result.failed() for result in self.results)
+
+    def waiting(self) -> bool:
+        """Whether any is not over."""
+        return not self.ready()
+
+    def completed_count(self) -> int:
+        """How many have returned."""
+        return sum(result.successful() for result in self.results)
+
+    def revoke(self, *_: Any, **__: Any) -> None:
+        """Cancel all of them."""
+        for result in self.results:
+            result.revoke()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.results[index]
+
+
+class EagerResult(AsyncResult):
+    """The result of a task that has run here."""
+
+    def __init__(self, id: str, value: Any, state: str, error: BaseException | None = None) -> None:
+        super().__init__(id)
+        self._end = state, error if error is not None else value
+
+    def __new__(cls, id: str, *args: Any, **kwargs: Any) -> EagerResult:
+        """Return one."""
+        return object.__new__(cls)
+
+    def _seen(self) -> tuple[str, Any]:
+        return self._end
+
+    def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> Any:
+        """What the task returned; raises its own exception."""
+        if propagate and isinstance(self._end[1], BaseException):
+            raise self._end[1]
+        return self._end[1]
+
+    def revoke(self, *_: Any, **__: Any) -> None:
+        """Leave it: the task has run."""
+
+
+def custom(progress: str) -> tuple[str, Any] | None:
+    """The state and the meta that `update_state` wrote into a progress text."""
+    _, _space, note = progress.partition(" ")
+    try:
+        word, meta = json.loads(note)
+    except ValueError:
+        return None
+    return str(word), meta

@@ -1,0 +1,133 @@
+"""From the options of `apply_async` to a job with the options of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+from jobq.celery import shared
+from jobq.celery.exceptions import seconds_until
+from jobq.errors import ConfigError
+from jobq.jobs.job import Job
+from jobq.jobs.registry import stand_in
+
+#: Options of apply_async that need no equivalent, or whose only value jobq has always.
+_WITHOUT_EFFECT = frozenset(
+    ("acks_late", "add_to_parent", "compression", "connection", "producer", "retry", "retry_policy", "shadow")
+)  # fmt: skip
+_REFUSED = {
+    "priority": "use a queue for each priority, and `jobq worker --queues high,low --strict`",
+    "exchange": "name the queue: queue=…", "routing_key": "name the queue: queue=…",
+    "group_id": "jobq names the members of a group itself", "parent_id": "jobq keeps no parents of tasks",
+    "root_id": "jobq keeps no parents of tasks",
+}  # fmt: skip
+
+
+def job_for(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+) -> Job[..., Any]:
+    """The job of a task, with the options of this call."""
+    task = shared.tasks.get(name)
+    job = task.job if task is not None else stand_in(name)
+    given = {key: value for key, value in options.items() if value is not None}
+    app = task.app if task is not None else shared.apps[-1]
+    refuse(name, given)
+    changes: dict[str, Any] = {"headers": _headers(given)}
+    for key, option in _AS_OPTIONS.items():
+        if key in given:
+            changes[option] = given[key]
+    if isinstance(changes.get("at"), datetime):
+        changes["at"] = aware(changes["at"], app.conf.timezone)
+    if "expires" in given or (task is not None and task.expires is not None):
+        changes["expires_in"] = _expires_in(
+            given.get("expires", getattr(task, "expires", None)), changes
+        )
+    if "queue" not in given:
+        queue = queue_for(app.conf, task, name, args, kwargs)
+        if queue != job.queue:
+            changes["queue"] = queue
+    if given.get("ignore_result"):
+        changes["result_ttl"] = None
+    return job.options(**cast("Any", changes))
+
+
+_AS_OPTIONS = {
+    "countdown": "delay", "eta": "at", "queue": "queue", "task_id": "mid", "time_limit": "hard_timeout",
+    "soft_time_limit": "timeout", "once": "until",
+}  # fmt: skip
+_KNOWN = {
+    *_AS_OPTIONS, *_WITHOUT_EFFECT, "expires", "headers", "ignore_result", "link", "link_error", "retries", "serializer"
+}  # fmt: skip
+
+
+def refuse(name: str, options: Mapping[str, Any]) -> None:
+    """ConfigError for options that jobq has no equivalent of."""
+    for key, value in options.items():
+        if key in _REFUSED:
+            raise ConfigError(f"{key}={value!r:.80} of {name} can't be used; {_REFUSED[key]}")
+        if key not in _KNOWN:
+            raise ConfigError(f"apply_async of {name} has no option {key}={value!r:.80}")
+        if key == "serializer" and value != "json":
+            raise ConfigError(f"serializer={value!r} of {name} can't be used; arguments are JSON")
+
+
+def queue_for(
+    conf: Any, task: Any, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> str:  # fmt: skip
+    """The queue of a call: the task's own, that of task_routes, or the default one."""
+    if task is not None and task.queue:
+        return str(task.queue)
+    routes = conf.task_routes or ()
+    for route in routes if isinstance(routes, list | tuple) else (routes,):
+        answer = _routed(route, name, args, kwargs or {}, task)
+        if isinstance(answer, str):
+            return answer
+        if answer:
+            refuse(name, {key: value for key, value in answer.items() if key != "queue"})
+            return str(answer["queue"])
+    return str(conf.task_default_queue)
+
+
+def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
+    """What one entry of task_routes says: a queue, options, or None."""
+    if isinstance(route, Mapping):
+        pairs = route.items()
+    elif callable(route):
+        return route(name, args, kwargs, {}, task=task)
+    else:
+        pairs = route
+    for pattern, answer in pairs:
+        if pattern == name or (isinstance(pattern, str) and fnmatchcase(name, pattern)):
+            return answer
+        if hasattr(pattern, "match") and pattern.match(name):
+            return answer
+    return None
+
+
+def aware(moment: datetime, zone: str | None) -> datetime:
+    """A datetime without a zone is in that of the app."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone) if zone else UTC)
+
+
+def _expires_in(expires: Any, changes: Mapping[str, Any]) -> float:
+    """Celery counts from the call, jobq from the start time."""
+    start = seconds_until(changes.get("at", changes.get("delay")))
+    return max(0.001, seconds_until(expires) - start)
+
+
+def _headers(given: Mapping[str, Any]) -> dict[str, str]:
+    sent = shared.SentWith(
+        given.get("retries", 0), as_list(given.get("link")), as_list(given.get("link_error")),
+        *(str(given.get(key, "")) for key in ("eta", "expires")),
+    )  # fmt: skip
+    return {**given.get("headers", {}), **shared.header_of(sent)}
+
+
+def as_list(signatures: Any) -> list[Any]:
+    """One signature, several or none as a list."""
+    if not signatures:
+        return []
+    return list(signatures) if isinstance(signatures, list | tuple) else [signatures]

@@ -1,0 +1,1 @@
+"""Tools that tasks import from celery.utils."""

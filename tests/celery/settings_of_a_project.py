@@ -1,0 +1,3 @@
+"""Settings of an app, as a module has them."""
+
+task_default_queue = "from-module"
