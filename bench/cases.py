@@ -18,6 +18,7 @@ from bench.start import imports
 from bench.targets import CPU, CPU_ALONE
 from bench.topic import topics
 from bench.topic_layouts import layouts
+from bench.waiters import waiters
 from bench.waiting import idle, recovery
 
 
@@ -69,6 +70,7 @@ CASES = {
     "durability": Case(durability, OWN, "what each level of durability costs an enqueue"),
     "topic": Case(topics, OWN, "topics: append, poll, read, memory per message"),
     "limits": Case(limits, OWN, "limits: starts, refusals, slots, memory"),
+    "waiters": Case(waiters, OWN, "500 coroutines that wait for results"),
     "schedules": Case(lateness, OWN, "how late scheduled calls start"),
     "topic-layouts": Case(layouts, OWN, "ways to store a topic's messages"),
     "leftover": Case(weight.left_over, OWN, "keys left after a drain", steady=True),

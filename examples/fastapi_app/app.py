@@ -54,7 +54,7 @@ async def show(mid: str, wait: float = 0) -> dict[str, Any]:
     try:
         return {"status": "done", "result": await receipt.aresult(timeout=min(wait, 30))}
     except ResultTimeoutError:
-        return {"status": receipt.status().word}
+        return {"status": (await receipt.astatus()).word}
     except ResultNotStoredError as gone:
         raise HTTPException(404, f"there is no report {mid}, or no longer") from gone
     except JobFailedError as failed:

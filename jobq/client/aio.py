@@ -11,7 +11,6 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
-from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -28,8 +27,9 @@ from jobq.client.numbered_calls import (
     ScriptCall,
     reply_lost,
 )
+from jobq.client.opening import connected, greet
 from jobq.client.scripts import packed, wire
-from jobq.client.waiter import ItemWait
+from jobq.client.threads import in_thread
 from jobq.errors import JobqError
 
 T = TypeVar("T")
@@ -134,6 +134,8 @@ class AsyncClient:
         self.client = client
         self._connections: dict[Hashable, SharedConnection] = {}
         self._opening: dict[Hashable, asyncio.Future[SharedConnection]] = {}
+        #: Made at the first wait.
+        self.item_waits: Any = None
 
     def __repr__(self) -> str:
         return f"Async{self.client!r}"
@@ -164,7 +166,7 @@ class AsyncClient:
             connection: SharedConnection | None = None
             reply: Reply | None = None
             try:
-                node = state.redirect or self.client.nodes.node or await self._locate(key)
+                node = state.redirect or self.client.nodes.node or await self.locate(key)
                 connection = self._connections.get(node)
                 if connection is None or not connection.is_open:
                     connection = await self._connect(node, state.left_s)
@@ -183,7 +185,7 @@ class AsyncClient:
             else:
                 if read is None:
                     return raw
-                if raw[0] != AGAIN:
+                if not raw or raw[0] != AGAIN:
                     return read(raw)
                 state = CallState(self.client, state.command, state.script)
 
@@ -192,6 +194,8 @@ class AsyncClient:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
+        if self.item_waits is not None:
+            self.item_waits.close()
 
     def _prepare_for(self, connection: SharedConnection, state: CallState) -> None:
         """Send what goes before the call: the text of a script that was not yet called on this connection."""
@@ -203,11 +207,16 @@ class AsyncClient:
         if state.redirect is not None:
             connection.send_blindly(_ASKING)
 
-    async def _locate(self, key: str) -> Hashable:
-        """The node that serves `key`; asked in a thread where it isn't known."""
+    async def locate(self, key: str) -> Hashable:
+        """Return the node that serves `key`, which a thread asks for where it isn't known."""
         topology = self.client.topology
         known = topology.known(key)
-        return known if known is not None else await asyncio.to_thread(topology.locate, key)
+        return known if known is not None else await in_thread(topology.locate, key)
+
+    async def connection(self, node: Hashable, left_s: float | None = None) -> SharedConnection:
+        """Return the connection to `node`."""
+        known = self._connections.get(node)
+        return known if known and known.is_open else await self._connect(node, left_s)
 
     async def _connect(self, node: Hashable, left_s: float | None) -> SharedConnection:
         """The connection to `node`, which one of the waiting coroutines opens for all."""
@@ -222,10 +231,28 @@ class AsyncClient:
         return opening.result()
 
     async def _open(self, node: Hashable) -> SharedConnection:
-        """Connect in a thread: names are looked up and TLS is agreed on by blocking calls."""
+        made = await self.open(node)
+        self._connections[node] = made
+        return made
+
+    async def open(self, node: Hashable, *, blocking: bool = False) -> SharedConnection:
+        """Return a new connection to `node`. blocking: replies may take any time."""
         connection = self.client.topology.open(node)
-        await asyncio.to_thread(connection.connect)
-        made = self._connections[node] = SharedConnection(connection, self.client.try_s(connection))
+        is_new = await connected(connection)
+        if not is_new:
+            # Names are looked up and TLS is agreed on by blocking calls.
+            await in_thread(connection.connect)
+        try_s = self.client.try_s(connection)
+        if blocking:
+            connection.socket_timeout, try_s = None, math.inf
+        made = SharedConnection(connection, try_s)
+        try:
+            if is_new:
+                async with asyncio.timeout(connection.socket_connect_timeout):
+                    await greet(made.send, connection)
+        except BaseException:
+            made.close()
+            raise
         return made
 
     async def _prepare(
@@ -490,33 +517,9 @@ def async_client(client: Client) -> AsyncClient:
     found: AsyncClient | None = client.of_loops.get(loop)
     if found is None:
         for other in [one for one in client.of_loops if one.is_closed()]:
-            client.of_loops.pop(other, None)
+            client.of_loops.pop(other).close()
         found = client.of_loops[loop] = AsyncClient(client)
     return found
-
-
-async def afirst_item(client: Client, key: str, seconds: float) -> bytes | None:
-    """As waiter.first_item. No thread is in use while nothing comes."""
-    waiting, loop, came = ItemWait(client, key), asyncio.get_running_loop(), asyncio.Event()
-    beginning = asyncio.ensure_future(asyncio.to_thread(waiting.begin, seconds))
-    try:
-        file = await asyncio.shield(beginning)
-    except asyncio.CancelledError:
-        beginning.add_done_callback(_retrieve)
-        beginning.add_done_callback(lambda _: waiting.close())
-        raise
-    if file is None:
-        return None
-    loop.add_reader(file, came.set)
-    try:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(came.wait(), seconds)
-    except BaseException:
-        loop.remove_reader(file)
-        waiting.close()
-        raise
-    loop.remove_reader(file)
-    return await asyncio.to_thread(waiting.end, came.is_set())
 
 
 def close_async(client: Client) -> None:

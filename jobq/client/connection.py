@@ -150,7 +150,7 @@ class Client:
         while True:
             state = CallState(self, self.words(call.script, call.keys, call.args), call.script)
             reply = self.perform(call.keys[0] if call.keys else "", state, by)
-            if reply[0] != AGAIN:
+            if not reply or reply[0] != AGAIN:
                 return call.read(reply)
 
     def words(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> bytes:

@@ -16,14 +16,16 @@ Signatures and docstrings are those of the blocking class, for type checkers too
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from jobq.client.aio import async_client
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
-from jobq.client.steps import Request, Steps, drive, run_async
+from jobq.client.steps import Request, Steps, call_on, drive
+from jobq.client.steps_async import acall_on, run_async
+from jobq.client.threads import in_thread
 
 B = TypeVar("B")
 P = ParamSpec("P")
@@ -44,9 +46,7 @@ class BlockingFacade:
         return drive(steps, self._call)
 
     def _call(self, call: Any) -> Any:
-        if isinstance(call, Request):
-            return self.client.perform(call.key, call.state)
-        return self.client.ask(call)
+        return call_on(self.client, call)
 
 
 class AsyncFacade(Generic[B]):
@@ -71,13 +71,10 @@ class AsyncFacade(Generic[B]):
             return result
         return await run_async(steps, self._call, self._settling)
 
-    def _call(self, call: Any) -> Coroutine[Any, Any, Any]:
+    def _call(self, call: Any) -> Awaitable[Any]:
         """One call, on this event loop."""
         blocking: Any = self.blocking
-        client = async_client(blocking.client)
-        if isinstance(call, Request):
-            return client.perform(call.key, call.state, whole=call.whole)
-        return client.ask(call)
+        return acall_on(async_client(blocking.client), call)
 
 
 class Stepwise(Generic[P, T]):
@@ -150,10 +147,10 @@ def awaited(method: Any) -> Any:
         return method_of_steps
 
     @wraps(method)
-    async def in_a_thread(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
+    async def off_the_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await in_thread(method, self.blocking, *args, **kwargs)
 
-    return in_a_thread
+    return off_the_loop
 
 
 def wrapping(method: Callable[Concatenate[Any, P], T], make: Callable[[T], A]) -> Wrapping[P, A]:

@@ -1,21 +1,20 @@
 """A method written once for threads and for asyncio: it yields what to do next, and a driver does it.
 
 Steps are a generator. It yields calls (`ScriptCall`, `Request`), other blocking calls (`Ask`) and sleeps (`Nap`), gets
-back what each gave, and returns its result. `drive` does the steps in the calling thread, `run_async` on an event loop.
+back what each gave, and returns its result. `drive` does the steps in the calling thread, `run_async` of
+`steps_async` on an event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import selectors
-import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
-from functools import partial
+from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from jobq.client.aio import LateReplyError
+from jobq.client.connection import Client
 from jobq.client.numbered_calls import CallState, ScriptCall
+from jobq.client.waiter import first_item
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,6 +30,13 @@ class Request(NamedTuple):
     key: str
     state: CallState
     whole: bool = False
+
+
+class ItemAt(NamedTuple):
+    """Wait for the first item of the list at `key`; the item is sent back, None if none came in time."""
+
+    key: str
+    seconds: float
 
 
 class Ask(NamedTuple, Generic[T]):
@@ -53,7 +59,7 @@ class Nap(NamedTuple):
     files: tuple[int, ...] = ()
 
 
-Step = ScriptCall[Any] | Request | Ask[Any] | Nap
+Step = ScriptCall[Any] | Request | ItemAt | Ask[Any] | Nap
 Steps = Generator[Step, Any, T]
 
 
@@ -79,8 +85,17 @@ def drive(steps: Steps[T], run: Callable[[Any], Any]) -> T:
         return result
 
 
+def call_on(client: Client, call: ScriptCall[T] | Request | ItemAt) -> Any:
+    """Make one call that steps yield, in this thread; its result."""
+    if isinstance(call, Request):
+        return client.perform(call.key, call.state)
+    if isinstance(call, ItemAt):
+        return first_item(client, call.key, call.seconds)
+    return client.ask(call)
+
+
 def _done(step: Step, run: Callable[[Any], Any]) -> Any:
-    if isinstance(step, ScriptCall | Request):
+    if isinstance(step, ScriptCall | Request | ItemAt):
         return run(step)
     return step.call() if isinstance(step, Ask) else nap(step)
 
@@ -94,104 +109,3 @@ def nap(step: Nap) -> list[int]:
         for file in step.files:
             selector.register(file, selectors.EVENT_READ)
         return [key.fd for key, _ in selector.select(step.seconds)]
-
-
-async def run_async(
-    steps: Steps[T],
-    run: Callable[[Any], Awaitable[Any]],
-    settling: set[asyncio.Future[Any]],
-) -> T:
-    """Do the steps on the running loop; `run` makes the calls.
-
-    settling: where calls are noted that a cancelled coroutine left behind, until they have ended.
-    """
-    try:
-        step = next(steps)
-        while True:
-            try:
-                done = await _adone(step, run, settling)
-            except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(done)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    except LateReplyError:
-        raise asyncio.CancelledError from None
-
-
-async def _adone(
-    step: Step,
-    run: Callable[[Any], Awaitable[Any]],
-    settling: set[asyncio.Future[Any]],
-) -> Any:
-    if isinstance(step, ScriptCall | Request):
-        return await run(step)
-    if isinstance(step, Nap):
-        return await anap(step)
-    return await asked(step, settling)
-
-
-async def asked(step: Ask[T], settling: set[asyncio.Future[Any]]) -> T:
-    """The result of a call that is made in a thread."""
-    lock, results, cancelled = threading.Lock(), list[T](), threading.Event()
-
-    def call() -> T:
-        result = step.call()
-        with lock:
-            results.append(result)
-            late = cancelled.is_set()
-        if late and step.undo and result:
-            step.undo(result)
-        return result
-
-    under_way = asyncio.ensure_future(asyncio.to_thread(call))
-    try:
-        return await asyncio.shield(under_way)
-    except asyncio.CancelledError:
-        with lock:
-            cancelled.set()
-            missed = results[0] if results else None
-        left: asyncio.Future[Any] = under_way
-        if missed and step.undo and step.exclusive:
-            left = asyncio.ensure_future(asyncio.to_thread(step.undo, missed))
-        elif missed and step.undo:
-            # Not on the loop, which may be about to end.
-            threading.Thread(target=partial(step.undo, missed)).start()
-        left.add_done_callback(_retrieve)
-        if step.exclusive:
-            settling.add(left)
-            left.add_done_callback(settling.discard)
-            await asyncio.shield(asyncio.wait([left]))
-        raise
-
-
-def _retrieve(under_way: asyncio.Future[Any]) -> None:
-    """A call that nobody waits for may fail."""
-    if not under_way.cancelled():
-        under_way.exception()
-
-
-async def anap(step: Nap) -> list[int]:
-    """Sleep on the running loop."""
-    if not step.files:
-        await asyncio.sleep(step.seconds)
-        return []
-    loop, ready, came = asyncio.get_running_loop(), list[int](), asyncio.Event()
-
-    def readable(file: int) -> None:
-        if file not in ready:
-            ready.append(file)
-        came.set()
-
-    for file in step.files:
-        loop.add_reader(file, readable, file)
-    try:
-        await asyncio.wait_for(came.wait(), step.seconds)
-    except TimeoutError:
-        pass
-    finally:
-        for file in step.files:
-            loop.remove_reader(file)
-    return ready

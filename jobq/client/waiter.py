@@ -18,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import PASSING, error_code
-from jobq.client.scripts import Command, wire
+from jobq.client.scripts import Argument, Command, wire
 from jobq.errors import JobqError, ScriptError, UnavailableError
 
 #: Code of the error that ends a blocking command on a failover, or by CLIENT UNBLOCK.
@@ -101,54 +101,28 @@ class BlockingConnection:
             connection.disconnect()
 
 
-class ItemWait:
-    """The wait for the first item of the list at `key`: `begin`, then `end` once the file is readable or time is up.
+def item_wait(key: str, seconds: float) -> tuple[Argument, ...]:
+    """Return the command that waits for the first item of the list at `key`.
 
     The list is moved onto itself: the item stays, its expiry too, and other waiters are served.
     """
-
-    def __init__(self, client: Client, key: str) -> None:
-        self._key = key
-        self._connection = BlockingConnection(client, key)
-
-    def begin(self, seconds: float) -> int | None:
-        """Begin to wait; the file, None when the connection broke at once. Raises UnavailableError without a server."""
-        self._connection.open()
-        try:
-            self._connection.send(
-                ("BLMOVE", self._key, self._key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}")
-            )
-            return self._connection.file
-        except UnavailableError:
-            return None
-
-    def end(self, ready: bool) -> bytes | None:
-        """Return the item; None when there is none yet, or when the connection broke."""
-        try:
-            item: bytes | None = self._connection.reply() if ready else None
-        except UnavailableError:
-            return None
-        finally:
-            self._connection.close()
-        return item
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+    return "BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}"
 
 
 def first_item(client: Client, key: str, seconds: float) -> bytes | None:
-    """The first item of the list at `key`; None when none came in time, or the connection broke."""
-    waiting = ItemWait(client, key)
-    file = waiting.begin(seconds)
-    if file is None:
-        return None
-    polled = select.poll()
-    polled.register(file, select.POLLIN)
+    """Return the first item of the list at `key`; None when none came in time, or the connection broke."""
+    connection = BlockingConnection(client, key)
+    connection.open()
     try:
-        return waiting.end(bool(polled.poll(1000 * seconds)))
+        connection.send(item_wait(key, seconds))
+        polled = select.poll()
+        polled.register(connection.file, select.POLLIN)
+        item: bytes | None = connection.reply() if polled.poll(1000 * seconds) else None
+        return item
+    except UnavailableError:
+        return None
     finally:
-        waiting.close()
+        connection.close()
 
 
 class WakeWaiter:

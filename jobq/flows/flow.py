@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from jobq.client.threads import in_thread
 from jobq.durations import Duration
 from jobq.flows.definition import Definition
 from jobq.flows.run import FlowRun
@@ -54,4 +53,4 @@ class Flow(Definition):
 
     async def astart(self) -> FlowRun:
         """`start` in a thread, so that the event loop goes on."""
-        return await asyncio.to_thread(self.start)
+        return await in_thread(self.start)

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import is_denied
+from jobq.client.threads import in_thread
 from jobq.config import duration_s
 from jobq.durations import Duration, listed
 from jobq.errors import (
@@ -181,19 +182,19 @@ class FlowRun:
 
     async def astatus(self) -> FlowView:
         """`status` in a thread, so that the event loop goes on."""
-        return await asyncio.to_thread(self.status)
+        return await in_thread(self.status)
 
     async def asignal(self, step: str, value: Any = None) -> None:
         """`signal` in a thread."""
-        await asyncio.to_thread(self.signal, step, value)
+        await in_thread(self.signal, step, value)
 
     async def acancel(self) -> None:
         """`cancel` in a thread."""
-        await asyncio.to_thread(self.cancel)
+        await in_thread(self.cancel)
 
     async def aretry(self, step: FlowStep | str | None = None) -> None:
         """`retry` in a thread."""
-        await asyncio.to_thread(self.retry, step)
+        await in_thread(self.retry, step)
 
     async def await_end(self, timeout: Duration | None = None) -> FlowView:
         """`wait` without blocking the event loop. Cancelling ends the wait."""
@@ -211,7 +212,7 @@ class FlowRun:
     async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
         """`result` without blocking the event loop. Cancelling ends the wait."""
         pauses = LongerPauses(timeout)
-        while not (over := await asyncio.to_thread(self._result_if_over, step)):
+        while not (over := await in_thread(self._result_if_over, step)):
             await asyncio.sleep(pauses.next_s(lambda: self._no_result(step)))
         return over[0]
 

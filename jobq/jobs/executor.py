@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from jobq.client.clock import wall
+from jobq.client.threads import in_thread
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout, ResultNotStoredError
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.admission import FillInputs, arun_admitted, filled, run_admitted
@@ -395,7 +396,7 @@ class Executor:
     async def _afilled(self, call: Call) -> Call | Ending:
         if not _takes_results(call):
             return call
-        return await asyncio.to_thread(self._filled, call)
+        return await in_thread(self._filled, call)
 
     def _limited(self, call: Call) -> Any:
         timeout, soft_timeout = call.job.settings.timeout, self.hooks.soft_timeout

@@ -519,9 +519,9 @@ def _asyncio_calls() -> Any:
 
 
 async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    import asyncio
+    from jobq.client.threads import in_thread
 
-    return await asyncio.to_thread(function, *args, **kwargs)
+    return await in_thread(function, *args, **kwargs)
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:

@@ -6,7 +6,7 @@ and this module alone imports the real ones, when they are first used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Protocol, cast
 
 from jobq.config import ServerSettings
@@ -50,20 +50,6 @@ def queue_of(name: str, client: ClientLike | None) -> QueueLike:
     if client is None:
         client = default_client()
     return client.queues.get(name) or _first(name, client)
-
-
-def wait_for_item(client: ClientLike, key: str, seconds: float) -> bytes | None:
-    """The first item of the list at `key`; None when none came in time, or the connection broke."""
-    from jobq.client.waiter import first_item
-
-    return first_item(cast("Any", client), key, seconds)
-
-
-def await_item(client: ClientLike, key: str, seconds: float) -> Coroutine[Any, Any, bytes | None]:
-    """As wait_for_item."""
-    from jobq.client.aio import afirst_item
-
-    return afirst_item(cast("Any", client), key, seconds)
 
 
 def _first(name: str, client: Any) -> QueueLike:

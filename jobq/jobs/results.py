@@ -6,27 +6,22 @@ back of an error: no class is looked up because a result names it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from functools import cache
 from typing import Any, Generic, TypeVar, cast, overload
 
-from jobq.config import duration_s
 from jobq.durations import Duration
-from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
+from jobq.errors import CodecError, JobFailedError
 from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
-from jobq.jobs.queues import QueueLike, await_item, wait_for_item
+from jobq.jobs.queues import ClientLike, QueueLike
 from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
 from jobq.queue.types import Action, Enqueued, Status
 
 R = TypeVar("R")
 
-#: How long one blocking wait lasts before the message's status is checked: a message that died with its
-#: whole host leaves no result behind.
-CHECK_EVERY_S = 10.0
 #: Bytes of the result of a flow's member.
 MOST_MEMBER_RESULT = 65_536
-_GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 
 
 class ResultRefusedError(CodecError):
@@ -60,15 +55,6 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
     raise CodecError(f"what is stored as the result of {job} {mid} is not a result")
 
 
-class ResultWaits:
-    """What happens while a program waits for results. on_wait: called with the receipt after each blocking wait."""
-
-    on_wait: Callable[[Receipt[Any]], object] = staticmethod(lambda receipt: None)
-
-
-result_waits = ResultWaits()
-
-
 class Receipt(Generic[R]):
     """One enqueued message.
 
@@ -78,7 +64,7 @@ class Receipt(Generic[R]):
     """
 
     __slots__ = (
-        "_queue", "_stores_result", "_types", "action", "existing_status", "job", "mid",
+        "_types", "action", "bound_queue", "existing_status", "job", "mid", "stores_result",
     )  # fmt: skip
 
     def __init__(
@@ -96,111 +82,89 @@ class Receipt(Generic[R]):
         self.existing_status = existing_status
         #: The job's name.
         self.job = job
-        self._queue = queue
-        self._stores_result = stores_result
+        #: The queue on the client that the receipt uses.
+        self.bound_queue: Any = queue
+        #: Whether its job stores results.
+        self.stores_result = stores_result
         self._types = types
 
     @property
     def queue(self) -> str:
         """The queue's name."""
-        return self._queue.name
+        return str(self.bound_queue.name)
 
     @property
     def accepted(self) -> bool:
         """Whether enqueue took the call: not so when its mid existed already."""
         return self.action != "exists"
 
+    @property
+    def client(self) -> ClientLike:
+        """The client that it uses."""
+        client: ClientLike = self.bound_queue.client
+        return client
+
     def status(self) -> Status:
-        """Where the message is now, with attempts and progress."""
-        found = self._queue.status(self.mid)
-        return found._replace(progress=self._shown("progress", found.progress))
+        """Return where the message is now in the words of the engine, with attempts and progress."""
+        known: Status = self._run(_calls().status(self))
+        return known
+
+    async def astatus(self) -> Status:
+        """`status` on the event loop's own connection."""
+        known: Status = await self._arun(_calls().status(self))
+        return known
 
     def cancel(self) -> bool:
         """Cancel the message; False when there was nothing left to cancel.
 
         A running attempt isn't stopped at once: its worker learns of it at the next renewal of the lease.
         """
-        return self._queue.cancel(self.mid)[0] == "cancelled"
+        return bool(self._run(_calls().cancel(self)))
+
+    async def acancel(self) -> bool:
+        """`cancel` on the event loop's own connection."""
+        return bool(await self._arun(_calls().cancel(self)))
+
+    def revive(self) -> bool:
+        """Run the dead message again, as a new one; False if it isn't dead, or a newer message has its mid."""
+        return bool(self._run(_calls().revive(self)))
+
+    async def arevive(self) -> bool:
+        """`revive` on the event loop's own connection."""
+        return bool(await self._arun(_calls().revive(self)))
 
     def result(self, timeout: Duration | None = None) -> R:
-        """What the job returned, waiting up to `timeout` for it (30, "5m"); None waits without end.
+        """Return the job's result, waiting up to `timeout` for it (30, "5m"); None waits without end.
 
         Raises ResultNotStoredError when the job stores none or it has expired, JobFailedError when the message is dead,
         ResultTimeoutError when time is up, CodecError where calls are sealed and this result isn't. It blocks on a
-        separate connection and doesn't poll. If that connection dies, it opens another within CHECK_EVERY_S.
+        separate connection and doesn't poll. If that connection dies, it opens another within 10 seconds.
         """
-        rounds = self._rounds(timeout)
-        content = self._stored()
-        while content is None:
-            content = wait_for_item(self._queue.client, self._result_key, next(rounds))
-        return self._decoded(content)
+        return self._decoded(self._run(_calls().result(self, timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        """`result` without blocking the event loop. Cancelling ends the wait."""
-        import asyncio
+        """`result` on the event loop's own connections, without a thread. Cancelling ends the wait.
 
-        rounds = self._rounds(timeout)
-        content = await asyncio.to_thread(self._stored)
-        while content is None:
-            seconds = await asyncio.to_thread(next, rounds)
-            content = await await_item(self._queue.client, self._result_key, seconds)
-        return self._decoded(content)
+        The server wakes up to 16 waits of an event loop at once. For more, the loop asks twice a second.
+        """
+        return self._decoded(await self._arun(_calls().result(self, timeout)))
 
-    @property
-    def _result_key(self) -> str:
-        return self._queue.result_key(self.mid)
+    def _run(self, steps: Any) -> Any:
+        return _calls().perform(self.client, steps)
 
-    def _stored(self) -> bytes | None:
-        if not self._stores_result:
-            raise ResultNotStoredError(
-                f"{self.job} stores no results; declare it with @job(result_ttl=…)"
-            )
-        return cast("bytes | None", self._queue.client.command("LINDEX", self._result_key, 0))
-
-    def _rounds(self, timeout: Duration | None) -> Iterator[float]:
-        """How long to wait next, each time. Raises when no result will come, or time is up."""
-        timeout_s = None if timeout is None else duration_s(timeout)
-        return self._rounds_until(
-            timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
-        )
-
-    def _rounds_until(self, timeout_s: float | None, deadline: float | None) -> Iterator[float]:
-        waited = False
-        while True:
-            self._check_alive(self._result_key)
-            if waited:
-                result_waits.on_wait(self)
-            waited = True
-            left = CHECK_EVERY_S if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise ResultTimeoutError(
-                    f"no result of {self.job} {self.mid} within {timeout_s:g} s"
-                )
-            yield min(left, CHECK_EVERY_S)
+    def _arun(self, steps: Any) -> Coroutine[Any, Any, Any]:
+        done: Coroutine[Any, Any, Any] = _calls().aperform(self.client, steps)
+        return done
 
     def _decoded(self, content: bytes) -> R:
-        seal = seal_of(self._queue.client)
+        seal = seal_of(self.bound_queue.client)
         content = opened(seal and seal.of("result"), self.queue, self.mid, content)
         value = decode_result(content, self.job, self.mid)
         return cast("R", value if self._types is None else self._types.decoded_result(value))
 
-    def _check_alive(self, key: str) -> None:
-        status = self.status()
-        if status.word == "dead":
-            died = self._queue.admin.dead(mid=self.mid)
-            why = self._shown("reason", died[0].reason) if died else "its reason was purged"
-            why = why.partition("\n")[0]
-            raise JobFailedError(f"{self.job} {self.mid} is dead: {why}")
-        if self.action == "written" and status.word == "nil":
-            return  # the relay hasn't sent it yet, or the transaction was rolled back
-        # The script that ends the attempt stores the result too: none will come later.
-        if status.word in _GONE and self._queue.client.command("EXISTS", key) == 0:
-            raise ResultNotStoredError(
-                f"{self.job} {self.mid} is over, and no result is kept (cancelled, or expired)"
-            )
-
-    def _shown(self, purpose: Purpose, text: str) -> str:
-        return shown_text(seal_of(self._queue.client), purpose, self.queue, self.mid, text)
+    def shown(self, purpose: Purpose, text: str) -> str:
+        """Return a text of the message, opened if it is sealed."""
+        return shown_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def __repr__(self) -> str:
         status = f", existing_status={self.existing_status!r}" if self.existing_status else ""
@@ -246,3 +210,11 @@ class Receipts(Sequence[Receipt[R]], Generic[R]):
 
     def __repr__(self) -> str:
         return f"<Receipts of {len(self):,} calls of {self._job}>"
+
+
+@cache
+def _calls() -> Any:
+    """The calls of receipts; a program that only enqueues never loads them."""
+    import jobq.jobs.receipt_calls
+
+    return jobq.jobs.receipt_calls

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from jobq.client.aio import async_client
 from jobq.client.scripts import Argument
+from jobq.client.threads import in_thread
 from jobq.errors import UnavailableError
 from jobq.queue.queue import (
     ADDED,
@@ -41,7 +42,7 @@ def aenqueue(
     """
     batch, client = prepared(content, mid, options), queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
-        return asyncio.to_thread(queue.enqueue, content, mid=mid, durability=durability, **options)
+        return in_thread(queue.enqueue, content, mid=mid, durability=durability, **options)
     return send(queue, *batch, one=True)
 
 
@@ -55,9 +56,7 @@ async def aenqueue_many(
     """Accept messages, as Queue.enqueue_many; the event loop goes on between two round trips."""
     client = queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
-        return await asyncio.to_thread(
-            queue.enqueue_many, contents, durability=durability, **options
-        )
+        return await in_thread(queue.enqueue_many, contents, durability=durability, **options)
     batches, done = batches_of(contents, options), EnqueuedMany()
     under_way: deque[asyncio.Task[Sequence[Enqueued]]] = deque()
     try:
@@ -91,9 +90,7 @@ async def aenqueue_members(
 ) -> Sequence[Enqueued]:
     """Accept messages of flows, as Queue.enqueue_members."""
     if (durability or queue.client.durability) != "memory":
-        return await asyncio.to_thread(
-            queue.enqueue_members, contents, durability=durability, **options
-        )
+        return await in_thread(queue.enqueue_members, contents, durability=durability, **options)
     done = EnqueuedMany()
     for batch in members_batches(contents, options):
         if isinstance(batch, Exception):
@@ -114,7 +111,7 @@ async def send(
     one: of one message; the result is that of the message.
     """
     if monotonic() >= queue.listed_until:
-        await asyncio.to_thread(queue.register)
+        await in_thread(queue.register)
     own = queue.callers.take()
     dropped = queue.extra_keys(values, mids) if values["again"] or values["drop_results"] else ()
     state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)

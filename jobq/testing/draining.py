@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from jobq.client import threads
 from jobq.client.clock import wall
 from jobq.client.connection import Client
 from jobq.errors import (
@@ -265,7 +266,7 @@ async def _aside(function: Callable[[], T]) -> T:
     if asgiref is not None:
         value: T = await asgiref.sync_to_async(function)()
         return value
-    return await asyncio.to_thread(function)
+    return await threads.in_thread(function)
 
 
 def _run_async(executor: Executor, call: Call) -> Ending:

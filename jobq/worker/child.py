@@ -28,8 +28,8 @@ from jobq.jobs.context import Call, JobLines
 from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor, RunHooks
+from jobq.jobs.receipt_calls import result_waits
 from jobq.jobs.registry import Registry
-from jobq.jobs.results import result_waits
 from jobq.jobs.signing import seal_of
 from jobq.jobs.timer import BUILT_IN
 from jobq.queue.queue import Queue

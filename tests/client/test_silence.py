@@ -21,7 +21,7 @@ from jobq.client.numbered_calls import first_try_s
 from jobq.client.pipelining import PipelinedCalls, commands
 from jobq.config import ServerSettings
 from jobq.errors import JobqError, LimitedError, ResultTimeoutError, UnavailableError
-from jobq.jobs import results
+from jobq.jobs import receipt_calls
 from jobq.jobs.registry import Registry
 from jobq.protocols.reliable import waiting
 from jobq.protocols.reliable.queue import AsyncReliableQueue, ReliableQueue
@@ -69,7 +69,7 @@ def far(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client by way of the proxy, to which each connection is idle, and which looks often."""
     for module in (connection, aio):
         monkeypatch.setattr(module, "IDLE_S", 0.0)
-    monkeypatch.setattr(results, "CHECK_EVERY_S", 0.2)
+    monkeypatch.setattr(receipt_calls, "CHECK_EVERY_S", 0.2)
     monkeypatch.setattr(waiting, "LINE_S", 0.2)
     client = connect(
         settings=ServerSettings(

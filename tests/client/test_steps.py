@@ -11,7 +11,8 @@ import time
 import pytest
 
 from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise, wrapping
-from jobq.client.steps import Ask, Nap, asked, drive, run_async
+from jobq.client.steps import Ask, Nap, drive
+from jobq.client.steps_async import asked, run_async
 from tests.protocols.reliable.conftest import until
 
 

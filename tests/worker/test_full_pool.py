@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client
-from jobq.jobs import results
+from jobq.errors import ResultTimeoutError
+from jobq.jobs import receipt_calls
 from jobq.jobs.context import Call, Context, running
 from jobq.jobs.registry import Registry, job
 from jobq.queue import presence
@@ -37,13 +38,15 @@ def announce(client: Client, name: str, running_jobs: int) -> None:
 def test_job_that_waits_for_a_result_while_all_slots_are_taken_is_warned_of_once(
     client: Client, queue: Queue, inner: Any, monkeypatch: Any, caplog: Any
 ):
-    monkeypatch.setattr(results, "CHECK_EVERY_S", 0.01)
-    monkeypatch.setattr(results.result_waits, "on_wait", FullPool(client).on_wait, raising=False)
+    monkeypatch.setattr(receipt_calls, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(
+        receipt_calls.result_waits, "on_wait", FullPool(client).on_wait, raising=False
+    )
     receipt = inner.enqueue()
 
     def wait() -> list[str]:
         caplog.clear()
-        with pytest.raises(results.ResultTimeoutError):
+        with pytest.raises(ResultTimeoutError):
             receipt.result(timeout=1)
         return [record.getMessage() for record in caplog.records]
 

@@ -10,7 +10,6 @@ What a Ruby worker does with a job is Ruby's promise: both lose the one that a k
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from jobq.client.bound_scripts import PER_CALL
 from jobq.client.connection import Client, default_client
+from jobq.client.threads import in_thread
 from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.codec import MAX_NAME, encode_plain
@@ -115,7 +115,7 @@ class SidekiqQueue(RubyQueue):
         **options: Unpack[SidekiqOptions],
     ) -> str:  # fmt: skip
         """`push` in a thread, so that the event loop goes on."""
-        return await asyncio.to_thread(self.push, job_class, args, jid=jid, **options)
+        return await in_thread(self.push, job_class, args, jid=jid, **options)
 
     def _send(
         self,
@@ -174,7 +174,7 @@ class ResqueQueue(RubyQueue):
 
     async def apush(self, job_class: str, args: Sequence[Any] = ()) -> None:
         """`push` in a thread, so that the event loop goes on."""
-        await asyncio.to_thread(self.push, job_class, args)
+        await in_thread(self.push, job_class, args)
 
 
 def checked_class(name: str) -> str:

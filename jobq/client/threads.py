@@ -1,0 +1,69 @@
+"""Threads of jobq's own for blocking calls of event loops.
+
+asyncio's default pool belongs to the program: it has few threads, and looks up names for everything else on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+MAX_THREADS = 64
+
+
+class Threads:
+    """Runs calls in up to `limit` threads. Each ends when no call waits, so a process that forks has none left."""
+
+    def __init__(self, limit: int = MAX_THREADS) -> None:
+        self._limit = limit
+        self.forked()
+
+    def forked(self) -> None:
+        """In a forked child: the threads and their calls are the parent's."""
+        self._lock, self._nrunning = threading.Lock(), 0
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run the call as soon as a thread is free."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._waiting.append((future, call))
+            if self._nrunning >= self._limit:
+                return future
+            self._nrunning += 1
+        threading.Thread(target=self._work, name="jobq-call").start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._nrunning -= 1
+                    return
+                future, call = self._waiting.popleft()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, call
+
+
+threads = Threads()
+os.register_at_fork(after_in_child=threads.forked)
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a blocking call, as asyncio.to_thread does, from a thread of `threads`."""
+    call: Callable[[], Any] = partial(copy_context().run, function, *args, **kwargs)
+    result: T = await asyncio.wrap_future(threads.submit(call))
+    return result
