@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from itertools import islice
-from typing import Any
 
 from msgspec import structs
 
@@ -14,15 +13,17 @@ from jobq.cli import output
 from jobq.cli.arguments import pairs_of
 from jobq.cli.lake import lake_option, source_option, storage_option
 from jobq.cli.options import limit_option, option, queues_option_of
-from jobq.cli.output import Listing
+from jobq.cli.output import Listing, OneRecord
 from jobq.cli.session import Session, command, opens
-from jobq.queue.audit_log import PAGE, AuditEntry, AuditLog, without_ended_intents
+from jobq.queue.audit_log import PAGE, AuditEntry, AuditLog, KeptAuditEntry, without_ended_intents
 
 #: Entries of the server that one command looks at.
 MOST_LOOKED_AT = 100_000
 #: How long the lake may take for a page.
 READ_S = 60.0
-COLUMNS = ("at", "who", "role", "verb", "queue", "filter", "count", "phase", "note")
+COLUMNS = (
+    "at:at_ms", "who", "role", "verb", "queue", "filter", "count:number", "phase", "note",
+)  # fmt: skip
 _EMPTY = "no entries: no command or page has changed anything here"
 ENTRIES = Listing(COLUMNS, ("role", "note", "count", "filter"), _EMPTY)
 #: With a lake, each entry says where it is kept.
@@ -99,12 +100,12 @@ def audit_log(
         entries = _until(entries, after)
     found = entries if intents else without_ended_intents(entries)
     matching = (entry for entry in found if all(test(entry) for test in tests))
-    records = (_record(session, entry) for entry in islice(matching, limit))
-    if older is None:
-        session.say_all(records, ENTRIES)
-    else:
-        with closing(older):
-            session.say_all((one | {"source": older.source} for one in records), ENTRIES_OF_BOTH)
+    with nullcontext() if older is None else closing(older):
+        records = (
+            _record(session, entry, older.source if older else "server")
+            for entry in islice(matching, limit)
+        )
+        session.say_all(records, ENTRIES_OF_BOTH if older else ENTRIES)
 
 
 def _all(log: AuditLog, older: _Older | None) -> Iterator[AuditEntry]:
@@ -123,11 +124,11 @@ def _until(entries: Iterator[AuditEntry], after_ms: float) -> Iterator[AuditEntr
         yield entry
 
 
-def _record(session: Session, entry: AuditEntry) -> dict[str, Any]:
-    facts = structs.asdict(entry)
-    facts["count"] = facts.pop("number")
+def _record(session: Session, entry: AuditEntry, source: str) -> OneRecord:
+    record = KeptAuditEntry.of(entry, source=source)
     if session.as_json:
-        return facts
-    phase = "damaged" if entry.damaged else entry.phase
-    count = "" if entry.number is None else f"{entry.number:,}"
-    return {**facts, "at": output.moment(entry.at_ms), "count": count, "phase": phase}
+        return record
+    return structs.asdict(record) | {
+        "at_ms": output.moment(entry.at_ms), "number": "" if entry.number is None else f"{entry.number:,}",
+        "phase": "damaged" if entry.damaged else entry.phase,
+    }  # fmt: skip

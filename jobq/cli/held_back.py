@@ -9,7 +9,7 @@ from jobq.client.pipelining import run_each
 from jobq.durations import counted, listed
 from jobq.flows.listing import FlowRow, flow_page
 from jobq.flows.state import StepView
-from jobq.limits.directory import LimitFacts, limit_facts, limit_names
+from jobq.limits.directory import LimitRecord, limit_facts, limit_names
 from jobq.queue.doctor import Finding
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyPage, KeyRow
@@ -68,7 +68,7 @@ def full_limits(client: Client) -> Iterator[Finding]:
     names = limit_names(client)
     full = [one for one in limit_facts(client, names[:MOST_LIMITS]) if _is_full(one)]
     if full:
-        said = listed([f"{one.name} ({one.used:,} of {one.rule})" for one in full], MOST_NAMES)
+        said = listed([f"{one.limit} ({one.used:,} of {one.rule})" for one in full], MOST_NAMES)
         text = f"{counted(len(full), 'limit')} used up, so jobs that ask wait: {said}"
         yield Finding(
             "limits",
@@ -81,8 +81,8 @@ def full_limits(client: Client) -> Iterator[Finding]:
         yield Finding("limits", "ok", text, "jobq limit list")
 
 
-def _is_full(one: LimitFacts) -> bool:
-    return one.most > 0 and (one.held_s > 0 or one.used >= one.most)
+def _is_full(one: LimitRecord) -> bool:
+    return one.max > 0 and (one.held_ms > 0 or one.used >= one.max)
 
 
 def waiting_maps(client: Client) -> Iterator[Finding]:

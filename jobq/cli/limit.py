@@ -9,7 +9,7 @@ import click
 from jobq.cli.options import DURATION, group
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.limits.directory import LimitFacts, hold_limit, limit_facts, set_limit, unset_limit
+from jobq.limits.directory import LimitRecord, hold_limit, limit_facts, set_limit, unset_limit
 
 LIMITS = Listing(
     ("limit", "rule", "used", "waits", "held", ":remark"),
@@ -35,28 +35,25 @@ def list_limits(session: Session) -> None:
     """
     facts = limit_facts(session.client)
     if session.as_json:
-        session.say_all(
-            ({**one._asdict(), "holders": [h._asdict() for h in one.holders]} for one in facts),
-            LIMITS,
-        )
+        session.say_all(facts, LIMITS)
         return
     session.say_all(map(_row, facts), LIMITS)
 
 
-def _row(one: LimitFacts) -> dict[str, Any]:
-    remarks = [f"set here; programs say {one.program}"] if one.is_set else []
+def _row(one: LimitRecord) -> dict[str, Any]:
+    remarks = [f"set here; programs say {one.program}"] if one.set_here else []
     if one.holders:
         named = ", ".join(holder.who for holder in one.holders[:NAMED])
         more = len(one.holders) - NAMED
         remarks.append(f"in use by {named}" + f" and {more} more" * (more > 0))
     return {
-        "limit": one.name, "rule": one.rule, "used": one.used, "waits": _seconds(one.turn_s),
-        "held": _seconds(one.held_s), "remark": "; ".join(remarks),
+        "limit": one.limit, "rule": one.rule, "used": one.used, "waits": _seconds(one.waits_ms),
+        "held": _seconds(one.held_ms), "remark": "; ".join(remarks),
     }  # fmt: skip
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds else ""
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms else ""
 
 
 @command("set", "stripe 200/m", "erp 80", group=limit, operation="limit-set")
@@ -98,4 +95,4 @@ def hold(session: Session, name: str, duration: float) -> None:
     with session.operation("", f"limit:{name} for:{duration:g}s"):
         hold_limit(session.client, name, duration)
     text = f"held for {duration:g} s" if duration else "not held"
-    session.say({"limit": name, "held_s": duration}, f"{name}: {text}")
+    session.say({"limit": name, "held_ms": round(1000 * duration)}, f"{name}: {text}")

@@ -44,7 +44,9 @@ def json_line(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    return structs.asdict(value) if isinstance(value, Struct) else str(value)
+    if not isinstance(value, Struct):
+        return str(value)
+    return dict(zip(value.__struct_encode_fields__, structs.astuple(value), strict=True))
 
 
 def content_facts(content: bytes) -> dict[str, str]:

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any
 
 import click
+from msgspec import structs
 
 from jobq.cli import output
 from jobq.cli.options import Command, Function, group, option, yes_option
@@ -17,7 +18,7 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError, EmptyKeyError
 from jobq.protocols.reliable import ReliableQueue
-from jobq.protocols.reliable.listing import find_queues, queue_record
+from jobq.protocols.reliable.listing import find_queues
 from jobq.queue.audit_log import Performed
 
 key_argument = click.argument("key")
@@ -245,8 +246,8 @@ def inspect(session: Session, queue: ReliableQueue, key: str, words: tuple[str, 
 @option("--all", "everything", "Print more than the module does.")
 def info(session: Session, queue: ReliableQueue, key: str, everything: bool) -> object:
     """Count the waiting and the delivered messages."""
-    facts = queue.info(key)._asdict()
-    wanted = dict(list(facts.items())[: None if everything else 2])
+    _, *facts = structs.asdict(queue.info(key)).items()
+    wanted = dict(facts if everything else facts[:2])
     return wanted if session.as_json else [item for fact in wanted.items() for item in fact]
 
 
@@ -261,7 +262,7 @@ def list_(session: Session, queue: ReliableQueue) -> None:
     rows = []
     for key in found.names:
         with session.tolerating(key, "key"), suppress(EmptyKeyError):
-            rows.append(queue_record(queue, key))
+            rows.append(queue.info(key))
     if not found.whole:
         session.note(f"looked at {found.looked_at:,} keys; there may be more queues")
     columns = ("key", "undelivered", "delivered", "dead", "promised", "max_deliveries", "last_id")

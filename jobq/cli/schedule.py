@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import click
+from msgspec import structs
 
 from jobq.cli.arguments import from_words
 from jobq.cli.enqueue import find, is_known
@@ -21,7 +22,7 @@ from jobq.cli.options import (
     option,
     queues_option,
 )
-from jobq.cli.output import Listing
+from jobq.cli.output import Listing, OneRecord
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
 from jobq.events import in_utc
@@ -33,15 +34,25 @@ from jobq.schedules import listing
 from jobq.schedules.declared import schedules_of
 from jobq.schedules.definition import Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
-from jobq.schedules.listing import ScheduleRow, WorkerCode, is_undeclared, known_by_queue, rows_of
+from jobq.schedules.listing import WorkerCode, known_by_queue, schedule_records
 
 LISTED = Listing(
-    ("queue", "name", "job", "rule", "tz", "next", "last", "state", "from"),
+    (
+        "queue",
+        "name:schedule",
+        "job",
+        "rule",
+        "tz",
+        "next:next_at",
+        "last:last_at",
+        "state",
+        "from:origin",
+    ),
     drops=("tz", "last", "job"),
     empty="no schedules; declare one with @schedule, or jobq schedule add",
 )
 HISTORY = Listing(
-    ("tick", "queue", "name", "outcome", "late ms:late_ms", "missed", "mid"),
+    ("tick", "queue", "name:schedule", "outcome", "late ms:late_ms", "missed", "mid"),
     drops=("missed", "mid"),
     empty="no tick yet",
 )
@@ -80,29 +91,19 @@ def list_schedules(session: Session, queues: str | None) -> None:
     known: dict[str, list[WorkerCode]] = {}
     with session.tolerating("workers", "list of"):
         known = known_by_queue(session.client)
-    session.say_all(session.from_each(queues, partial(_rows, known)), LISTED)
+    session.say_all(session.from_each(queues, partial(_rows, known, not session.as_json)), LISTED)
 
 
-def _rows(known: Mapping[str, Sequence[WorkerCode]], queue: Queue) -> Iterator[dict[str, Any]]:
-    for row in rows_of(queue.name, queue.admin.schedules()):
-        if is_undeclared(row, known.get(queue.name, ())):
-            yield _record(row) | {"state": "undeclared", "next": ""}
-        else:
-            yield _record(row)
-
-
-def _record(row: ScheduleRow) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "queue": row.queue, "name": row.name, "job": "", "rule": "", "tz": "", "next": "",
-        "last": "" if row.last_ms is None else in_utc(row.last_ms), "state": row.state, "from": row.origin,
-    }  # fmt: skip
-    one = row.schedule
-    if one is None:
-        return facts
-    return facts | {
-        "job": one.job, "rule": one.rule, "tz": one.zone, "missed": one.missed, "overlap": one.overlap,
-        "next": "" if row.next_ms is None else in_utc(row.next_ms),
-    }  # fmt: skip
+def _rows(
+    known: Mapping[str, Sequence[WorkerCode]], shown: bool, queue: Queue
+) -> Iterator[OneRecord]:
+    """Yield the schedules of a queue. shown: for people, with times as text."""
+    for row in schedule_records(queue.name, queue.admin.schedules(), known.get(queue.name, ())):
+        times = {
+            name: at_ms and in_utc(at_ms)
+            for name, at_ms in (("next_at", row.next_at), ("last_at", row.last_at))
+        }
+        yield structs.asdict(row) | {name: at or "" for name, at in times.items()} if shown else row
 
 
 @command("next", '"0 7 * * 1-5" --tz Europe/Berlin', "--every 10m -n 3 --json", group=schedule)
@@ -136,7 +137,7 @@ def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool
         for text in findings(one, _now_ms(), timeout_s):
             warned = True
             session.say(
-                {"name": one.name, "rule": one.rule, "warning": text}, f"{one.name}: {text}"
+                {"schedule": one.name, "rule": one.rule, "warning": text}, f"{one.name}: {text}"
             )
     return not warned
 
@@ -203,7 +204,7 @@ def add(
         _refuse(home, name, word, other)
     home.register()
     done = "added" if word == "added" else "unchanged"
-    session.say({"queue": home.name, "name": name, "done": done}, f"{home.name}: {name} {done}")
+    session.say({"queue": home.name, "schedule": name, "done": done}, f"{home.name}: {name} {done}")
     return True
 
 
@@ -226,7 +227,7 @@ def _steering(verb: str, done: str) -> Any:
             word, _ = queue.admin.schedule(verb, name)
         said = f"{done} already" if word == "same" else done
         session.say(
-            {"queue": queue.name, "name": name, "done": said}, f"{queue.name}: {name} {said}"
+            {"queue": queue.name, "schedule": name, "done": said}, f"{queue.name}: {name} {said}"
         )
         return True
 
@@ -306,7 +307,7 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
     with session.operation(queue.name, f"schedule:{name}") as performed:
         done = listing.run_now(queue, name, found, job)
         performed.set(note=f"mid {done.detail}")
-    session.say({"queue": queue.name, "name": name, "mid": done.detail}, done.detail)
+    session.say({"queue": queue.name, "schedule": name, "mid": done.detail}, done.detail)
     return True
 
 
@@ -324,7 +325,9 @@ def history(session: Session, name: str | None, limit: int, queues: str | None) 
         found = queue.admin.schedules(1_000).log
         named = (entry for entry in found if name in (None, entry.name))
         for entry in islice(named, limit):
-            yield {"queue": queue.name, **entry._asdict(), "tick": in_utc(entry.tick_ms)}
+            facts = entry._asdict()
+            facts |= {"schedule": facts.pop("name"), "tick": in_utc(entry.tick_ms)}
+            yield {"queue": queue.name, **facts}
 
     rows = sorted(session.from_each(queues, read), key=lambda row: -row["tick_ms"])[:limit]
     for row in rows:

@@ -19,46 +19,47 @@ from jobq.limits import keys
 from jobq.limits.calls import LimitCalls
 from jobq.limits.concurrency_limit import MAX_LEASE_S, ConcurrencyLimit
 from jobq.limits.rate_limit import RateLimit
+from jobq.records import JsonRecord, MomentOrZero
 
 #: The rule of a limit whose keys can't be read.
 DAMAGED = "damaged"
 
 
-class SlotHolder(NamedTuple):
+class LimitHolder(JsonRecord):
     """The holder of a slot, and the time left of its lease."""
 
     who: str
-    left_s: float
+    left_ms: int
 
 
-class LimitFacts(NamedTuple):
+class LimitRecord(JsonRecord):
     """A limit and its current use.
 
     Attributes:
-        name: The name of the limit.
+        limit: The name of the limit.
         rule: The rule in force: `100/m`, or a number of slots.
         program: The latest declaration by a program.
-        is_set: Whether the rule was set on the server.
+        set_here: Whether a command set the rule on the server.
         used: Starts in the last span, or slots in use. If the rate is above 10,000 per span: the used part of a burst.
-        held_s: Seconds until the hold ends; 0 without a hold.
-        turn_s: Seconds until the latest turn.
-        seen_at: Time of the latest declaration, in epoch seconds.
+        waits_ms: Time until the latest turn that a rejected caller was given.
+        held_ms: Time until the hold ends; 0 without a hold.
+        seen_at: Time of the latest declaration.
         holders: Holders of slots.
-        most: Maximum number of starts, or of slots.
-        span_s: The time span of a rate, in seconds; 0 for slots.
+        max: Maximum number of starts, or of slots.
+        span_ms: The time span of a rate; 0 for slots.
     """
 
-    name: str
+    limit: str
     rule: str
     program: str
-    is_set: bool
-    used: int
-    held_s: float
-    turn_s: float
-    seen_at: int
-    holders: list[SlotHolder]
-    most: int = 0
-    span_s: float = 0.0
+    set_here: bool = False
+    used: int = 0
+    waits_ms: int = 0
+    held_ms: int = 0
+    seen_at: MomentOrZero = 0
+    holders: tuple[LimitHolder, ...] = ()
+    max: int = 0
+    span_ms: int = 0
 
 
 def limit_names(client: Client) -> list[str]:
@@ -67,7 +68,7 @@ def limit_names(client: Client) -> list[str]:
     return sorted(name.decode() for name in listed if is_name("limit", name))
 
 
-def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[LimitFacts]:
+def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[LimitRecord]:
     """Return the facts of these limits, or of all, by name. The rule of an unreadable limit is DAMAGED."""
     wanted = limit_names(client) if names is None else sorted(names)
     if not wanted:
@@ -91,7 +92,7 @@ def _look(client: Client, name: str, said: str) -> ScriptCall[list[Any]] | None:
     return ScriptCall(script.script, script.keys, script.script.order(values), list)
 
 
-def _facts_or_damage(name: str, said: str, reply: Any) -> LimitFacts:
+def _facts_or_damage(name: str, said: str, reply: Any) -> LimitRecord:
     if isinstance(reply, UnavailableError):
         raise reply
     try:
@@ -99,20 +100,20 @@ def _facts_or_damage(name: str, said: str, reply: Any) -> LimitFacts:
             return _facts(name, said, reply)
     except ValueError:
         pass  # Other programs may have written these keys. The other limits are still listed.
-    return LimitFacts(name, DAMAGED, said[:100], False, 0, 0.0, 0.0, 0, [])
+    return LimitRecord(name, DAMAGED, said[:100])
 
 
-def _facts(name: str, said: str, reply: list[Any]) -> LimitFacts:
+def _facts(name: str, said: str, reply: list[Any]) -> LimitRecord:
     program, _, seen_at = said.partition(" ")
     most, span_ms, is_set, used, held_ms, turn_ms, *found = reply
-    return LimitFacts(
-        name, str(Rate(most, span_ms)) if span_ms else str(most), program, bool(is_set), used, held_ms / 1000,
-        turn_ms / 1000, int(seen_at) if seen_at.isdigit() and len(seen_at) <= 11 else 0,
-        [
-            SlotHolder(token.decode("utf-8", "replace").partition(" ")[2], left_ms / 1000)
+    return LimitRecord(
+        name, str(Rate(most, span_ms)) if span_ms else str(most), program, bool(is_set), used, turn_ms, held_ms,
+        1000 * int(seen_at) if seen_at.isdigit() and len(seen_at) <= 11 else 0,
+        tuple([
+            LimitHolder(token.decode("utf-8", "replace").partition(" ")[2], left_ms)
             for token, left_ms in zip(found[::2], found[1::2], strict=True)
-        ],
-        most, span_ms / 1000,
+        ]),
+        most, span_ms,
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import field
+from msgspec import Meta, field
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
@@ -21,7 +21,7 @@ from jobq.client.scripts import load
 from jobq.errors import ConfigError, JobqError, UnavailableError, masked_text
 from jobq.queue import keys
 from jobq.queue.types import text_of
-from jobq.records import JsonRecord, Moment
+from jobq.records import JsonRecord, Moment, words
 
 Phase = Literal["intent", "done", "failed", "refused", "undone"]
 #: The fields of an entry, and how many bytes of each are kept.
@@ -54,7 +54,7 @@ class AuditEntry(JsonRecord):
 
     Attributes:
         at: By the server's clock.
-        number: How many were changed; `count` in the stream.
+        count: How many were changed.
         damaged: It doesn't have jobq's form.
     """
 
@@ -65,11 +65,17 @@ class AuditEntry(JsonRecord):
     verb: str
     queue: str
     filter: str
-    number: int | None
+    number: int | None = field(name="count")
     op: str
     phase: str
     note: str
     damaged: bool = False
+
+
+class KeptAuditEntry(AuditEntry, kw_only=True):
+    """One entry of the audit log, with the place where it is kept."""
+
+    source: Annotated[str, words(("server", "lake")), Meta(description="Where it is kept.")]
 
 
 class Performed:

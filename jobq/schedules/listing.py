@@ -14,6 +14,7 @@ from jobq.queue import presence
 from jobq.queue.keys import key
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules, Ticked, TickState
+from jobq.records import JsonRecord, Moment
 from jobq.schedules.definition import Owed, Schedule, decoded
 from jobq.schedules.scheduler import enqueue_tick
 
@@ -131,6 +132,55 @@ def _lacks(known: WorkerCode, schedule: str, job: str) -> bool:
     if known.schedules is not None:
         return schedule not in known.schedules
     return known.jobs is not None and job not in known.jobs
+
+
+class ScheduleRecord(JsonRecord):
+    """A schedule of a queue, as `jobq schedule list --json` and the JSON API have it.
+
+    Attributes:
+        job: Empty, as are the fields of the rule, if its definition can't be read.
+        rule: Its cron expression or interval, as people write it.
+        cron: Empty for an interval.
+        every_ms: 0 for a cron expression.
+        tz: Its time zone; empty for an interval.
+        origin: `code` or `added`; empty if unknown.
+        state: `paused`, `undeclared`, `unreadable` or `no definition`; empty if its ticks come.
+        next_at: Time of its next tick; null if none comes.
+        last_at: Time of the last tick that was enqueued; null if there was none.
+        last_mid: The message of the last tick.
+        late_ms: How long its next tick has been due.
+    """
+
+    queue: str
+    schedule: str
+    job: str
+    rule: str
+    cron: str
+    every_ms: int
+    tz: str
+    missed: str
+    overlap: str
+    origin: str
+    state: str
+    paused: bool
+    next_at: Moment | None
+    last_at: Moment | None
+    last_mid: str
+    late_ms: int
+
+
+def schedule_records(
+    queue: str, found: Schedules, known: Sequence[WorkerCode]
+) -> Iterator[ScheduleRecord]:
+    """Yield the records of all schedules of a queue, by name. known: of the queue's workers."""
+    for row in rows_of(queue, found):
+        undeclared, one = is_undeclared(row, known), row.schedule
+        rule = (one.rule, one.cron, one.every_ms, one.zone) if one else ("", "", 0, "")
+        yield ScheduleRecord(
+            queue, row.name, one.job if one else "", *rule, one.missed if one else "", one.overlap if one else "",
+            row.origin, "undeclared" if undeclared else row.state, row.paused,
+            None if undeclared else row.next_ms, row.last_ms, row.last_mid, row.late_ms,
+        )  # fmt: skip
 
 
 def names_of(found: Schedules) -> list[str]:

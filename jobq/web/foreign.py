@@ -16,9 +16,8 @@ from msgspec import structs
 from jobq.client.connection import Client
 from jobq.errors import JobqError, OutOfRangeError, ScriptError
 from jobq.observe.redaction import Redactor
-from jobq.protocols.reliable import ReliableQueue
-from jobq.protocols.reliable.listing import FoundQueues, ReliableRecord, find_queues
-from jobq.protocols.reliable.listing import queue_record as reliable_record
+from jobq.protocols.reliable import ReliableQueue, ReliableRecord
+from jobq.protocols.reliable.listing import FoundQueues, find_queues
 from jobq.protocols.rsmq import Rsmq
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.dashboard_entries import RubyWorker, resque_workers, sidekiq_processes
@@ -233,7 +232,7 @@ def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
         refused = Readable[ReliableRecord]([], {f"{queue.ns}:*": str(error)})
         return ReliableQueues(FoundQueues([], 0, False), refused)
     names = found.names[offset : offset + MOST_ROWS]
-    readable = read_each(queue.client, names, lambda key: reliable_record(queue, key))
+    readable = read_each(queue.client, names, queue.info)
     more = len(found.names) > offset + MOST_ROWS
     return ReliableQueues(found, readable._replace(more=more))
 

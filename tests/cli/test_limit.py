@@ -17,10 +17,15 @@ def test_list_says_what_is_used_held_and_set(cli, client):
         shown = cli("limit", "list").out
         first, second = cli("limit", "list", "--json").records
     assert "set here; programs say 2; in use by" in shown
-    assert (first["name"], first["rule"], first["is_set"], first["used"]) == ("erp", "5", True, 1)
-    assert first["holders"][0]["who"] and 0 < first["holders"][0]["left_s"] <= 15
+    assert (first["limit"], first["rule"], first["set_here"], first["used"]) == (
+        "erp",
+        "5",
+        True,
+        1,
+    )
+    assert first["holders"][0]["who"] and 0 < first["holders"][0]["left_ms"] <= 15_000
     assert (second["rule"], second["program"], second["used"]) == ("3/m", "3/m+500", 2)
-    assert 3_000 < second["held_s"] <= 3_600
+    assert 3_000_000 < second["held_ms"] <= 3_600_000
 
 
 def test_what_is_set_wins_until_it_is_unset(cli, client):
@@ -61,5 +66,5 @@ def test_limit_that_cannot_be_read_hides_no_other(cli, client, redis):
     said = {"typed": "5/s 1", "early": "5/s+-7 1", "square": "² ²", "long": "9" * 5_000}
     redis.hset("jobq:limits", mapping=said)
     redis.set("jobq:limit:{typed}:ring", "x")
-    rules = {one["name"]: one["rule"] for one in cli("limit", "list", "--json").records}
+    rules = {one["limit"]: one["rule"] for one in cli("limit", "list", "--json").records}
     assert rules == {"stripe": "100/m", **dict.fromkeys(said, "damaged")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,9 @@ def test_lint_warns_of_what_modules_declare(line: Any, module: str) -> None:
     assert ended.code == 1
     # Other tests of this process may have declared schedules.
     own = ("shop.digest", "morning", "often")
-    warnings = [(row["name"], row["warning"]) for row in ended.records if row["name"] in own]
+    warnings = [
+        (row["schedule"], row["warning"]) for row in ended.records if row["schedule"] in own
+    ]
     assert [name for name, _ in warnings] == ["shop.digest", "morning", "often", "often"]
     for (_, text), words in zip(
         warnings,
@@ -78,14 +80,14 @@ def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue)
     added = cli("schedule", "add", "nightly", "x.y", "a", "n=2", "--cron", "@daily", "-q", "low")
     assert (added.code, added.out) == (0, "low: nightly added\n")
     [row] = cli("schedule", "list", "--json").records
-    assert (row["queue"], row["name"], row["job"], row["rule"]) == (
+    assert (row["queue"], row["schedule"], row["job"], row["rule"]) == (
         "low",
         "nightly",
         "x.y",
         "@daily",
     )
-    assert (row["from"], row["state"], row["last"]) == ("added", "", "")
-    assert datetime.fromisoformat(row["next"]).hour == 0
+    assert (row["origin"], row["state"], row["last_at"]) == ("added", "", None)
+    assert datetime.fromtimestamp(row["next_at"] / 1000, UTC).hour == 0
     assert "nightly" in cli("schedule", "list").out
 
     assert cli("schedule", "pause", "nightly").out == "low: nightly paused\n"
@@ -100,7 +102,7 @@ def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue)
     assert (message.mid, call.job, call.args, call.kwargs) == (mid, "x.y", ["a"], {"n": 2})
     assert tick is not None and tick.schedule == "nightly"
     [entry] = cli("schedule", "history", "nightly", "--json").records
-    assert (entry["name"], entry["outcome"], entry["mid"]) == ("nightly", "enqueued", mid)
+    assert (entry["schedule"], entry["outcome"], entry["mid"]) == ("nightly", "enqueued", mid)
     assert mid in cli("schedule", "history").out
 
     assert cli("schedule", "delete", "nightly").out == "low: nightly removed\n"
@@ -126,7 +128,7 @@ def test_what_others_wrote_is_shown_and_stops_nothing(cli: Any, queue: Queue, re
     )
     redis.hset(f"{queue.prefix}ticks", "alone", "x")
 
-    rows = {row["name"]: row["state"] for row in cli("schedule", "list", "--json").records}
+    rows = {row["schedule"]: row["state"] for row in cli("schedule", "list", "--json").records}
     assert rows == {"good": "", "bad": "unreadable", "alone": "no definition"}
 
 
@@ -144,7 +146,7 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     queue.admin.schedule("add", "added", definition % ("added", "x.gone"))
 
     def states() -> dict[str, str]:
-        return {row["name"]: row["state"] for row in cli("schedule", "list", "--json").records}
+        return {row["schedule"]: row["state"] for row in cli("schedule", "list", "--json").records}
 
     assert set(states().values()) == {"", "paused"}  # no worker, so nothing is known
     presence.put_jobs(client, ["x.here"])

@@ -73,8 +73,8 @@ def test_a_job_that_is_refused_waits_without_an_attempt_and_wastes_nothing(limit
     until(lambda: queue.admin.counts().delayed == 2 and limited.notes() == ["hourly 1"])
     waiting = [one for mid in mids if (one := queue.status(mid)).word == "queued-with-backoff"]
     assert [one.attempts for one in waiting] == [0, 0]
-    until(lambda: not {one.name: one for one in limit_facts(client)}["one"].used)
-    facts = {one.name: one for one in limit_facts(client)}
+    until(lambda: not {one.limit: one for one in limit_facts(client)}["one"].used)
+    facts = {one.limit: one for one in limit_facts(client)}
     assert (facts["hourly"].used, facts["every"].used) == (1, 1)
     assert worker.stop() == 0
 

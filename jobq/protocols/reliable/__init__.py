@@ -16,14 +16,14 @@ from jobq.errors import EmptyKeyError
 from jobq.protocols.reliable.queue import AsyncReliableQueue, ReliableQueue
 from jobq.protocols.reliable.replies import (
     DeadItem,
-    Info,
     PendingItem,
     Popped,
     Recovered,
+    ReliableRecord,
     WaitingItem,
 )
 
 __all__ = [
-    "AsyncReliableQueue", "DeadItem", "EmptyKeyError", "Info", "PendingItem", "Popped", "Recovered", "ReliableQueue",
-    "WaitingItem",
+    "AsyncReliableQueue", "DeadItem", "EmptyKeyError", "PendingItem", "Popped", "Recovered", "ReliableQueue",
+    "ReliableRecord", "WaitingItem",
 ]  # fmt: skip

@@ -9,9 +9,7 @@ from jobq.client.connection import Client
 from jobq.client.keyscan import scan_keys
 from jobq.errors import ConfigError
 from jobq.protocols.reliable.keys import checked_key, checked_space
-from jobq.protocols.reliable.queue import ReliableQueue
 from jobq.queue.types import text_of
-from jobq.records import JsonRecord
 
 #: Keys that one call looks at.
 MOST_KEYS = 20_000
@@ -30,29 +28,6 @@ def find_queues(client: Client, ns: str = "reliable", most: int = MOST_KEYS) -> 
     found = scan_keys(client, f"{literal(checked_space(ns))}:*:meta", most)
     names = {_name(ns, text_of(key)) for key in found.keys}
     return FoundQueues(sorted(names - {""}), found.looked_at, found.whole)
-
-
-class ReliableRecord(JsonRecord):
-    """A row of the list of queues.
-
-    Attributes:
-        promised: How many of the undelivered are on their way to a client that waited.
-        max_deliveries: 0 for no limit.
-        last_id: Empty before the first push.
-    """
-
-    key: str
-    undelivered: int
-    delivered: int
-    dead: int
-    promised: int
-    max_deliveries: int
-    last_id: str
-
-
-def queue_record(queue: ReliableQueue, key: str) -> ReliableRecord:
-    """Return a row of the list of queues."""
-    return ReliableRecord(key, *queue.info(key))
 
 
 def _name(ns: str, key: str) -> str:

@@ -18,10 +18,10 @@ from jobq.protocols.reliable.calls import Argument, ReliableCalls, at_least
 from jobq.protocols.reliable.keys import checked_key
 from jobq.protocols.reliable.replies import (
     DeadItem,
-    Info,
     PendingItem,
     Popped,
     Recovered,
+    ReliableRecord,
     WaitingItem,
     text_of,
 )
@@ -235,12 +235,13 @@ class ReliableQueue(BlockingFacade):
         return self._of_ids("purge", key, ids, now=now)
 
     @stepwise
-    def info(self, key: str) -> Steps[Info]:
+    def info(self, key: str) -> Steps[ReliableRecord]:
         """Return the queue's counts. Raises EmptyKeyError."""
         rows = yield from self._calls.ask_steps("info", [checked_key(key)], "ALL")
         facts = dict(zip(rows[::2], rows[1::2], strict=True))
-        facts[b"last_id"] = text_of(facts[b"last_id"])
-        return Info(**{name: facts[name.encode()] for name in Info._fields})
+        facts |= {b"key": key, b"last_id": text_of(facts[b"last_id"])}
+        names = ReliableRecord.__struct_fields__
+        return ReliableRecord(**{name: facts[name.encode()] for name in names})
 
     @stepwise
     def length(self, key: str) -> Steps[int]:

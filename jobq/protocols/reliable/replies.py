@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jobq.records import JsonRecord
+
 
 def text_of(written: bytes) -> str:
     """Decode a name or an id; other programs may have written any bytes."""
@@ -77,13 +79,16 @@ class DeadItem(NamedTuple):
     deliveries: int
 
 
-class Info(NamedTuple):
-    """How many messages are where.
+class ReliableRecord(JsonRecord):
+    """A queue and how many of its messages are where.
 
-    promised: how many of the undelivered are on their way to a client that waited. max_deliveries: 0 = no
-    limit. last_id: '' before the first push.
+    Attributes:
+        promised: How many of the undelivered are on their way to a client that waited.
+        max_deliveries: 0 for no limit.
+        last_id: Empty before the first push.
     """
 
+    key: str
     undelivered: int
     delivered: int
     dead: int

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from jobq.errors import JobqError, LakeError
-from jobq.limits.directory import LimitFacts, limit_facts
+from jobq.limits.directory import LimitRecord, limit_facts
 from jobq.observe.workers import WorkerRecord, worker_records, workers_of
-from jobq.protocols.reliable import ReliableQueue
-from jobq.protocols.reliable.listing import ReliableRecord
+from jobq.protocols.reliable import ReliableQueue, ReliableRecord
 from jobq.protocols.rsmq import Rsmq
 from jobq.protocols.ruby.dashboard_entries import RubyWorker
 from jobq.protocols.ruby.queue_records import RubyQueueRecord
-from jobq.queue.audit_log import AuditEntry, AuditLog, without_values
+from jobq.queue.audit_log import AuditEntry, AuditLog, KeptAuditEntry, without_values
 from jobq.queue.directory import listed_queues
-from jobq.records import JsonRecord, Moment, words
-from jobq.schedules.listing import rows_of, schedules_of_queues
+from jobq.records import JsonRecord
+from jobq.schedules.listing import (
+    ScheduleRecord,
+    known_if_readable,
+    schedule_records,
+    schedules_of_queues,
+)
 from jobq.topics.calls import topic_names
 from jobq.web import foreign
 from jobq.web.api.resource import (
@@ -36,55 +39,6 @@ from jobq.web.api.schema import ListPage, ReadablePage, Unread
 from jobq.web.sources import sources_of
 
 CURSOR = PAGING[1]
-
-
-class ScheduleReply(JsonRecord):
-    """One schedule.
-
-    Attributes:
-        every_ms: 0 for a cron expression.
-        late_ms: How long its next tick has been due.
-        problem: Why its definition can't be read; empty if it can.
-    """
-
-    queue: str
-    schedule: str
-    job: str
-    cron: str
-    every_ms: int
-    zone: str
-    origin: str
-    paused: bool
-    next_at: Moment | None
-    last_at: Moment | None
-    last_mid: str
-    late_ms: int
-    problem: str
-
-
-class LimitHolder(JsonRecord):
-    """A program that holds a slot, and for how much longer unless it is renewed."""
-
-    who: str
-    left_ms: int
-
-
-class LimitReply(JsonRecord):
-    """One rate limit, or slots.
-
-    Attributes:
-        set_here: A command set it, not the program.
-        program: The rule that the programs declare.
-    """
-
-    limit: str
-    rule: str
-    used: int
-    set_here: bool
-    program: str
-    waits_ms: int
-    held_ms: int
-    holders: list[LimitHolder]
 
 
 class RsmqReply(JsonRecord):
@@ -113,12 +67,6 @@ class RubyReply(JsonRecord):
     unread: Unread
 
 
-class AuditReply(AuditEntry, kw_only=True):
-    """One entry of the audit log."""
-
-    source: Annotated[str, words(("server", "lake")), Meta(description="Where it is kept.")]
-
-
 @resource(
     "/workers",
     Parameter("queues", "Only those that serve one of these.", "names"),
@@ -142,40 +90,22 @@ def worker(call: ApiCall) -> WorkerRecord:
 
 
 @resource("/schedules", *PAGING)
-def schedules(call: ApiCall) -> ReadablePage[ScheduleReply]:
+def schedules(call: ApiCall) -> ReadablePage[ScheduleRecord]:
     """List the schedules of all queues."""
-    rows, unread = [], dict[str, str]()
-    for queue, found in schedules_of_queues(
-        call.site.client, listed_queues(call.site.client).names
-    ).items():
+    client, rows, unread = call.site.client, list[ScheduleRecord](), dict[str, str]()
+    known = known_if_readable(client)
+    for queue, found in schedules_of_queues(client, listed_queues(client).names).items():
         if isinstance(found, JobqError):
             unread[queue] = str(found)
-            continue
-        for row in rows_of(queue, found):
-            one = row.schedule
-            rows.append(ScheduleReply.of(
-                row, schedule=row.name, job=one.job if one else "", cron=one.cron if one else "",
-                every_ms=one.every_ms if one else 0, zone=one.tz if one else "", next_at=row.next_ms,
-                last_at=row.last_ms,
-            ))  # fmt: skip
+        else:
+            rows += schedule_records(queue, found, known.get(queue, ()))
     return ReadablePage(**page_of_rows(rows, call), unread=unread)
 
 
 @resource("/limits", *PAGING)
-def limits(call: ApiCall) -> ListPage[LimitReply]:
+def limits(call: ApiCall) -> ListPage[LimitRecord]:
     """List the limits of jobs."""
-    return ListPage(**page_of_rows([_limit(one) for one in limit_facts(call.site.client)], call))
-
-
-def _limit(one: LimitFacts) -> LimitReply:
-    return LimitReply.of(
-        one, limit=one.name, set_here=one.is_set, waits_ms=_ms(one.turn_s), held_ms=_ms(one.held_s),
-        holders=[LimitHolder(holder.who, _ms(holder.left_s)) for holder in one.holders],
-    )  # fmt: skip
-
-
-def _ms(seconds: float) -> int:
-    return round(1000 * seconds) if math.isfinite(seconds) else 0
+    return ListPage(**page_of_rows(limit_facts(call.site.client), call))
 
 
 @resource("/topics", CURSOR)
@@ -226,7 +156,7 @@ def ruby(call: ApiCall) -> RubyReply:
 
 
 @resource("/audit", *PAGING)
-def audit(call: ApiCall) -> ReadablePage[AuditReply]:
+def audit(call: ApiCall) -> ReadablePage[KeptAuditEntry]:
     """List who changed what, the newest first: what the server keeps, then what a lake has of the time before."""
     before = read_cursor(call["cursor"], str) or ""
     limit, unread = call["limit"], dict[str, str]()
@@ -244,9 +174,9 @@ def audit(call: ApiCall) -> ReadablePage[AuditReply]:
     return ReadablePage(items=rows, next=following, unread=unread)
 
 
-def _entry(one: AuditEntry, source: str, call: ApiCall) -> AuditReply:
+def _entry(one: AuditEntry, source: str, call: ApiCall) -> KeptAuditEntry:
     shown = one.filter if call.identity.arguments else without_values(one.filter)
-    return AuditReply.of(one, source=source, filter=shown)
+    return KeptAuditEntry.of(one, source=source, filter=shown)
 
 
 def _listed(found: foreign.Readable[Any], at: int) -> dict[str, Any]:

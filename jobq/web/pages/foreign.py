@@ -204,7 +204,7 @@ def reliable_queue(request: Request) -> Response:
     opened, place = ReliableQueue(site_of(request).client), _place(request, RELIABLE_PLACES)
     shown = shown_bytes(request)
     try:
-        facts = opened.info(key)._asdict()
+        facts = opened.info(key)
         messages = foreign.reliable_messages(opened, key, place, offset, shown)
     except (EmptyKeyError, ConfigError) as error:
         raise HTTPException(404, f"RELIABLEQ has no queue {key!r:.100}") from error

@@ -15,7 +15,7 @@ from jobq.config import duration_s
 from jobq.errors import ConfigError
 from jobq.limits.directory import (
     DAMAGED,
-    LimitFacts,
+    LimitRecord,
     hold_limit,
     limit_facts,
     limit_names,
@@ -79,9 +79,9 @@ def limits(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _fullest_first(one: LimitFacts) -> tuple[Any, ...]:
-    used = one.used / one.most if one.most else 0
-    return (one.rule != DAMAGED, not one.held_s, -used, one.name)
+def _fullest_first(one: LimitRecord) -> tuple[Any, ...]:
+    used = one.used / one.max if one.max else 0
+    return (one.rule != DAMAGED, not one.held_ms, -used, one.limit)
 
 
 @page("/limits/{limit}")

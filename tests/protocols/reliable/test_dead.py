@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from jobq.errors import ConfigError, ScriptError
 
@@ -40,7 +41,7 @@ def test_message_delivered_as_often_as_may_be_is_dead_when_it_is_given_back(rq, 
     assert rq.pop(1, 0, "q", now=at(1))[0].deliveries == 2
     assert rq.nack("q", id, now=at(5)) == [id]
     assert rq.dead("q", now=at(8)) == [(id, b"a", at(5), 3, 2)]
-    assert rq.info("q")[:3] == (0, 0, 1)
+    assert structs.astuple(rq.info("q"))[1:4] == (0, 0, 1)
     assert rq.ack("q", id) == [] == rq.pop(1, 0, "q")
 
 
@@ -137,7 +138,7 @@ def test_clear_forgets_messages_wherever_they_are(rq, redis):
     rq.push("q", "pending", "waits")
     rq.pop(1, 0, "q", token="me")
     assert rq.clear("q") == 3
-    assert rq.info("q")[:4] == (0, 0, 0, 0)
+    assert structs.astuple(rq.info("q"))[1:5] == (0, 0, 0, 0)
     lasting = [key for key in redis.keys("reliable:*") if redis.ttl(key) == -1]
     assert lasting == [b"reliable:{q}:meta"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from msgspec import structs
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
@@ -33,7 +34,7 @@ def fill(rq, at):
 
 def check(rq, at, ids):
     """All of it is there, and goes on."""
-    assert rq.info("q") == (2, 1, 1, 0, 2, ids[3])
+    assert structs.astuple(rq.info("q")) == ("q", 2, 1, 1, 0, 2, ids[3])
     assert rq.dead("q", now=at(8)) == [(ids[0], b"dead", at(3), 5, 2)]
     assert rq.pending("q", 0, 9, now=at(20)) == [(ids[1], b"pending", at(5), 15, 1)]
     assert rq.push("q", "new", now=at(-9)) == [f"{at(0)}-5"]

@@ -6,6 +6,7 @@ import random
 import signal
 
 import pytest
+from msgspec import structs
 
 from jobq.protocols.reliable import waiting as waits
 from tests.protocols.reliable.conftest import until
@@ -82,7 +83,7 @@ def test_every_message_is_acknowledged_while_consumers_are_killed_again_and_agai
         victim.wait()
         consumers.append(run(CONSUMER))
         consumers[-1].stdout.readline()
-    until(lambda: rq.info("q")[:4] == (0, 0, 0, 0), f"left: {rq.info('q')}")
+    until(lambda: structs.astuple(rq.info("q"))[1:5] == (0, 0, 0, 0), f"left: {rq.info('q')}")
     lasting = [key for key in redis.keys("reliable:*") if redis.ttl(key) == -1]
     assert lasting == [b"reliable:{q}:meta"]
     assert int(redis.hlen("reliable:{q}:messages")) == 0

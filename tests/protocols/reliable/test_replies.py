@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.reliable import EmptyKeyError
@@ -100,7 +101,7 @@ def test_ack_answers_the_ids_that_were_delivered_each_once(rq, fcall):
     rq.pop(1, 0, "q")
     assert rq.ack("q", first, first, second) == [first]
     assert rq.ack("q", first) == [] == fcall("ack", ["q"], second)
-    assert rq.info("q")[:2] == (1, 0)
+    assert structs.astuple(rq.info("q"))[1:3] == (1, 0)
 
 
 def test_ack_recover_and_clear_of_an_unknown_queue_are_nil(rq, fcall):

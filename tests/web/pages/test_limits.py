@@ -48,10 +48,10 @@ def test_limit_is_set_held_and_unset(visit: Any, client: Any) -> None:
         return reply, facts
 
     reply, facts = change("set", "200/m")
-    assert (facts.rule, facts.is_set) == ("200/m", True) and "programs say 100/m" in reply.text
+    assert (facts.rule, facts.set_here) == ("200/m", True) and "programs say 100/m" in reply.text
     reply, facts = change("hold", "10m")
-    assert 500 < facts.held_s <= 600 and "Release" in reply.text
-    assert change("hold", "0")[1].held_s == 0
+    assert 500_000 < facts.held_ms <= 600_000 and "Release" in reply.text
+    assert change("hold", "0")[1].held_ms == 0
     assert change("unset")[1].rule == "100/m"
     for verb, value, code in (
         ("set", "50", 409),
