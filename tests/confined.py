@@ -44,7 +44,8 @@ class Confined(Client):
         self._admin.execute_command("ACL", "SETUSER", "confined", "resetkeys", *only)
         self._admin.script_load(state.script.source)
         self.ran.add(state.script.name)
-        return self._user.execute_command(*words)
+        reply = self._user.execute_command(*words)
+        return self.perform(key, state.as_general(), by) if state.is_left_by(reply) else reply
 
     def close(self) -> None:
         super().close()

@@ -184,10 +184,16 @@ class AsyncClient:
                 await self._prepare(state, node, connection, error)
             else:
                 if read is None:
-                    return raw
+                    return raw if state.general is None else await self._or_general(key, state, raw)
                 if not raw or raw[0] != AGAIN:
                     return read(raw)
                 state = CallState(self.client, state.command, state.script)
+
+    async def _or_general(self, key: str, state: CallState, reply: Any) -> Any:
+        """The reply; or, if a script for plain calls left the call to the script that takes every call, its reply."""
+        if not state.is_left_by(reply):
+            return reply
+        return await self.perform(key, state.as_general())
 
     def close(self) -> None:
         """Close what is open; the next call opens anew."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from jobq.client.numbered_calls import (
     AGAIN,
     FAILED,
     FIRST_PAUSE_S,
+    GENERAL,
     LONGEST_PAUSE_S,
     LOST,
     PASSING,
@@ -120,7 +122,7 @@ class Client:
         self.queues: dict[str, Any] = {}
         #: The asyncio client of each event loop; see `aio.async_client`.
         self.of_loops: dict[Any, Any] = {}
-        self._idle: dict[Hashable, list[Connection]] = {}
+        self._idle: defaultdict[Hashable, list[Connection]] = defaultdict(list)
         self._heads: dict[tuple[Script, tuple[str, ...]], bytes] = {}
         runtime.clients.add(self)
 
@@ -199,9 +201,7 @@ class Client:
             connection: Connection | None = None
             try:
                 node = state.redirect or self.nodes.node or self.topology.locate(key)
-                idle = self._idle.get(node)
-                if idle is None:
-                    idle = self._idle.setdefault(node, [])
+                idle = self._idle[node]
                 try:
                     connection = idle.pop()
                 except IndexError:
@@ -221,13 +221,15 @@ class Client:
                 if opened:
                     self._settle(connection)
                 idle.append(connection)
+                if state.general is not None and reply[0] == GENERAL:
+                    return self.perform(key, state.as_general(), by)
                 return reply
 
     def borrow(self, key: str) -> tuple[Hashable, Connection]:
         """The node that serves `key` and an open connection to it, for one user until `give_back`."""
         node = self.nodes.node or self.topology.locate(key)
         try:
-            connection = self._idle.setdefault(node, []).pop()
+            connection = self._idle[node].pop()
         except IndexError:
             connection = self._open(node, None)
             connection.connect()
@@ -238,7 +240,7 @@ class Client:
 
     def give_back(self, node: Hashable, connection: Connection) -> None:
         """A borrowed connection without any reply to come."""
-        self._idle.setdefault(node, []).append(connection)
+        self._idle[node].append(connection)
 
     def open_connection(self, key: str) -> Connection:
         """A separate connection to the node that serves `key`, for blocking commands. The caller disconnects it.
@@ -299,7 +301,7 @@ class Client:
         """Close all connections; the next call opens new ones."""
         if self.outage:
             self.outage.close()
-        idle, self._idle = self._idle, {}
+        idle, self._idle = self._idle, defaultdict(list)
         for connections in idle.values():
             for connection in connections:
                 connection.disconnect()
@@ -337,7 +339,7 @@ class Client:
             return
         if opened:
             self._settle(connection)
-        self._idle.setdefault(node, []).append(connection)
+        self._idle[node].append(connection)
 
     def _prepare(self, following: Following, node: Hashable | None, error: Exception) -> bool:
         """Do what comes before the next try; whether it loads the script first."""

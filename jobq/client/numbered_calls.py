@@ -58,6 +58,10 @@ REPEAT_S = RECORD_S / 2
 BYTES_PER_CALL = 4 * 1024 * 1024
 #: A reply that asks for the same call again: there was more to do than one call may.
 AGAIN = b"again"
+#: A reply of a script for plain calls to a call that isn't plain: it changed nothing.
+GENERAL = b"general"
+#: Calls in a row that a queue sends to the script for every call without trying the one for plain calls.
+MOST_SKIPPED = 32
 #: SCRIPT LOADs of one call: scripts may be flushed between two commands.
 LOADS = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
@@ -207,6 +211,8 @@ class CallState:
     redirect: tuple[str, int] | None = None
     #: How long the next try may take: None for the first, which has the whole time of a socket.
     left_s: float | None = None
+    #: Makes the call that takes the place of this one if the reply is GENERAL; see PlainFirst.
+    general: Callable[[Tries | None], CallState] | None = None
 
     def __init__(
         self,
@@ -244,7 +250,20 @@ class CallState:
 
     def again(self) -> CallState:
         """The same call with its whole patience, for another round of tries."""
-        return CallState(self._client, self.command, self.script, self._tries, self._renew)
+        state = CallState(self._client, self.command, self.script, self._tries, self._renew)
+        state.general = self.general
+        return state
+
+    def is_left_by(self, reply: Any) -> bool:
+        """Whether a script for plain calls left this call to the script that takes every call."""
+        return self.general is not None and bool(reply) and reply[0] == GENERAL
+
+    def as_general(self) -> CallState:
+        """Return the call to make after the reply GENERAL: the same one, to the script that takes every call."""
+        assert self.general is not None
+        if self._tries is not None:
+            self._tries.answered_with_error()  # that try changed nothing either
+        return self.general(self._tries)
 
     @property
     def arrived(self) -> bool:
@@ -447,20 +466,19 @@ class AsyncDriver(Protocol):
 class FixedValues(dict[str, Argument]):
     """The arguments of many numbered calls, behind caller and number; packed once for each script."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ("kept",)
 
     def __init__(self, values: Values) -> None:
         super().__init__(values)
-        self._packed: dict[Script, bytes] = {}
+        #: By script, as `packed` returned them.
+        self.kept: dict[Script, bytes] = {}
 
     def packed(self, script: Script) -> bytes:
         """What a call of `script` has of them."""
-        found = self._packed.get(script)
-        if found is None:
-            if len(self) + 2 != script.nargs:
-                raise script.misnamed(self)
-            found = self._packed[script] = words_packed(script.order_numbered(self))
-        return found
+        if len(self) + 2 != script.nargs:
+            raise script.misnamed(self)
+        made = self.kept[script] = words_packed(script.order_numbered(self))
+        return made
 
 
 class BoundScript:
@@ -563,8 +581,10 @@ class BoundScript:
         nwords = self._nwords + len(extra_keys) + len(rest)
         if type(values) is FixedValues:
             number, tail = b"%d" % caller.next(), packed(tuple(rest))
+            fixed = values.kept.get(script)
             command = b"*%d\r\n%b$%d\r\n%b\r\n%b%b" % (
-                nwords, head, len(number), number, values.packed(script), tail[tail.index(b"\n") + 1 :]
+                nwords, head, len(number), number, values.packed(script) if fixed is None else fixed,
+                tail[tail.index(b"\n") + 1 :],
             )  # fmt: skip
         else:
             if len(values) + 2 != script.nargs:
@@ -573,6 +593,21 @@ class BoundScript:
             command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
         renew = partial(self._renewed, caller, values, rest, extra_keys) if fenced else None
         return CallState(self._client, command, script, tries, renew)
+
+    def under(
+        self,
+        caller: Caller,
+        values: Values,
+        rest: Sequence[Argument],
+        tries: Tries | None,
+        fenced: bool,
+    ) -> CallState:
+        """A call under the number that `caller` used last: one that a script for plain calls left to this one."""
+        tail = packed((caller.number, *self.script.order_numbered(values), *rest))
+        head, nwords = self._head_of(caller, ()), self._nwords + len(rest)
+        command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
+        renew = partial(self._renewed, caller, values, rest, ()) if fenced else None
+        return CallState(self._client, command, self.script, tries, renew)
 
     def _head_of(self, caller: Caller, extra_keys: Sequence[str]) -> bytes:
         """What a numbered call of `caller` begins with, to its id."""
@@ -599,6 +634,32 @@ class BoundScript:
         return LeaseLostError(
             f"{self._what} refused caller {caller.id}: it was closed, or its call is older"
         )
+
+
+class PlainFirst:
+    """Which script to send a plain call to: one that takes plain calls alone, or the one that takes every call.
+
+    The script for plain calls has fewer keys and arguments, so it costs the server less. Whether a call is plain also
+    depends on the queue: where it isn't, the script answers GENERAL and the same call is made of the other script.
+    While one call after another is answered so, `skip` grows up to MOST_SKIPPED. Threads may share it: a count that is
+    lost costs a round trip.
+    """
+
+    __slots__ = ("_most", "sent", "skip")
+
+    def __init__(self) -> None:
+        #: Calls to send to the script for every call before the other one is tried; who sends counts them down.
+        self.skip = 0
+        #: Calls of the script for plain calls since one wasn't plain; who sends counts them up.
+        self.sent = 1
+        self._most = 0
+
+    def answered_general(self, instead: CallState) -> CallState:
+        """Note that the last call wasn't plain; `instead` takes its place."""
+        is_next = self.sent <= 1
+        self._most = min(MOST_SKIPPED, 2 * self._most or 1) if is_next else 0
+        self.skip, self.sent = self._most, 0
+        return instead
 
 
 class TimedScript(BoundScript):
@@ -633,6 +694,17 @@ class TimedScript(BoundScript):
     ) -> CallState:
         """The next numbered call of `caller`."""
         return super().numbered(caller, self._timed(values), rest, extra_keys, tries, fenced)
+
+    def under(
+        self,
+        caller: Caller,
+        values: Values,
+        rest: Sequence[Argument],
+        tries: Tries | None,
+        fenced: bool,
+    ) -> CallState:
+        """A call under the number that `caller` used last."""
+        return super().under(caller, self._timed(values), rest, tries, fenced)
 
     def _timed(self, values: Values) -> Values:
         return {**values, "now": self._clock()} if values.get("now") == "" else values

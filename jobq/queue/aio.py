@@ -113,8 +113,7 @@ async def send(
     if monotonic() >= queue.listed_until:
         await in_thread(queue.register)
     own = queue.callers.take()
-    dropped = queue.extra_keys(values, mids) if values["again"] or values["drop_results"] else ()
-    state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)
+    state = queue.enqueue_call(own, values, rows, mids)
     try:
         reply = await async_client(queue.client).perform(queue.wake_key, state)
     except UnavailableError as error:

@@ -23,6 +23,7 @@ from jobq.client.numbered_calls import (
     Callers,
     CallState,
     FixedValues,
+    PlainFirst,
     ScriptCall,
     Tries,
     moment,
@@ -89,6 +90,8 @@ T = TypeVar("T")
 ACTIONS: dict[bytes, Action] = {
     b"added": "added", b"updated": "updated", b"requeued": "requeued", b"exists": "exists",
 }  # fmt: skip
+#: Arguments of dequeue and finish that their scripts for plain calls take too.
+_OF_PLAIN = ("now", "lease_ms", "limit")
 #: Outcomes whose detail is a reason, not a backoff.
 _WITH_REASON = frozenset(("dead", "crashed"))
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
@@ -111,7 +114,9 @@ Until = Literal["done", "start"] | Duration
 MEMBER, NEXT = "member", "next"
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
-ADDED = [b"added", b""]
+ADDED, CLOSED = [b"added", b""], b"closed"
+#: Those of a script for plain calls.
+NONE = FixedValues({})
 NO_OPTIONS = FixedValues({
     "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "again": "",
     "lock_ms": "", "dedupe_ms": "", "at_most_ms": "", "drop_results": "", "keyed": "",
@@ -147,6 +152,7 @@ class Queue:
         self.wake_key = keys.key(self.prefix, "wake")
         self.scripts = queue_scripts(self.client, "queue", name)
         self.callers = Callers()
+        self.enqueues, self.dequeues, self.finishes = PlainFirst(), PlainFirst(), PlainFirst()
         #: Until when (time.monotonic) this process need not list the queue again.
         self.listed_until = 0.0
         attach_buffer(self.client)
@@ -320,9 +326,10 @@ class Queue:
     ) -> Dequeued:
         """Up to `limit` messages, each leased for `lease`. One that crashed before comes alone."""
         own = caller or self.callers.take()
-        reply = self.scripts["dequeue"].call(
-            own, _wanted(limit, lease, crash_limit, now), fenced=True
-        )
+        state = self._dequeue(own, _wanted(limit, lease, crash_limit, now))
+        reply = self.client.perform(self.wake_key, state)
+        if reply[0] == CLOSED:
+            raise self.scripts["dequeue"].closed_error(own)
         handed = _handed(reply, 1, own, limit)
         if caller is None:
             self.callers.give_back(own)
@@ -332,15 +339,26 @@ class Queue:
         self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
     ) -> PipelinedCall[Dequeued]:
         """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
-        script, tries = self.scripts["dequeue"], Tries()
-        state = script.numbered(
-            caller, _wanted(limit, lease, crash_limit, None), tries=tries, fenced=True
-        )
+        state = self._dequeue(caller, _wanted(limit, lease, crash_limit, None))
 
         def read(reply: Any) -> Dequeued:
-            return _handed(script.served(caller, reply), 1, caller, limit)
+            return _handed(self.scripts["dequeue"].served(caller, reply), 1, caller, limit)
 
         return self._sent(state, read)
+
+    def _dequeue(self, caller: Caller, values: Values) -> CallState:
+        """The next call of `caller`, with all arguments of dequeue."""
+        plainly, scripts = self.dequeues, self.scripts
+        if plainly.skip:
+            plainly.skip -= 1
+            return scripts["dequeue"].numbered(caller, values, fenced=True)
+        plain = {name: values[name] for name in _OF_PLAIN}
+        state = scripts["dequeue_plain"].numbered(caller, plain, fenced=True)
+        plainly.sent += 1
+        state.general = lambda tries: plainly.answered_general(
+            scripts["dequeue"].under(caller, values, (), tries, True)
+        )
+        return state
 
     def finish(
         self,
@@ -357,12 +375,12 @@ class Queue:
         The reply 'stale' means that the token was superseded; such an ending changes nothing. 'unknown': an outage
         lasted so long that a lost call of these endings may have been accepted.
         """
-        values, rest, result_keys = self._finish_arguments(
-            endings, dequeue, lease, crash_limit, now
-        )
         own = caller or self.callers.take()
         renewals = own.renewals
-        reply = self.scripts["finish"].call(own, values, rest, extra_keys=result_keys, fenced=True)
+        state = self._finish(own, endings, dequeue, lease, crash_limit, now)
+        reply = self.client.perform(self.wake_key, state)
+        if reply and reply[0] == CLOSED:
+            raise self.scripts["finish"].closed_error(own)
         finished = _finished(reply, len(endings), own, dequeue, own.renewals != renewals)
         if caller is None:
             self.callers.give_back(own)
@@ -378,11 +396,8 @@ class Queue:
         caller: Caller,
     ) -> PipelinedCall[Finished]:
         """A `finish` whose reply is read later; until then the caller makes no other call."""
-        script, tries, renewals = self.scripts["finish"], Tries(), caller.renewals
-        values, rest, result_keys = self._finish_arguments(
-            endings, dequeue, lease, crash_limit, None
-        )
-        state = script.numbered(caller, values, rest, result_keys, tries=tries, fenced=True)
+        script, renewals = self.scripts["finish"], caller.renewals
+        state = self._finish(caller, endings, dequeue, lease, crash_limit, None)
 
         def read(reply: Any) -> Finished:
             renewed = caller.renewals != renewals
@@ -393,27 +408,50 @@ class Queue:
     def _sent(self, state: CallState, read: Callable[[Any], T]) -> PipelinedCall[T]:
         """Return a call that is sent at once, or that may arrive at any moment, behind a wait."""
         state.sending()
+
+        def taken(reply: Any) -> T:
+            if state.is_left_by(reply):
+                reply = self.client.perform(self.wake_key, state.as_general())
+            return read(reply)
+
         return PipelinedCall(
             wire(state.command),
-            read,
+            taken,
             lambda: read(self.client.perform(self.wake_key, state.again())),
         )
 
-    def _finish_arguments(
+    def _finish(
         self,
+        caller: Caller,
         endings: Sequence[Ending],
         dequeue: int,
         lease: Duration,
         crash_limit: int,
         now: int | None,
-    ) -> tuple[Values, list[Argument], list[str]]:
-        """The arguments of `finish`: by name, and behind them; and the keys of the results."""
+    ) -> CallState:
+        """The next call of `caller`."""
         if not (0 <= dequeue <= MOST and len(endings) <= MOST):
             raise _out_of_range(dequeue if len(endings) <= MOST else len(endings), 0)
         values: Values = {
             "now": "" if now is None else now, "crash_limit": crash_limit, "limit": dequeue, "count": len(endings),
             "lease_ms": LEASE_MS if lease == LEASE_S else _lease_ms(lease),
         }  # fmt: skip
+        plainly, scripts = self.finishes, self.scripts
+        rows = None if plainly.skip else _plain_rows(endings)
+        if rows is None:
+            plainly.skip = max(0, plainly.skip - 1)
+            rows, result_keys = self._rows(endings)
+            return scripts["finish"].numbered(caller, values, rows, result_keys, fenced=True)
+        plain = {name: values[name] for name in _OF_PLAIN}
+        state = scripts["finish_plain"].numbered(caller, plain, rows, fenced=True)
+        plainly.sent += 1
+        state.general = lambda tries: plainly.answered_general(
+            scripts["finish"].under(caller, values, self._rows(endings)[0], tries, True)
+        )
+        return state
+
+    def _rows(self, endings: Sequence[Ending]) -> tuple[list[Argument], list[str]]:
+        """The arguments of finish behind those that have names, and the keys of the results."""
         rows: list[Argument] = []
         result_keys: list[str] = []
         results: list[Argument] = []
@@ -429,7 +467,7 @@ class Queue:
             if ending.result is not None:
                 result_keys.append(keys.result(self.prefix, ending.mid))
                 results += (index, _ttl_ms(ending.result_ttl), ending.result)
-        return values, rows + results, result_keys
+        return rows + results, result_keys
 
     def extend(
         self,
@@ -625,9 +663,7 @@ class Queue:
         if monotonic() >= self.listed_until:
             self.register()
         own = caller or self.callers.take()
-        script = self.scripts["enqueue"]
-        dropped = self.extra_keys(values, mids) if values["again"] or values["drop_results"] else ()
-        state = script.numbered(own, values, rows, dropped, tries)
+        state = self.enqueue_call(own, values, rows, mids, tries)
         confirmation = exchange = None
         if level != "memory":
             confirmation = Confirmation(level, self.client, f"{self.prefix}call:{own.id}")
@@ -646,6 +682,28 @@ class Queue:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self.callers.give_back(own)
         return done
+
+    def enqueue_call(
+        self,
+        caller: Caller,
+        values: Values,
+        rows: Sequence[Argument],
+        mids: Sequence[str],
+        tries: Tries | None = None,
+    ) -> CallState:
+        """The next call of `caller`."""
+        plainly, scripts = self.enqueues, self.scripts
+        if values is not NO_OPTIONS or len(mids) > 1 or plainly.skip:
+            plainly.skip = max(0, plainly.skip - 1)
+            changes = values["again"] or values["drop_results"]
+            dropped = self.extra_keys(values, mids) if changes else ()
+            return scripts["enqueue"].numbered(caller, values, rows, dropped, tries)
+        state = scripts["enqueue_plain"].numbered(caller, NONE, rows, (), tries)
+        plainly.sent += 1
+        state.general = lambda tries: plainly.answered_general(
+            scripts["enqueue"].under(caller, values, rows, tries, False)
+        )
+        return state
 
     def count_refused(self, number: int) -> None:
         """Count messages that were lost, since the server refused them after an outage."""
@@ -907,6 +965,16 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
         "now": "" if now is None else now, "crash_limit": crash_limit, "limit": limit,
         "lease_ms": LEASE_MS if lease == LEASE_S else _lease_ms(lease),
     }  # fmt: skip
+
+
+def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
+    """The endings as finish_plain takes them; None if one of them isn't a plain success."""
+    rows: list[Argument] = []
+    for ending in endings:
+        if ending.outcome != "done" or ending.backoff is not None or ending.result is not None:
+            return None
+        rows += (ending.mid, ending.token, ending.age_ms, ending.record)
+    return rows
 
 
 def _finished(

@@ -42,7 +42,7 @@ class Role(NamedTuple):
     reads: bool = False
 
 
-_PRODUCER = ("announce", "enqueue", "status", "cancel")
+_PRODUCER = ("announce", "enqueue", "enqueue_plain", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _LOOKING_AT_KEYS = (
     "exists", "getrange", "hexists", "hget", "hrandfield", "hstrlen", "lindex", "llen", "lpos", "pttl", "ttl", "xlen",
@@ -64,8 +64,9 @@ ROLES = {
         secrets=("get", "set"),
     ),
     "worker": Role(
-        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "flow_drop",
-         "flow_read", "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick"),
+        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "dequeue_plain", "extend", "finish",
+         "finish_plain", "flow_drop", "flow_read",
+         "progress", "purge", "release", "retention", "revive", "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop", "xrevrange"), ("sadd", "smembers"),
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),

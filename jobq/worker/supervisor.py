@@ -119,7 +119,7 @@ class Supervisor:
     def run(self) -> int:
         """Run until all children have left; return the exit code."""
         # Read here, the scripts that each child needs are in memory once.
-        for name in ("dequeue", "finish"):
+        for name in ("dequeue", "dequeue_plain", "finish", "finish_plain"):
             load("queue", name)
         # What loading the modules has left behind would be copied into each child.
         gc.collect()

@@ -28,13 +28,6 @@ local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generat
   eoq_backoff, ndry_runs, wake, meta, events, flow_outbox, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit = unpack(ARGV)
 
---@include _usual
-if #KEYS == 33 and #ARGV == 6 and limit ~= '0' then
-  local reply, read_ms = usual_call({'handed'}, 7, 0)
-  if reply then return reply end
-  now = read_ms and string.format('%d', read_ms) or now
-end
-
 --@include shared/_arguments
 keys_are(33)
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)

@@ -31,14 +31,6 @@ local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generat
   eoq_backoff, ndry_runs, wake, meta, events, flow_outbox, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1, 7)
 
---@include _usual
-local nended = (#ARGV - 7) / 6
-if #KEYS == 33 and nended <= 1000 and count == string.format('%d', nended) and nended % 1 == 0 and (nended > 0 or limit ~= '0') then
-  local reply, read_ms = usual_call({}, 8, nended)
-  if reply then return reply end
-  now = read_ms and string.format('%d', read_ms) or now
-end
-
 --@include shared/_arguments
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 0, 1000)

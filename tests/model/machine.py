@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,32 @@ def walked_every(dequeued: int, ms: int) -> tuple[Mutation, ...]:
         )
         for before, more in (("before", "nhanded"), ("fence", "nmids"))
     )
+
+
+Args = tuple[str | int, ...]
+
+
+def _plain_enqueue(args: Args) -> Args | None:
+    options = args[2:13]
+    return (*args[:2], *args[13:]) if len(args) == 15 and not any(options) else None
+
+
+def _plain_dequeue(args: Args) -> Args:
+    return (*args[:4], args[5])
+
+
+def _plain_finish(args: Args) -> Args | None:
+    endings = [args[i : i + 6] for i in range(7, len(args), 6)]
+    if len(endings) != args[6] or any(ending[2:4] != ("done", "") for ending in endings):
+        return None
+    rows = [part for ending in endings for part in (*ending[:2], *ending[4:])]
+    return (*args[:4], args[5], *rows)
+
+
+PLAIN: dict[str, Callable[[Args], Args | None]] = {
+    "enqueue": _plain_enqueue, "dequeue": _plain_dequeue, "finish": _plain_finish,
+}  # fmt: skip
+"""From the arguments of a script to those of the one for plain calls; None for a call that isn't plain."""
 
 
 @cache
@@ -143,6 +169,15 @@ class Machine:
             raise ValueError(f"{unused}: no script holds the pattern any more")
 
     def run(self, name: str, caller: str, now: int, *args: str | int) -> tuple[Any, ...]:
+        """One call, as clients make it: of the script for plain calls first, where it may be one; the reply."""
+        plain = PLAIN[name](args) if name in PLAIN else None
+        if plain is not None:
+            reply = self._run(f"{name}_plain", caller, now, *plain)
+            if reply != ("general",):
+                return reply
+        return self._run(name, caller, now, *args)
+
+    def _run(self, name: str, caller: str, now: int, *args: str | int) -> tuple[Any, ...]:
         """One script, atomically; its reply item by item."""
         try:
             reply = self.run_script(name, caller, now, *[str(arg) for arg in args])

@@ -26,9 +26,10 @@ def confined(server, redis):
 
 def lives_of_messages(queue: Queue, at: Any) -> None:
     """Every verb, and every branch that writes a key of its own."""
+    now = at(0)
+    plain(queue, now)
     queue.admin.events_level("all")
     queue.admin.retention(2)
-    now = at(0)
     for cycle in range(3):
         many = [(f"m{i}", b"v") for i in range(12)]
         queue.enqueue_many(many, now=now, lease=5, on_conflict="replace", until="start")
@@ -85,6 +86,17 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     queue.admin.clear(now=now)
     members(queue, now)
     queue.admin.clear(now=now)
+
+
+def plain(queue: Queue, now: int) -> None:
+    """Calls that scripts for plain calls take."""
+    queue.enqueue_many([b"v"] * 3, now=now)
+    queue.enqueue(b"v")
+    held = queue.dequeue(now=now).messages
+    while held:
+        endings = [Ending(mid=one.mid, token=one.token, record="job\x1f1") for one in held]
+        handed = queue.finish(endings, dequeue=1, now=now).dequeued
+        held = handed.messages if handed else []
 
 
 def members(queue: Queue, now: int) -> None:

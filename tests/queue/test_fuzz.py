@@ -49,6 +49,8 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "counts": Call(()),
         "dead": Call(("", 0, 10)),
         "dequeue": Call(_numbered(1_000, 3, 5)),
+        "dequeue_plain": Call(_numbered(1_000, 5)),
+        "enqueue_plain": Call((CALLER, 7, "new", "v")),
         "enqueue": Call(
             _numbered(
                 5, "", 1, 1, "start", 50, 60, "", 1, "key", "new", "content", "acme", "held", "newer", "acme",
@@ -61,6 +63,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "finish": Call(
             _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)
         ),
+        "finish_plain": Call(_numbered(1_000, 2, *ending[:2], *ending[4:])),
         "flow_drop": Call(("drainer", "5-1", "7-1")),
         "flow_read": Call(("drainer", 1_000, 10, "")),
         "fsck": Call(("ready", 0, 10)),

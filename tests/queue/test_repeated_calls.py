@@ -101,7 +101,9 @@ def test_every_record_lives_as_long_as_repetitions_count_on():
     ("area", "name", "recorded"),
     [
         ("queue", "enqueue", True),
+        ("queue", "enqueue_plain", True),
         ("queue", "finish", True),
+        ("queue", "finish_plain", True),
         ("queue", "extend", False),
         ("reliable", "pop", True),
         ("topic", "append", True),

@@ -19,7 +19,8 @@ INSEPARABLE = {
     "producer": "checkpoint close extend hold level pause progress purge release "
     "reschedule resume retention revive rule",
     "worker": "content edit hold level lines pause purge put_back reschedule resume retention revive rule take_out",
-    "dashboard": "", "metrics": "", "operator": "checkpoint close collect enqueue extend progress release",
+    "dashboard": "", "metrics": "",
+    "operator": "checkpoint close collect enqueue enqueue_plain extend progress release",
 }  # fmt: skip
 FAR = [
     (role, name)

@@ -1,20 +1,20 @@
--- usual: the call of any worker whose jobs are plain: only plain successes end, and what is handed out is known by its content
+-- plain: the call of any worker whose jobs are plain: only plain successes end, and what is handed out is known by its content
 -- alone. What it touches is read before its first write, and no function is made but this one.
 -- needs: messages locks tokens ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle eoq_backoff ndry_runs wake meta events last_call
--- first, count: the endings, six arguments each from ARGV[first] on, of a mid once; reply: what its reply begins with, {'handed'} for a dequeue
--- -> the reply; nil where the call isn't usual: then nothing is written, and the general case goes on. The time, if it was read
-local function usual_call(reply, first, count)
+-- FIRST: where the endings begin in ARGV, four arguments each, of a mid once; reply: what its reply begins with, {'handed'} for a dequeue
+-- -> the reply; nil where the call isn't plain: then nothing is written, and the script that takes every call has to be sent
+local FIRST = 6
+local function plain_call(reply, count, caller, number, now, lease_ms, limit)
   local argv = ARGV
-  local caller, number, now, lease_ms, crash_limit, limit = unpack(argv, 1, 6)
-  local wanted, lease, crashes, call = tonumber(limit), tonumber(lease_ms), tonumber(crash_limit), tonumber(number)
-  if string.find(number .. now .. lease_ms .. crash_limit .. limit, '%D') or number < '1' or #number > 14 or #now > 14
-    or not (wanted and lease and crashes) or wanted > 1000 or lease < 1 or lease > 86400000 or crashes > 1000000
+  local wanted, lease, call = tonumber(limit), tonumber(lease_ms), tonumber(number)
+  if string.find(number .. now .. lease_ms .. limit, '%D') or number < '1' or #number > 14 or #now > 14
+    or not (wanted and lease) or wanted > 1000 or lease < 1 or lease > 86400000
     or #caller > 64 or not string.find(caller, '^[!-~]+$') then return end
   local ended, part = {}, {}
   for i = 1, count do
-    local at = first + 6 * (i - 1)
-    local mid, age_ms = argv[at], argv[at + 4]
-    if argv[at + 2] ~= 'done' or argv[at + 3] ~= '' or #argv[at + 5] > 65536 or part[mid]
+    local at = FIRST + 4 * (i - 1)
+    local mid, age_ms = argv[at], argv[at + 2]
+    if #argv[at + 3] > 65536 or part[mid]
       or (age_ms ~= '0' and (#age_ms > 12 or not string.find(age_ms, '^%d+$'))) then return end
     ended[i], part[mid] = mid, 'ended'
   end
@@ -30,15 +30,15 @@ local function usual_call(reply, first, count)
     local time = redis.call('TIME')
     now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  if not (floor >= 0 and floor <= now_ms) then return nil, now_ms end
-  if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) > 0 then return nil, now_ms end
+  if not (floor >= 0 and floor <= now_ms) then return end
+  if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) > 0 then return end
 
   local sleep_ms, from, due_at, mids, nmids, more = 0, 0, nil, {}, 0, false
   if wanted > 0 then
     local till = tonumber(redis.call('GET', eoq_backoff))
     if till and till > now_ms then sleep_ms = till - now_ms end
     due_at = tonumber(redis.call('ZRANGE', due, '0', '0', 'WITHSCORES')[2])
-    if sleep_ms > 30000 or (due_at and not (due_at > now_ms and due_at % 1 == 0)) then return nil, now_ms end
+    if sleep_ms > 30000 or (due_at and not (due_at > now_ms and due_at % 1 == 0)) then return end
     mids = redis.call('LRANGE', ready, '0', limit)
     nmids = #mids
     if sleep_ms > 0 then
@@ -49,29 +49,29 @@ local function usual_call(reply, first, count)
     end
   end
   local looks, contents = wanted > 0 and sleep_ms == 0, nil
-  if nmids > 1 and not (nmids * (tonumber(longest_content) or 1e15) <= 4194304) then return nil, now_ms end
+  if nmids > 1 and not (nmids * (tonumber(longest_content) or 1e15) <= 4194304) then return end
   if nmids == 1 then
     local mid = mids[1]
     contents = {redis.call('HGET', messages, mid)}
-    if not contents[1] or part[mid] or #mid > 512 or string.find(mid, '[^ -~]') then return nil, now_ms end
+    if not contents[1] or part[mid] or #mid > 512 or string.find(mid, '[^ -~]') then return end
     part[mid] = 'handed'
   elseif nmids > 0 then
     contents = redis.call('HMGET', messages, unpack(mids))
     for i = 1, nmids do
       local mid = mids[i]
-      if not contents[i] or part[mid] or #mid > 512 then return nil, now_ms end
+      if not contents[i] or part[mid] or #mid > 512 then return end
       part[mid] = 'handed'
     end
-    if string.find(table.concat(mids), '[^ -~]') then return nil, now_ms end
+    if string.find(table.concat(mids), '[^ -~]') then return end
   else
     redis.call('HLEN', messages)
   end
   if count == 1 then
-    if redis.call('HGET', tokens, ended[1]) ~= argv[first + 1] then return nil, now_ms end
+    if redis.call('HGET', tokens, ended[1]) ~= argv[FIRST + 1] then return end
   elseif count > 0 then
     local held = redis.call('HMGET', tokens, unpack(ended))
     for i = 1, count do
-      if held[i] ~= argv[first + 6 * i - 5] then return nil, now_ms end
+      if held[i] ~= argv[FIRST + 4 * i - 3] then return end
     end
   else
     redis.call('HLEN', tokens)
@@ -88,7 +88,7 @@ local function usual_call(reply, first, count)
       local finished, expiries = redis.call('SMISMEMBER', done, unpack(walked)), redis.call('HMGET', locks, unpack(walked))
       for i = 1, n do
         local mid, expiry, its_part = walked[i], tonumber(expiries[i]), part[walked[i]]
-        if its_part == 'handed' then return nil, now_ms end
+        if its_part == 'handed' then return end
         if its_part or finished[i] == 1 then
           ncollected = ncollected + 1
           collected[ncollected] = mid
@@ -118,7 +118,7 @@ local function usual_call(reply, first, count)
     runs = tonumber(redis.call('GET', ndry_runs) or 0)
     if n == 100 then length = redis.call('LLEN', circle) - n + length end
   end
-  if not (runs and runs >= 0 and runs <= 100 and runs % 1 == 0) then return nil, now_ms end
+  if not (runs and runs >= 0 and runs <= 100 and runs % 1 == 0) then return end
   local nwake = more and redis.call('LLEN', wake) or 0
 
   if count > 0 then
@@ -137,10 +137,10 @@ local function usual_call(reply, first, count)
       if not maxlen or #maxlen > 10 or not string.find(maxlen, '^%d+$') then maxlen = '100000' end
       local last_age, at_text = nil, nil
       for i = 1, count do
-        local at = first + 6 * (i - 1)
-        local age_ms = argv[at + 4]
+        local at = FIRST + 4 * (i - 1)
+        local age_ms = argv[at + 2]
         if age_ms ~= last_age then last_age, at_text = age_ms, string.format('%d', now_ms - age_ms) end
-        local text = 'done\31' .. ended[i] .. '\31' .. at_text .. '\31' .. argv[at + 5]
+        local text = 'done\31' .. ended[i] .. '\31' .. at_text .. '\31' .. argv[at + 3]
         if i % 100 == 1 then
           redis.pcall('XADD', events, 'MAXLEN', '~', maxlen, '*', '1', text)
         else

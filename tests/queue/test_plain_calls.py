@@ -1,13 +1,14 @@
-"""The usual calls of dequeue and finish have a short way of their own: it does what the general one does.
+"""Plain calls of enqueue, dequeue and finish have scripts of their own, which do what the general ones do.
 
-Two queues are given the same random calls in the same moments, one of them without the short way. After each call the
-replies and all keys are equal.
+Two queues are given the same random calls in the same moments, one of them without the scripts for plain calls. After
+each call the replies and all keys are equal.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import random
 from typing import Any
 
@@ -25,20 +26,21 @@ CALLS = 60
 OUTCOMES: list[Any] = ["done"] * 40 + ["retry", "dead", "crashed", "snooze", "release", "unknown"]
 
 
-def prepare(queue: Queue, *, short_way: bool) -> None:
-    """Change the scripts of one queue: a rest ends by the clock of the test alone, and the short way may be closed."""
-    for name in ("dequeue", "finish"):
+#: Calls that no test makes.
+ALWAYS = 10**9
+
+
+def prepare(queue: Queue, *, plain: bool) -> None:
+    """Change the scripts of one queue: a rest ends by the clock of the test alone. plain: it sends plain calls so."""
+    if not plain:
+        queue.enqueues.skip = queue.dequeues.skip = queue.finishes.skip = ALWAYS
+    rests = {"_plain": ", 'PX', sleep_ms)", "": ", 'PX', string.format('%d', ms))"}
+    for name, (suffix, rest) in itertools.product(("dequeue", "finish"), rests.items()):
+        name += suffix
         bound = queue.scripts[name]
         script = copy.copy(bound.script)
-        ends = ", 'PX', sleep_ms)", ", 'PX', string.format('%d', ms))"
-        changes = [(text, ")") for text in ends]
-        if not short_way:
-            changes.append(
-                ("local reply, read_ms = usual_call(", "local reply, read_ms = nil and usual_call(")
-            )
-        for before, after in changes:
-            assert before in script.text
-            script.text = script.text.replace(before, after)
+        assert rest in script.text
+        script.text = script.text.replace(rest, ")")
         script.source = script.text.encode()
         script.sha = hashlib.sha1(script.source, usedforsecurity=False).hexdigest()
         call_key = f"{queue.prefix}call:"
@@ -46,13 +48,14 @@ def prepare(queue: Queue, *, short_way: bool) -> None:
 
 
 class Twins:
-    """A queue, the one without the short way, and what the calls answer."""
+    """A queue, another without the scripts for plain calls, and what the calls answer."""
 
     def __init__(self, client: Client, redis: Any, seed: int) -> None:
         self.redis, self.random, self.now = redis, random.Random(seed), T0
+        client = Client(client.settings, clock=lambda: self.now)
         self.queues = [Queue("one", client), Queue("two", client)]
         for queue in self.queues:
-            prepare(queue, short_way=queue is self.queues[0])
+            prepare(queue, plain=queue is self.queues[0])
         self.callers = [[Caller(caller_id=f"caller{i}") for i in range(2)] for _ in self.queues]
         self.held: list[Message] = []
         self.last: dict[int, Any] = {}
@@ -101,7 +104,7 @@ class Twins:
 
     def enqueue(self, _: int) -> None:
         self.mids += 1
-        mid, now = f"m{self.mids}", self.now
+        mid = f"m{self.mids}"
         odd = self.random.random()
         options: dict[str, Any] = {}
         if odd < 0.05:
@@ -110,11 +113,11 @@ class Twins:
             )
         elif odd < 0.06:
             mid = "m\xe9\u20ac"
-        self.both(lambda queue, _: queue.enqueue(b"v", mid=mid, now=now, **options))
+        self.both(lambda queue, _: queue.enqueue(b"v", mid=mid, **options))
         if odd > 0.9:
             self.mids += 80
             more = [(f"m{self.mids - i}", b"v") for i in range(80)]
-            self.both(lambda queue, _: queue.enqueue_many(more, now=now))
+            self.both(lambda queue, _: queue.enqueue_many(more))
 
     def dequeue(self, which: int) -> None:
         limit, now = self.random.choice([1, 1, 2, 5, 64]), self.now
@@ -191,8 +194,37 @@ class Twins:
         )
 
 
+def test_queue_whose_calls_are_never_plain_is_rarely_asked_for_plain_calls(
+    client: Client, redis: Any
+) -> None:
+    queue = Queue("low", client)
+    queue.rules(max=5)
+    redis.config_resetstat()
+    for _ in range(100):
+        queue.dequeue()
+    calls = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert 100 < calls <= 100 + 10
+
+
+def test_queue_is_asked_for_plain_calls_again_when_its_calls_are_plain(
+    client: Client, redis: Any
+) -> None:
+    queue = Queue("low", client)
+    queue.admin.pause()
+    for _ in range(4):
+        queue.dequeue()
+    queue.admin.resume()
+    while queue.dequeues.skip:
+        queue.dequeue()
+    redis.config_resetstat()
+    for _ in range(10):
+        queue.dequeue()
+    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] == 10
+    assert queue.dequeues.skip == 0
+
+
 @pytest.mark.parametrize("histories", [20, pytest.param(60, marks=pytest.mark.long)])
-def test_short_way_does_what_the_general_one_does(
+def test_plain_calls_do_the_same_when_their_own_scripts_take_them(
     client: Client, redis: Any, histories: int
 ) -> None:
     redis.config_resetstat()
@@ -202,8 +234,9 @@ def test_short_way_does_what_the_general_one_does(
         for _ in range(CALLS):
             twins.step()
         asked += twins.asked
+        twins.queues[0].client.close()
         for queue in twins.queues:
             redis.delete(*redis.keys(f"{queue.prefix}*"))
-    # The general way looks twice at keys that only it reads so.
+    # The general scripts look twice at keys that only they read so.
     general = redis.info("commandstats")["cmdstat_strlen"]["calls"] / 2 - asked
     assert 0.2 < general / asked < 0.8

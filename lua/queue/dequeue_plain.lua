@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+--[[
+dequeue_plain: hand out ready messages, where none of them needs anything else. It has no more keys than that takes, so
+it costs the server less than dequeue.
+
+KEYS
+  messages:hash locks:hash tokens:hash ncrashes:hash nunknowns:hash generations:hash requeue:hash options:hash
+  progress:hash ready:list due:zset circle:list done:set left_ready:set left_circle:set eoq_backoff:string
+  ndry_runs:string wake:list meta:hash events:stream last_call:string
+ARGV
+  caller    1-64 printable ASCII characters, the connection's random id
+  number    of this call, counted up by the caller
+  now       epoch ms, or '' for the server's clock
+  lease_ms  length of each lock, 1-86400000
+  limit     messages wanted, 1-1000
+RETURNS  as dequeue | {'general'}: the call isn't plain, so dequeue must be sent under the same number
+COST     O(limit), 4 MiB of content; upkeep of at most 100 mids
+WRITES   nothing while eoq_backoff holds, or for 'general'
+]]
+local messages, locks, tokens, ncrashes, nunknowns, generations, requeue, options, progress, ready, due, circle, done,
+  left_ready, left_circle, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now, lease_ms, limit = unpack(ARGV)
+
+--@include _plain
+if #KEYS ~= 21 or #ARGV ~= 5 or limit == '0' then return {'general'} end
+return plain_call({'handed'}, 0, caller, number, now, lease_ms, limit) or {'general'}

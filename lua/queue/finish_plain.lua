@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+--[[
+finish_plain: end held attempts as done and hand out the next messages, where none of them needs anything else. It has no
+more keys than that takes, so it costs the server less than finish.
+
+KEYS
+  messages:hash locks:hash tokens:hash ncrashes:hash nunknowns:hash generations:hash requeue:hash options:hash
+  progress:hash ready:list due:zset circle:list done:set left_ready:set left_circle:set eoq_backoff:string
+  ndry_runs:string wake:list meta:hash events:stream last_call:string
+ARGV
+  caller    1-64 printable ASCII characters, the connection's random id
+  number    of this call, counted up by the caller
+  now       epoch ms, or '' for the server's clock
+  lease_ms  length of each lock handed out, 1-86400000
+  limit     messages to hand out in the same call, 0-1000
+  then four per ending, 0-1000: mid, token, age_ms since the run ended, record (event columns, 64 KiB at most)
+RETURNS  as finish | {'general'}: the call isn't plain, so finish must be sent under the same number
+COST     O(endings + limit); upkeep of at most 100 mids
+WRITES   nothing for 'general'
+]]
+local messages, locks, tokens, ncrashes, nunknowns, generations, requeue, options, progress, ready, due, circle, done,
+  left_ready, left_circle, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now, lease_ms, limit = unpack(ARGV, 1, 5)
+
+--@include _plain
+local nended = (#ARGV - 5) / 4
+if #KEYS ~= 21 or nended < 0 or nended > 1000 or nended % 1 ~= 0 or (nended == 0 and limit == '0') then return {'general'} end
+return plain_call({}, nended, caller, number, now, lease_ms, limit) or {'general'}
