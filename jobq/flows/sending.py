@@ -81,17 +81,18 @@ class StepSender:
     """Sends what one flow answers. run: the flow and its run id; of the flow alone, the run that answers first."""
 
     def __init__(self, sending: Sending, run: str) -> None:
-        self._sending, self._client = sending, sending.client
+        self.sending, self.client = sending, sending.client
         self.store = FlowStore(sending.client, run, sending.confirmation)
         self.flow = self.store.flow
         #: Stamps of what no other drainer has sent without a trace.
         self._known: set[int] = set()
-        self._pages = PAGES_PER_CALL
+        #: Pages of members that this call may still cancel or revive.
+        self.pages = PAGES_PER_CALL
 
     @property
     def has_more(self) -> bool:
         """Whether it stopped because it did enough for one call: the next one should come soon."""
-        return self._pages <= 0
+        return self.pages <= 0
 
     def send_all(self, applied: Applied) -> bool:
         """Send what is to be sent, until nothing is; whether all was."""
@@ -102,7 +103,7 @@ class StepSender:
             if doubtful:
                 applied = self._look_for(doubtful)
                 continue
-            sent = [one for one in applied.todo if self._sending.may_go() and self._send(one)]
+            sent = [one for one in applied.todo if self.sending.may_go() and self._send(one)]
             if not sent:
                 return False
             applied = self.store.sent(sent)
@@ -114,7 +115,7 @@ class StepSender:
         """Apply what the queues of these items have to say; what is still to be sent."""
         for queue in sorted({one.queue for one in doubtful if one.queue}):
             try:
-                apply_all(self.store, queue, self._sending.unapplied(queue, self.store.run))
+                apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
             except ScriptError as error:
                 # Nothing is sent there either, by this user.
                 if not is_denied(error):
@@ -124,9 +125,10 @@ class StepSender:
     def _send(self, item: TodoItem) -> bool:
         """Send one item; False if that must wait."""
         try:
-            return _SENDING[item.todo](self, item)
+            kinds = _SUB_FLOW_SENDERS if item.kind == "flow" else _SENDERS
+            return kinds[item.todo](self, item).send()
         except KeyFullError as error:
-            reminder = self._sending.reminder
+            reminder = self.sending.reminder
             if reminder is None or reminder.is_due((self.flow, item.step)):
                 _log.warning("step %s of flow %s waits for room: %s", item.step, self.flow, error)
             return False
@@ -143,11 +145,11 @@ class StepSender:
             return False
         except (CodecError, ConfigError) as error:
             _log.error("step %s of flow %s can't be sent: %s", item.step, self.flow, error)
-            self._failed(item, str(error))
+            self.fail(item, str(error))
             return True
 
-    def _failed(self, item: TodoItem, why: str = "") -> None:
-        """What can't be sent has failed, so that nothing waits for it without end. why: for people."""
+    def fail(self, item: TodoItem, why: str = "") -> None:
+        """End what can't be sent as failed, so that nothing waits for it without end. why: for people."""
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
         number = self._failing_member(item.step) if item.kind == "map" else 0
         self._fail(source, item.step, number, why)
@@ -170,49 +172,107 @@ class StepSender:
         self.store.seal(step, found.chunks)
         return found.first
 
-    # One function for each kind of item. Each may be interrupted anywhere, and called again.
+    def add_chunk(
+        self,
+        queue: Queue,
+        step: str,
+        chunk: int,
+        contents: Sequence[Content],
+        options: Mapping[str, Any],
+    ) -> Reserved:
+        """Enqueue one chunk of a map; of one in doubt the members that haven't ended."""
+        found = self.store.reserve(step, chunk, len(contents))
+        if found.outcome == "new":
+            self.accept(queue, contents, **options)
+        elif found.outcome == "doubt":
+            apply_all(self.store, queue.name, self.sending.unapplied(queue.name, self.store.run))
+            page = self.store.page(step, "live", found.first)
+            left = {number - found.first for number in page.numbers}
+            rows = [one for place, one in enumerate(contents) if place in left]
+            self.accept(queue, rows, **options)
+        return found
 
-    def _enqueue(self, item: TodoItem, *, is_retry: bool = False) -> bool:
-        options = _options(item.options)
-        check_step(self._client, self.flow, item)
-        queue, member = queue_at(self._client, item.queue), self.store.member(item.step)
+    def accept(self, queue: Queue, rows: Sequence[Content], **options: Any) -> None:
+        """Enqueue members of the flow."""
+        enqueue_members(self.store, queue, rows, self.sending.unapplied, **options)
+
+
+class ItemSender:
+    """Sends one item. `send` may be interrupted anywhere, and called again; it is False if the item must wait."""
+
+    def __init__(self, sender: StepSender, item: TodoItem) -> None:
+        self.sender, self.item = sender, item
+        self.sending, self.client, self.store = sender.sending, sender.client, sender.store
+
+    def send(self) -> bool:
+        """Send it, as far as that is possible now."""
+        raise NotImplementedError
+
+    def say(self, child: FlowFacts, word: Word) -> None:
+        """Say it to a sub-flow."""
+        announce(self.client, child.queue, word, child.run)
+        self.sending.said(child.queue)
+
+    def is_durable(self, missing: str) -> bool:
+        """Log what is missing, if anything is."""
+        if missing:
+            _log.warning("what flow %s sent is not durable: %s", self.store.flow, missing)
+        return not missing
+
+
+class EnqueueStep(ItemSender):
+    """Enqueues a step whose sources have ended."""
+
+    def send(self) -> bool:
+        """Enqueue the step; False if that must wait."""
+        return self.enqueue()
+
+    def enqueue(self, is_retry: bool = False) -> bool:
+        """Enqueue the step; False if that must wait."""
+        options = _options(self.item.options)
+        check_step(self.client, self.store.flow, self.item)
+        queue, member = queue_at(self.client, self.item.queue), self.store.member(self.item.step)
         due_ms = 0.0
         if "at" in options:
             due_ms = options["at"] * 1000
         elif "delay" in options:
             due_ms = wall.ms() + options["delay"] * 1000
-        content = message_of(self._client, item.queue, member, item.call, due_ms)
-        if not self._sending.may_go():
+        content = message_of(self.client, self.item.queue, member, self.item.call, due_ms)
+        if not self.sending.may_go():
             return False
         options |= {"until": DEDUPE_S, "is_retry": is_retry}
-        self._accept(queue, [(member.mid, content)], **options)
+        self.sender.accept(queue, [(member.mid, content)], **options)
         return True
 
-    def _expand(self, item: TodoItem) -> bool:
-        """Enqueue the members of a map that waited."""
-        options, queue = _options(item.options), queue_at(self._client, item.queue)
-        check_step(self._client, self.flow, item)
-        chunks, chunk = self._chunks_of(item), 0
+
+class ExpandMap(ItemSender):
+    """Enqueues the members of a map that waited."""
+
+    def send(self) -> bool:
+        """Enqueue the members, chunk by chunk, from where an earlier call stopped."""
+        options, queue = _options(self.item.options), queue_at(self.client, self.item.queue)
+        check_step(self.client, self.store.flow, self.item)
+        chunks, chunk = self._chunks(), 0
         while True:
             contents = chunks(chunk)
             if not contents:
-                sealed = self.store.seal(item.step, chunk)
+                sealed = self.store.seal(self.item.step, chunk)
                 if sealed == "other":
                     raise ConfigError(
-                        f"map {item.step} was expanded to other members before; retry its flow under another id"
+                        f"map {self.item.step} was expanded to other members before; retry its flow under another id"
                     )
                 return True
-            if not self._sending.may_go():
+            if not self.sending.may_go():
                 return False
-            found = self.add_chunk(queue, item.step, chunk, contents, options)
+            found = self.sender.add_chunk(queue, self.item.step, chunk, contents, options)
             if found.outcome in ("sealed", "closed"):
                 return True
             # Where an earlier call stopped, if it found no room.
             chunk = max(chunk + 1, found.chunks - 1)
 
-    def _chunks_of(self, item: TodoItem) -> Callable[[int], Sequence[Content]]:
-        client, step, queue = self._client, item.step, item.queue
-        if item.source == "items":
+    def _chunks(self) -> Callable[[int], Sequence[Content]]:
+        client, step, queue = self.client, self.item.step, self.item.queue
+        if self.item.source == "items":
 
             def stored(chunk: int) -> list[Content]:
                 found = self.store.items(step, queue, chunk)
@@ -226,13 +286,13 @@ class StepSender:
                 ]
 
             return stored
-        values = self._listed(item.source.removeprefix("="))
+        values = self._listed(self.item.source.removeprefix("="))
 
         def made(chunk: int) -> list[Content]:
             first = chunk * PER_CHUNK
             some = values[first : first + PER_CHUNK]
             member = self.store.member(step, first)
-            return list(messages_of_items(client, queue, member, item.call, some))
+            return list(messages_of_items(client, queue, member, self.item.call, some))
 
         return made
 
@@ -242,221 +302,232 @@ class StepSender:
         raw, facts = self.store.results([name]).get(name), self.store.facts()
         queue = next((one.queue for one in facts.steps if one.name == step), "") if facts else ""
         if raw is None:
-            raise CodecError(f"no result of step {step} of flow {self.flow} is kept")
-        seal = seal_of(self._client)
+            raise CodecError(f"no result of step {step} of flow {self.store.flow} is kept")
+        seal = seal_of(self.client)
         value = decode_result(opened(seal and seal.of("result"), queue, mid, raw), step, mid)
         if not isinstance(value, list):
             raise CodecError(f"step {step} returned {type(value).__name__}, and a map takes a list")
         return value
 
-    def add_chunk(
-        self,
-        queue: Queue,
-        step: str,
-        chunk: int,
-        contents: Sequence[Content],
-        options: Mapping[str, Any],
-    ) -> Reserved:
-        """Enqueue one chunk of a map; of one in doubt the members that haven't ended."""
-        found = self.store.reserve(step, chunk, len(contents))
-        if found.outcome == "new":
-            self._accept(queue, contents, **options)
-        elif found.outcome == "doubt":
-            apply_all(self.store, queue.name, self._sending.unapplied(queue.name, self.store.run))
-            page = self.store.page(step, "live", found.first)
-            left = {number - found.first for number in page.numbers}
-            rows = [one for place, one in enumerate(contents) if place in left]
-            self._accept(queue, rows, **options)
-        return found
 
-    def _accept(self, queue: Queue, rows: Sequence[Content], **options: Any) -> None:
-        enqueue_members(self.store, queue, rows, self._sending.unapplied, **options)
+class CancelMembers(ItemSender):
+    """Cancels the messages of a step."""
 
-    def _begin(self, item: TodoItem) -> bool:
-        """Begin a sub-flow, which was stored with its parent."""
-        child = self._child(item)
-        if child is None:
-            self._failed(item, f"flow {item.source} is gone, or was stored for another flow")
-        else:
-            self._say(child, "begin")
-        return True
-
-    def _child(self, item: TodoItem) -> FlowFacts | None:
-        """The flow that a step is; None if it is gone, or of another flow."""
-        child = FlowStore(self._client, item.source).facts()
-        return child if child and child.parent == f"{self.store.run}.{item.step}" else None
-
-    def _cancel(self, item: TodoItem) -> bool:
-        if item.kind == "flow":
-            child = self._child(item)
-            if child is None or child.ended_at:
-                self.store.apply(f"f{item.source}", [FlowChange("cancelled", item.step)])
-                return True
-            self._say(child, "cancel")
-            return True
-        queue, cursor = queue_at(self._client, item.queue), 0
+    def send(self) -> bool:
+        """Cancel the members that live, page by page."""
+        queue, cursor = queue_at(self.client, self.item.queue), 0
         while cursor >= 0:
-            if self.has_more or not self._sending.may_go():
+            if self.sender.has_more or not self.sending.may_go():
                 return False
-            page = self.store.page(item.step, "live", cursor)
+            page = self.store.page(self.item.step, "live", cursor)
             cursor = page.cursor
-            mids = [self.store.member(item.step, one).mid for one in page.numbers]
+            mids = [self.store.member(self.item.step, one).mid for one in page.numbers]
             if mids:
-                self._pages -= 1
+                self.sender.pages -= 1
                 queue.cancel(*mids)
                 # Those that had ended before are among them, and change nothing then.
-                gone = [FlowChange("cancelled", item.step, one) for one in page.numbers]
-                self.store.apply(f"q{item.queue}", gone)
+                gone = [FlowChange("cancelled", self.item.step, one) for one in page.numbers]
+                self.store.apply(f"q{self.item.queue}", gone)
         return True
 
-    def _drop(self, item: TodoItem) -> bool:
+
+class DropTimer(EnqueueStep):
+    """Ends a timer that nothing waits for any more."""
+
+    def send(self) -> bool:
+        """Cancel the timer, so that its queue refuses it from now on."""
         # Another drainer may be about to enqueue this timer: once it was accepted, its queue refuses it.
-        if not self._enqueue(item):
+        if not self.enqueue():
             return False
-        queue_at(self._client, item.queue).cancel(self.store.member(item.step).mid)
+        queue_at(self.client, self.item.queue).cancel(self.store.member(self.item.step).mid)
         return True
 
-    def _revive(self, item: TodoItem) -> bool:
-        if item.kind == "flow":
-            return self._retry_child(item)
+
+class ReviveMembers(EnqueueStep):
+    """Runs the failed members of a step again, for a retry of the flow."""
+
+    def send(self) -> bool:
+        """Revive the members that are dead, page by page."""
         # What ended before this must not end what runs again: not even if a drainer that stood still says it later.
-        queue = queue_at(self._client, item.queue)
+        queue = queue_at(self.client, self.item.queue)
         mark = queue.announce("look", self.store.run, durability="memory")
-        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.store.run))
+        apply_all(
+            self.store, self.item.queue, self.sending.unapplied(self.item.queue, self.store.run)
+        )
         cursor = 0
         while cursor >= 0:
-            if self.has_more or not self._sending.may_go():
+            if self.sender.has_more or not self.sending.may_go():
                 return False
-            page = self.store.page(item.step, "revive", cursor, REVIVED_TOGETHER)
+            page = self.store.page(self.item.step, "revive", cursor, REVIVED_TOGETHER)
             cursor = page.cursor
             if page.numbers:
-                self._pages -= 1
-                if self._is_taken_over(item, page.numbers, mark):
+                self.sender.pages -= 1
+                if self._is_taken_over(page.numbers, mark):
                     return True
-                self._revive_some(item, page.numbers)
+                self._revive_some(page.numbers)
         return True
 
-    def _is_taken_over(self, item: TodoItem, numbers: Sequence[int], mark: str) -> bool:
+    def _is_taken_over(self, numbers: Sequence[int], mark: str) -> bool:
         """Note that these members run again; whether another drainer has revived all of the item.
 
         The next drainer begins with them, if this one dies.
         """
-        first, stamp = numbers[0], item.stamp
-        return self.store.retried(item.step, numbers, stamp=stamp, cursor=first, mark=mark) < 0
+        first, stamp = numbers[0], self.item.stamp
+        return self.store.retried(self.item.step, numbers, stamp=stamp, cursor=first, mark=mark) < 0
 
-    def _revive_some(self, item: TodoItem, numbers: Sequence[int]) -> None:
-        queue = queue_at(self._client, item.queue)
-        mids = {self.store.member(item.step, one).mid: one for one in numbers}
+    def _revive_some(self, numbers: Sequence[int]) -> None:
+        queue = queue_at(self.client, self.item.queue)
+        mids = {self.store.member(self.item.step, one).mid: one for one in numbers}
         where = keys.key(queue.prefix, "last_dead")
-        dead_ids = self._client.command("HMGET", where, *mids)
+        dead_ids = self.client.command("HMGET", where, *mids)
         found = {mid: raw.decode() for mid, raw in zip(mids, dead_ids, strict=True) if raw}
         revived = dict(zip(found, queue.admin.revive(*found.values()), strict=True))
         if found and (
-            missing := self._sending.confirmation.missing_at(f"{queue.prefix}call:{new_id()}~")
+            missing := self.sending.confirmation.missing_at(f"{queue.prefix}call:{new_id()}~")
         ):
             raise NotDurableError(f"{len(found)} members were revived, but not durably: {missing}")
         others = [mid for mid in mids if revived.get(mid) not in ("revived", "exists")]
         if not others:
             return
         # One that a person revived may be done since, and the flow may not know it yet.
-        apply_all(self.store, item.queue, self._sending.unapplied(item.queue, self.store.run))
-        failed = set(self.store.page(item.step, "failed", min(numbers)).numbers)
+        apply_all(
+            self.store, self.item.queue, self.sending.unapplied(self.item.queue, self.store.run)
+        )
+        failed = set(self.store.page(self.item.step, "failed", min(numbers)).numbers)
         others = [mid for mid in others if mids[mid] in failed]
-        if item.kind != "map" and others:
+        if self.item.kind != "map" and others:
             # Its message is gone: it was cancelled, or a person purged it.
-            self._enqueue(item, is_retry=True)
+            self.enqueue(is_retry=True)
         gone = [
-            FlowChange("dead", item.step, mids[mid], PURGED.encode())
+            FlowChange("dead", self.item.step, mids[mid], PURGED.encode())
             for mid, word in statuses(queue, others).items()
             if word not in LIVE
         ]
         if gone:
-            self.store.apply(f"q{item.queue}", gone)
+            self.store.apply(f"q{self.item.queue}", gone)
 
-    def _say(self, child: FlowFacts, word: Word) -> None:
-        """Say it to a sub-flow."""
-        announce(self._client, child.queue, word, child.run)
-        self._sending.said(child.queue)
 
-    def _retry_child(self, item: TodoItem) -> bool:
-        child = self._child(item)
-        below = FlowStore(self._client, child.run) if child else None
-        # How it ended before must not reach this flow again behind the mark: it would end the retry here.
-        if below and (told := [one for one in below.apply("q", []).todo if one.todo == "parent"]):
-            self.store.apply(f"f{item.source}", _ends_told(told[0], item.step))
-            if not self._is_durable(self._sending.confirmation.missing()):
-                return False
-            below.sent(told)
-        self.store.retried(item.step, [0])
-        child = below.facts() if below else None
-        if child is None or child.state in ("cancelled", "open"):
-            self._failed(item)
-        elif child.state == "done":
-            self.store.apply(f"f{item.source}", [FlowChange("done", item.step)])
+class SubFlowSender(ItemSender):
+    """Sends to the flow that a step is."""
+
+    def child(self) -> FlowFacts | None:
+        """The flow that a step is; None if it is gone, or of another flow."""
+        child = FlowStore(self.client, self.item.source).facts()
+        return child if child and child.parent == f"{self.store.run}.{self.item.step}" else None
+
+
+class BeginSubFlow(SubFlowSender):
+    """Begins a sub-flow, which was stored with its parent."""
+
+    def send(self) -> bool:
+        """Say it to the sub-flow; a flow that is gone fails its step."""
+        child = self.child()
+        if child is None:
+            self.sender.fail(
+                self.item, f"flow {self.item.source} is gone, or was stored for another flow"
+            )
         else:
-            self._say(child, "retry")
+            self.say(child, "begin")
         return True
 
-    def _tell_parent(self, item: TodoItem) -> bool:
-        """Say to the flow that this one is a step of how it ended, and send what that brings."""
-        parent, _, step = item.source.rpartition(".")
-        changes = _ends_told(item, step)
-        if not changes or not parent or self._sending.depth >= DEEPEST:
+
+class CancelSubFlow(SubFlowSender):
+    """Cancels a sub-flow."""
+
+    def send(self) -> bool:
+        """Say it to the sub-flow, unless it has ended or is gone."""
+        child = self.child()
+        if child is None or child.ended_at:
+            self.store.apply(f"f{self.item.source}", [FlowChange("cancelled", self.item.step)])
             return True
-        above = StepSender(self._sending._replace(depth=self._sending.depth + 1), parent)
-        if not above.send_all(above.store.apply(f"f{self.flow}", changes)):
+        self.say(child, "cancel")
+        return True
+
+
+class RetrySubFlow(SubFlowSender):
+    """Has a sub-flow run its failed steps again."""
+
+    def send(self) -> bool:
+        """Say it to the sub-flow, after how it ended before."""
+        child = self.child()
+        below = FlowStore(self.client, child.run) if child else None
+        # How it ended before must not reach this flow again behind the mark: it would end the retry here.
+        if below and (told := [one for one in below.apply("q", []).todo if one.todo == "parent"]):
+            self.store.apply(f"f{self.item.source}", _ends_told(told[0], self.item.step))
+            if not self.is_durable(self.sending.confirmation.missing()):
+                return False
+            below.sent(told)
+        self.store.retried(self.item.step, [0])
+        child = below.facts() if below else None
+        if child is None or child.state in ("cancelled", "open"):
+            self.sender.fail(self.item)
+        elif child.state == "done":
+            self.store.apply(f"f{self.item.source}", [FlowChange("done", self.item.step)])
+        else:
+            self.say(child, "retry")
+        return True
+
+
+class TellParent(ItemSender):
+    """Tells the flow that has this one as a step how it ended."""
+
+    def send(self) -> bool:
+        """Say to the flow that this one is a step of how it ended, and send what that brings."""
+        parent, _, step = self.item.source.rpartition(".")
+        changes = _ends_told(self.item, step)
+        if not changes or not parent or self.sending.depth >= DEEPEST:
+            return True
+        above = StepSender(self.sending._replace(depth=self.sending.depth + 1), parent)
+        if not above.send_all(above.store.apply(f"f{self.store.flow}", changes)):
             return False
         # This flow forgets that it has said so, and the parent may be at another node.
-        return self._is_durable(self._sending.confirmation.missing())
+        return self.is_durable(self.sending.confirmation.missing())
 
-    def _tell_subs(self, item: TodoItem) -> bool:
+
+class TellSubFlows(ItemSender):
+    """Ends sub-flows whose steps never begin."""
+
+    def send(self) -> bool:
         """End sub-flows whose steps never begin. Those that a retry may begin wait while one may come."""
-        state, facts = item.options.decode("utf-8", "replace"), self.store.facts()
+        state, facts = self.item.options.decode("utf-8", "replace"), self.store.facts()
         if facts is None:
             return True
         life_ms = facts.keep_ms + LONGER_MS if state == "failed" else LONG_LIFE_MS
         for child in self._not_begun(facts):
-            if not self._sending.may_go():
+            if not self.sending.may_go():
                 return False
             if state in ("running", "failed"):
-                self._set_life(child, item.stamp, life_ms)
+                self._set_life(child, self.item.stamp, life_ms)
             elif not child.ended_at:
-                self._say(child, "cancel")
+                self.say(child, "cancel")
         return True
 
     def _not_begun(self, facts: FlowFacts) -> Iterator[FlowFacts]:
         """The flows that were stored for steps of a flow and have not begun."""
         left = (one for one in facts.steps if one.kind == "flow" and not one.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
-            calls = [FlowStore(self._client, one.flow).facts_call() for one in some]
-            for step, child in zip(some, run_all(self._client, calls), strict=True):
+            calls = [FlowStore(self.client, one.flow).facts_call() for one in some]
+            for step, child in zip(some, run_all(self.client, calls), strict=True):
                 # Another flow may have stored one under this id.
                 if child is not None and child.parent == f"{facts.run}.{step.name}":
                     yield child
 
     def _set_life(self, child: FlowFacts, stamp: int, life_ms: int, depth: int = 0) -> None:
         """Let a sub-flow, and those in it, wait so long for their begin."""
-        store = FlowStore(self._client, child.run, self._sending.confirmation)
+        store = FlowStore(self.client, child.run, self.sending.confirmation)
         if store.set_life(child.parent, stamp, life_ms) == "ok" and depth < DEEPEST:
             for below in self._not_begun(child):
                 self._set_life(below, stamp, life_ms, depth + 1)
 
-    def _is_durable(self, missing: str) -> bool:
-        if missing:
-            _log.warning("what flow %s sent is not durable: %s", self.flow, missing)
-        return not missing
 
-
-_SENDING: dict[str, Callable[[StepSender, TodoItem], bool]] = {
-    "send": StepSender._enqueue,
-    "map": StepSender._expand,
-    "flow": StepSender._begin,
-    "cancel": StepSender._cancel,
-    "drop": StepSender._drop,
-    "revive": StepSender._revive,
-    "parent": StepSender._tell_parent,
-    "subs": StepSender._tell_subs,
-}
+_SENDERS: dict[str, type[ItemSender]] = {
+    "send": EnqueueStep, "map": ExpandMap, "cancel": CancelMembers, "drop": DropTimer, "revive": ReviveMembers,
+    "parent": TellParent, "subs": TellSubFlows,
+}  # fmt: skip
+#: Of steps that are flows.
+_SUB_FLOW_SENDERS: dict[str, type[ItemSender]] = _SENDERS | {
+    "flow": BeginSubFlow, "cancel": CancelSubFlow, "revive": RetrySubFlow,
+}  # fmt: skip
 
 
 def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:

@@ -601,13 +601,13 @@ def test_a_retry_of_100_000_members_goes_on_in_bounded_calls_when_drainers_die(
     assert (facts.steps[0].retried, facts.steps[0].revived) == (200, 19_000)
     assert "so far up to 19,000 of 100,000" in str(FlowView(facts))
     # The next one dies before it revives what it noted.
-    revive_some = sending.StepSender._revive_some
+    revive_some = sending.ReviveMembers._revive_some
     with monkeypatch.context() as patch:
-        patch.setattr(sending.StepSender, "_revive_some", _killed)
+        patch.setattr(sending.ReviveMembers, "_revive_some", _killed)
         redis.delete("jobq:{low}:flow-claim")
         with pytest.raises(KeyboardInterrupt):
             flowing.drainer.drain("low")
-    assert sending.StepSender._revive_some is revive_some
+    assert sending.ReviveMembers._revive_some is revive_some
     calls, before = 0, low.admin.counts().ready
     while flowing.facts(F).steps[0].reviving:
         redis.delete("jobq:{low}:flow-claim")
