@@ -130,10 +130,15 @@ def named(names: Sequence[str]) -> str:
 
 
 class Heartbeat:
-    """Sent with every renewal of leases."""
+    """Sent with every renewal of leases. on_answer: called with the ns that a plain command took."""
 
     def __init__(
-        self, client: Client, settings: WorkerSettings, queues: list[str], registry: Registry
+        self,
+        client: Client,
+        settings: WorkerSettings,
+        queues: list[str],
+        registry: Registry,
+        on_answer: Callable[[int], object],
     ) -> None:
         self._client, self._settings, self._queues = client, settings, queues
         #: Epoch ms by this machine's clock.
@@ -146,8 +151,7 @@ class Heartbeat:
         self._may_warn = True
         #: Whether the server's memory was full at the last heartbeat.
         self.is_full = False
-        #: Called with the ns that a plain command took.
-        self.on_answer: Callable[[int], None] = lambda took_ns: None
+        self._on_answer = on_answer
         self._jobs = registry.names()
         self._hidden = {job.name: job.redacted for job in registry if job.redacted is not None}
         at_once = settings.threads
@@ -204,7 +208,7 @@ class Heartbeat:
         asked_at = boot_ns()
         has_room = presence.put_worker(client, self._settings.name, facts)
         if has_room:
-            self.on_answer(boot_ns() - asked_at)
+            self._on_answer(boot_ns() - asked_at)
         presence.put_running(client, self._settings.name, children)
         if now >= self._list_at:
             presence.put_jobs(client, self._jobs)

@@ -23,9 +23,14 @@ Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Leases:
-    """Queues are given in the order in which children number them."""
+    """Queues are given in the order in which children number them. on_lost: called with how many locks were lost."""
 
-    def __init__(self, settings: WorkerSettings, queues: list[Queue]) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        queues: list[Queue],
+        on_lost: Callable[[int], object] | None = None,
+    ) -> None:
         self._settings = settings
         self._queues = queues
         self._margin_ns = lease_and_margin(settings.lease_s)[1]
@@ -34,8 +39,7 @@ class Leases:
         # Dequeues that children don't read: queue, caller to close, and the tokens of what is the child's.
         self._claimed: list[tuple[int, str, frozenset[str]]] = []
         self._slow_ns = round(2 * settings.prefetch_s * 1e9)
-        #: Called with the number of locks that turned out to be lost.
-        self.on_lost: Callable[[int], None] = lambda count: None
+        self._on_lost = on_lost
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
         """Renew all leases, one call per queue and 500 locks; whether all were confirmed."""
@@ -78,7 +82,8 @@ class Leases:
         gone = member.slots.confirm(renewed, lost, deadline)
         if not gone:
             return
-        self.on_lost(len(gone))
+        if self._on_lost is not None:
+            self._on_lost(len(gone))
         member.notify()
         for held in gone:
             if held.state != SlotState.RUNNING:

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from jobq.client.connection import connect
+from jobq.client.connection import Client, connect
 from jobq.client.scripts import load
 from jobq.durations import counted
 from jobq.errors import JobqError, masked
@@ -53,57 +53,57 @@ HURRY_S = 2.0
 PAUSE_PER_TRY = 4
 
 
+def _connected(plan: PoolPlan) -> Client:
+    """Return the supervisor's own client, which waits for no answer so long that leases would end meanwhile."""
+    given, lease_s = plan.client.settings, plan.settings.lease_s
+    patience_s = min(PATIENCE_S, lease_s / 6)
+    # While it waits for an answer, timeouts are not enforced.
+    timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, lease_s / 6))
+    if plan.client.is_cluster:
+        # The leases of the other nodes wait while this one is asked.
+        patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)
+    url = plan.client.url
+    return connect(
+        settings=replace(given, url=url, patience_s=patience_s, socket_timeout_s=timeout_s)
+    )
+
+
 class Supervisor:
     """One pool."""
 
     def __init__(self, plan: PoolPlan, woken: int, source: Source | None = None) -> None:
-        settings = plan.settings
+        settings, hooks = plan.settings, plan.hooks
         self.plan, self.settings, self._woken = plan, settings, woken
-        given = plan.client.settings
-        patience_s = min(PATIENCE_S, settings.lease_s / 6)
-        # While it waits for an answer, timeouts are not enforced.
-        timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, settings.lease_s / 6))
-        if plan.client.is_cluster:
-            # The leases of the other nodes wait while this one is asked.
-            patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)
-        server = replace(
-            given, url=plan.client.url, patience_s=patience_s, socket_timeout_s=timeout_s
-        )
-        self.client = connect(settings=server)
+        self.client = _connected(plan)
         self.queues = [Queue(name, self.client) for name, _ in settings.queues]
+        self._names = [queue.name for queue in self.queues]
         self.members = [PoolMember(index) for index in range(settings.processes)]
         self.feeder = Feeder(source, settings, self.members)
-        self.leases = Leases(settings, self.queues)
-        self._changed = plan.hooks.changed
-        keeper = plan.hooks.keeper
-        self.keeping = Keeping(keeper, self.client, settings.lease_s) if keeper else None
-        self._names = names = [queue.name for queue in self.queues]
-        self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
+        self.keeping = (
+            Keeping(hooks.keeper, self.client, settings.lease_s) if hooks.keeper else None
+        )
+        self.cautions = Cautions(settings)
+        self.heartbeat = Heartbeat(
+            self.client, settings, self._names, plan.registry, self.cautions.answered
+        )
+        jobs = plan.registry.names()
+        self.monitor = Monitor(hooks.listeners, settings, self.members, jobs, self.heartbeat.slots)
+        self.counters = self.monitor.counters
+        lost = None
+        if self.counters is not None:
+            lost = partial(self.counters.add, "leases_lost")
+            # Made before the first fork, for all processes, each of which counts its own.
+            plan.health.on_failure = partial(self.counters.add, "server_errors")
+        self.leases = Leases(settings, self.queues, lost)
         acts = {
             "quiet": self.go_quiet, "resume": self.resume, "drain": self.drain,
             "restart": self.restart_children,
         }  # fmt: skip
-        self.orders = Orders(self.client, settings.name, self.members, names, acts)
-        self.monitor = Monitor(
-            plan.hooks.listeners,
-            settings,
-            self.members,
-            plan.registry.names(),
-            self.heartbeat.slots,
-        )
-        self.counters = self.monitor.counters
-        if self.counters is not None:
-            self.leases.on_lost = partial(self.counters.add, "leases_lost")
-            plan.health.on_failure = partial(self.counters.add, "server_errors")
-        self.memory_kills, self.systemd, self.cautions = (
-            MemoryKills(),
-            Systemd(),
-            Cautions(settings),
-        )
-        self.heartbeat.on_answer = self.cautions.answered
+        self.orders = Orders(self.client, settings.name, self.members, self._names, acts)
         on_dead = any(job.settings.on_dead is not None for job in plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health, on_dead=on_dead)
         self.ticks = self._new_ticks()
+        self.memory_kills, self.systemd = MemoryKills(), Systemd()
         # Children that exited, with the queues in which what they held must still be ended.
         self._exits: list[tuple[ChildExit, ChildDeath, list[int]]] = []
         self.code: int | None = None
@@ -402,7 +402,7 @@ class Supervisor:
         if self.ticks and not self.stopping and not self.quiet:
             self._run_ticks(self.ticks)
         self.upkeep.log_troubles()
-        if not self.stopping and self._changed is not None and self._changed():
+        if not self.stopping and self.plan.hooks.changed is not None and self.plan.hooks.changed():
             logger.info("a source file has changed")
             self.stop(exit_codes.RELOAD)
         if self.stopping and now >= self.stop_at:
