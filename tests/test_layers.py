@@ -19,7 +19,7 @@ LAYERS = {
     "durations": 0, "formats": 0, "variables": 0, "errors": 0, "extras": 0, "cgroup": 0, "config": 0, "events": 0,
     "trust": 0, "records": 0,
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3, "flows": 4,
-    "worker": 5, "topics": 5, "protocols": 5, "observe": 5, "schedules": 5, "limits": 5, "outbox": 5,
+    "worker": 5, "topics": 5, "protocols": 5, "observe": 5, "schedules": 5, "limits": 5, "outbox": 5, "migrate": 5,
     "pipeline": 6, "chaos": 6, "metrics": 6,
     "web": 7, "cli": 8, "testing": 8, "__main__": 9, "django": 9, "celery": 9,
 }  # fmt: skip

@@ -39,6 +39,11 @@ OPTIONAL = {
         "spark": Verb("spark", "spark", "Check Spark on this machine, and open a shell.", "spark"),
     },
     ("Try it", ""): {
+        "migrate": Verb(
+            "migrate",
+            "migrate",
+            "Check what a Celery, RQ or Dramatiq code base needs to move here.",
+        ),
         "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
     },
 }

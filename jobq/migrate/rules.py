@@ -1,0 +1,35 @@
+"""What each word of Celery, RQ and Dramatiq becomes in jobq: the rules of `rules.txt`."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+class MigrationRule(NamedTuple):
+    """What becomes of lines that a pattern matches. kind: same, differs or none."""
+
+    pattern: re.Pattern[str]
+    kind: str
+    text: str
+
+
+@cache
+def rules() -> dict[str, list[MigrationRule]]:
+    """The rules of each system, in their order."""
+    found: dict[str, list[MigrationRule]] = {}
+    for line in Path(__file__).with_name("rules.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            system = found.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            pattern, _, answer = line.partition("  ->  ")
+            kind, _, text = answer.partition(": ")
+            system.append(MigrationRule(re.compile(pattern), kind, text))
+    return found
+
+
+def rule_for(system: str, line: str) -> MigrationRule | None:
+    """The rule for what was seen; None for what needs no word."""
+    return next((rule for rule in rules()[system] if rule.pattern.fullmatch(line)), None)
