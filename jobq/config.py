@@ -116,7 +116,7 @@ def processors() -> int:
 
 def _at_least(name: str, value: float | None, least: float) -> None:
     if value is not None and value < least:
-        raise ConfigError(f"{name}={value!r} is too small; take {least:g} or more")
+        raise ConfigError(f"{name}={value!r} is too small; it must be at least {least:g}")
 
 
 def _whole(name: str, text: str) -> int:
@@ -166,7 +166,7 @@ class CodecSettings:
             raise ConfigError(f"unknown codec {self.mode!r}; use sign or encrypt")
         if not 1 <= self.valid_s <= LONGEST_VALID_S:
             raise ConfigError(
-                f"a sealed call can't be valid for {self.valid_s:g} s; take 1 s to 366 days"
+                f"a sealed call can't be valid for {self.valid_s:g} s; it must be between 1 s and 366 days"
             )
         if not self.keys:
             raise ConfigError(f"codec {self.mode} has no key; set JOBQ_CODEC_KEYS=id:secret")
@@ -174,9 +174,11 @@ class CodecSettings:
             if not _KEY_ID.fullmatch(key_id):
                 raise ConfigError("a codec key's id is 1 to 40 letters, digits, '.', '_' or '-'")
             if len(secret) < 32:
-                raise ConfigError(f"codec key {key_id} has {len(secret)} bytes; take 32 or more")
+                raise ConfigError(
+                    f"codec key {key_id} has {len(secret)} bytes; it must be at least 32"
+                )
         if len(dict(self.keys)) < len(self.keys):
-            raise ConfigError("two codec keys have the same id; give each a different one")
+            raise ConfigError("two codec keys have the same id; use different ids")
         if self.mode == "encrypt" and find_spec("cryptography") is None:
             raise ConfigError(f"codec encrypt needs cryptography: {extras.install('crypto')}")
 
@@ -220,7 +222,7 @@ class ServerSettings:
         parse_durability(self.durability)
         if not 1 <= self.max_content <= HARD_MAX_CONTENT:
             raise ConfigError(
-                f"max_content={self.max_content!r} is out of range; take 1 to {HARD_MAX_CONTENT} bytes"
+                f"max_content={self.max_content!r} is out of range; it must be between 1 and {HARD_MAX_CONTENT} bytes"
             )
 
     def __repr__(self) -> str:
@@ -269,7 +271,7 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         if self.event_loop not in EVENT_LOOPS:
             known = ", ".join(EVENT_LOOPS)
-            raise ConfigError(f"unknown event_loop {self.event_loop!r:.40}; take one of {known}")
+            raise ConfigError(f"unknown event_loop {self.event_loop!r:.40}; use one of {known}")
         if self.processes == 0:
             object.__setattr__(self, "processes", processors())
         for name in (
@@ -289,11 +291,13 @@ class WorkerSettings:
         _at_least("unknown_wait_s", self.unknown_wait_s, 1)
         if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise ConfigError(
-                f"worker name {self.name!r:.120} can't be used; take at most 100 printable characters"
+                f"worker name {self.name!r:.120} can't be used; use at most 100 printable characters"
             )
         for name in ("prefetch", "concurrency", "threads"):
             if not 1 <= getattr(self, name) <= 200:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is out of range; take 1 to 200")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is out of range; it must be between 1 and 200"
+                )
 
 
 def settings_from_env(

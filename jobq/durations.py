@@ -58,7 +58,7 @@ def rate_of(value: object) -> Rate:
     most, span_ms = int(found[1]), int(found[2] or 1) * int(_UNITS[found[3]]) * 1000
     if not (1 <= most <= MOST_PER_SPAN and 0 < span_ms <= LONGEST_SPAN_MS):
         raise ValueError(
-            f"{value!r:.200} is out of range; take 1 to {MOST_PER_SPAN:,} per 1 s to 30 days"
+            f"{value!r:.200} is out of range; use 1 to {MOST_PER_SPAN:,} per 1 s to 30 days"
         )
     return Rate(most, span_ms)
 

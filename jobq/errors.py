@@ -234,7 +234,7 @@ class LimitedError(JobqError):
 
 
 class FlowConflictError(JobqError):
-    """A flow of this name and id was started with another definition; give this one another id."""
+    """A flow of this name and id was started with another definition; use another id."""
 
 
 class FlowClosedError(JobqError):

@@ -65,7 +65,7 @@ def chaos(
     Exit code 1: a guarantee was broken, or a bound exceeded.
     """
     if session.url and server:
-        raise ConfigError("--url names a running server, --server a program to start; give one")
+        raise ConfigError("--url names a running server, --server a program to start; use only one")
     if parse_durability(durability)[0] == "replicas" and not session.url:
         raise ConfigError("a server that jobq starts has no replicas; name one that has with --url")
     signal.signal(signal.SIGTERM, _terminated)

@@ -80,7 +80,7 @@ class Where:
         field, equals, pattern = condition.partition("=")
         if field not in self.FIELDS or not equals:
             known = " or ".join(f"{name}=PATTERN" for name in self.FIELDS)
-            raise ConfigError(f"unknown condition --where {condition!r}; give {known}")
+            raise ConfigError(f"unknown condition --where {condition!r}; use {known}")
         parts = (re.escape(part) for part in re.split(r"\*+", pattern))
         return self.FIELDS[field], re.compile(".*".join(parts), re.DOTALL)
 
@@ -191,9 +191,9 @@ class Chosen:
         self._where, self._older_s = Where(conditions), older_than or 0
         if bool(ids) == (everything or bool(conditions)):
             given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
-            raise ConfigError(f"{given} were given; give one of them")
+            raise ConfigError(f"{given} were given; use only one of them")
         if everything and not queues:
-            raise ConfigError("--all needs the queue; give --queues NAME")
+            raise ConfigError("--all needs the queue; use --queues NAME")
         if older_than is not None and ids:
             raise ConfigError(
                 f"--older-than {older_than:g}s goes with --all or --where; leave it out"

@@ -129,7 +129,7 @@ def _note_default_queue(session: Session, job: str, known: bool, queue: str | No
         meant = f" (did you mean {near[0]}?)" if near else ""
         session.note(
             f"{job} isn't known here{meant}, so it went to the queue default; name its module with --import, "
-            "or give --queue"
+            "or use --queue"
         )
 
 

@@ -98,7 +98,7 @@ def set_(session: Session, name: str, one: str | None, **given: str | None) -> N
     for general, single in OF_ONE.items():
         wrong = general if one else single
         if wrong in limits and wrong != "max":
-            fits = f"with KEY give --{single}" if one else f"give a KEY, or --{_flag(general)}"
+            fits = f"with KEY use --{single}" if one else f"pass a KEY, or --{_flag(general)}"
             raise ConfigError(f"--{_flag(wrong)} is for {'all keys' if one else 'one key'}; {fits}")
     queue = session.queue(name)
     known = name in queue_names(session.client)
@@ -130,7 +130,7 @@ def _value(parameter: str, text: str) -> Any:
         return int(text)
     except ValueError:
         raise ConfigError(
-            f"--{_flag(parameter)} {text!r} is not a number; give one, or none"
+            f"--{_flag(parameter)} {text!r} is not a number; use one, or leave it out"
         ) from None
 
 

@@ -128,7 +128,7 @@ def ingest(
     unread: it may drop entries before the next run.
     """
     if once and every is not None:
-        raise ConfigError("--once and --every exclude each other; give one")
+        raise ConfigError("--once and --every exclude each other; use only one")
     if every is not None and every < 0.1:
         raise ConfigError(f"--every {every:g}s is too short; use 100ms or more")
     from jobq.pipeline.engine import Engine
@@ -466,7 +466,7 @@ def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
     how = [name for name in ("mids", "where", "argument", "resume") if given[name]]
     if len(how) != 1 or (given["resume"] and live):
         raise ConfigError(
-            "say what to erase: give one of --mid, --where, --arg and --resume; --live goes with the first three"
+            "choose what to erase: use one of --mid, --where, --arg and --resume; --live goes with the first three"
         )
     request = ErasureRequest.parsed(
         given["mids"], given["where"], given["argument"], given["queue"]
@@ -658,17 +658,17 @@ def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given:
 def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None:
     targets = [name for name in ("to_topic", "to_queue") if given[name]]
     if bool(topic) == dead:
-        raise ConfigError("nothing to replay; give --topic NAME, or --dead --queue NAME")
+        raise ConfigError("nothing to replay; use --topic NAME, or --dead --queue NAME")
     if dead and (not given["queue"] or targets or given["job"]):
         raise ConfigError(
-            "--dead sends messages to their own queue; give --queue NAME, and no target or job"
+            "--dead sends messages to their own queue; use --queue NAME, and no target or job"
         )
     if topic and given["queue"]:
         raise ConfigError(
             f"--queue {given['queue']!r} goes with --dead; a topic is sent --to-queue"
         )
     if topic and len(targets) != 1:
-        raise ConfigError("no target; give --to-topic NAME or --to-queue NAME")
+        raise ConfigError("no target; use --to-topic NAME or --to-queue NAME")
     if given["job"] and not given["to_queue"]:
         raise ConfigError(f"--job {given['job']!r} goes with --to-queue")
 
@@ -932,7 +932,7 @@ def _lives(session: Session, source: str) -> Callable[[str, str], bool]:
         if owner != source:
             raise ConfigError(
                 f"queue {name!r} is of source {owner!r}, and --source is {source!r}: its server can't be asked here; "
-                "give --queues of one source, and that --source"
+                "use --queues of one source, and that --source"
             )
         queue = session.queue(own)
         return queue.status(mid).word in LIVE and not unplaced(queue, [mid])

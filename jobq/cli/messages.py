@@ -221,7 +221,7 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
     holding = asked if len(asked) == 1 else list(session.from_each([q.name for q in asked], holder))
     if len(holding) > 1:
         both = ", ".join(queue.name for queue in holding)
-        raise ConfigError(f"mid {mid!r} is in {both}; say which by --queues")
+        raise ConfigError(f"mid {mid!r} is in {both}; choose one with --queues")
     word = holding[0].cancel(mid)[0] if holding else UNKNOWN
     record = {"mid": mid, "queue": holding[0].name if holding else None, "action": word}
     session.say(record, f"{mid}: {'not found: no queue has it' if word == UNKNOWN else word}")

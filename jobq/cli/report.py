@@ -142,12 +142,12 @@ def _compared(
 
     if given["at"] and given["mark"]:
         raise ConfigError(
-            f"--at {given['at']} and --mark {given['mark']} exclude each other; give one"
+            f"--at {given['at']} and --mark {given['mark']} exclude each other; use only one"
         )
     if given["at"]:
         return moment(given["at"], now, given["zone"]), "--at"
     if given["mark"] and lake is None:
-        raise ConfigError(f"--mark {given['mark']} needs a lake; with --live give --at")
+        raise ConfigError(f"--mark {given['mark']} needs a lake; with --live use --at")
     known = dict(marks(lake)) if lake else {}
     if given["mark"]:
         return marked(given["mark"], known), f"mark {given['mark']}"

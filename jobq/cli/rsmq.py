@@ -294,7 +294,7 @@ def send(
 ) -> None:
     """Send a message, and print its id."""
     if (text is None) is not stdin:
-        raise ConfigError("a message comes from -m or from --stdin; give one of them")
+        raise ConfigError("a message comes from -m or from --stdin; use only one of them")
     if text is None:
         lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
         ids = rsmq.send_messages(name, lines, delay)

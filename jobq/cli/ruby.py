@@ -36,7 +36,7 @@ def _named(
     resque_namespace: str | None,
 ) -> RubyQueueName:
     if (sidekiq is None) == (resque is None):
-        raise ConfigError("no queue is named; give --sidekiq QUEUE or --resque QUEUE, not both")
+        raise ConfigError("no queue is named; use --sidekiq QUEUE or --resque QUEUE, not both")
     if sidekiq is not None:
         return queue_named("sidekiq", sidekiq, sidekiq_namespace)
     return queue_named("resque", resque or "", resque_namespace)
@@ -95,7 +95,7 @@ def push(
     call = from_words(words)
     if call.kwargs:
         raise ConfigError(
-            f"Ruby jobs take no keyword arguments: {', '.join(call.kwargs)}; give a JSON object as ARG"
+            f"Ruby jobs take no keyword arguments: {', '.join(call.kwargs)}; pass a JSON object as ARG"
         )
     given = {name: value for name, value in given.items() if value is not None}
     if place.system == "sidekiq":

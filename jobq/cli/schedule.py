@@ -195,7 +195,7 @@ def add(
         target.check_arguments(call.args, call.kwargs)
     except TypeError as error:
         raise ConfigError(
-            f"{target.name} can't be called so: {error}; give its arguments"
+            f"{target.name} can't be called so: {error}; pass its arguments"
         ) from error
     one = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
     home = session.queue(queue or target.queue)
@@ -245,7 +245,7 @@ def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Sched
         return homes[0]
     if homes:
         names = ", ".join(queue.name for queue, _ in homes)
-        raise ConfigError(f"queues {names} have a schedule {name!r} each; give --queues NAME")
+        raise ConfigError(f"queues {names} have a schedule {name!r} each; use --queues NAME")
     raise ConfigError(f"there is no schedule {name!r:.120}; jobq schedule list shows them")
 
 

@@ -197,7 +197,7 @@ class Session:
         queues = self.queues(names) if names else []
         if len(queues) != 1:
             raise ConfigError(
-                f"{place} works on one queue, not on {names or 'none'}; give --queues NAME"
+                f"{place} works on one queue, not on {names or 'none'}; use --queues NAME"
             )
         return queues[0]
 

@@ -257,7 +257,7 @@ def read(
     """
     if isinstance(topic, RedismqTopic):
         if isinstance(start, datetime) or isinstance(end, datetime) or start == "latest":
-            raise ConfigError("redismq's layout stores no times; give indexes")
+            raise ConfigError("redismq's layout stores no times; use indexes")
         first = 1 if start == "earliest" else start
         found = topic.read(first, None if end == "latest" else end)
     else:
@@ -377,7 +377,7 @@ def seek(session: Session, topic: Topic | RedismqTopic, group: str, place: Any) 
         if isinstance(topic, RedismqTopic):
             if isinstance(place, datetime):
                 raise ConfigError(
-                    "redismq's layout stores no times; give earliest, latest or an index"
+                    "redismq's layout stores no times; use earliest, latest or an index"
                 )
             following = topic.reader(group).seek(place)
         else:

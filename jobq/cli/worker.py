@@ -305,7 +305,7 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
     """Print what the worker at that address says; return 0 if it is live or ready."""
     if not health:
         raise ConfigError(
-            "--check needs the worker's address; give --health or set JOBQ_WORKER_HEALTH for both"
+            "--check needs the worker's address; use --health or set JOBQ_WORKER_HEALTH for both"
         )
     answer = fetch(parse_endpoint(health), {"live": "/healthz", "ready": "/readyz"}[page])
     text = answer.body.decode("utf-8", "replace").strip()

@@ -16,7 +16,7 @@ def checked_name(kind: str, name: str) -> str:
     # All other white space isn't printable.
     if not 0 < len(name) <= LONGEST or not name.isprintable() or not _REFUSED.isdisjoint(name):
         raise ConfigError(
-            f"{kind} {name!r} can't be used; take 1-{LONGEST} printable characters without braces or white space"
+            f"{kind} {name!r} can't be used; use 1-{LONGEST} printable characters without braces or white space"
         )
     return name
 
@@ -27,7 +27,7 @@ def checked_queue(name: str) -> str:
     if name.startswith("-") or "," in name or _WEIGHTED.search(name):
         raise ConfigError(
             f"queue {name!r} can't be used: on the command line '-' begins an option, ',' separates queues "
-            "and ':3' is a weight; take another name"
+            "and ':3' is a weight; use another name"
         )
     return name
 

@@ -70,7 +70,7 @@ class JobqBackend(BaseTaskBackend):
             self.on_commit: str | None = options.get("on_commit")
             self.outbox: str | None = options.get("outbox")
             if self.on_commit and self.outbox:
-                raise ConfigError("on_commit and outbox contradict each other; give one")
+                raise ConfigError("on_commit and outbox contradict each other; use only one")
             self.priority_queues = _priority_queues(options.get("priority_queues"))
             for queue in self.queues:
                 checked_name("queue", queue)

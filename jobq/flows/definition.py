@@ -49,10 +49,10 @@ _WHENS: tuple[When, ...] = get_args(When)
 #: Options that a step can't have, and what to do.
 _REFUSED_OPTIONS = {
     "mid": "its steps make their own",
-    "unique": "its steps are unique by their names; give unique=None",
-    "debounce": "its steps run once each; give debounce=None",
-    "throttle": "its steps run once each; give throttle=None",
-    "expires_in": "what a step waits for has no known length; give the flow's wait a timeout",
+    "unique": "its steps are unique by their names; pass unique=None",
+    "debounce": "its steps run once each; pass debounce=None",
+    "throttle": "its steps run once each; pass throttle=None",
+    "expires_in": "what a step waits for has no known length; set a timeout for the flow's wait",
 }
 #: Options of a job that its messages get when they are sent.
 _SENT_WITH = ("delay", "at", "lease", "ordered")
@@ -173,7 +173,7 @@ class MapStep(FlowStep, Generic[R]):
         if isinstance(items, ResultOf):
             if items.what != "result":
                 raise ConfigError(
-                    f"{items!r} can't be mapped; take the result of a step that returns a list"
+                    f"{items!r} can't be mapped; use the result of a step that returns a list"
                 )
             owner.refer(items, self.after)
         elif isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
@@ -182,7 +182,7 @@ class MapStep(FlowStep, Generic[R]):
             )
         elif self.after and not isinstance(items, list | tuple):
             raise ConfigError(
-                f"map {name!r} waits for {listed(list(self.after))}, so its items must be stored: give a list of "
+                f"map {name!r} waits for {listed(list(self.after))}, so its items must be stored; pass a list of "
                 "them, or the result of a step that returns one"
             )
         self.items = items
@@ -203,7 +203,7 @@ class MapStep(FlowStep, Generic[R]):
         """
         if not self.keeps_results:
             raise ConfigError(
-                f"map {self.name!r} keeps no results; give results=True, or let its job store what it makes"
+                f"map {self.name!r} keeps no results; pass results=True, or let its job store what it makes"
             )
         return cast("list[R]", ResultOf(self, "results"))
 
@@ -212,7 +212,7 @@ class MapStep(FlowStep, Generic[R]):
         if callable(self.job.settings.key):
             raise ConfigError(
                 f"map {self.name!r} waits, so its members can't have keys made from their arguments, as "
-                f'{self.job.name} declares; give all of them one key, with options(key="…"), or let a running step add '
+                f'{self.job.name} declares; pass all of them one key, with options(key="…"), or let a running step add '
                 "the map without after="
             )
 
@@ -225,7 +225,7 @@ class MapStep(FlowStep, Generic[R]):
             if isinstance(item, Args):
                 if item.job != job.name:
                     raise ConfigError(
-                        f"{item!r} can't be an item of a map of {job.name}; take {job.name}.args(…)"
+                        f"{item!r} can't be an item of a map of {job.name}; use {job.name}.args(…)"
                     )
                 yield item.args, item.kwargs
                 continue
@@ -360,7 +360,7 @@ class StepList:
         words = {word: kwargs.pop(word) for word in _WORDS if word in kwargs}
         if isinstance(job, Args):
             if args or kwargs:
-                raise ConfigError(f"{job!r} has its arguments already; give none beside it")
+                raise ConfigError(f"{job!r} already has its arguments; don't pass others")
             job, args, kwargs = job.target, tuple(job.args), job.kwargs
         else:
             _refuse_ambiguous(job, words)
@@ -368,7 +368,7 @@ class StepList:
         for value in (*args, *kwargs.values()):
             if isinstance(value, FlowStep):
                 raise ConfigError(
-                    f"{value!r} is an argument of {checked.name}; pass its result, or give after={value.name}"
+                    f"{value!r} is an argument of {checked.name}; pass its result, or after={value.name}"
                 )
         checked.check_arguments(args, kwargs)
         after = self._after(words.get("after"), words.get("when", "done"))
@@ -443,7 +443,7 @@ class StepList:
         timeout_s = None if timeout is None else duration_s(timeout)
         if timeout_s is not None and timeout_s <= 0:
             raise ConfigError(
-                f"timeout={timeout!r} of wait {name!r} is out of range; take more than 0"
+                f"timeout={timeout!r} of wait {name!r} is out of range; it must be more than 0"
             )
         return self._add(
             WaitStep(self, self._name(name, None), self._after(after, "done"), timeout_s)
@@ -505,13 +505,13 @@ class StepList:
 
     def _after(self, after: After, when: When) -> dict[str, When]:
         if when not in _WHENS:
-            raise ConfigError(f"when={when!r} is unknown; take one of {', '.join(_WHENS)}")
+            raise ConfigError(f"when={when!r} is unknown; use one of {', '.join(_WHENS)}")
         if after is None:
             if when != "done":
                 raise ConfigError(f"when={when!r} needs after=…: which steps must end so")
             return {}
         if isinstance(after, ResultOf):
-            raise ConfigError(f"after={after!r} is not a step; give the step itself")
+            raise ConfigError(f"after={after!r} is not a step; pass the step itself")
         if isinstance(after, FlowStep | str):
             after = (after,)
         found: dict[str, When] = {}
@@ -521,7 +521,7 @@ class StepList:
             return found
         if not isinstance(after, Iterable):
             raise ConfigError(
-                f"after={after!r:.80} is not a step; give steps of this flow, or names"
+                f"after={after!r:.80} is not a step; pass steps of this flow, or names"
             )
         for one in after:
             found[self._named(one)] = when
@@ -531,7 +531,7 @@ class StepList:
         if isinstance(one, str):
             return _checked_name(one)
         if not isinstance(one, FlowStep):
-            raise ConfigError(f"after has {one!r:.80}, which is not a step; give steps or names")
+            raise ConfigError(f"after has {one!r:.80}, which is not a step; pass steps or names")
         if one.owner is not self:
             raise ConfigError(f"{one!r} belongs to another flow than {self.flow_id}")
         return one.name
@@ -545,14 +545,16 @@ class Definition(StepList):
     ) -> None:  # fmt: skip
         if not isinstance(name, str) or not isinstance(id, str | None):
             raise ConfigError(
-                f"flow name {name!r:.80} with id {id!r:.80} can't be used; give texts"
+                f"flow name {name!r:.80} with id {id!r:.80} can't be used; pass texts"
             )
         self._has_id = id is not None
         self.name, self.id = name, new_mid() if id is None else id
         super().__init__(flow_id(name, self.id))
         self.keep_s = duration_s(keep)
         if not 1 <= self.keep_s <= LONGEST_KEEP_S:
-            raise ConfigError(f"keep={keep!r} is out of range; take 1 second to 366 days")
+            raise ConfigError(
+                f"keep={keep!r} is out of range; it must be between 1 second and 366 days"
+            )
         self.client = client
         self.is_started = False
         self._queue = None if queue is None else checked_queue(queue)
@@ -579,7 +581,7 @@ class Definition(StepList):
         """
         if not isinstance(sub, Definition) or sub is self:
             raise ConfigError(
-                f"{sub!r:.80} can't be a step of flow {self.flow_id}; give another Flow"
+                f"{sub!r:.80} can't be a step of flow {self.flow_id}; use another Flow"
             )
         if name is None:
             name = self._numbered(step_name_of(sub.name))
@@ -632,7 +634,7 @@ def checked_job(job: Any, flow: str) -> Job[..., Any]:
     """The job itself, or ConfigError if it can't be a step."""
     if not isinstance(job, Job):
         raise ConfigError(
-            f"{job!r:.80} is not a job; give the job and then its arguments: flow.step(load, 7), with @job on load"
+            f"{job!r:.80} is not a job; pass the job and then its arguments: flow.step(load, 7), with @job on load"
         )
     settings = job.settings
     if FLOW_HEADER in settings.headers:
@@ -654,7 +656,7 @@ def step_name_of(job: str) -> str:
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise ConfigError(f"step name {name!r:.80} can't be used; give a str")
+        raise ConfigError(f"step name {name!r:.80} can't be used; pass a str")
     return checked_step(name)
 
 
@@ -704,5 +706,5 @@ def _refuse_ambiguous(job: Any, words: Mapping[str, Any]) -> None:
         found = parameters.get(word)
         if found is not None and found.kind is not Parameter.POSITIONAL_ONLY:
             raise ConfigError(
-                f"{word}= is an argument of {job.name} and of step; give flow.step({job.name}.args(…), {word}=…)"
+                f"{word}= is an argument of {job.name} and of step; pass flow.step({job.name}.args(…), {word}=…)"
             )

@@ -71,7 +71,7 @@ def without_run(place: str) -> str:
 def flow_id(name: str, given: str) -> str:
     """Return `name:given`, which names a flow in keys and mids. Raises ConfigError for what can't stand there."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"flow name {name!r} can't be used; take letters, digits and any of _@+-")
+        raise ConfigError(f"flow name {name!r} can't be used; use letters, digits and any of _@+-")
     return checked_flow(f"{name}:{given}")
 
 
@@ -79,7 +79,7 @@ def checked_flow(flow: str) -> str:
     """Return `flow`, a `name:id`; raise ConfigError for one that can't be."""
     if len(flow) > LONGEST_FLOW or not _FLOW.fullmatch(flow):
         raise ConfigError(
-            f"flow {flow!r} can't be used; take name:id of up to {LONGEST_FLOW} letters, digits and any of _:@+-"
+            f"flow {flow!r} can't be used; use name:id of up to {LONGEST_FLOW} letters, digits and any of _:@+-"
         )
     return flow
 
@@ -94,7 +94,7 @@ def checked_step(name: str) -> str:
     """Return `name`; raise ConfigError for one that can't name a step."""
     if len(name) > LONGEST_STEP or not _STEP.fullmatch(name):
         raise ConfigError(
-            f"step name {name!r} can't be used; take up to {LONGEST_STEP} letters, digits and any of _-"
+            f"step name {name!r} can't be used; use up to {LONGEST_STEP} letters, digits and any of _-"
         )
     return name
 

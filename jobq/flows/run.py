@@ -137,7 +137,7 @@ class FlowRun:
     def _result_if_over(self, step: FlowStep | str) -> tuple[Any] | None:
         if isinstance(step, FlowStep) and step.kind in ("step", "map") and not step.keeps_results:
             raise ResultNotStoredError(
-                f"step {step.name} of flow {self.flow_id} keeps no result; declare its job with result_ttl=…, or give "
+                f"step {step.name} of flow {self.flow_id} keeps no result; declare its job with result_ttl=…, or pass "
                 "the map results=True"
             )
         view, name = self.status(), _name(step)

@@ -173,7 +173,7 @@ class Planned:
         outcome = self._store.create(self._record())
         if outcome == "conflict":
             raise FlowConflictError(
-                f"flow {flow.flow_id} was started with other steps; give this one another id"
+                f"flow {flow.flow_id} was started with other steps; use another id"
             )
         if outcome == "taken":
             raise self._taken(FlowStore(self._client, flow.flow_id).facts())
@@ -192,8 +192,8 @@ class Planned:
             f", for {there.parent or 'a start of its own'}, and is {there.state}" if there else ""
         )
         return FlowConflictError(
-            f"flow {self._place.partition('.')[0]} can't have {flow} as a step: that is stored already{kept}; give "
-            f"both flows another id, or remove it once it is over: jobq flow delete {flow}"
+            f"flow {self._place.partition('.')[0]} can't have {flow} as a step: that is already stored{kept}; use "
+            f"other ids, or delete it once it is over: jobq flow delete {flow}"
         )
 
 
@@ -247,7 +247,7 @@ def source_of(step: MapStep[Any], is_sub: bool = False) -> str:
         step.refuse_keys_of_arguments()
     if is_sub and not isinstance(step.items, list | tuple):
         raise ConfigError(
-            f"map {step.name!r} begins with its sub-flow, so its items must be stored: give a list of them, or the "
+            f"map {step.name!r} begins with its sub-flow, so its items must be stored; pass a list of them, or the "
             "result of a step that returns one"
         )
     return "items" if step.after or is_sub else "stream"

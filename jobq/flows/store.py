@@ -313,7 +313,7 @@ def unpacked_items(packed: bytes) -> list[bytes]:
 def _rows(steps: Sequence[StoredStep]) -> list[Argument]:
     if len(steps) > MOST_STEPS:
         raise ConfigError(
-            f"{len(steps):,} steps are too many for one call; give {MOST_STEPS:,}, and many alike as a map"
+            f"{len(steps):,} steps are too many for one call; pass at most {MOST_STEPS:,}, or map similar steps"
         )
     return [
         part

@@ -378,7 +378,7 @@ class Job(Generic[P, R]):
             if isinstance(item, Args):
                 if item.job != self.name:
                     raise ConfigError(
-                        f"{item!r} can't be enqueued as {self.name}; take {self.name}.args(…)"
+                        f"{item!r} can't be enqueued as {self.name}; use {self.name}.args(…)"
                     )
                 yield item.args, item.kwargs
             elif isinstance(item, tuple | list):
@@ -460,7 +460,7 @@ class Job(Generic[P, R]):
         } | conflict_options(self.name, settings, self.unique)
         if settings.ordered and settings.key is None:
             raise ConfigError(
-                f"ordered=True of {self.name} orders the messages of a key; give key=…, too"
+                f"ordered=True of {self.name} orders the messages of a key; pass key=…, too"
             )
         if settings.contradicts_timeout:
             raise ConfigError(

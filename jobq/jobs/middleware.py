@@ -49,7 +49,9 @@ class Middlewares:
     def add(self, middleware: Any) -> None:
         """Add inside those added before; the same object again changes nothing."""
         if not any(hasattr(middleware, name) for name in _METHODS):
-            raise ConfigError(f"{middleware!r} is not a middleware; give it enqueue, run or arun")
+            raise ConfigError(
+                f"{middleware!r} is not a middleware; it must have enqueue, run or arun"
+            )
         if hasattr(middleware, "run") != hasattr(middleware, "arun"):
             has, lacks = ("run", "arun") if hasattr(middleware, "run") else ("arun", "run")
             raise ConfigError(

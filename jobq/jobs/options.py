@@ -172,7 +172,7 @@ def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, A
     for name, value in given.items():
         if name in _ONLY_DECLARED and not declaring:
             raise ConfigError(
-                f"{name}={value!r} belongs to the job, not to one message; give it to @job({name}=…)"
+                f"{name}={value!r} belongs to the job, not to one message; pass it to @job({name}=…)"
             )
         check = _CHECKS.get(name)
         if check is None:
@@ -189,7 +189,7 @@ def _as_given(name: str, value: Any) -> Any:
 
 def _queue(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"queue={value!r} is not a name; give a str")
+        raise ConfigError(f"queue={value!r} is not a name; pass a str")
     return checked_queue(value)
 
 
@@ -197,10 +197,10 @@ def _mid(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
-        raise ConfigError(f"mid={value!r} can't be used; take 1-128 printable characters")
+        raise ConfigError(f"mid={value!r} can't be used; use 1-128 printable characters")
     if value.startswith("="):
         raise ConfigError(
-            f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; take another, or unique=…"
+            f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; use another, or unique=…"
         )
     if value.startswith("~"):
         raise ConfigError(
@@ -231,7 +231,7 @@ def _unique(name: str, value: Any) -> Any:
         or any(type(one) is not str for one in names)
     ):
         raise ConfigError(
-            f"unique={value!r} doesn't say what calls are compared by; give True, names of arguments, or a function"
+            f"unique={value!r} doesn't say what calls are compared by; pass True, names of arguments, or a function"
         )
     return tuple(names)
 
@@ -249,7 +249,7 @@ def _on_conflict(name: str, value: Any) -> Any:
     if value is None or value in get_args(OnConflict):
         return value
     raise ConfigError(
-        f"on_conflict={value!r} is unknown; take one of {', '.join(get_args(OnConflict))}"
+        f"on_conflict={value!r} is unknown; use one of {', '.join(get_args(OnConflict))}"
     )
 
 
@@ -267,7 +267,7 @@ def _whole(least: int, most: int) -> Callable[[str, Any], int]:
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ConfigError(
-                f"{name}={value!r} is out of range; take a whole number of {least} to {most}"
+                f"{name}={value!r} is out of range; use a whole number from {least} to {most}"
             )
         return value
 
@@ -291,7 +291,7 @@ def _durability(name: str, value: Any) -> str | None:
 def _policy(name: str, value: Any) -> Any:
     if not callable(value):
         raise ConfigError(
-            f"retry={value!r} is not a policy; take jobq.retry.exponential(), fixed(10), linear(10), listed([1, 30]) "
+            f"retry={value!r} is not a policy; use jobq.retry.exponential(), fixed(10), linear(10), listed([1, 30]) "
             "or a function of (failures, error); retries=… says how often"
         )
     return value
@@ -310,20 +310,20 @@ def _limits(name: str, value: Any) -> tuple[Any, ...]:
 def _callback(name: str, value: Any) -> Any:
     if value is None or callable(value):
         return value
-    raise ConfigError(f"on_dead={value!r} can't be called; give a job, or a function of a DeadCall")
+    raise ConfigError(f"on_dead={value!r} can't be called; pass a job, or a function of a DeadCall")
 
 
 def _trace(name: str, value: Any) -> str:
     if value in ("parent", "link"):
         return str(value)
-    raise ConfigError(f"trace={value!r} is unknown; take 'parent' or 'link'")
+    raise ConfigError(f"trace={value!r} is unknown; use 'parent' or 'link'")
 
 
 def _redact(name: str, value: Any) -> tuple[str, ...]:
     names = ("*",) if value is True else (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or len(names) > MOST_REDACTED:
         raise ConfigError(
-            f"redact={value!r:.200} doesn't say what to hide; give up to {MOST_REDACTED} names of arguments or of keys "
+            f"redact={value!r:.200} doesn't say what to hide; use up to {MOST_REDACTED} names of arguments or of keys "
             "in them, or True for all arguments"
         )
     for one in names:
@@ -333,7 +333,7 @@ def _redact(name: str, value: Any) -> tuple[str, ...]:
             or not one.isprintable()
         ):
             raise ConfigError(
-                f"redact has {one!r:.120}, which can't be a name; take 1-{LONGEST_REDACTED} printable characters"
+                f"redact has {one!r:.120}, which can't be a name; use 1-{LONGEST_REDACTED} printable characters"
             )
     return tuple(names)
 
@@ -389,7 +389,7 @@ class ArgumentKey:
         if name not in named:
             known = ", ".join(named) or "no arguments"
             raise ConfigError(
-                f"key={name!r} is not an argument of {job}, which takes {known}; name one of them, or give a function "
+                f"key={name!r} is not an argument of {job}, which takes {known}; name one of them, or pass a function "
                 "of the arguments"
             )
         positional = [p.name for p in named.values() if p.kind is not Parameter.KEYWORD_ONLY]

@@ -44,8 +44,8 @@ class Registry:
         known = self._jobs.get(job.name)
         if known is not None and not is_same(known.function, job.function):
             raise JobAlreadyRegisteredError(
-                f"job {job.name!r} is registered already, by {place(known.function)}; give the job of "
-                f"{place(job.function)} another name: @job(name=…), or functools.wraps in its decorator"
+                f"job {job.name!r} is registered already, by {place(known.function)}; use another "
+                f"name for the job of {place(job.function)}: @job(name=…), or functools.wraps in its decorator"
             )
         for limit in job.settings.limits:
             self._check_limit(job, limit)
@@ -61,7 +61,7 @@ class Registry:
                 ):
                     raise ConfigError(
                         f"job {job.name} declares {limit!r}, and job {other.name} declares {known!r}; use one object "
-                        "for both, or give one of them another name"
+                        "for both, or rename one of them"
                     )
 
     def worker_started(self, function: F, /) -> F:
@@ -201,7 +201,7 @@ def checked_job_name(name: str) -> str:
         or " " in name
     ):
         raise ConfigError(
-            f"job name {name!r:.220} can't be used; take 1-{MAX_NAME} printable characters without spaces"
+            f"job name {name!r:.220} can't be used; use 1-{MAX_NAME} printable characters without spaces"
         )
     return name
 

@@ -111,9 +111,9 @@ def exponential(
     together. `random` returns 0 ≤ x < 1.
     """
     if not factor >= 1 or math.isinf(factor):
-        raise ConfigError(f"exponential factor={factor!r} is out of range; take 1 or more")
+        raise ConfigError(f"exponential factor={factor!r} is out of range; it must be at least 1")
     if jitter not in ("full", "none"):
-        raise ConfigError(f"exponential jitter={jitter!r} is unknown; take 'full' or 'none'")
+        raise ConfigError(f"exponential jitter={jitter!r} is unknown; use 'full' or 'none'")
     return Exponential(
         _positive("exponential base", base),
         float(factor),
@@ -150,7 +150,9 @@ def bounded_s(seconds: float) -> float:
 def _positive(name: str, value: Duration) -> float:
     seconds = duration_s(value)
     if not 0 <= seconds <= LONGEST_S:
-        raise ConfigError(f"{name} wait of {value!r} is out of range; take 0 seconds to ten years")
+        raise ConfigError(
+            f"{name} wait of {value!r} is out of range; it must be between 0 seconds and ten years"
+        )
     return seconds
 
 
@@ -250,5 +252,5 @@ def checked_filter(name: str, value: object) -> ErrorFilter | None:
     if callable(value) and not isinstance(value, type):
         return cast(Matcher, value)
     raise ConfigError(
-        f"{name}={value!r} names no errors; give exception classes, or a function of the error"
+        f"{name}={value!r} names no errors; pass exception classes, or a function of the error"
     )

@@ -174,7 +174,7 @@ def _options_of_unique(job: str, settings: JobSettings) -> dict[str, Any]:
         _only(job, settings, "throttle", ("until",))
         if conflict in ("replace", "requeue"):
             raise ConfigError(
-                f"on_conflict={conflict!r} of {job}: a throttle runs the first call; take 'skip' or 'raise'"
+                f"on_conflict={conflict!r} of {job}: a throttle runs the first call; use 'skip' or 'raise'"
             )
         return {"throttle": settings.throttle}
     _check_requeue(job, settings)
@@ -218,7 +218,7 @@ def _only(job: str, settings: JobSettings, name: str, others: Sequence[str]) -> 
         value = getattr(settings, other)
         if value is not None:
             raise ConfigError(
-                f"{name}={getattr(settings, name)!r} and {other}={value!r} of {job} contradict each other; give one"
+                f"{name}={getattr(settings, name)!r} and {other}={value!r} of {job} contradict each other; use only one"
             )
 
 

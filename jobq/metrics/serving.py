@@ -62,7 +62,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path or len(os.fsencode(path)) > 100 or "\0" in path:
-            raise ConfigError(f"{text!r:.200} is not a socket's path; take one of 1 to 100 bytes")
+            raise ConfigError(f"{text!r:.200} is not a socket's path; use a path of 1 to 100 bytes")
         return Endpoint("", 0, path)
     host, colon, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host

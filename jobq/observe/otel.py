@@ -128,7 +128,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
     for name in PROTOCOLS:
         if environ.get(name, "http/protobuf") != "http/protobuf":
             _logger().warning(
-                "%s=%s: spans go by http/protobuf all the same; give its endpoint, often port 4318",
+                "%s=%s: spans go by http/protobuf all the same; pass its endpoint, often port 4318",
                 name, environ[name],
             )  # fmt: skip
     export_spans(metrics=environ.get("OTEL_METRICS_EXPORTER") == "otlp")

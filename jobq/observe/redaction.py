@@ -268,7 +268,7 @@ def checked_pattern(name: str) -> str:
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
     if not kept.strip("*?") or len(kept) > _LONGEST_NAME or "[" in kept:
         raise ConfigError(
-            f"redact={name!r:.200} can't be used; give a name of 1-{_LONGEST_NAME} characters, where * and ? may stand "
+            f"redact={name!r:.200} can't be used; use a name of 1-{_LONGEST_NAME} characters, where * and ? may stand "
             "for others"
         )
     return kept

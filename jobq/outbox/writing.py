@@ -107,7 +107,7 @@ def kind_of(session: Any) -> Kind:
             return KINDS[package]
     shown = f"{type(session).__module__}.{type(session).__qualname__}"
     raise ConfigError(
-        f"{shown} can't be used as a session; give a session or connection of SQLAlchemy, psycopg, Django "
+        f"{shown} can't be used as a session; pass a session or connection of SQLAlchemy, psycopg, Django "
         "(django.db.connection), sqlite3, PyMySQL or asyncmy"
     )
 
@@ -117,7 +117,7 @@ def run(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> in
     kind = kind_of(session)
     if _is_async(kind, session):
         raise ConfigError(
-            f"{type(session).__qualname__} is for async code; take await outbox.aenqueue(…) and inbox.aonce(…)"
+            f"{type(session).__qualname__} is for async code; use await outbox.aenqueue(…) and inbox.aonce(…)"
         )
     _refuse_outside(kind, session)
     if kind.package == "sqlalchemy":
@@ -151,7 +151,7 @@ async def arun(session: Any, statement: str, values: Sequence[Mapping[str, Any]]
     kind = kind_of(session)
     if not _is_async(kind, session):
         raise ConfigError(
-            f"{type(session).__qualname__} isn't for async code; take outbox.enqueue(…) and inbox.once(…)"
+            f"{type(session).__qualname__} isn't for async code; use outbox.enqueue(…) and inbox.once(…)"
         )
     _refuse_outside(kind, session)
     if kind.package == "sqlalchemy":

@@ -50,7 +50,9 @@ def checked_heap(text: str) -> str:
     """Return the size for Spark. ConfigError if it is too small."""
     size = heap_bytes(text)
     if size < LEAST_HEAP:
-        raise ConfigError(f"memory={text!r} is too small for Spark; take 512m or more, 1g for ease")
+        raise ConfigError(
+            f"memory={text!r} is too small for Spark; it must be at least 512m, better 1g"
+        )
     return f"{size // MIB}m"
 
 

@@ -45,14 +45,16 @@ class SparkOptions:
         """Return true or false."""
         text = self.text(name, "true" if default else "false").strip().lower()
         if text not in (*_YES, *_NO):
-            raise ConfigError(f"option {name}={text!r} is neither; take true or false")
+            raise ConfigError(f"option {name}={text!r} is neither; use true or false")
         return text in _YES
 
     def number(self, name: str, default: int, least: int = 0) -> int:
         """Return a whole number of `least` or more."""
         text = self.text(name, str(default)).strip()
         if not text.lstrip("-").isdecimal() or int(text) < least:
-            raise ConfigError(f"option {name}={text!r} is out of range; take a number from {least}")
+            raise ConfigError(
+                f"option {name}={text!r} is out of range; use a number of at least {least}"
+            )
         return int(text)
 
     def choice(self, name: str, choices: Iterable[str], default: str = "") -> str:

@@ -395,7 +395,7 @@ class TopicReplay:
             if time.monotonic() > deadline:
                 raise PipelineError(
                     f"another replay of {self._source!r} into topic {self.name!r} runs under this name; wait for it, "
-                    "or give this one another name by --id"
+                    "or use another name with --id"
                 )
             time.sleep(POLL_S)
         # The append script keeps this TTL: it never shortens the life of a record.

@@ -65,7 +65,7 @@ def _columns(options: Mapping[str, str], schema: StructType, stream: bool) -> Co
         if struct((column,))[0].dataType != field.dataType:
             raise ConfigError(
                 f"column {column.name!r} of view {view!r} is {column.type}, "
-                f"not {field.dataType.simpleString()}; give its type, or no schema"
+                f"not {field.dataType.simpleString()}; pass its type, or no schema"
             )
         columns.append(column)
     return tuple(columns)

@@ -81,7 +81,7 @@ class Admin:
         """One page of the messages in one place: at most 1,000, and about 256 KiB of content."""
         if place not in ("ready", "due", "circle", "lines"):
             raise ConfigError(
-                f"place {place!r} is unknown; take 'ready', 'due', 'circle' or 'lines'"
+                f"place {place!r} is unknown; use 'ready', 'due', 'circle' or 'lines'"
             )
         _check_page(offset, limit)
         values = {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
@@ -289,10 +289,14 @@ class Admin:
         The oldest beyond either limit are deleted as others die and as workers do their upkeep, a few at a time.
         """
         if most is not None and not 1 <= most <= MOST_DEAD:
-            raise ConfigError(f"most={most!r} is out of range; take 1 to {MOST_DEAD:,}")
+            raise ConfigError(
+                f"most={most!r} is out of range; it must be between 1 and {MOST_DEAD:,}"
+            )
         age_ms = None if age is None else round(duration_s(age) * 1000)
         if age_ms is not None and not 1 <= age_ms <= LONGEST_MS:
-            raise ConfigError(f"age={age!r} is out of range; take a millisecond to 100 years")
+            raise ConfigError(
+                f"age={age!r} is out of range; it must be between a millisecond and 100 years"
+            )
         reply = self.scripts["retention"].run(
             {"most": most or "", "age_ms": age_ms or "", "on_dead": ""}
         )
@@ -361,14 +365,16 @@ class Admin:
     def events_level(self, level: str = "") -> str:
         """Set how much the event stream records ('off', 'attempts', 'all'); return the level."""
         if level and level not in LEVELS:
-            raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
+            raise ConfigError(f"event level {level!r} is unknown; use one of {', '.join(LEVELS)}")
         return text_of(self.scripts["level"].run({"wanted": level, "length": ""})[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
         """Set about how many events the stream keeps; return the number. Surplus events go as new ones come."""
         least, most = MAXLENS
         if length is not None and not least <= length <= most:
-            raise ConfigError(f"maxlen={length!r} is out of range; take {least:,} to {most:,}")
+            raise ConfigError(
+                f"maxlen={length!r} is out of range; it must be between {least:,} and {most:,}"
+            )
         kept = self.scripts["level"].run(
             {"wanted": "", "length": "" if length is None else length}
         )[1]

@@ -184,7 +184,7 @@ class Audit:
         if facts[b"entries-added"] > facts[b"length"] and oldest > self._unread:
             raise ConfigError(
                 f"queue {self._queue.name!r}: events since {in_utc(self._unread[0])} were trimmed before they "
-                f"were read, the oldest left is of {in_utc(oldest[0])}; give a later --since, or read along "
+                f"were read, the oldest left is of {in_utc(oldest[0])}; use a later --since, or read along "
                 "while they are written: jobq check audit --for 10m"
             )
 

@@ -38,11 +38,13 @@ class Bin:
     ) -> None:
         if not _OPERATION.fullmatch(operation):
             raise ConfigError(
-                f"operation {operation!r:.80} can't be used; take 1-64 letters, digits, dots, hyphens and underscores"
+                f"operation {operation!r:.80} can't be used; use 1-64 letters, digits, dots, hyphens and underscores"
             )
         keep_ms = None if keep is None else round(duration_s(keep) * 1000)
         if keep_ms is not None and not 1 <= keep_ms <= DAY_MS:
-            raise ConfigError(f"keep={keep!r} is out of range; take a millisecond to a day")
+            raise ConfigError(
+                f"keep={keep!r} is out of range; it must be between a millisecond and a day"
+            )
         self.operation, self.client = operation, client
         self.life_ms: Argument = "" if keep_ms is None else keep_ms
         prefix = keys.prefix(client.namespace, queue)

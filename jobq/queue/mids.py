@@ -80,5 +80,5 @@ def members_mid(mid: str) -> str:
 def checked_mid(mid: str) -> str:
     """Return `mid`; raise ConfigError for one that is empty, too long or not printable."""
     if not 0 < len(mid) <= LONGEST_MID or not mid.isprintable():
-        raise ConfigError(f"mid {mid!r} can't be used; take 1-{LONGEST_MID} printable characters")
+        raise ConfigError(f"mid {mid!r} can't be used; use 1-{LONGEST_MID} printable characters")
     return mid

@@ -249,7 +249,7 @@ class Queue:
         """
         if len(contents) > PER_CALL:
             raise ConfigError(
-                f"{len(contents):,} messages are too many for a call; give {PER_CALL}"
+                f"{len(contents):,} messages are too many for a call; pass at most {PER_CALL}"
             )
         batch = batch_of(contents, enqueue_values(**options), options.get("key"))
         return self._enqueue(batch, caller, None)
@@ -837,7 +837,7 @@ def _until(until: Until | None, throttle: Duration | None) -> tuple[str, Argumen
     if throttle is not None:
         if until is not None:
             raise ConfigError(
-                f"until={until!r} and throttle={throttle!r} contradict each other; give one"
+                f"until={until!r} and throttle={throttle!r} contradict each other; use only one"
             )
         return "done", f"@{_milliseconds('throttle', throttle)!s}"
     if until is None or until in ("done", "start"):
@@ -851,7 +851,7 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
         refuses_later = until not in (None, "done", "start") or options.get("throttle") is not None
         if options.get("delay") is None or refuses_later:
             raise ConfigError(
-                f"debounce_max={debounce_max!r} bounds a delay; give delay=…, without throttle= or until=duration"
+                f"debounce_max={debounce_max!r} bounds a delay; pass delay=…, without throttle= or until=duration"
             )
     return _milliseconds("debounce_max", debounce_max)
 
@@ -925,7 +925,7 @@ def batch_of(contents: Sequence[Content], values: Values, key: str | None = None
     if own_keys and not values["keyed"]:
         values = {**values, "keyed": "key"}
     elif values["keyed"] and not own_keys:
-        raise ConfigError("ordered=True needs a key for each message; give key=")
+        raise ConfigError("ordered=True needs a key for each message; pass key=")
     width = 3 if own_keys else 2
     rows: list[Argument] = [b""] * (width * len(bare))
     rows[::width], rows[1::width] = mids, bare
@@ -1039,7 +1039,7 @@ def _lease_ms(lease: Duration) -> int:
     seconds = lease if isinstance(lease, float | int) else duration_s(lease)
     # A lease that ends as it begins would hand one message out on every call.
     if not 0.001 <= seconds <= DAY_MS / 1000:
-        raise ConfigError(f"lease={lease!r} must be 1 ms to a day; give seconds or '5m'")
+        raise ConfigError(f"lease={lease!r} must be 1 ms to a day; pass seconds or '5m'")
     return round(seconds * 1000)
 
 

@@ -113,7 +113,9 @@ def number_given(name: str, value: Number, most: int = MOST) -> Argument:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"{name}={value!r:.200} is out of range; take 1 to {most:,}")
+        raise ConfigError(
+            f"{name}={value!r:.200} is out of range; it must be between 1 and {most:,}"
+        )
     return value
 
 

@@ -46,11 +46,13 @@ def checked_duration(
         seconds = duration_s(value)
     except (ConfigError, TypeError, ValueError):
         raise ConfigError(
-            f"{name}={value!r} is not a duration; give seconds, a timedelta or '5m'"
+            f"{name}={value!r} is not a duration; pass seconds, a timedelta or '5m'"
         ) from None
     if not least <= seconds <= most:
         longest = "100 years" if most == MAX_DURATION_S else f"{most:g}"
-        raise ConfigError(f"{name}={value!r} is out of range; take {least:g} seconds to {longest}")
+        raise ConfigError(
+            f"{name}={value!r} is out of range; it must be between {least:g} seconds and {longest}"
+        )
     return seconds
 
 
@@ -66,21 +68,21 @@ def checked_at(value: datetime | float | None) -> float | None:
     if isinstance(at, int | float) and not isinstance(at, bool) and at < _YEAR_10000_S:
         return max(0.0, float(at))
     raise ConfigError(
-        f"at={value!r} is not a time before the year 10000; give a datetime with a time zone, or epoch seconds"
+        f"at={value!r} is not a time before the year 10000; pass a datetime with a time zone, or epoch seconds"
     )
 
 
 def check_start(delay: object, at: object) -> None:
     """Raise ConfigError if both are given."""
     if delay is not None and at is not None:
-        raise ConfigError(f"delay={delay!r} and at={at!r} contradict each other; give one")
+        raise ConfigError(f"delay={delay!r} and at={at!r} contradict each other; use only one")
 
 
 def checked_key(key: str) -> str:
     """Return `key`; raise ConfigError for one that is empty, too long or not printable."""
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
         raise ConfigError(
-            f"key={key!r:.200} can't be used; take 1-{LONGEST_KEY} printable characters"
+            f"key={key!r:.200} can't be used; use 1-{LONGEST_KEY} printable characters"
         )
     return key
 

@@ -81,7 +81,7 @@ def schedules_of(job: Job[..., Any]) -> list[Schedule]:
             found[at] = structs.replace(one, args=tuple(args), kwargs=kwargs)
         except (TypeError, CodecError) as error:
             raise ConfigError(
-                f"schedule {one.name!r} can't call {job.name}: {error}; give @schedule(args=…, kwargs=…)"
+                f"schedule {one.name!r} can't call {job.name}: {error}; pass @schedule(args=…, kwargs=…)"
             ) from error
     return found
 
@@ -94,7 +94,7 @@ def declared_in(registry: Registry) -> dict[str, dict[str, Schedule]]:
             names = found.setdefault(job.queue, {})
             if one.name in names:
                 raise ConfigError(
-                    f"two schedules of queue {job.queue} are named {one.name!r}; give one another name=…"
+                    f"two schedules of queue {job.queue} are named {one.name!r}; pass name=… to one of them"
                 )
             names[one.name] = one
     return found

@@ -152,7 +152,7 @@ def checked_name(name: Any) -> str:
     good = isinstance(name, str) and 0 < len(name) <= MOST_NAME and name.isprintable()
     if not good or " " in name:
         raise ConfigError(
-            f"schedule name {name!r:.120} can't be used; take 1-{MOST_NAME} printable characters without spaces"
+            f"schedule name {name!r:.120} can't be used; use 1-{MOST_NAME} printable characters without spaces"
         )
     return str(name)
 
@@ -176,10 +176,12 @@ def decoded(text: str) -> Schedule:
 def _spread_ms(spread: Duration) -> int:
     seconds = duration_s(spread)
     if not 0 <= seconds <= _DAY_S:
-        raise ConfigError(f"spread={spread!r} is out of range; take 0 seconds to a day")
+        raise ConfigError(
+            f"spread={spread!r} is out of range; it must be between 0 seconds and a day"
+        )
     return round(seconds * 1000)
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{name}={value!r} is unknown; take one of {', '.join(allowed)}")
+        raise ConfigError(f"{name}={value!r} is unknown; use one of {', '.join(allowed)}")

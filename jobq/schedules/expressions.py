@@ -61,7 +61,9 @@ class Every:
         except (ConfigError, TypeError, ValueError) as error:
             raise ConfigError(f"every={every!r} is not a duration; write '10m' or 600") from error
         if not 1 <= seconds <= 366 * 86_400:
-            raise ConfigError(f"every={every!r} is out of range; take 1 second to 366 days")
+            raise ConfigError(
+                f"every={every!r} is out of range; it must be between 1 second and 366 days"
+            )
         self.step_ms = round(seconds * 1000)
 
     def __str__(self) -> str:
@@ -183,7 +185,7 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except Exception as error:
         raise ConfigError(
-            f"tz={name!r:.100} can't be used as a time zone; take a name such as 'Europe/Berlin' or 'UTC'"
+            f"tz={name!r:.100} can't be used as a time zone; use a name such as 'Europe/Berlin' or 'UTC'"
         ) from error
 
 
@@ -192,9 +194,11 @@ def parsed(expression: str) -> CronSim:
     """Return an expression as cronsim reads it, or raise ConfigError."""
     text = NAMES.get(expression.strip().lower(), expression)
     if text.startswith("@"):
-        raise ConfigError(f"{expression!r:.100} is unknown; take one of {', '.join(NAMES)}")
+        raise ConfigError(f"{expression!r:.100} is unknown; use one of {', '.join(NAMES)}")
     if len(text) > 500:
-        raise ConfigError(f"a cron expression of {len(text):,} characters is too long; take 500")
+        raise ConfigError(
+            f"a cron expression of {len(text):,} characters is too long; use at most 500"
+        )
     count = len(text.split())
     if count != 5:
         seconds = "; for seconds take every='10s'" * (count == 6)

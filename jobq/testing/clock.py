@@ -38,7 +38,7 @@ class KitClock:
         seconds = duration_s(by)
         if seconds < 0:
             raise ConfigError(
-                f"the clock can't go back by {-seconds:g} s; give a positive duration"
+                f"the clock can't go back by {-seconds:g} s; pass a positive duration"
             )
         self._to(wall.ms() + round(seconds * 1000))
 

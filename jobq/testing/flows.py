@@ -89,7 +89,7 @@ def _differences(found: StepView, state: StepState | None, counts: StepCounts) -
     }
     for what, expected in counts.items():
         if what not in present:
-            raise ConfigError(f"a step has no {what!r}; give {', '.join(present)}")
+            raise ConfigError(f"a step has no {what!r}; pass {', '.join(present)}")
         if present[what] != expected:
             yield f"has {present[what]:,} {what}, not {expected}"
 

@@ -191,7 +191,7 @@ class Kit:
         self, processes: int, queues: Sequence[str] | None, **settings: Any
     ) -> ForkedWorker:
         if self._worker is not None:
-            raise ConfigError("a worker runs already; give it more processes=")
+            raise ConfigError("a worker is already running; start it with more processes=")
         before, seconds = wall.s(), int(self.client.command("TIME")[0])
         if not before - APART_S < seconds < wall.s() + APART_S:
             raise ConfigError(

@@ -111,9 +111,9 @@ def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
     if unknown:
         raise ConfigError(f"fault {min(unknown)!r} is unknown; use {', '.join(known)}")
     if "reordered" in faults and plan.other is None:
-        raise ConfigError(f"reordered needs a second call; give other={job.name}.args(…)")
+        raise ConfigError(f"reordered needs a second call; pass other={job.name}.args(…)")
     if plan.points < 1:
-        raise ConfigError(f"points={plan.points!r} is too small; take 1 or more")
+        raise ConfigError(f"points={plan.points!r} is too small; it must be at least 1")
     module = inspect.getmodule(job.function)
     return plan._replace(
         faults=faults, within=plan.within or ([module] if module else [job.function])

@@ -124,7 +124,7 @@ class TopicGroup(BlockingFacade):
         if reply[0] == b"out-of-range":
             first, last = reply[1:]
             raise OutOfRangeError(
-                f"{place!r} is outside topic {self.topic.name!r}, which has {first} to {last}; take one of "
+                f"{place!r} is outside topic {self.topic.name!r}, which has {first} to {last}; use one of "
                 f"these, {last + 1} for what comes next, 'earliest' or 'latest'",
                 place if isinstance(place, int) else 0, first, last,
             )  # fmt: skip
@@ -145,5 +145,5 @@ class AsyncTopicGroup(AsyncFacade[TopicGroup]):
 
 def _check_policy(policy: str) -> str:
     if policy not in POLICIES:
-        raise ConfigError(f"out_of_range={policy!r} is unknown; take one of {', '.join(POLICIES)}")
+        raise ConfigError(f"out_of_range={policy!r} is unknown; use one of {', '.join(POLICIES)}")
     return policy

@@ -112,7 +112,7 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
     if record.content is not None:
         shape, values = "m", [record.content]
     elif record.key is None:
-        raise ConfigError("content=None deletes a key, and none is given; give key=… or content")
+        raise ConfigError("content=None deletes a key, and none is given; pass key=… or content")
     if record.key is not None:
         shape, values = shape + "k", [*values, record.key.encode()]
     if record.headers:
@@ -129,7 +129,7 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
 def _check(record: object) -> None:
     """Raise ConfigError for what a caller without a type checker may pass."""
     if not isinstance(record, Record):
-        raise ConfigError(f"{record!r:.60} is not a message; give bytes or a Record")
+        raise ConfigError(f"{record!r:.60} is not a message; pass bytes or a Record")
     if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):
         raise ConfigError(f"{record!r:.100}: content must be bytes or None, the key text or None")
 
@@ -151,7 +151,7 @@ def decoded(entry: Sequence[Any]) -> TopicMessage:
 def _encoded_headers(headers: Mapping[str, str]) -> bytes:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise CodecError(f"header {name!r}: {value!r} isn't text; give texts by name")
+            raise CodecError(f"header {name!r}: {value!r} isn't text; pass texts by name")
     return msgspec.json.encode(dict(headers))
 
 
@@ -175,7 +175,7 @@ def position_of(position: Position) -> dict[str, str | int]:
     if position in ("earliest", "latest"):
         return {"start": str(position), "value": ""}
     raise ConfigError(
-        f"{position!r} is not a position in a topic; take 'earliest', 'latest', an index or a datetime"
+        f"{position!r} is not a position in a topic; use 'earliest', 'latest', an index or a datetime"
     )
 
 

@@ -79,7 +79,7 @@ def opened(
 ) -> Steps[RangeReader]:
     """What Topic.read says."""
     if out_of_range not in ("error", "earliest"):
-        raise ConfigError(f"out_of_range={out_of_range!r} is unknown; take error or earliest")
+        raise ConfigError(f"out_of_range={out_of_range!r} is unknown; use error or earliest")
     where, value = position_of(start).values()
     first, last, _, _ = yield from binding.run_steps("read", {"from": 1, "upto": 0, "count": 1})
     following = first if where == "earliest" else last + 1
@@ -99,7 +99,7 @@ def _end(binding: TopicCalls, end: Position | None, last: int) -> Steps[int]:
         return last
     if isinstance(end, int) and not isinstance(end, bool):
         return end
-    raise ConfigError(f"end={end!r} is not an end of a range; take an index, a datetime or None")
+    raise ConfigError(f"end={end!r} is not an end of a range; use an index, a datetime or None")
 
 
 def messages_of(reading: RangeReader, count: int) -> Steps[list[TopicMessage]]:

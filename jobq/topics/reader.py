@@ -51,7 +51,7 @@ class Reader(BlockingFacade):
         out_of_range: str = "earliest",
     ) -> None:
         if commit not in ("manual", "auto", "read"):
-            raise ConfigError(f"commit={commit!r} is unknown; take manual, auto or read")
+            raise ConfigError(f"commit={commit!r} is unknown; use manual, auto or read")
         self.group = TopicGroup(binding, group)
         self.commit_mode = commit
         #: What 'auto' couldn't commit, because its lease had ended and another reader has it.
@@ -374,5 +374,5 @@ def checked_lease(lease: float | timedelta) -> int:
     """Milliseconds, or ConfigError."""
     lease_ms = round(duration_s(lease) * 1000)
     if not 1 <= lease_ms <= DAY_MS:
-        raise ConfigError(f"lease={lease!r} is out of range; take 1 ms to a day")
+        raise ConfigError(f"lease={lease!r} is out of range; it must be between 1 ms and a day")
     return lease_ms

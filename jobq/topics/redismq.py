@@ -196,7 +196,7 @@ class RedismqReader:
         following = last + 1 if place == "latest" else place
         if not isinstance(following, int) or isinstance(place, bool):
             raise ConfigError(
-                f"{place!r} is not a position here; take 'earliest', 'latest' or an index"
+                f"{place!r} is not a position here; use 'earliest', 'latest' or an index"
             )
         if not 1 <= following <= last + 1:
             raise self._out(following, last)
@@ -251,7 +251,7 @@ def _batches(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
     size = 0
     for content in contents:
         if not isinstance(content, bytes):
-            raise ConfigError(f"{content!r:.60} is not a message; give bytes")
+            raise ConfigError(f"{content!r:.60} is not a message; pass bytes")
         some.append(content)
         size += len(content)
         if len(some) == PER_CALL or size >= BYTES_PER_CALL:
@@ -265,7 +265,7 @@ def checked_name(kind: str, name: str) -> str:
     """`name` itself, or ConfigError for one whose keys would be another's."""
     if not name or ":" in name or not name.isprintable() or any(map(str.isspace, name)):
         raise ConfigError(
-            f"{kind} {name!r} can't be used in redismq's layout; take printable characters without : or blanks"
+            f"{kind} {name!r} can't be used in redismq's layout; use printable characters without : or blanks"
         )
     if kind == "group" and name == "messages":
         raise ConfigError("group 'messages' can't be used: its key would be among the messages")
@@ -275,5 +275,5 @@ def checked_name(kind: str, name: str) -> str:
 def _milliseconds(ttl: float | timedelta) -> int:
     milliseconds = round(duration_s(ttl) * 1000)
     if milliseconds < 1:
-        raise ConfigError(f"ttl={ttl!r} is out of range; take 1 ms or more, or None")
+        raise ConfigError(f"ttl={ttl!r} is out of range; it must be at least 1 ms, or None")
     return milliseconds

@@ -333,5 +333,5 @@ def _whole(name: str, value: float | timedelta | None, scale: int = 1) -> Argume
         return ""
     number = round(duration_s(value) * scale)
     if not 0 <= number < 2**53:
-        raise ConfigError(f"{name}={value!r} is out of range; take 0 or more")
+        raise ConfigError(f"{name}={value!r} is out of range; it must be at least 0")
     return number

@@ -53,7 +53,7 @@ class SyncRunner(Runner):
         return min(self._sizes[index].size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run the batch; give back what wasn't started."""
+        """Run the batch, and return the messages that were not started."""
         child, began, nran = self._child, monotonic(), 0
         send_at = len(messages) - self._nlast(index, len(messages))
         for slot, message in zip(slots, messages, strict=True):

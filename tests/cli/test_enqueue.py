@@ -97,7 +97,7 @@ def test_enqueue_takes_times_and_durations(cli: Any, client: Any) -> None:
     assert queue.status("later").word == queue.status("at").word == "queued-with-backoff"
     assert queue.status("at").not_before == 4_102_444_800_000
     both = cli("enqueue", "a.b", "--delay", "1h", "--at", "4102444800")
-    assert both.code == 2 and "give one" in both.err
+    assert both.code == 2 and "use only one" in both.err
 
 
 def test_args_json_carries_what_words_cannot(cli: Any, client: Any) -> None:
@@ -150,7 +150,7 @@ def test_enqueue_takes_the_queue_that_the_job_declares_when_its_module_is_here(
 def test_enqueue_says_where_to_when_it_knows_no_such_job(cli: Any, client: Any) -> None:
     ended = cli("enqueue", "nowhere.at.all")
     assert ended.code == 0
-    assert "went to the queue default; name its module with --import, or give --queue" in ended.err
+    assert "went to the queue default; name its module with --import, or use --queue" in ended.err
     assert cli("enqueue", "nowhere.at.all", "--queue", "low").err == ""
 
 

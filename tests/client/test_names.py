@@ -26,7 +26,7 @@ def test_queue_that_the_command_line_would_read_otherwise_is_refused(name):
 @pytest.mark.parametrize("name", UNREACHABLE)
 def test_queue_of_such_a_name_gets_no_message_and_can_be_read(client, redis, name):
     queue = Queue(name, client)
-    with pytest.raises(ConfigError, match="take another name"):
+    with pytest.raises(ConfigError, match="use another name"):
         queue.enqueue(b"{}")
     assert queue.admin.counts().messages == 0
     assert not redis.keys("*")

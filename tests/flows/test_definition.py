@@ -112,11 +112,11 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(report, first)  # type: ignore[call-overload]
     with refused("is known only when the flow runs"):
         list(first.result)
-    with refused("after=<result of step load> is not a step; give the step itself"):
+    with refused("after=<result of step load> is not a step; pass the step itself"):
         flow.step(report.args([]), after=first.result)  # type: ignore[arg-type]
-    with refused(r"3 is not a job; give the job and then its arguments: flow\.step"):
+    with refused(r"3 is not a job; pass the job and then its arguments: flow\.step"):
         flow.step(3)  # type: ignore[call-overload]
-    with refused("map 'load-2' keeps no results; give results=True"):
+    with refused("map 'load-2' keeps no results; pass results=True"):
         _ = flow.map(load, [1]).results
     with refused("name= is an argument of shop.rename and of step"):
         flow.step(rename, name="x")
@@ -142,7 +142,7 @@ def test_options_that_a_step_cannot_have_are_refused(options: dict[str, Any], wo
 def test_maps_that_wait_need_items_that_can_be_stored():
     flow = StepList("import:1")
     first = flow.step(load, 1)
-    with refused("its items must be stored: give a list of them, or the result of a step"):
+    with refused("its items must be stored; pass a list of them, or the result of a step"):
         flow.map(load, iter([1]), after=first)
     with refused("takes a list or another iterable of items, not 3"):
         flow.map(load, 3)  # type: ignore[call-overload]

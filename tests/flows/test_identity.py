@@ -66,5 +66,5 @@ def test_a_flow_is_refused_when_its_name_can_stand_in_no_mid(name, given):
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "a:b", "s" * 33])
 def test_a_step_is_refused_when_its_name_can_stand_in_no_mid(name):
-    with pytest.raises(ConfigError, match=r"step name .* can't be used; take up to 32"):
+    with pytest.raises(ConfigError, match=r"step name .* can't be used; use up to 32"):
         checked_step(name)

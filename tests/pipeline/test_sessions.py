@@ -161,7 +161,9 @@ def test_session_tells_the_last_words_of_a_jvm_that_does_not_start(tmp_path):
 
 def test_session_refuses_a_heap_before_it_starts_java():
     said = started(JOBQ_SPARK_MEMORY="300m", JAVA_HOME="/nowhere", PATH="")
-    assert said.startswith("ConfigError memory='300m' is too small for Spark; take 512m or more")
+    assert said.startswith(
+        "ConfigError memory='300m' is too small for Spark; it must be at least 512m"
+    )
 
 
 def test_session_refuses_a_master_before_it_starts_java():

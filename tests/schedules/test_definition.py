@@ -67,7 +67,7 @@ def test_arguments_that_do_not_fit_are_refused_before_a_worker_runs(registry: Re
     def needs(customer: int) -> None: ...
 
     with pytest.raises(
-        ConfigError, match=r"can't call needs: .*customer.*; give @schedule\(args=…"
+        ConfigError, match=r"can't call needs: .*customer.*; pass @schedule\(args=…"
     ):
         declared_in(registry)
 
@@ -81,9 +81,9 @@ def test_arguments_that_do_not_fit_are_refused_before_a_worker_runs(registry: Re
         (" ", {}, "' ' is not a cron expression"),
         (None, {"every": 60, "tz": "UTC"}, "leave one out"),
         ("@daily", {"tz": "Mars/Base"}, "tz='Mars/Base'"),
-        ("@daily", {"missed": "twice"}, "take one of skip, one, all"),
+        ("@daily", {"missed": "twice"}, "use one of skip, one, all"),
         ("@daily", {"missed": "all"}, "add overlap='allow'"),
-        ("@daily", {"overlap": "never"}, "take one of skip, queue, allow, cancel"),
+        ("@daily", {"overlap": "never"}, "use one of skip, queue, allow, cancel"),
         ("@daily", {"spread": "2d"}, "0 seconds to a day"),
         ("@daily", {"name": "two words"}, "without spaces"),
         ("@daily", {"jitter": 5}, "no option 'jitter'"),

@@ -115,7 +115,7 @@ def test_error_shows_steps_what_they_wait_for_and_why_members_failed(jobq, start
         (("import:2", "load"), {}, "did you mean 'import:1'"),
         (("import:1", "lood"), {}, "has no step 'lood'; it has load, check, alert, publish"),
         (("import:1", "load", "ended"), {}, "state 'ended' is unknown; use running"),
-        (("import:1", "load"), {"size": 1}, "a step has no 'size'; give members, done, dead"),
+        (("import:1", "load"), {"size": 1}, "a step has no 'size'; pass members, done, dead"),
     ],
 )  # fmt: skip
 def test_what_can_never_hold_is_refused(

@@ -198,8 +198,8 @@ def test_server_of_the_command_line_is_emptied_only_where_that_is_certain(suite,
     redis.set("mine", "x")
     for url, may_flush, why in (
         (server.url + "?db=1", False, "add --jobq-may-flush"),
-        (server.url, True, r"names none; give \?db=1"),
-        ("redis://a:1", True, "names none; give /1"),
+        (server.url, True, r"names none; pass \?db=1"),
+        ("redis://a:1", True, "names none; pass /1"),
         ("redis://a:1/0", True, "a database from 1 to 15"),
         ("redis+cluster://a:1,b:2", True, "a single server"),
     ):

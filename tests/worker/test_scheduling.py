@@ -182,5 +182,5 @@ def test_event_loops_are_made_by_uvloop_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", installed)
     assert loop_library() is loop_library("uvloop") is installed
     assert loop_library("asyncio") is asyncio
-    with pytest.raises(ConfigError, match="unknown event_loop 'gevent'; take one of auto, asyncio"):
+    with pytest.raises(ConfigError, match="unknown event_loop 'gevent'; use one of auto, asyncio"):
         WorkerSettings(event_loop="gevent")

@@ -174,7 +174,7 @@ def _notes(result: LakeAudited, recorded: RecordedSpan, losses: Iterable[Loss]) 
     if first is None or (result.since_ms < first and recorded.first_ms < first):
         since = f"only since {in_utc(first)}" if first is not None else "at no time"
         yield (
-            f"enqueues are on record {since}: before, the event level was 'attempts'; give a later --since"
+            f"enqueues are on record {since}: before, the event level was 'attempts'; use a later --since"
         )
     elif result.unrecorded:
         yield (

@@ -101,7 +101,7 @@ def statements(lake: Lake, engine: EngineSql, schema: str = "jobq") -> Iterator[
     if engine == "snowflake" and not store.uri.startswith("s3://"):
         raise ConfigError(f"Snowflake reads lakes in S3 only, and this one is at {store.uri}")
     if not schema.isidentifier() or not schema.isascii():
-        raise ConfigError(f"schema {schema!r} can't be used; take letters, digits and _")
+        raise ConfigError(f"schema {schema!r} can't be used; use letters, digits and _")
     dialect = _DIALECTS[engine]
     for text in dialect.first:
         yield text.format(schema=schema, uri=_quoted(store.uri))

@@ -167,7 +167,7 @@ def _check_columns(conditions: Sequence[Condition]) -> None:
     for one in conditions:
         if one.column not in known:
             raise ConfigError(
-                f"column {one.column!r} is in no table, or has no single value; take one of {', '.join(sorted(known))}"
+                f"column {one.column!r} is in no table, or has no single value; use one of {', '.join(sorted(known))}"
             )
         if known[one.column] == "timestamp":
             for text in one.values:

@@ -157,7 +157,7 @@ class Lake:
             if others:
                 raise LakeError(
                     f"{self.store.uri} is not a lake and not empty (it has {others[0]}); "
-                    "give a folder of its own"
+                    "use a folder of its own"
                 )
             write_file(self.store, MARKER, json.dumps({"version": LAKE}).encode())
 
@@ -165,7 +165,7 @@ class Lake:
 def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
     path = path or lake_from_env()
     if not path:
-        raise ConfigError("no lake was named; give --lake PATH or set JOBQ_LAKE")
+        raise ConfigError("no lake was named; use --lake PATH or set JOBQ_LAKE")
     if importable() is not None:
         raise PipelineError(f"the lake needs {importable()}; {extras.install('lake')}")
     if path.startswith("file://"):
@@ -176,7 +176,7 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
     if "%" in folder or "\\" in folder:
         raise ConfigError(
             f"a lake can't be at {folder}: deltalake takes % and \\ for other characters; "
-            "give a folder without"
+            "use a folder without"
         )
     return LakeStore(folder, dict(options or {}))
 
@@ -282,6 +282,6 @@ def _take_lock(handle: int, lake: Lake, deadline: float, enough: Callable[[], bo
                 holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise LakeBusyError(
                     f"another process (pid {holder}) works on the lake at {lake.store.uri}; "
-                    "wait for it, or give --wait"
+                    "wait for it, or use --wait"
                 ) from error
             time.sleep(LOOK_S)

@@ -262,7 +262,7 @@ def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
     """
     if not lake.store.is_local and older_s < LEAST_S:
         raise ConfigError(
-            f"older={older_s:g}s would take files that an ingest is writing just now; take 1h or more"
+            f"older={older_s:g}s would take files that an ingest is writing just now; it must be at least 1h"
         )
     gone = {}
     for name, table in TABLES.items():
@@ -336,7 +336,7 @@ def _expired(
 def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
     """Record that `name` happened, now or at a time; return that time."""
     if not name.strip() or len(name) > 200 or not name.isprintable():
-        raise ConfigError(f"mark {name!r} has no use; take 1 to 200 printable characters")
+        raise ConfigError(f"mark {name!r} has no use; use 1 to 200 printable characters")
     at = at or datetime.now(UTC)
     rows = pa.Table.from_pylist([{"name": name, "at": at}], MARKS.schema())
     files = write_rows(lake.below(MARKS.name), MARKS, rows)

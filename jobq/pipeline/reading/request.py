@@ -86,7 +86,7 @@ def view_of(given: Mapping[str, str], stream: bool = False) -> str:
     if view not in VIEWS:
         raise ConfigError(unknown("view", text, VIEWS))
     if stream and view not in STREAM:
-        raise ConfigError(f"view {view!r} can't be streamed; take one of {', '.join(STREAM)}")
+        raise ConfigError(f"view {view!r} can't be streamed; use one of {', '.join(STREAM)}")
     return view
 
 
@@ -157,9 +157,9 @@ def _values(
     options = _options(given, view, stream)
     since, until = options.moment("since"), options.moment("until")
     if since is not None and "startingOffsets" in options:
-        raise ConfigError("options since and startingOffsets both say where to begin; give one")
+        raise ConfigError("options since and startingOffsets both say where to begin; use only one")
     if until is not None and "endingOffsets" in options:
-        raise ConfigError("options until and endingOffsets both say where to end; give one")
+        raise ConfigError("options until and endingOffsets both say where to end; use only one")
     names = options.names("topics" if view == "topic" else "queues")
     return options, {
         "names": () if names == ("*",) else names,

@@ -140,7 +140,9 @@ def _when(value: Any) -> str:
         return value
     seconds = float(value)
     if not isfinite(seconds) or not 0 <= seconds < LONGEST_S:
-        raise BadRecordError(f"a delay of {value} seconds is out of range; take 0 to 100 years")
+        raise BadRecordError(
+            f"a delay of {value} seconds is out of range; it must be between 0 and 100 years"
+        )
     return f"d{round(seconds * 1000)}"
 
 

@@ -136,26 +136,26 @@ def _kwargs(
 def _check_loads(options: SparkOptions) -> None:
     if "idColumn" in options and "loadId" in options:
         raise ConfigError(
-            "idColumn and loadId say two things: ids come from a column, or are made for a load; give one"
+            "idColumn and loadId say two things: ids come from a column, or are made for a load; use only one"
         )
 
 
 def _ordered(options: SparkOptions) -> bool:
     ordered = options.flag("ordered", False)
     if ordered and "keyColumn" not in options:
-        raise ConfigError("option ordered=true orders the rows of a key; give keyColumn, too")
+        raise ConfigError("option ordered=true orders the rows of a key; pass keyColumn, too")
     return ordered
 
 
 def _batch(options: SparkOptions) -> int:
     number = options.number("batch", 500, 1)
     if number > MOST:
-        raise ConfigError(f"option batch={number} is out of range; take 1 to {MOST}")
+        raise ConfigError(f"option batch={number} is out of range; it must be between 1 and {MOST}")
     return number
 
 
 def _ms(options: SparkOptions, name: str, default: str = "") -> int:
     seconds = duration_s(options.text(name, default))
     if not seconds < LONGEST_S:
-        raise ConfigError(f"option {name} is out of range; take less than 100 years")
+        raise ConfigError(f"option {name} is out of range; it must be less than 100 years")
     return round(seconds * 1000)

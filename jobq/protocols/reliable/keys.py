@@ -36,7 +36,7 @@ def checked_key(name: str) -> str:
     """`name` itself, or ConfigError for what no queue can be called."""
     if not isinstance(name, str) or not _fits(name):
         raise ConfigError(
-            f"key {name!r} can't be used; take 1-128 printable characters without white space, and braces "
+            f"key {name!r} can't be used; use 1-128 printable characters without white space, and braces "
             "only for one hash tag: {shop}mails"
         )
     if name[0] == "{" and name[-1] == "}":
@@ -87,7 +87,7 @@ def of_one_slot(names: Iterable[str]) -> None:
     if len(tags) > 1:
         shown = " and ".join(repr(name) for name in list(tags.values())[:2])
         raise ConfigError(
-            f"{shown} are in different slots of the Cluster; give them one hash tag: {{shop}}high, {{shop}}low"
+            f"{shown} are in different slots of the Cluster; use one hash tag: {{shop}}high, {{shop}}low"
         )
 
 

@@ -52,7 +52,7 @@ class ReliableQueue(BlockingFacade):
         """Append items, all or none; return their ids, each greater than all earlier ids of the queue."""
         contents = [_content(item) for item in items]
         if not contents:
-            raise ConfigError(f"push to {key!r} has no item; give one or more")
+            raise ConfigError(f"push to {key!r} has no item; pass at least one")
         names = [checked_key(key)]
         return _texts((yield from self._calls.change_steps("push", names, *contents, now=now)))
 
@@ -271,7 +271,7 @@ class ReliableQueue(BlockingFacade):
     ) -> Steps[list[str] | None]:
         names = [checked_key(key)]
         if not ids:
-            raise ConfigError(f"{verb} on {key!r} has no id; give one or more")
+            raise ConfigError(f"{verb} on {key!r} has no id; pass at least one")
         for id in ids:
             if not isinstance(id, str) or len(id) > 40 or not _ID.fullmatch(id):
                 shown = repr(id)[:60]
@@ -320,7 +320,7 @@ class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
 
 def _names(keys: Sequence[str]) -> list[str]:
     if not keys:
-        raise ConfigError("pop has no key; give one or more after count and block")
+        raise ConfigError("pop has no key; pass at least one after count and block")
     return [checked_key(key) for key in keys]
 
 
@@ -329,7 +329,7 @@ def _content(item: str | bytes) -> bytes:
         try:
             return item.encode()
         except UnicodeEncodeError:
-            raise ConfigError(f"item {item!r} is not valid text; give its bytes") from None
+            raise ConfigError(f"item {item!r} is not valid text; pass its bytes") from None
     if not isinstance(item, bytes):
         raise ConfigError(f"item {item!r} is neither text nor bytes")
     return item
@@ -350,7 +350,7 @@ def _milliseconds(recover_after: float | str | timedelta) -> int:
     seconds = duration_s(recover_after)
     if not 0 <= seconds <= LONGEST_S:
         raise ConfigError(
-            f"recover_after={recover_after!r} is out of range; take 0 to {LONGEST_S:,} s"
+            f"recover_after={recover_after!r} is out of range; it must be between 0 and {LONGEST_S:,} s"
         )
     return round(seconds * 1000)
 

@@ -88,7 +88,7 @@ class Consuming:
         for name in ("vt", "concurrency", "max_receives"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"{name} {value} is below 1; take 1 or more")
+                raise ConfigError(f"{name} {value} is below 1; it must be at least 1")
         if self.retry_after is not None:
             whole_s(duration_s(self.retry_after))
         if self.dead_letter == self.qname:
@@ -106,7 +106,7 @@ class Consuming:
         vt = self.vt or attributes.vt
         if vt < 1:
             raise ConfigError(
-                f"queue {self.qname!r} hides messages for {vt} s, too short to renew; give vt=…"
+                f"queue {self.qname!r} hides messages for {vt} s, too short to renew; pass vt=…"
             )
         return vt
 
@@ -126,7 +126,7 @@ class Consuming:
             if checks.is_regular_name(self.dead_queue):
                 return Settlement("dead", reason=error.reason)
             logger.error(
-                "queue %s: %r can't name a queue; give dead_letter=…", self.qname, self.dead_queue
+                "queue %s: %r can't name a queue; pass dead_letter=…", self.qname, self.dead_queue
             )
         if self.max_receives is not None and message.rc >= self.max_receives:
             return Settlement("dead", reason=f"received {message.rc} times, at last {error!r}")
@@ -297,7 +297,7 @@ class BaseConsumer:
 
     def _lost(self, message: RsmqMessage) -> str:
         logger.warning(
-            "queue %s: message %s was received again before its handler ended; give a longer vt",
+            "queue %s: message %s was received again before its handler ended; use a longer vt",
             self._qname, message.id,
         )  # fmt: skip
         return "lost"

@@ -27,7 +27,7 @@ class Keys:
 
     def __init__(self, ns: str, *, is_cluster: bool = False) -> None:
         if not ns or not ns.isprintable():
-            raise ConfigError(f"ns {ns!r} can't be used; take printable characters, such as 'rsmq'")
+            raise ConfigError(f"ns {ns!r} can't be used; use printable characters, such as 'rsmq'")
         if is_cluster and not _TAGGED.match(ns):
             raise ConfigError(
                 f"ns {ns!r} has no hash tag, so a Cluster would keep one queue's keys on several nodes; "

@@ -200,7 +200,9 @@ class Requests:
         name = checks.existing_name(qname)
         _check_limit(limit)
         if len(held) > PER_CALL:
-            raise ConfigError(f"{len(held):,} messages are too many for a call; give {PER_CALL:,}")
+            raise ConfigError(
+                f"{len(held):,} messages are too many for a call; pass at most {PER_CALL:,}"
+            )
         checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
         try:
             seconds = "" if vt is None else checks.seconds("vt", vt)
@@ -225,9 +227,9 @@ class Requests:
     def peek(self, qname: str, place: str, offset: int, limit: int) -> ScriptCall[PeekedPage]:
         name = checks.existing_name(qname)
         if place not in PLACES:
-            raise ConfigError(f"place {place!r} is unknown; take one of {', '.join(PLACES)}")
+            raise ConfigError(f"place {place!r} is unknown; use one of {', '.join(PLACES)}")
         if offset < 0:
-            raise ConfigError(f"offset {offset} is below 0; take 0 or more")
+            raise ConfigError(f"offset {offset} is below 0; it must be at least 0")
         _check_limit(limit)
         values: Values = {"now": self._now(), "place": place, "offset": offset, "limit": limit}
         return self._call("peek", name, values, _existing(name, read_peeked))
@@ -326,7 +328,7 @@ def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
 
 def _check_limit(limit: int) -> None:
     if not 1 <= limit <= PER_CALL:
-        raise ConfigError(f"limit {limit} is out of range; take 1 to {PER_CALL:,}")
+        raise ConfigError(f"limit {limit} is out of range; it must be between 1 and {PER_CALL:,}")
 
 
 def _pairs(held: Sequence[MessageRef]) -> list[Argument]:

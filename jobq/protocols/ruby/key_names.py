@@ -78,7 +78,7 @@ def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
     checked_name(f"{system} queue", queue)
     if any(c.isspace() or not c.isprintable() for c in namespace):
         raise ConfigError(
-            f"{system} namespace {namespace!r} can't be used; take printable characters"
+            f"{system} namespace {namespace!r} can't be used; use printable characters"
         )
     return RubyQueueName(system, namespace, queue)
 
@@ -98,7 +98,7 @@ def queue_named(system: System, text: str, namespace: str | None = None) -> Ruby
     if namespace is None and usual and text.startswith(f"{usual}:"):
         raise ConfigError(
             f"{system} queue {text!r} begins with the namespace, which is an option of its own; write "
-            f"{text[len(usual) + 1 :]}, or give --{system}-namespace {usual} if that is its name"
+            f"{text[len(usual) + 1 :]}, or use --{system}-namespace {usual} if that is its name"
         )
     return checked_queue(system, text, usual if namespace is None else namespace)
 

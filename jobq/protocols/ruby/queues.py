@@ -88,7 +88,7 @@ class SidekiqQueue(RubyQueue):
     ) -> None:
         super().__init__(name, client, namespace)
         if version not in (6, 7, 8):
-            raise ConfigError(f"Sidekiq version={version!r} is unknown here; take 6, 7 or 8")
+            raise ConfigError(f"Sidekiq version={version!r} is unknown here; use 6, 7 or 8")
         self._in_ms = version >= 8
 
     def push(
@@ -228,7 +228,7 @@ def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, An
 def _retry(wanted: object) -> bool | int:
     if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted >= 0):
         return wanted
-    raise ConfigError(f"retry={wanted!r} does not say how often; give True, False or a number")
+    raise ConfigError(f"retry={wanted!r} does not say how often; pass True, False or a number")
 
 
 def _batches(arguments: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:

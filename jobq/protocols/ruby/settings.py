@@ -37,11 +37,15 @@ class IntakeSettings:
 
     def __post_init__(self) -> None:
         if not self.ruby_queues and not self.patterns:
-            raise ConfigError("an intake needs a Ruby queue; give --sidekiq or --resque")
+            raise ConfigError("an intake needs a Ruby queue; use --sidekiq or --resque")
         if not 1 <= self.backlog <= 1_000_000:
-            raise ConfigError(f"backlog={self.backlog!r} is out of range; take 1 to 1,000,000")
+            raise ConfigError(
+                f"backlog={self.backlog!r} is out of range; it must be between 1 and 1,000,000"
+            )
         if not 1 <= self.lease_s <= DAY_MS / 1000:
-            raise ConfigError(f"lease_s={self.lease_s!r} is out of range; take 1 s to a day")
+            raise ConfigError(
+                f"lease_s={self.lease_s!r} is out of range; it must be between 1 s and a day"
+            )
 
 
 def parse_queue_names(
@@ -67,8 +71,8 @@ def parse_queue_names(
 def _weight(queue: RubyQueueName, text: str) -> int:
     if not 1 <= int(text) <= MOST_WEIGHT:
         raise ConfigError(
-            f"the weight {text} of {queue} is out of range; take 1 to {MOST_WEIGHT:,}. A queue of that name takes "
-            f"an option of its own: --{queue.system} {text}"
+            f"the weight {text} of {queue} is out of range; it must be between 1 and {MOST_WEIGHT:,}. "
+            f"For a queue of that name use another option: --{queue.system} {text}"
         )
     return int(text)
 
@@ -112,7 +116,7 @@ def parse_names(texts: Iterable[str]) -> dict[str, str]:
         if not equals or not ruby:
             raise ConfigError(f"{text!r} maps no name; write RubyClass=name.of.the.job")
         if names.setdefault(ruby, checked_job_name(job)) != job:
-            raise ConfigError(f"{ruby} is mapped to {names[ruby]} and to {job}; give one")
+            raise ConfigError(f"{ruby} is mapped to {names[ruby]} and to {job}; use only one")
     return names
 
 

@@ -43,7 +43,7 @@ def checked_user_name(name: str) -> str:
     """Return `name`, as the users file takes it; else raise ConfigError."""
     if not 0 < len(name) <= LONGEST_NAME or ":" in name or " " in name or not name.isprintable():
         raise ConfigError(
-            f"user name {name!r} can't be used; take 1 to {LONGEST_NAME} printable characters "
+            f"user name {name!r} can't be used; use 1 to {LONGEST_NAME} printable characters "
             "without white space or a colon"
         )
     return name

@@ -25,7 +25,7 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
     """`scrypt:15:8:1:SALT:HASH`. ConfigError for a password that is too short or too long."""
     if not SHORTEST <= len(password) <= LONGEST:
         raise ConfigError(
-            f"the password has {len(password)} characters; take {SHORTEST} to {LONGEST}"
+            f"the password has {len(password)} characters; it must be between {SHORTEST} and {LONGEST}"
         )
     salt = secrets.token_bytes(16) if salt is None else salt
     digest = _scrypt(password, salt, LOG2_N)

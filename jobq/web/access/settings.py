@@ -127,17 +127,17 @@ class AccessSettings:
             )
         if not self._ways():
             raise ConfigError(
-                f"{bind.shown} is reached by other hosts, so give --users FILE, or --auth-header with "
+                f"{bind.shown} is reached by other hosts, so use --users FILE, or --auth-header with "
                 "--trusted-proxy; or bind 127.0.0.1, where a link logs you in"
             )
         if not (self.tls or self.trusted_proxies):
             raise ConfigError(
-                f"logins at {bind.shown} would cross the network unencrypted; give --tls-cert and --tls-key, "
+                f"logins at {bind.shown} would cross the network unencrypted; use --tls-cert and --tls-key, "
                 "or --trusted-proxy for a proxy that serves HTTPS"
             )
         if bind.host in ("0.0.0.0", "::") and not self.hosts:  # noqa: S104 # nosec B104
             raise ConfigError(
-                f"give --host NAME beside {bind.shown}: the name by which browsers reach the dashboard"
+                f"use --host NAME with {bind.shown}: the name by which browsers reach the dashboard"
             )
 
 

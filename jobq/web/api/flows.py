@@ -144,7 +144,7 @@ def retry_flow(call: ApiCall, body: RetryBody) -> SentReply:
 def cancel_flow(call: ApiCall, body: CancelBody) -> SentReply:
     """Cancel a flow."""
     if body.confirm != call["flow"]:
-        raise ConfigError("this can't be undone; give the flow's id as confirm")
+        raise ConfigError("this can't be undone; pass the flow's id as confirm")
     return _sent(call, "cancel", FlowRun.cancel)
 
 

@@ -152,7 +152,7 @@ def _made_before(
     made = service.view(op) if op else None
     asked = (verb, filter_, digest_of(ids))
     if made is not None and (made.state.verb, made.state.filter, made.state.chosen) != asked:
-        raise ConflictError("this Idempotency-Key made another operation; take a new one")
+        raise ConflictError("this Idempotency-Key made another operation; use a new one")
     return made
 
 
@@ -199,7 +199,9 @@ def _own_id(call: ApiCall) -> str:
     """Return the id that a repeated request finds again; '' without an Idempotency-Key."""
     key = call.request.headers.get("idempotency-key", "")
     if len(key) > LONGEST_KEY:
-        raise ConfigError(f"Idempotency-Key has {len(key)} characters; take {LONGEST_KEY} at most")
+        raise ConfigError(
+            f"Idempotency-Key has {len(key)} characters; it must be at most {LONGEST_KEY}"
+        )
     return sha256(f"{call.identity.name}\0{key}".encode()).hexdigest()[:16] if key else ""
 
 

@@ -80,7 +80,7 @@ class Parameter(NamedTuple):
             seconds = duration_s(text) if text else 0.0
             if text and not 0 < seconds <= MOST_DAYS * 86_400:
                 raise ConfigError(
-                    f"{self.name}={text!r:.100} is out of range; take 30s to {MOST_DAYS}d"
+                    f"{self.name}={text!r:.100} is out of range; it must be between 30s and {MOST_DAYS}d"
                 )
             return seconds
         if self.kind == "names":
@@ -271,7 +271,9 @@ def _given(request: Request, one: Parameter) -> str:
         return str(request.path_params[one.name])
     found = request.query_params.getlist(one.name)
     if len(found) > 1 and one.kind != "names":
-        raise ConfigError(f"the parameter {one.name} is given {len(found)} times; give it once")
+        raise ConfigError(
+            f"the parameter {one.name} is given {len(found)} times; pass it only once"
+        )
     return ",".join(found)
 
 

@@ -176,7 +176,9 @@ class Operations:
         if view.confirmation and confirmed.strip() != view.confirmation:
             raise ConfigError(f"this can't be undone; type {view.confirmation} to confirm it")
         if not 0 <= spread_s <= LONGEST_SPREAD_S:
-            raise ConfigError(f"spread={spread_s!r} is out of range; take 0 s to a day")
+            raise ConfigError(
+                f"spread={spread_s!r} is out of range; it must be between 0 s and a day"
+            )
         state, former = view.state, replace(view.state)
         if not state.began_at:
             state.began_at = self.operate.clock_ms()

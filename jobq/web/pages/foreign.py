@@ -175,7 +175,9 @@ def move_rsmq(request: Request) -> Response:
     name, form = request.path_params["rsmq"], form_of(request)
     target, limit = str(form.get("to", "")), str(form.get("limit", ""))
     if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= 10_000):
-        raise HTTPException(400, f"{limit!r:.40} is not a number of messages; take 1 to 10,000")
+        raise HTTPException(
+            400, f"{limit!r:.40} is not a number of messages; it must be between 1 and 10,000"
+        )
     opened = Rsmq(site_of(request).operate)
     with audited(request, "rsmq-redrive", queue=name, filter=f"to:{target}") as under_way:
         under_way.set(number=opened.redrive(name, target, int(limit)))

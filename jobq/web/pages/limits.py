@@ -185,5 +185,5 @@ def _limit(field: str, text: str) -> int | str | None:
     if field not in _NUMBERS:
         return text
     if not text.isdecimal():
-        raise ConfigError(f"{field} {text!r} is not a number; give one, or none")
+        raise ConfigError(f"{field} {text!r} is not a number; enter one, or leave it empty")
     return int(text)

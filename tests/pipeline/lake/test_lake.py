@@ -42,7 +42,7 @@ def test_table_gets_the_columns_it_lacks_when_an_earlier_release_made_it(tmp_pat
 
 @pytest.mark.parametrize("name", ["50%", "a\\b"])
 def test_folder_whose_name_delta_would_read_otherwise_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match="give a folder without"):
+    with pytest.raises(ConfigError, match="use a folder without"):
         Lake.create(str(tmp_path / name))
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_marker_of_another_version_or_none_is_refused(tmp_path, text, told):
 
 def test_lake_is_named_by_its_variable(tmp_path, monkeypatch):
     monkeypatch.delenv("JOBQ_LAKE", raising=False)
-    with pytest.raises(ConfigError, match="give --lake PATH or set JOBQ_LAKE"):
+    with pytest.raises(ConfigError, match="use --lake PATH or set JOBQ_LAKE"):
         Lake.open()
     monkeypatch.setenv("JOBQ_LAKE", str(tmp_path))
     assert Lake.create().store.uri == str(tmp_path)

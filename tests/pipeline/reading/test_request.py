@@ -55,7 +55,7 @@ def test_read_refuses_what_it_can_not_use(source, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"view": "queues"}, "view 'queues' can't be streamed; take one of events, topic"),
+        ({"view": "queues"}, "view 'queues' can't be streamed; use one of events, topic"),
         ({"since": "2026-01-01", "startingOffsets": "latest"}, "both say where to begin"),
         ({"endingOffsets": "latest"}, "isn't for streams"),
         ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),

@@ -57,7 +57,7 @@ def client_of_none():
     ["", " ", "a b", "a\n", "\x00", "{", "}", "{}", "{a", "a}", "{a}{b}", "{{a}}", "a" * 129],
 )
 def test_name_that_can_not_be_used_is_told_with_the_remedy(name):
-    with pytest.raises(ConfigError, match=r"take 1-128 printable .* \{shop\}mails"):
+    with pytest.raises(ConfigError, match=r"use 1-128 printable .* \{shop\}mails"):
         keys.checked_key(name)
 
 

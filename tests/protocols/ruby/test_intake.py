@@ -263,7 +263,7 @@ def test_queue_that_no_queue_can_be_is_refused(text):
 
 
 def test_namespace_within_the_name_of_a_queue_is_refused_unless_one_is_given():
-    with pytest.raises(ConfigError, match="write low, or give --resque-namespace resque"):
+    with pytest.raises(ConfigError, match="write low, or use --resque-namespace resque"):
         parse_queue_names("resque", ["resque:low"])
     assert list(parse_queue_names("resque", ["resque:low"], "resque")) == [
         RubyQueueName("resque", "resque", "resque:low")

@@ -41,7 +41,7 @@ def test_where_only_this_machine_reaches_it_a_link_is_the_login(bind):
     ],
 )
 def test_elsewhere_it_does_not_start_without_credentials(bind):
-    with pytest.raises(ConfigError, match="give --users FILE"):
+    with pytest.raises(ConfigError, match="use --users FILE"):
         made(bind, hosts=("dash.example.com",), tls=True)
     with pytest.raises(ConfigError, match="open to every host"):
         made(bind, no_auth=True, hosts=("dash.example.com",), tls=True)
@@ -55,7 +55,7 @@ def test_logins_need_encryption_off_this_machine():
 
 
 def test_an_address_of_all_interfaces_needs_a_name():
-    with pytest.raises(ConfigError, match="give --host NAME"):
+    with pytest.raises(ConfigError, match="use --host NAME"):
         made("0.0.0.0:8700", users=FILE, tls=True)
     assert made("0.0.0.0:8700", users=FILE, tls=True, hosts=("dash.example.com",))
 

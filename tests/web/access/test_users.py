@@ -136,7 +136,7 @@ def test_bad_names_are_refused(path, name):
 
 @pytest.mark.parametrize("password", ["", "short", "x" * 1025])
 def test_passwords_have_a_length(password):
-    with pytest.raises(ConfigError, match="take 10 to 1024"):
+    with pytest.raises(ConfigError, match="must be between 10 and 1024"):
         users.new_user("read", False, password)
 
 
