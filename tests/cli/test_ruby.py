@@ -65,12 +65,12 @@ def test_push_adds_a_resque_job(cli, redis):
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["HardWorker"], "give --sidekiq QUEUE or --resque QUEUE"),
+    [(["HardWorker"], "use --sidekiq QUEUE or --resque QUEUE"),
      (["HardWorker", "--sidekiq", "a", "--resque", "b"], "no queue is named"),
      (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque has no --delay"),
      (["HardWorker", "--sidekiq", "low", "a=1"], "no keyword arguments: a"),
      (["hard worker", "--sidekiq", "low"], "names no class"),
-     (["HardWorker", "--resque", "resque:low"], "write low, or give --resque-namespace resque")],
+     (["HardWorker", "--resque", "resque:low"], "write low, or use --resque-namespace resque")],
 )  # fmt: skip
 def test_push_that_makes_no_sense_is_refused(cli, redis, words, complaint):
     ended = cli("ruby", "push", *words)

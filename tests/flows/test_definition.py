@@ -108,7 +108,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
         flow.step(report, [], after=first, when="never")  # type: ignore[call-overload]
     with refused("only if that step is done"):
         flow.step(report, [first.result], after=first, when="ended")
-    with refused("is an argument of shop.report; pass its result, or give after=load"):
+    with refused("is an argument of shop.report; pass its result, or after=load"):
         flow.step(report, first)  # type: ignore[call-overload]
     with refused("is known only when the flow runs"):
         list(first.result)

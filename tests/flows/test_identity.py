@@ -60,7 +60,7 @@ def test_a_mid_that_no_member_can_have_names_none(mid):
     ("name", "given"), [("", "1"), ("a", ""), ("a:b", "1"), ("a", "1.2"), ("a", "x" * 63)]
 )
 def test_a_flow_is_refused_when_its_name_can_stand_in_no_mid(name, given):
-    with pytest.raises(ConfigError, match=r"can't be used; take"):
+    with pytest.raises(ConfigError, match=r"can't be used; use"):
         flow_id(name, given)
 
 

@@ -143,7 +143,7 @@ def test_many_calls_may_have_arguments_by_name(add, queue):
 
 def test_arguments_of_another_job_are_refused(add, registry):
     other = job(name="other", registry=registry)(lambda a, b=0: a)
-    with pytest.raises(ConfigError, match=r"take .*add\.args"):
+    with pytest.raises(ConfigError, match=r"use .*add\.args"):
         add.enqueue_many([other.args(1)])
 
 

@@ -236,7 +236,7 @@ def test_stream_keeps_about_the_length_that_was_set(queue, redis, at):
 
 @pytest.mark.parametrize("length", [0, 99, 10**9 + 1])
 def test_length_out_of_range_is_refused(queue, length):
-    with pytest.raises(ConfigError, match="100 to 1,000,000,000"):
+    with pytest.raises(ConfigError, match="between 100 and 1,000,000,000"):
         queue.admin.events_maxlen(length)
 
 

@@ -57,7 +57,7 @@ def test_two_schedules_of_one_name_are_refused(registry: Registry):
     @job(name="twice", registry=registry)
     def twice() -> None: ...
 
-    with pytest.raises(ConfigError, match="two schedules of queue default are named 'twice'; give"):
+    with pytest.raises(ConfigError, match="two schedules of queue default are named 'twice'; pass"):
         declared_in(registry)
 
 
@@ -84,7 +84,7 @@ def test_arguments_that_do_not_fit_are_refused_before_a_worker_runs(registry: Re
         ("@daily", {"missed": "twice"}, "use one of skip, one, all"),
         ("@daily", {"missed": "all"}, "add overlap='allow'"),
         ("@daily", {"overlap": "never"}, "use one of skip, queue, allow, cancel"),
-        ("@daily", {"spread": "2d"}, "0 seconds to a day"),
+        ("@daily", {"spread": "2d"}, "between 0 seconds and a day"),
         ("@daily", {"name": "two words"}, "without spaces"),
         ("@daily", {"jitter": 5}, "no option 'jitter'"),
     ],

@@ -93,7 +93,6 @@ def test_page_is_bounded_whatever_is_asked_for(queue, capsys):
                 "peek",
                 "--url",
                 queue.client.url,
-                "--queues",
                 "low",
                 "--limit",
                 "5",
@@ -117,7 +116,7 @@ def test_one_mid_enqueued_again_and_again_stays_one_message(queue, redis):
 
 def test_dequeue_hands_out_no_more_than_its_bound(queue, monkeypatch):
     queue.enqueue_many((f"m{n}", b"{}") for n in range(1500))
-    with pytest.raises(ConfigError, match="must be between 1 and 1000"):
+    with pytest.raises(ConfigError, match="take 1 to 1000"):
         queue.dequeue(1001)
     monkeypatch.setattr("jobq.queue.queue.MOST", 10**9)
     with pytest.raises(ScriptError, match="limit must be a whole number from 1 to 1000"):

@@ -249,7 +249,7 @@ def test_worker_is_a_process_that_knows_the_jobs_of_the_test(jobq, registry, tmp
     assert not worker.is_alive
     with jobq.mode("worker"):
         write.enqueue("b")
-        with pytest.raises(ConfigError, match="a worker runs already"), jobq.worker():
+        with pytest.raises(ConfigError, match="a worker is already running"), jobq.worker():
             pass
     jobq.clock.move(60)
     with pytest.raises(ConfigError, match="use drain"), jobq.worker():

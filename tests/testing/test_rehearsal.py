@@ -240,7 +240,7 @@ def test_trials_that_make_no_sense_are_errors(rehearse, registry):
     fails = job(name="fails", registry=registry)(lambda: 1 / 0)
     for options, why in (
         ({"faults": ["thrice"]}, "fault 'thrice' is unknown; use twice, killed"),
-        ({"faults": ["reordered"]}, r"give other=plain\.args"),
+        ({"faults": ["reordered"]}, r"pass other=plain\.args"),
         ({"points": 0}, "points=0 is too small"),
         ({"within": [os]}, "no line of plain was seen"),
     ):

@@ -437,7 +437,7 @@ def test_erase_says_what_it_selects_and_erases_it_after_a_yes(line, write, tmp_p
     assert code == 2 and "column 'customer' is in no table" in error
     for words in (["--mid", ""], ["--mid", "\udcff"], ["--mid", "m1", "--queue", "\udcff"]):
         code, _, error = line("erase", *words, "--live", "--yes")
-        assert code == 2 and "give UTF-8 text that isn't empty" in error
+        assert code == 2 and "pass UTF-8 text that isn't empty" in error
 
 
 def test_erase_live_does_not_stop_at_mids_that_no_message_can_have(

@@ -248,7 +248,7 @@ def test_conditions_are_read_or_refused(text, meant):
 
 @pytest.mark.parametrize("text", ["", "mid = '\udcff'"])
 def test_bytes_that_are_no_text_are_refused(text):
-    with pytest.raises(ConfigError, match="give UTF-8 text"):
+    with pytest.raises(ConfigError, match="pass UTF-8 text"):
         parsed_conditions(text)
 
 

@@ -330,6 +330,6 @@ def test_names_that_no_dead_queue_can_have_are_refused(plain):
 
 def test_queue_without_a_timeout_needs_one_from_its_consumer(plain):
     plain.create_queue("z", vt=0)
-    with pytest.raises(ConfigError, match="give vt="):
+    with pytest.raises(ConfigError, match="pass vt="):
         plain.consume("z", lambda _: None, burst=True)
     assert plain.consume("z", lambda _: None, burst=True, vt=1) == Consumed()

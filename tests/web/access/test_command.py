@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--bind", "0.0.0.0:0"], "give --users FILE"),
-        (["--bind", "[::]:0", "--host", "jobs.example.com"], "give --users FILE"),
+        (["--bind", "0.0.0.0:0"], "use --users FILE"),
+        (["--bind", "[::]:0", "--host", "jobs.example.com"], "use --users FILE"),
         (["--bind", "192.0.2.1:0", "--no-auth"], "open to every host"),
         (["--bind", "192.0.2.1:0", "--users", "missing"], "unencrypted"),
         (["--url", "unix:///none", "--users", "missing"], "jobq web user add"),
