@@ -92,7 +92,7 @@ def _metered(
 
 
 class RunHooks(NamedTuple):
-    """What an executor calls, and what it is told, by the program that runs its jobs. None: that isn't there.
+    """The functions of the program that runs the jobs, which an executor calls. None: the program has no such function.
 
     soft_timeout(seconds): a context manager that raises JobTimeout inside a sync job that takes longer.
     lease_deadline(): when the lease of what runs ends, in seconds of CLOCK_BOOTTIME.
