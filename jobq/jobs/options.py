@@ -14,6 +14,7 @@ from jobq.client.names import checked_queue
 from jobq.config import parse_durability
 from jobq.durations import Duration
 from jobq.errors import ConfigError
+from jobq.jobs.codec import MAX_NAME
 from jobq.jobs.queues import ClientLike
 from jobq.jobs.retry import (
     DEFAULT_POLICY,
@@ -36,6 +37,8 @@ from jobq.queue.types import (
 DAY_S = 86_400.0
 #: Names that a job hides, and their length.
 MOST_REDACTED, LONGEST_REDACTED = 50, 100
+#: Former names of a job.
+MOST_ALIASES = 20
 
 
 #: What becomes of a call of a unique job while one like it lives.
@@ -118,6 +121,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     redact: tuple[str, ...] | None = None
     keep_logs: float | None = None
     typed: bool = True
+    aliases: tuple[str, ...] = ()
 
     @property
     def stores_result(self) -> bool:
@@ -162,6 +166,7 @@ _ONLY_DECLARED = frozenset(
         "redact",
         "keep_logs",
         "typed",
+        "aliases",
     )
 )
 
@@ -319,6 +324,29 @@ def _trace(name: str, value: Any) -> str:
     raise ConfigError(f"trace={value!r} is unknown; use 'parent' or 'link'")
 
 
+def _aliases(name: str, value: Any) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or len(names) > MOST_ALIASES:
+        raise ConfigError(
+            f"aliases={value!r:.200} is not a list of names; name up to {MOST_ALIASES} former names of the job"
+        )
+    return tuple(dict.fromkeys(checked_job_name(one) for one in names))
+
+
+def checked_job_name(name: Any) -> str:
+    """`name` itself, or ConfigError."""
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= MAX_NAME
+        or not name.isprintable()
+        or " " in name
+    ):
+        raise ConfigError(
+            f"job name {name!r:.220} can't be used; use 1-{MAX_NAME} printable characters without spaces"
+        )
+    return name
+
+
 def _redact(name: str, value: Any) -> tuple[str, ...]:
     names = ("*",) if value is True else (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or len(names) > MOST_REDACTED:
@@ -370,6 +398,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "limits": _limits,
     "trace": _trace,
     "redact": _redact,
+    "aliases": _aliases,
     "keep_logs": _duration(0.001),
     "typed": _flag,
 }

@@ -11,12 +11,11 @@ from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 from jobq.durations import Duration
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.admission import JobLimit
-from jobq.jobs.codec import MAX_NAME
 from jobq.jobs.deaths import DeadCall
 from jobq.jobs.functions import awaited, is_same, place
 from jobq.jobs.job import AsyncJob, Job, SyncJob
 from jobq.jobs.middleware import Middlewares, everywhere
-from jobq.jobs.options import JobSettings, Options, checked_options
+from jobq.jobs.options import JobSettings, Options, checked_job_name, checked_options
 from jobq.jobs.retry import ErrorFilter, Policy
 
 P = ParamSpec("P")
@@ -37,11 +36,18 @@ class Registry:
         self.queues: set[str] = set()
         #: What each process of a worker calls before its first job.
         self.starts: list[Callable[[], Any]] = []
-        self.find = self._jobs.get
+        # By their names and their aliases.
+        self._by_name: dict[str, Job[..., Any]] = {}
+        self.find = self._by_name.get
 
     def add(self, job: Job[..., Any]) -> None:
         """Register a job. The same function again, as after a reload, replaces the earlier one."""
-        known = self._jobs.get(job.name)
+        known = self._by_name.get(job.name)
+        if known is not None and known.name != job.name:
+            raise JobAlreadyRegisteredError(
+                f"job {job.name!r}, by {place(job.function)}, has a name that job {known.name!r} takes over: remove it "
+                f"from the aliases of {known.name!r}, or give one of them another name"
+            )
         if known is not None and not is_same(known.function, job.function):
             raise JobAlreadyRegisteredError(
                 f"job {job.name!r} is registered already, by {place(known.function)}; use another "
@@ -49,7 +55,26 @@ class Registry:
             )
         for limit in job.settings.limits:
             self._check_limit(job, limit)
+        self._check_aliases(job)
+        if known is not None:
+            for alias in known.settings.aliases:
+                del self._by_name[alias]
         self._jobs[job.name] = job
+        self._by_name |= dict.fromkeys((job.name, *job.settings.aliases), job)
+
+    def _check_aliases(self, job: Job[..., Any]) -> None:
+        for alias in job.settings.aliases:
+            other = self._by_name.get(alias)
+            if alias == job.name or (other is not None and other.name != job.name):
+                what = (
+                    "is its own name"
+                    if other is None or alias == job.name
+                    else (f"is job {other.name!r}, by {place(other.function)}")
+                )
+                raise JobAlreadyRegisteredError(
+                    f"job {job.name!r} can't have the alias {alias!r}, which {what}; an alias is the name of a job "
+                    "that is gone"
+                )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
         """ConfigError if another job declares another limit of this name: both would count in one place."""
@@ -77,7 +102,7 @@ class Registry:
 
     def get(self, name: str) -> Job[..., Any]:
         """The job of this name, or JobNotFoundError."""
-        job = self._jobs.get(name)
+        job = self._by_name.get(name)
         if job is None:
             raise JobNotFoundError(f"no job {name!r:.200} here; is its module in --import?")
         return job
@@ -86,8 +111,12 @@ class Registry:
         """All names, sorted."""
         return sorted(self._jobs)
 
+    def known_names(self) -> list[str]:
+        """All names and aliases of jobs that messages may have, sorted."""
+        return sorted(self._by_name)
+
     def __contains__(self, name: object) -> bool:
-        return name in self._jobs
+        return name in self._by_name
 
     def __iter__(self) -> Iterator[Job[..., Any]]:
         return iter(self._jobs.values())
@@ -119,10 +148,12 @@ class Declaration(Options, total=False):
     worker calls with a DeadCall once a message of this job is dead. trace: "parent", the default, runs attempts in the
     enqueuer's trace; "link" gives each a trace that links it. redact: names of arguments, and of keys in them, whose
     values the dashboard hides; True hides all arguments. keep_logs: how long to keep the last 64 KiB of what each
-    attempt logs. typed: whether arguments and the result are decoded as annotated; True by default.
+    attempt logs. typed: whether arguments and the result are decoded as annotated; True by default. aliases: former
+    names of the job; workers also run messages that have one of these.
     """
 
     name: str
+    aliases: Sequence[str]
     retry: Policy
     retry_on: ErrorFilter | list[type[BaseException]] | None
     dead_on: ErrorFilter | list[type[BaseException]] | None
@@ -190,20 +221,6 @@ def job_name(function: Callable[..., Any]) -> str:
     if module == "__main__":
         module = _main_module()
     return f"{module}.{function.__qualname__}"
-
-
-def checked_job_name(name: str) -> str:
-    """`name` itself, or ConfigError."""
-    if (
-        not isinstance(name, str)
-        or not 0 < len(name) <= MAX_NAME
-        or not name.isprintable()
-        or " " in name
-    ):
-        raise ConfigError(
-            f"job name {name!r:.220} can't be used; use 1-{MAX_NAME} printable characters without spaces"
-        )
-    return name
 
 
 def _main_module() -> str:

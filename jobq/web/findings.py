@@ -112,9 +112,12 @@ def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
 
 def _queues(snapshot: Snapshot) -> list[PageFinding]:
     found = snapshot.unexplained
+    backlogs = {
+        one.queues[0]: cause_line(one).text for one in snapshot.incidents if one.code == "backlog"
+    }
     shown = [
         PageFinding(
-            *word_of(one), one.queue, sentence(one), "queue", {"queue": one.queue},
+            *word_of(one), one.queue, backlogs.get(one.queue) or sentence(one), "queue", {"queue": one.queue},
             one.growth.since_s * 1000
             if one.state == "falling_behind" and one.growth.since_s is not None
             else None,

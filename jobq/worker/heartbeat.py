@@ -152,8 +152,13 @@ class Heartbeat:
         #: Whether the server's memory was full at the last heartbeat.
         self.is_full = False
         self._on_answer = on_answer
-        self._jobs = registry.names()
-        self._hidden = {job.name: job.redacted for job in registry if job.redacted is not None}
+        self._jobs = registry.known_names()
+        self._hidden = {
+            name: job.redacted
+            for job in registry
+            if job.redacted is not None
+            for name in (job.name, *job.settings.aliases)
+        }
         at_once = settings.threads
         if any(job.is_async for job in registry):
             at_once = max(settings.concurrency, settings.threads)

@@ -28,7 +28,8 @@ def jobs(bare: Path) -> Any:
     (bare / "cli_jobs.py").write_text(JOBS)
     yield "cli_jobs"
     sys.modules.pop("cli_jobs", None)
-    default_registry._jobs.pop("cli_jobs.resize", None)
+    for jobs in (default_registry._jobs, default_registry._by_name):
+        jobs.pop("cli_jobs.resize", None)
     sys.path[:] = [folder for folder in sys.path if folder != str(bare)]
 
 

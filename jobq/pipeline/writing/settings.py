@@ -10,7 +10,7 @@ from jobq.client.names import checked_name
 from jobq.config import ServerSettings, duration_s
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError
-from jobq.jobs.registry import checked_job_name
+from jobq.jobs.options import checked_job_name
 from jobq.pipeline.options import PLACE, SparkOptions, unknown
 from jobq.pipeline.writing import column_types
 

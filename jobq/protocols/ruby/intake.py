@@ -58,15 +58,16 @@ class DeclaredKeys:
     """Finds the keys of calls by what the jobs of `registry` declare. Calls of other jobs have no key."""
 
     def __init__(self, registry: Registry) -> None:
-        self._jobs = {job.name: job for job in registry if job.settings.key is not None}
+        self._find = registry.find
+        self._any = any(job.settings.key is not None for job in registry)
 
     def keyed(self, arrival: Arrival) -> Arrival:
         """Return the arrival with the key of its call. ConfigError if its arguments make none."""
-        if not self._jobs:
+        if not self._any:
             return arrival
         call = decode(arrival.content)
-        job = self._jobs.get(call.job)
-        if job is None:
+        job = self._find(call.job)
+        if job is None or job.settings.key is None:
             return arrival
         try:
             key = job.key_of(call.args, call.kwargs)

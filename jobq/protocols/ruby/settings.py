@@ -8,7 +8,7 @@ from typing import Protocol
 
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError
-from jobq.jobs.registry import checked_job_name
+from jobq.jobs.options import checked_job_name
 from jobq.protocols.ruby.key_names import RubyQueueName, System, queue_named
 
 #: As for queues of jobq.

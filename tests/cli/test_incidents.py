@@ -1,0 +1,194 @@
+"""Six incidents: the first finding of `queues`, `workers`, `why`, `doctor` and the first page.
+
+The clock is the test's. Each incident is read when its cause can be seen for the first time: for what a host leaves
+behind, that is a lease and 5 s after its last heartbeat, so all are named within a lease and 15 s.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client, connect
+from jobq.events import attempt_record
+from jobq.jobs.codec import encode
+from jobq.queue import presence
+from jobq.queue.presence import LATE_MS, ChildEntry, RunningJob
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Message, OutcomeWord
+from tests.web.conftest import visit
+
+__all__ = ["visit"]
+LEASE_MS = 15_000
+SECOND = 1_000
+JOB = "shop.mail.send"
+CRASH = "jobq.errors.WorkerCrash: killed by signal 9 (SIGKILL)"
+
+
+class Night:
+    """One queue, mails, and its workers, by a clock that the test sets."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.now = client.clock_ms()
+        client.clock = lambda: self.now
+        self.mails = Queue("mails", client)
+
+    def later(self, ms: int) -> None:
+        """Let time pass."""
+        self.now += ms
+
+    def worker(
+        self, name: str, *jobs: str, running: tuple[tuple[str, int], ...] = (), slots: int = 2
+    ) -> None:
+        """Send a worker's heartbeat. running: mids, and since when."""
+        names = jobs or (JOB,)
+        presence.put_jobs(self.client, names)
+        presence.put_worker(self.client, name, {
+            "host": name.partition(":")[0], "pid": 7, "version": "1", "queues": ["mails"], "slots": slots,
+            "lease_ms": LEASE_MS, "started_at": 1, "seen_at": self.now, "running": len(running),
+            "jobs": presence.digest_of(names),
+        })  # fmt: skip
+        runs = tuple(RunningJob("mails", mid, since) for mid, since in running)
+        presence.put_running(self.client, name, [ChildEntry(11, "working", 0, 0, runs)])
+
+    def enqueue(self, *mids: str, job: str = JOB, ago_ms: int = 0) -> None:
+        """Enqueue messages."""
+        content = encode(job, [1], enqueued_at=self.now - ago_ms)
+        self.mails.enqueue_many([(mid, content) for mid in mids])
+
+    def take(self, number: int) -> list[Message]:
+        """Dequeue, as a worker does."""
+        return self.mails.dequeue(number, lease=LEASE_MS / 1000).messages
+
+    def end(
+        self, messages: list[Message], outcome: OutcomeWord, ran_ms: int = 2_000, error: str = ""
+    ) -> None:
+        """End attempts."""
+        record = attempt_record(JOB, 1, 10, ran_ms * 1_000, 0, 0, "web-1:7", error, "f0")
+        self.mails.finish([
+            Ending(mid=one.mid, token=one.token, outcome=outcome, record=record, backoff=0) for one in messages
+        ])  # fmt: skip
+
+    def done_before(self) -> None:
+        """Run a few jobs of 2 s, so that their usual time is known."""
+        self.enqueue(*(f"old{n}" for n in range(6)))
+        self.end(self.take(6), "done")
+        self.later(120 * SECOND)
+
+
+@pytest.fixture
+def night(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Night]:
+    made = Night(client)
+
+    def connected(**given: Any) -> Client:
+        other = connect(**given)
+        other.clock = lambda: made.now
+        return other
+
+    monkeypatch.setattr("jobq.cli.session.connect", connected)
+    yield made
+    client.clock = None
+
+
+def poison(night: Night) -> str:
+    night.enqueue("m0", "waits")
+    night.worker("web-1:7")
+    for _ in range(2):
+        night.end(night.take(1), "crashed", error=CRASH)
+    return f"job {JOB} of queue mails kills its worker processes"
+
+
+def stuck(night: Night) -> str:
+    night.done_before()
+    night.enqueue("m0", "m1", "waits")
+    night.take(2)
+    began = night.now
+    night.later(11 * SECOND)
+    night.worker("web-1:7", running=(("m0", began), ("m1", began)))
+    return f"{JOB} m0 has run for 11 s on web-1:7, usually up to 2 s (p95)"
+
+
+def backlog(night: Night) -> str:
+    night.done_before()
+    night.enqueue(*(f"m{n}" for n in range(40)), ago_ms=61 * SECOND)
+    night.enqueue("waits")
+    night.end(night.take(4), "done")
+    night.take(2)
+    night.worker("web-1:7", running=(("m4", night.now - SECOND), ("m5", night.now - SECOND)))
+    return "queue mails has a backlog: 35 ready"
+
+
+def full(night: Night) -> str:
+    night.enqueue("waits")
+    night.worker("web-1:7")
+    night.client.command("CONFIG", "SET", "maxmemory", 1)
+    return "the server is full"
+
+
+def renamed(night: Night) -> str:
+    night.worker("web-1:7", "shop.mail.deliver")
+    night.enqueue("waits", "m1")
+    night.end(night.take(2), "unknown")
+    return f"no worker of queue mails knows the job {JOB}"
+
+
+def dead_host(night: Night) -> str:
+    night.enqueue("m0", "m1", "waits")
+    night.take(2)
+    night.worker("web-7:9", running=(("m0", night.now), ("m1", night.now)))
+    night.later(LEASE_MS + LATE_MS)
+    return "web-7:9 on host web-7"
+
+
+INCIDENTS: dict[str, Callable[[Night], str]] = {
+    "poison": poison, "stuck": stuck, "backlog": backlog, "server_full": full, "unknown_job": renamed,
+    "worker_lost": dead_host,
+}  # fmt: skip
+
+
+def first_on_page(text: str) -> str:
+    """The first line of what needs a look."""
+    lines = re.findall(r"<li>.*?</li>", text.partition('id="look"')[2], re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]*>", " ", lines[0]))
+
+
+def first_below(text: str) -> str:
+    """The first finding below a table."""
+    return next(line for line in text.splitlines() if line.startswith("! "))
+
+
+@pytest.mark.parametrize("code", INCIDENTS)
+def test_first_finding_is_the_cause_when_it_can_be_seen(
+    code: str, night: Night, cli: Any, visit: Any, redis: Any
+):
+    cause = INCIDENTS[code](night)
+    try:
+        asked = {
+            "queues": first_below(cli("queues").out), "workers": first_below(cli("workers").out),
+            "doctor": cli("check", "doctor").out.splitlines()[0],
+        }  # fmt: skip
+        for name, text in asked.items():
+            assert cause in text, name
+        reasons = cli("why", "waits").out.splitlines()
+        assert WHY[code] in reasons[1]
+        page = visit().get("/").text
+        assert cause.lower() in first_on_page(page).lower()
+        if code != "backlog":
+            for text in (*asked.values(), *reasons, page):
+                assert "add processes" not in text and "More comes in" not in text
+    finally:
+        redis.config_set("maxmemory", 0)
+
+
+#: What `why` says first of a message that waits.
+WHY = {
+    "poison": "waits", "stuck": f"{JOB} m0 has run for 11 s on web-1:7, usually up to 2 s (p95)",
+    "backlog": "messages of the queue come before it; 2 of 2 slots are busy", "server_full": "the server is full",
+    "unknown_job": f"no worker of queue mails knows the job {JOB} (web-1:7)",
+    "worker_lost": "worker web-7:9 on host web-7, which is lost: no heartbeat for 20 s",
+}  # fmt: skip
