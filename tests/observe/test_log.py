@@ -91,10 +91,14 @@ def loggers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[logging.Logger, l
     root, own = logging.getLogger(), logging.getLogger("jobq")
     state = [(one, one.handlers[:], one.level, one.propagate) for one in (root, own)]
     known = {one for one in logging.root.manager.loggerDict.values() if type(one) is logging.Logger}
+    filtering = [*known, *(handler for one in known for handler in one.handlers)]
+    filters = [(one, one.filters[:]) for one in filtering]
     yield root, own
     monkeypatch.undo()  # it would put back the handlers of the test afterwards
     for one in known:
         one.__class__, one.disabled = logging.Logger, False
+    for one, before in filters:
+        one.filters[:] = before
     for one, handlers, level, propagate in state:
         one.handlers[:], one.propagate = handlers, propagate
         one.setLevel(level)
