@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -291,14 +292,13 @@ class Rehearsal:
     def _killed_here(self, message: Lifecycle, at: int) -> None:
         """End an attempt, and what would have ended with its process: its variables and its transactions."""
         idle = [connection for connection in self._databases if not _is_busy(connection)]
-        try:
-            message.attempt(LineWatch(self._code, at, _kill).watching)
-        except _Killed as end:
-            # Connections and files that only the attempt knew are closed, as the system does at the end of a process.
-            traceback.clear_frames(end.__traceback__)
-            message.ncrashes += 1
-            message.ending = None
-        gc.collect(1)
+        with _kept_young():
+            try:
+                message.attempt(LineWatch(self._code, at, _kill).watching)
+            except _Killed as end:
+                _release(end)
+                message.ncrashes += 1
+                message.ending = None
         for connection in idle:
             if _is_busy(connection):
                 with suppress(sqlite3.ProgrammingError):  # it belongs to another thread
@@ -382,6 +382,26 @@ class Rehearsal:
 
 def _kill() -> None:
     raise _Killed
+
+
+@contextmanager
+def _kept_young() -> Iterator[None]:
+    """Keep new objects in the youngest generation, whose collection costs little."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _release(end: _Killed) -> None:
+    """Close what only the attempt knew, as the system does at the end of a process, which warns of nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        traceback.clear_frames(end.__traceback__)
+        gc.collect(0)
 
 
 def _is_busy(connection: sqlite3.Connection) -> bool:

@@ -203,6 +203,8 @@ def test_killed_attempt_leaves_no_transaction_when_the_job_uses_sqlite(
         if not store.db.execute("SELECT 1 FROM rows").fetchone():
             store.put(order)
         store.db.commit()
+        if not shared:
+            store.db.close()
 
     def reset():
         kept.db.execute("DELETE FROM rows")
@@ -213,6 +215,7 @@ def test_killed_attempt_leaves_no_transaction_when_the_job_uses_sqlite(
 
     done = jobq.rehearse(writes, 17, faults=["killed"], before=reset, observe=rows)
     assert (done.findings, "rolled back" in done.killing) == ([], True)
+    kept.db.close()
 
 
 def test_report_says_how_attempts_were_killed(rehearse, registry):
