@@ -163,6 +163,8 @@ def answering(process: subprocess.Popen[bytes], folder: Path, **where: Any) -> N
 def may_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients have an outage buffer, although an earlier test ran a worker in this process."""
     monkeypatch.setattr(runtime, "may_buffer", True)
+    # A command line that runs in this process sets it.
+    monkeypatch.setattr(runtime, "announce", runtime.announce)
 
 
 @pytest.fixture(autouse=True)
@@ -230,6 +232,7 @@ def emptied(server: Server) -> Iterator[Any]:
         client.config_set("maxmemory", 0)
         # What this process remembers to have listed there is gone.
         runtime.listed.clear()
+        runtime.listed_topics.clear()
         yield client
         # Not every test begins with this: what one did to memory must not reach the next.
         with suppress(redis_py.RedisError):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +45,9 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def line(bare: Path) -> Callable[..., Ended]:
+def line(bare: Path) -> Iterator[Callable[..., Ended]]:
     """line("queues", "--json", env={...}): one command line in this process."""
+    heard = signal.getsignal(signal.SIGTTIN)
 
     def run(
         *args: str, env: dict[str, str | None] | None = None, given: str | None = None
@@ -54,7 +56,9 @@ def line(bare: Path) -> Callable[..., Ended]:
             code = main(args)
         return Ended(code, out.getvalue().decode(), err.getvalue().decode())
 
-    return run
+    yield run
+    # `jobq worker` ignores it until it has begun.
+    signal.signal(signal.SIGTTIN, heard)
 
 
 @pytest.fixture
