@@ -47,7 +47,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def line(bare: Path) -> Iterator[Callable[..., Ended]]:
     """line("queues", "--json", env={...}): one command line in this process."""
-    heard = signal.getsignal(signal.SIGTTIN)
+    heard, path = signal.getsignal(signal.SIGTTIN), sys.path[:]
 
     def run(
         *args: str, env: dict[str, str | None] | None = None, given: str | None = None
@@ -57,8 +57,9 @@ def line(bare: Path) -> Iterator[Callable[..., Ended]]:
         return Ended(code, out.getvalue().decode(), err.getvalue().decode())
 
     yield run
-    # `jobq worker` ignores it until it has begun.
+    # `jobq worker` ignores it until it has begun, and `--import` looks in the working folder.
     signal.signal(signal.SIGTTIN, heard)
+    sys.path[:] = path
 
 
 @pytest.fixture

@@ -274,11 +274,13 @@ def begun(name: str, far: Client, timeout: float | None) -> Waiting:
 @pytest.mark.parametrize("name", [*WAITS, *AWAITS])
 def test_wait_ends_at_its_timeout_when_its_connection_dies(far, proxy, name, silence):
     """freeze: the connections that there are; hold: new ones too."""
-    proxy.armed = getattr(proxy, silence)
-
-    wait = begun(name, far, WAIT_S)
-
-    assert wait.has_ended()
+    # A busy machine may take longer to make another connection than the wait lasts.
+    for wait_s in (WAIT_S, 5 * WAIT_S, 25 * WAIT_S):
+        proxy.armed = getattr(proxy, silence)
+        wait = begun(name, far, wait_s)
+        assert wait.has_ended()
+        if silence == "hold" or not isinstance(wait.outcome, UnavailableError):
+            break
     over = (ResultTimeoutError, LimitedError, UnavailableError)[: 2 if silence == "freeze" else 3]
     assert not wait.outcome or wait.outcome == TopicBatch([]) or isinstance(wait.outcome, over)
 
