@@ -19,20 +19,21 @@ from jobq.chaos.ledger import Ledger
 from jobq.chaos.limit_check import RATE, RATE_NAME, SLOTS, SLOTS_NAME
 from jobq.chaos.producers import QUEUE
 from jobq.chaos.queue_faults import JOB_S, NEIGHBOUR
+from jobq.client.numbered_calls import NumberedCall
 from jobq.errors import JobAborted
 from jobq.jobs.context import Call, current
 from jobq.jobs.registry import job
 from jobq.limits import ConcurrencyLimit, Grant, RateLimit
 from jobq.queue.queue import Queue
-from jobq.queue.types import Dequeued, Ending, Finished, PipelinedCall
+from jobq.queue.types import Dequeued, Ending, Finished
 
 FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 
 shorten_from_environment()
 ledger = Ledger(os.environ.get(FOLDER, ""))
-_finish, _finish_ahead = Queue.finish, Queue.pipeline_finish
+_finish, _finish_call = Queue.finish, Queue.finish_call
 _dequeue = Queue.dequeue
-_dequeue_ahead = Queue.pipeline_dequeue
+_dequeue_call = Queue.dequeue_call
 _admit, _aadmit = RateLimit.admit, RateLimit.aadmit
 #: How long a limited job runs.
 LIMITED_S = 0.02
@@ -158,21 +159,20 @@ def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
     return dequeued if queue.name == NEIGHBOUR else _hand(dequeued)
 
 
-def pipeline_dequeue(queue: Queue, limit: int, **options: Any) -> PipelinedCall[Dequeued]:
-    """Queue.pipeline_dequeue, recorded once it is answered."""
-    ahead = _dequeue_ahead(queue, limit, **options)
-    return ahead._replace(
-        read=lambda reply: _hand(ahead.read(reply)), again=lambda: _hand(ahead.again())
-    )
+def dequeue_call(queue: Queue, limit: int, **options: Any) -> NumberedCall[Dequeued]:
+    """Queue.dequeue_call, recorded once it is answered."""
+    call = _dequeue_call(queue, limit, **options)
+    if queue.name != NEIGHBOUR:
+        read = call.read
+        call.read = lambda reply: _hand(read(reply))
+    return call
 
 
-def pipeline_finish(
-    queue: Queue, endings: Sequence[Ending], **options: Any
-) -> PipelinedCall[Finished]:
-    """Queue.pipeline_finish, recorded before it is sent and once it is answered."""
-    ahead = _finish_ahead(queue, endings, **options)
+def finish_call(queue: Queue, endings: Sequence[Ending], **options: Any) -> NumberedCall[Finished]:
+    """Queue.finish_call, recorded before it is sent and once it is answered."""
+    made = _finish_call(queue, endings, **options)
     if queue.name == NEIGHBOUR:
-        return ahead
+        return made
     call, pid = secrets.token_hex(6), os.getpid()
     reports = [[one.mid, one.token, one.outcome] for one in endings]
     if reports:
@@ -183,9 +183,9 @@ def pipeline_finish(
             ledger.write("finished", call=call, replies=finished.replies, pid=pid)
         return _noted(finished)
 
-    return ahead._replace(
-        read=lambda reply: answered(ahead.read(reply)), again=lambda: answered(ahead.again())
-    )
+    read = made.read
+    made.read = lambda reply: answered(read(reply))
+    return made
 
 
 def admit(limit: RateLimit, call: Call, worker: str) -> Grant:
@@ -221,7 +221,7 @@ if ledger.folder:
     # By setattr, for mypy. Apart from these methods, the workers of a round are like any other.
     setattr(Queue, "finish", finish)  # noqa: B010
     setattr(Queue, "dequeue", dequeue)  # noqa: B010
-    setattr(Queue, "pipeline_dequeue", pipeline_dequeue)  # noqa: B010
-    setattr(Queue, "pipeline_finish", pipeline_finish)  # noqa: B010
+    setattr(Queue, "dequeue_call", dequeue_call)  # noqa: B010
+    setattr(Queue, "finish_call", finish_call)  # noqa: B010
     setattr(RateLimit, "admit", admit)  # noqa: B010
     setattr(RateLimit, "aadmit", aadmit)  # noqa: B010

@@ -36,7 +36,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from redis import exceptions as redis_errors
 
 from jobq.client import clock
-from jobq.client.scripts import Argument, Command, Script, load, packed, words_packed
+from jobq.client.scripts import Argument, Command, Script, load, packed, wire, words_packed
 from jobq.errors import (
     ConfigError,
     LeaseLostError,
@@ -232,13 +232,14 @@ class CallState:
         self.script = script
         if tries is None and script is not None and script.recorded:
             tries = Tries()
-        self._tries = tries
+        #: Those of this call in all its rounds; None where the server keeps no record of it.
+        self.tries = tries
         self._renew = renew
         self._began = time.monotonic()
 
     def sending(self) -> None:
         """The next try is about to be sent. Raises redis-py's TimeoutError when the record may be gone."""
-        tries = self._tries
+        tries = self.tries
         if tries is not None:
             now = clock.boot_ns()
             if tries.since and now - tries.since >= REPEAT_S * 1e9:
@@ -248,9 +249,10 @@ class CallState:
             tries.since = tries.since or now
         self._sent = True
 
-    def again(self) -> CallState:
-        """The same call with its whole patience, for another round of tries."""
-        state = CallState(self._client, self.command, self.script, self._tries, self._renew)
+    def again(self, client: Patience | None = None) -> CallState:
+        """The same call with its whole patience, or that of `client`, for another round of tries."""
+        client = client or self._client
+        state = CallState(client, self.command, self.script, self.tries, self._renew)
         state.general = self.general
         return state
 
@@ -261,20 +263,20 @@ class CallState:
     def as_general(self) -> CallState:
         """Return the call to make after the reply GENERAL: the same one, to the script that takes every call."""
         assert self.general is not None
-        if self._tries is not None:
-            self._tries.answered_with_error()  # that try changed nothing either
-        return self.general(self._tries)
+        if self.tries is not None:
+            self.tries.answered_with_error()  # that try changed nothing either
+        return self.general(self.tries)
 
     @property
     def arrived(self) -> bool:
         """Whether one of the tries may have reached the server."""
-        return self._tries is not None and self._tries.arrived
+        return self.tries is not None and self.tries.arrived
 
     def failed(self, error: Exception) -> Following:
         """What to do after `error`."""
         sent, self._sent = self._sent, False
-        if sent and self._tries is not None and _is_answer(error):
-            self._tries.answered_with_error()
+        if sent and self.tries is not None and _is_answer(error):
+            self.tries.answered_with_error()
         if isinstance(error, redis_errors.NoScriptError):
             self._loads += 1
             if self._loads % (LOADS + 1):
@@ -293,10 +295,10 @@ class CallState:
                 return Following(final)
         self._unknown = self._unknown or (sent and not full_for_now)
         elsewhere = self._elsewhere(error)
-        if self._tries is not None and self._tries.over:
+        if self.tries is not None and self.tries.over:
             if self._renew is None:
                 return elsewhere._replace(error=self._outcome_unknown(error))
-            self.command, self._tries = self._renew(), Tries()
+            self.command, self.tries = self._renew(), Tries()
         final = self._gave_up(error)
         if final is not None:
             return elsewhere._replace(error=final)
@@ -463,6 +465,44 @@ class AsyncDriver(Protocol):
         ...
 
 
+class NumberedCall(Generic[T]):
+    """A numbered call as a value. It can be sent in several rounds, and on any connection; it takes effect once.
+
+    A dequeue behind a blocking pop of the wake marker is one: the server makes it when the pop returns, so a message
+    reaches an idle child without a further round trip. The caller makes no other call of this name until it has the
+    result.
+    """
+
+    def __init__(
+        self, client: Driver, key: str, state: CallState, read: Callable[[Any], T],
+        older: Callable[[Tries | None, int], CallState] | None = None,
+    ) -> None:  # fmt: skip
+        """`read` returns the result, by the reply. `older` makes the call for a repetition after so many ms."""
+        self._client, self._key, self._state = client, key, state
+        self._older, self._made_at = older, clock.boot_ns()
+        self.read = read
+
+    def sent(self) -> bytes:
+        """Return the command to send. The server may have it from now on."""
+        self._state.sending()
+        return wire(self._state.command)
+
+    def take(self, reply: Any) -> T:
+        """Return the result, by the reply to the command that was sent."""
+        if self._state.is_left_by(reply):
+            reply = self._client.perform(self._key, self._state.as_general())
+        return self.read(reply)
+
+    def make(self, client: Driver | None = None) -> T:
+        """Make the call, or repeat it because its reply was lost. `client` replaces its own."""
+        client, state = client or self._client, self._state
+        if self._older is not None and (ms := (clock.boot_ns() - self._made_at) // 1_000_000):
+            state = self._older(state.tries, ms)
+        # Kept, since a late repetition gets a new number.
+        state = self._state = state.again(client)
+        return self.read(client.perform(self._key, state))
+
+
 class FixedValues(dict[str, Argument]):
     """The arguments of many numbered calls, behind caller and number; packed once for each script."""
 
@@ -526,16 +566,15 @@ class BoundScript:
         *,
         extra_keys: Sequence[str] = (),
         by: Any = None,
-        tries: Tries | None = None,
         fenced: bool = False,
     ) -> Any:
         """Make the next numbered call of `caller`; the raw reply. Raises LeaseLostError for a refused caller.
 
         extra_keys: keys behind the caller's record. by: makes the exchange, so that other commands can share the
-        connection. tries: those made of that call before. fenced: tokens fence the call too, so that it may be made
-        under a new number when the record of this one may be gone.
+        connection. fenced: tokens fence the call too, so that it may be made under a new number when the record of
+        this one may be gone.
         """
-        state = self.numbered(caller, values, rest, extra_keys, tries, fenced)
+        state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)
         reply = self._client.perform(self.keys[0], state, by)
         if reply and reply[0] == b"closed":
             raise self.closed_error(caller)
@@ -549,7 +588,7 @@ class BoundScript:
         rest: Sequence[Argument] = (),
         **options: Any,
     ) -> Any:
-        """`call` with an asyncio client. options: extra_keys, tries, fenced."""
+        """`call` with an asyncio client. options: extra_keys, fenced."""
         state = self.numbered(caller, values, rest, **options)
         return self.served(caller, await driver.perform(self.keys[0], state))
 
@@ -595,18 +634,14 @@ class BoundScript:
         return CallState(self._client, command, script, tries, renew)
 
     def under(
-        self,
-        caller: Caller,
-        values: Values,
-        rest: Sequence[Argument],
-        tries: Tries | None,
-        fenced: bool,
-    ) -> CallState:
-        """A call under the number that `caller` used last: one that a script for plain calls left to this one."""
+        self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
+        fenced: bool, extra_keys: Sequence[str] = (),
+    ) -> CallState:  # fmt: skip
+        """The call that `caller` made last, or one that a script for plain calls left to this one: its number."""
         tail = packed((caller.number, *self.script.order_numbered(values), *rest))
-        head, nwords = self._head_of(caller, ()), self._nwords + len(rest)
+        head, nwords = self._head_of(caller, extra_keys), self._nwords + len(extra_keys) + len(rest)
         command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
-        renew = partial(self._renewed, caller, values, rest, ()) if fenced else None
+        renew = partial(self._renewed, caller, values, rest, extra_keys) if fenced else None
         return CallState(self._client, command, self.script, tries, renew)
 
     def _head_of(self, caller: Caller, extra_keys: Sequence[str]) -> bytes:
@@ -696,15 +731,11 @@ class TimedScript(BoundScript):
         return super().numbered(caller, self._timed(values), rest, extra_keys, tries, fenced)
 
     def under(
-        self,
-        caller: Caller,
-        values: Values,
-        rest: Sequence[Argument],
-        tries: Tries | None,
-        fenced: bool,
-    ) -> CallState:
+        self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
+        fenced: bool, extra_keys: Sequence[str] = (),
+    ) -> CallState:  # fmt: skip
         """A call under the number that `caller` used last."""
-        return super().under(caller, self._timed(values), rest, tries, fenced)
+        return super().under(caller, self._timed(values), rest, tries, fenced, extra_keys)
 
     def _timed(self, values: Values) -> Values:
         return {**values, "now": self._clock()} if values.get("now") == "" else values

@@ -7,12 +7,14 @@ handed out until an attempt that still holds its token finishes it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import chain, islice
 from time import monotonic
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
+
+from msgspec import structs
 
 from jobq.client.connection import Client, default_client
 from jobq.client.names import checked_name
@@ -23,6 +25,7 @@ from jobq.client.numbered_calls import (
     Callers,
     CallState,
     FixedValues,
+    NumberedCall,
     PlainFirst,
     ScriptCall,
     Tries,
@@ -30,7 +33,7 @@ from jobq.client.numbered_calls import (
     new_id,
 )
 from jobq.client.pipelining import OverlappingCalls, commands
-from jobq.client.scripts import Argument, wire
+from jobq.client.scripts import Argument
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration, Rate
 from jobq.errors import ConfigError, KeyFullError, ScriptError, UnavailableError
@@ -76,7 +79,6 @@ from jobq.queue.types import (
     Finished,
     Lease,
     Message,
-    PipelinedCall,
     Status,
     check_start,
     checked_at,
@@ -86,7 +88,6 @@ from jobq.queue.types import (
     text_of,
 )
 
-T = TypeVar("T")
 ACTIONS: dict[bytes, Action] = {
     b"added": "added", b"updated": "updated", b"requeued": "requeued", b"exists": "exists",
 }  # fmt: skip
@@ -335,16 +336,16 @@ class Queue:
             self.callers.give_back(own)
         return handed
 
-    def pipeline_dequeue(
+    def dequeue_call(
         self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
-    ) -> PipelinedCall[Dequeued]:
-        """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
+    ) -> NumberedCall[Dequeued]:
+        """`dequeue` as a value."""
         state = self._dequeue(caller, _wanted(limit, lease, crash_limit, None))
 
         def read(reply: Any) -> Dequeued:
             return _handed(self.scripts["dequeue"].served(caller, reply), 1, caller, limit)
 
-        return self._sent(state, read)
+        return NumberedCall(self.client, self.wake_key, state, read)
 
     def _dequeue(self, caller: Caller, values: Values) -> CallState:
         """The next call of `caller`, with all arguments of dequeue."""
@@ -386,7 +387,7 @@ class Queue:
             self.callers.give_back(own)
         return finished
 
-    def pipeline_finish(
+    def finish_call(
         self,
         endings: Sequence[Ending],
         *,
@@ -394,8 +395,8 @@ class Queue:
         lease: Duration,
         crash_limit: int,
         caller: Caller,
-    ) -> PipelinedCall[Finished]:
-        """A `finish` whose reply is read later; until then the caller makes no other call."""
+    ) -> NumberedCall[Finished]:
+        """`finish` as a value. The events say when the runs ended, also if the call is repeated much later."""
         script, renewals = self.scripts["finish"], caller.renewals
         state = self._finish(caller, endings, dequeue, lease, crash_limit, None)
 
@@ -403,22 +404,17 @@ class Queue:
             renewed = caller.renewals != renewals
             return _finished(script.served(caller, reply), len(endings), caller, dequeue, renewed)
 
-        return self._sent(state, read)
+        def older(tries: Tries | None, passed_ms: int) -> CallState:
+            values: Values = {
+                "now": "", "crash_limit": crash_limit, "limit": dequeue, "count": len(endings),
+                "lease_ms": _lease_ms(lease),
+            }  # fmt: skip
+            rows, result_keys = self._rows(
+                [structs.replace(one, age_ms=one.age_ms + passed_ms) for one in endings]
+            )
+            return script.under(caller, values, rows, tries, True, result_keys)
 
-    def _sent(self, state: CallState, read: Callable[[Any], T]) -> PipelinedCall[T]:
-        """Return a call that is sent at once, or that may arrive at any moment, behind a wait."""
-        state.sending()
-
-        def taken(reply: Any) -> T:
-            if state.is_left_by(reply):
-                reply = self.client.perform(self.wake_key, state.as_general())
-            return read(reply)
-
-        return PipelinedCall(
-            wire(state.command),
-            taken,
-            lambda: read(self.client.perform(self.wake_key, state.again())),
-        )
+        return NumberedCall(self.client, self.wake_key, state, read, older)
 
     def _finish(
         self,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import Literal, NamedTuple, overload
 
 import msgspec
 
@@ -19,7 +19,6 @@ Action = Literal["added", "updated", "requeued", "exists", "buffered", "written"
 OutcomeWord = Literal[
     "done", "retry", "dead", "crashed", "snooze", "release", "unknown", "hold", "expired"
 ]
-T = TypeVar("T")
 Place = Literal["ready", "due", "circle", "lines"]
 
 #: Messages of one call. The server serves no other client during it; 1,000 messages take two milliseconds.
@@ -224,19 +223,6 @@ class Dequeued(NamedTuple):
     paused: bool
     due_ms: int = 0
     outbox: bool = False
-
-
-class PipelinedCall(NamedTuple, Generic[T]):
-    """A numbered call whose reply is read later. Until then its caller makes no other call of that queue.
-
-    A dequeue behind a blocking pop of the wake marker is one: the server makes it at the moment the pop returns,
-    so a message reaches an idle child without a round trip of its own. `command` is to be sent; `read` takes its
-    reply; where the reply was lost, `again` makes the same call by itself.
-    """
-
-    command: bytes
-    read: Callable[[Any], T]
-    again: Callable[[], T]
 
 
 #: What the record of an ending says: job, attempt, ms since the enqueue (0 = unknown), run time and CPU time in us. A

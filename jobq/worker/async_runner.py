@@ -156,7 +156,7 @@ class AsyncRunner(Runner):
             return 0
         nfree = child.slots.nfree - child.queues.nasked
         most = self._most + self._pace.nahead
-        nused = COUNT - nfree - child.queues.nparked
+        nused = COUNT - nfree - child.queues.nlate
         nheld = len(self._runs) + self._nwaiting
         return min(nfree + freed, most - nused + freed, most - nheld)
 

@@ -33,7 +33,7 @@ from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.jobs.timer import BUILT_IN
 from jobq.queue.queue import Queue
-from jobq.queue.types import Dequeued, Ending, Lease, Message, PipelinedCall
+from jobq.queue.types import Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.counters import Counters
@@ -42,8 +42,8 @@ from jobq.worker.full_pool import FullPool
 from jobq.worker.holdings import Keeper
 from jobq.worker.polling import Polling
 from jobq.worker.programs import end_programs
-from jobq.worker.queue_client import NotReportedError
 from jobq.worker.queue_health import QueueHealth
+from jobq.worker.queue_line import NotReportedError
 from jobq.worker.recycle import Recycling
 from jobq.worker.shared_state import Control, Phase, SharedSlots, lease_and_margin
 from jobq.worker.signals import Signals
@@ -186,8 +186,8 @@ class Child:
         self.draining = False
         # Whether it waits for a message while jobs run or may start.
         self.asleep = False
-        # A dequeue behind the wait for a message, and the lease deadline of what it hands out.
-        self._ahead: tuple[PipelinedCall[Dequeued], int] | None = None
+        # Whether a dequeue was sent behind the wait for a message.
+        self._is_behind = False
         # Handed out by a call that was sent ahead: queue, slots and messages.
         self._fetched: deque[tuple[int, Sequence[int], Sequence[Message]]] = deque()
         #: A job that runs so long is slow: what waits behind it is given back.
@@ -486,19 +486,18 @@ class Child:
             return None
         if self.context.plan.health.any_trouble:
             return None
-        asked_at = boot_ns()
-        ahead = self.queues.pipeline_dequeue(self._limited(self.runner.room(0)))
-        self._ahead = (ahead, asked_at)
-        return ahead.command
+        command = self.queues.send_behind_wait(self._limited(self.runner.room(0)))
+        self._is_behind = command is not None
+        return command
 
     def take_ahead(self) -> None:
         """Run what the dequeue behind a wait handed out, once the wait is over; call it again if its reply was lost."""
-        if self._ahead is None or self.asleep:
+        if not self._is_behind or self.asleep:
             return
-        (ahead, asked_at), self._ahead = self._ahead, None
+        self._is_behind = False
         self.polling.next()
         reply, self.polling.waiter.reply = self.polling.waiter.reply, None
-        dequeued, deadline = self.queues.answer(ahead, reply, asked_at)
+        dequeued, deadline = self.queues.take_behind_wait(reply)
         if self.may_take():
             self._accept(0, dequeued, deadline)
         else:

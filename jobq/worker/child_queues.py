@@ -9,52 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from time import monotonic_ns
-from typing import NamedTuple
-
-from msgspec import structs
 
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller
 from jobq.client.waiter import BlockingConnection
 from jobq.config import BURST_WAIT_S, WorkerSettings
-from jobq.errors import JobqError, ScriptError, UnavailableError
+from jobq.errors import ScriptError, UnavailableError
 from jobq.jobs.signing import seal_of
 from jobq.queue.members import MARK
 from jobq.queue.queue import Queue
-from jobq.queue.types import DeadMessage, Dequeued, Ending, Finished, Lease, Message, PipelinedCall
+from jobq.queue.types import DeadMessage, Dequeued, Ending, Finished, Lease, Message
 from jobq.worker import logger
 from jobq.worker.counters import Counters
 from jobq.worker.done_calls import DoneCalls
-from jobq.worker.queue_client import (
+from jobq.worker.queue_health import BROKEN, QueueHealth
+from jobq.worker.queue_line import (
+    AWAY_ERRORS,
     ChildClients,
+    Ended,
     NotReportedError,
     QueueCaller,
-    QueueClient,
+    QueueLine,
     RefusedLog,
     same_node,
 )
-from jobq.worker.queue_health import BROKEN, QueueHealth
-from jobq.worker.shared_state import Control, SharedSlots, lease_deadline
+from jobq.worker.shared_state import Control, SharedSlots
 
-#: A message that ended: its slot, how, and when (monotonic_ns).
-Ended = tuple[int, Ending, int]
 #: Outcomes after which the message runs again.
 _AGAIN = frozenset(("retry", "snooze", "hold"))
 #: The server counts a backoff from the report of the ending.
 _REPORTED_WITHIN_S = 0.5
-
-
-class SentReport(NamedTuple):
-    """A report and dequeue that was sent, and whose reply isn't read."""
-
-    queue: int
-    call: PipelinedCall[Finished]
-    outbox: list[Ended]
-    endings: list[Ending]
-    limit: int
-    sent_at: int
 
 
 class ChildQueues:
@@ -83,26 +68,29 @@ class ChildQueues:
         self._progress = {name: Queue(name, clients.progress) for name in names}
         caller_id, numbers = Caller().id, count(1)
         slots.caller = caller_id
-        self._clients = []
-        for index, queue in enumerate(self.queues):
+        self._lines, self._hasty_lines = list[QueueLine](), list[QueueLine]()
+        for index, (queue, hasty) in enumerate(zip(self.queues, self.hasty, strict=True)):
             caller = QueueCaller(slots.reply_arrived, caller_id, numbers)
-            one = QueueClient(index, queue, caller, health, settings)
-            one.on_replies = partial(self._on_replies, index)
-            one.neighbours = partial(same_node, self.queues, index)
-            self._clients.append(one)
+            self._lines.append(QueueLine(index, queue, caller, health, settings))
+            self._hasty_lines.append(
+                QueueLine(index, hasty, Caller(), health, settings, AWAY_ERRORS)
+            )
+        for line in self._lines + self._hasty_lines:
+            line.on_replies = partial(self._on_replies, line.index)
+            line.on_over = self._on_over
+            line.neighbours = partial(same_node, self.queues, line.index)
         seal = seal_of(client)
         self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
         # Slots of what ended, in any thread, in a way that the supervisor couldn't report.
         self._unsafe: set[int] = set()
-        # Endings that the server doesn't know yet, by queue.
-        self._outboxes: dict[int, list[Ended]] = {}
-        self._sent: SentReport | None = None
+        # Lines with endings that aren't reported, by queue.
+        self._ended: dict[int, QueueLine] = {}
+        # The line of the report that was sent, and whose reply isn't read.
+        self._sent: QueueLine | None = None
         # Opened by the first report whose reply is read later.
-        self._line = BlockingConnection(clients.patient, self.queues[0].wake_key)
-        # Clients whose report must be repeated.
-        self._unreported: list[QueueClient] = []
-        #: Number of slots of messages whose report must be repeated: they don't run.
-        self.nparked = 0
+        self._connection = BlockingConnection(clients.patient, self.queues[0].wake_key)
+        # Lines whose calls must be repeated.
+        self._late: list[QueueLine] = []
         #: Queues to which this child reported ends of members of flows, without asking what else the queue has.
         self.ended_members: set[int] = set()
 
@@ -115,27 +103,29 @@ class ChildQueues:
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
         """Return what the queue hands out and its lease deadline; nothing, and 0, if the queue is in trouble."""
         self._before_call()
-        client = self._clients[index]
-        dequeued, deadline = client.dequeue(limit)
+        line = self._lines[index]
+        dequeued, deadline = line.dequeue(limit)
         if not deadline:
-            self._note(client)
+            self._note(line)
         self._look_up(index, dequeued)
         return dequeued, deadline
 
-    def pipeline_dequeue(self, limit: int) -> PipelinedCall[Dequeued]:
-        """Return a dequeue of the only queue, to be sent behind the wait for a message."""
-        return self.queues[0].pipeline_dequeue(
-            limit, lease=self._settings.lease_s, crash_limit=self._settings.crash_limit,
-            caller=self._clients[0].caller,
-        )  # fmt: skip
+    def send_behind_wait(self, limit: int) -> bytes | None:
+        """Return a dequeue of the only queue, to be sent behind the wait for a message; None if it can't be now."""
+        line = self._lines[0]
+        return line.send(limit) if line.is_idle else None
 
-    def answer(
-        self, ahead: PipelinedCall[Dequeued], reply: object, asked_at: int
-    ) -> tuple[Dequeued, int]:
+    def take_behind_wait(self, reply: object) -> tuple[Dequeued, int]:
         """Return what that dequeue handed out and its lease deadline. reply: None if it was lost."""
-        dequeued = self._clients[0].answer(ahead, reply, asked_at)
+        line = self._lines[0]
+        try:
+            dequeued, deadline = line.take(reply)
+        except NotReportedError:
+            self._note(line)
+            return line.nothing()
+        assert dequeued is not None
         self._look_up(0, dequeued)
-        return dequeued, lease_deadline(asked_at, self._settings.lease_s)
+        return dequeued, deadline
 
     def _look_up(self, index: int, dequeued: Dequeued) -> None:
         if self._done_calls is not None and dequeued.messages:
@@ -157,12 +147,8 @@ class ChildQueues:
         plain = self.mark_ended(slot, ending)
         if ending.outcome in _AGAIN and (after_s := ending.backoff or 0.0) <= BURST_WAIT_S:
             self._slots.note_again(boot_ns() + round((after_s + _REPORTED_WITHIN_S) * 1e9))
-        one = (slot, ending, monotonic_ns())
-        outbox = self._outboxes.get(index)
-        if outbox is None:
-            self._outboxes[index] = [one]
-        else:
-            outbox.append(one)
+        line = self._ended[index] = self._lines[index]
+        line.outbox.append((slot, ending, boot_ns()))
         return plain
 
     def mark_ended(self, slot: int, ending: Ending) -> bool:
@@ -176,17 +162,22 @@ class ChildQueues:
     @property
     def has_endings(self) -> bool:
         """Whether an ending isn't reported, or a report isn't answered."""
-        return bool(self._outboxes) or self._sent is not None
+        return bool(self._ended) or self._sent is not None
 
     @property
     def nasked(self) -> int:
         """Number of messages that a sent report asks for."""
-        return 0 if self._sent is None else self._sent.limit
+        return 0 if self._sent is None else self._sent.nasked
 
     @property
     def is_sent(self) -> bool:
         """Whether a report was sent whose reply isn't read."""
         return self._sent is not None
+
+    @property
+    def nlate(self) -> int:
+        """Number of slots of messages whose report must be repeated: they don't run."""
+        return sum(len(_slots(line.late())) for line in self._late)
 
     def has_unsafe_endings(self) -> bool:
         """Whether there is an ending that the supervisor couldn't report, should this child die."""
@@ -194,39 +185,43 @@ class ChildQueues:
 
     def nended(self) -> dict[int, int]:
         """Return the number of endings that aren't reported, by queue."""
-        return {index: len(outbox) for index, outbox in self._outboxes.items()}
+        return {index: len(line.outbox) - line.nlate for index, line in self._ended.items()}
 
     def report(self, index: int, limit: int = 0) -> tuple[Dequeued | None, int]:
         """Report the endings of a queue, and dequeue up to `limit` messages with it. Raises NotReportedError."""
-        outbox = self._outboxes.get(index)
-        if outbox is None:
+        line = self._ended.pop(index, None)
+        if line is None:
             return None, 0
         self._before_call()
         if not limit:
-            self._note_members(index, outbox)
-        finish = partial(self._clients[index].finish, _aged(outbox), limit)
-        return self._reported(index, self._drop(index), finish)
+            self._note_members(line)
+        hasty = self._hasty_lines[index]
+        if hasty.waits:
+            try:
+                self._reported(hasty, partial(hasty.repeat, self.client))
+            except NotReportedError:
+                pass  # it is repeated with others
+        if not line.outbox:
+            return None, 0
+        return self._reported(line, partial(line.ask, limit))
 
-    def _note_members(self, index: int, outbox: Sequence[Ended]) -> None:
-        if any(ending.mid.startswith(MARK) for _, ending, _ in outbox):
-            self.ended_members.add(index)
+    def _note_members(self, line: QueueLine) -> None:
+        if any(ending.mid.startswith(MARK) for _, ending, _ in line.outbox):
+            self.ended_members.add(line.index)
 
     def _reported(
-        self, index: int, slots: Sequence[int], finish: Callable[[], tuple[Dequeued | None, int]]
+        self, line: QueueLine, report: Callable[[], tuple[Dequeued | None, int]]
     ) -> tuple[Dequeued | None, int]:
         self._reporting = True
         try:
-            dequeued, deadline = finish()
+            dequeued, deadline = report()
         except NotReportedError:
-            self._note(self._clients[index])
-            self._park(index, slots)
+            self._note(line)
             raise
         finally:
             self._reporting = False
-            self._unsafe.difference_update(slots)
-        self._slots.free(slots)
         if dequeued is not None:
-            self._look_up(index, dequeued)
+            self._look_up(line.index, dequeued)
         return dequeued, deadline
 
     def send(self, index: int, limit: int, claim_after_ns: int) -> bool:
@@ -235,82 +230,73 @@ class ChildQueues:
         claim_after_ns: after this time the supervisor may give back what the call hands out. It knows of the call
         before that is sent, so nothing is lost with this child.
         """
-        client = self._clients[index]
-        busy = self._sent is not None or client.has_report or self._health.any_trouble
-        if busy or self.client.is_cluster:
+        line = self._lines[index]
+        is_busy = self._sent is not None or not line.is_idle or self._hasty_lines[index].waits
+        if is_busy or self._health.any_trouble or self.client.is_cluster:
             return False
         self._before_call()
-        outbox = self._outboxes.pop(index, [])
-        endings = _aged(outbox) if outbox else []
+        self._ended.pop(index, None)
         if not limit:
-            self._note_members(index, outbox)
-        sent_at = boot_ns()
-        call = client.pipeline_finish(endings, limit)
-        self._slots.fetching(index, sent_at + claim_after_ns)
-        self._sent = SentReport(index, call, outbox, endings, limit, sent_at)
+            self._note_members(line)
+        command = line.send(limit)
+        self._slots.fetching(index, boot_ns() + claim_after_ns)
+        self._sent = line
         try:
-            self._line.send(call.command)
+            self._connection.send(command)
         except UnavailableError:
             pass  # there will be no reply, so `collect` makes the call again
         return True
 
     def reply_file(self) -> int | None:
         """Return what becomes readable when the reply comes; None if none will come."""
-        return self._line.file if self._line.is_open else None
+        return self._connection.file if self._connection.is_open else None
 
     def collect(self) -> tuple[int, Dequeued | None, int]:
         """Wait for the reply to what was sent. Return its queue, and as `report`. Raises NotReportedError."""
         assert self._sent is not None
-        sent, self._sent = self._sent, None
-        client, call = self._clients[sent.queue], sent.call
+        line, self._sent = self._sent, None
         self._before_call()
         try:
-            reply = self._line.reply()
+            reply = self._connection.reply()
         except (ScriptError, UnavailableError):
             reply = None
-        read = call.again if reply is None else partial(call.read, reply)
-        slots = [slot for slot, _, _ in sent.outbox]
-        finish: Callable[[], tuple[Dequeued | None, int]]
-        if self._slots.fetched():
-            finish = partial(client.finish, sent.endings, sent.limit, read, sent.sent_at)
-        else:
-            finish = partial(self._claimed, client, sent.endings, read)
-        dequeued, deadline = self._reported(sent.queue, slots, finish)
-        return sent.queue, dequeued if sent.limit else None, deadline
+        take = line.take if self._slots.fetched() else partial(self._take_nothing, line)
+        dequeued, deadline = self._reported(line, partial(take, reply))
+        return line.index, dequeued, deadline
 
-    def _claimed(
-        self, client: QueueClient, endings: Sequence[Ending], read: Callable[[], Finished]
-    ) -> tuple[None, int]:
-        client.claimed(endings, read)
+    def _take_nothing(self, line: QueueLine, reply: object) -> tuple[None, int]:
+        """Read the reply to a call that the supervisor closes."""
+        line.take_nothing(reply)
         self._slots.reading_done()
-        if not any(one.has_report for one in self._clients):
+        if not any(one.waits for one in self._lines):
             # So that the supervisor can close it, whichever queue was asked last.
-            self._slots.caller = client.caller.id
-            for one in self._clients:
-                one.caller.rename(client.caller.id)
-        if client.has_report:
+            self._slots.caller = line.caller.id
+            for one in self._lines:
+                one.rename(line.caller.id)
+        if line.waits:
             raise NotReportedError
         return None, 0
 
     def report_during_job(self) -> None:
         """While a job runs, report if the servers answer soon and the lease allows it."""
-        for index in list(self._outboxes):
-            if self._health.any_trouble and self._health.state(index):
+        for index, line in list(self._ended.items()):
+            if line.waits or (self._health.any_trouble and self._health.state(index)):
                 continue
             if self._slots.deadline() - boot_ns() <= self._hasty_ns:
                 return
-            endings = _aged(self._outboxes[index])
-            try:
-                finished = self.hasty[index].finish(endings, crash_limit=self._settings.crash_limit)
-            except JobqError:
-                return  # the loop tries again, with all patience
-            self._on_replies(index, endings, finished)
-            slots = self._drop(index)
-            self._unsafe.difference_update(slots)
-            self._slots.free(slots)
+            # Of a caller of its own: the reply to a call of the line may be on its way.
+            hasty = self._hasty_lines[index]
+            if not hasty.is_idle:
+                return  # the loop repeats it, with all patience
+            self._note_members(line)
+            hasty.outbox, line.outbox = line.outbox, []
+            if not hasty.ask_hastily():
+                return
+            del self._ended[index]
 
-    def _drop(self, index: int) -> list[int]:
-        return [slot for slot, _, _ in self._outboxes.pop(index)]
+    def _on_over(self, slots: list[int]) -> None:
+        self._unsafe.difference_update(slots)
+        self._slots.free(slots)
 
     def _on_replies(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
         self._log_refused(endings, finished)
@@ -342,79 +328,64 @@ class ChildQueues:
 
     # Give back.
 
-    def release(self, index: int, leases: Sequence[Lease]) -> bool:
-        """Give back messages that weren't started; False if that happens later."""
+    def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
+        """Give back messages that weren't started; False if that happens later, until when these slots are held."""
         self._before_call()
-        done = not leases or self._clients[index].release(leases)
+        done = not leases or self._lines[index].release(leases, slots)
         if not done:
-            self._note(self._clients[index])
+            self._note(self._lines[index])
         return done
 
     def give_back(self, index: int, slots: Sequence[int]) -> None:
         """Give back what wasn't started of these."""
         unstarted, leases = self._slots.withdraw(slots)
-        if self.release(index, leases):
-            self._slots.free(unstarted)
-        else:
-            self._park(index, unstarted)
-
-    def _park(self, index: int, slots: Sequence[int]) -> None:
-        """Hold these until the report arrived, so that leases are renewed and a death is cleaned up."""
-        self.nparked += len(slots)
-        self._clients[index].when_reported(partial(self._unpark, slots))
-
-    def _unpark(self, slots: Sequence[int]) -> None:
-        self.nparked -= len(slots)
-        self._slots.free(slots)
+        if not self.release(index, list(leases.values()), list(leases)):
+            unstarted = [slot for slot in unstarted if slot not in leases]
+        self._slots.free(unstarted)
 
     # Repeat.
 
-    def _note(self, client: QueueClient) -> None:
-        if client.has_report and client not in self._unreported:
-            self._unreported.append(client)
+    def _note(self, line: QueueLine) -> None:
+        """Repeat the calls of this line later, if any wait. Jobs may start before that."""
+        if line.waits:
+            self._unsafe.difference_update(_slots(line.late()))
+            if line not in self._late:
+                self._late.append(line)
 
     def repeat_reports(self) -> None:
         """Tell each queue what waits to be reported, where it may be asked now.
 
         Nothing is taken now, so what a repeated call hands out is given back.
         """
-        for client in self._unreported:
-            if self._sent is not None and self._sent.queue == client.index:
-                continue  # a caller has one call at a time
-            if client.has_report and self._health.may_ask(client.index):
+        for line in self._late:
+            if line.waits and self._health.may_ask(line.index):
                 try:
-                    handed, _ = client.report()
+                    handed, _ = line.repeat()
                 except NotReportedError:
                     continue
                 if handed is not None:
                     self._slots.reading_done()
-                    client.release([Lease(one.mid, one.token) for one in handed.messages])
-        self._unreported = [client for client in self._unreported if client.has_report]
+                    line.release([Lease(one.mid, one.token) for one in handed.messages])
+        self._late = [line for line in self._late if line.waits]
 
     def report_wait_s(self) -> float | None:
         """Return the seconds until a waiting report may be repeated; None if no report waits."""
-        waits = [self._health.wait_ms(client.index) for client in self._unreported]
+        waits = [self._health.wait_ms(line.index) for line in self._late]
         return min(waits) / 1000 if waits else None
 
     def must_wait(self) -> bool:
         """Whether a server doesn't know yet how runs ended here, and may still answer."""
-        return any(
-            client.has_endings and self._health.state(client.index) != BROKEN
-            for client in self._unreported
-        )
+        return any(line.late() and self._health.state(line.index) != BROKEN for line in self._late)
 
     def log_unreported(self) -> bool:
         """Log what couldn't be reported; whether there is anything."""
-        if self._unreported:
+        if self._late:
+            names = {self.queues[line.index].name for line in self._late}
             logger.warning(
-                "left with reports for %d queues that could not be delivered", len(self._unreported)
+                "left with reports for %d queues that could not be delivered", len(names)
             )
-        return bool(self._unreported)
+        return bool(self._late)
 
 
-def _aged(outbox: list[Ended]) -> list[Ending]:
-    """Return the endings, with their age if the oldest is a millisecond or more."""
-    now = monotonic_ns()
-    if now - outbox[0][2] < 1_000_000:
-        return [ending for _, ending, _ in outbox]
-    return [structs.replace(ending, age_ms=(now - at) // 1_000_000) for _, ending, at in outbox]
+def _slots(entries: Sequence[Ended]) -> list[int]:
+    return [slot for slot, _, _ in entries if slot is not None]

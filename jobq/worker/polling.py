@@ -16,8 +16,8 @@ from jobq.errors import JobqError
 from jobq.queue.queue import Queue
 from jobq.queue.types import Dequeued
 from jobq.worker import logger
-from jobq.worker.queue_client import same_node
 from jobq.worker.queue_health import AWAY, QueueHealth
+from jobq.worker.queue_line import same_node
 from jobq.worker.scheduling import QueueTurns
 
 #: With several queues: the longest wait for markers; what is due sooner than NEAR_MS, the child asks for itself.

@@ -13,8 +13,8 @@ from jobq.queue.queue import Queue
 from jobq.worker import logger
 from jobq.worker.cautions import OnceAMinute
 from jobq.worker.flow_drains import LateFlows
-from jobq.worker.queue_client import REFUSED, same_node
 from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth, QueueTrouble
+from jobq.worker.queue_line import REFUSED, same_node
 
 FIRST_PAUSE_NS = 400_000_000
 #: How often a queue is asked that has work to do: messages to promote, recover or collect.

@@ -288,15 +288,15 @@ class SharedSlots:
         for slot in slots:
             self._states[slot] = _FREE
 
-    def withdraw(self, slots: Iterable[int]) -> tuple[list[int], list[Lease]]:
-        """Of these, the slots that won't start, and the leases among them that are the child's to give back."""
-        unstarted, leases = [], []
+    def withdraw(self, slots: Iterable[int]) -> tuple[list[int], dict[int, Lease]]:
+        """Of these, the slots that won't start, and the leases of those that are the child's to give back."""
+        unstarted, leases = [], {}
         with self._lock:
             for slot in slots:
                 state = self._states[slot]
                 if state == _HELD:
                     held = self._read(slot, state)
-                    leases.append(Lease(held.mid, held.token))
+                    leases[slot] = Lease(held.mid, held.token)
                     self._states[slot] = _TAKEN
                 if state in (_HELD, _TAKEN):
                     unstarted.append(slot)

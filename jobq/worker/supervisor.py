@@ -35,7 +35,7 @@ from jobq.worker.monitor import Monitor
 from jobq.worker.orders import Orders
 from jobq.worker.pool import PoolMember
 from jobq.worker.programs import reap_orphans
-from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
+from jobq.worker.queue_line import ANSWER_S, REDIRECTED_S, REFUSED
 from jobq.worker.queue_upkeep import QueueUpkeep
 from jobq.worker.recycle import MemoryKills
 from jobq.worker.shared_state import NEVER, Control

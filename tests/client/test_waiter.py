@@ -11,11 +11,11 @@ import pytest
 import jobq
 from jobq.chaos.proxy import DOWN, Proxy
 from jobq.client.connection import Client, connect
-from jobq.client.numbered_calls import Caller
+from jobq.client.numbered_calls import Caller, NumberedCall
 from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
-from jobq.queue.types import Dequeued, PipelinedCall
+from jobq.queue.types import Dequeued
 
 
 @pytest.fixture
@@ -26,31 +26,31 @@ def sleep(client: Client, queue: Queue) -> Any:
 
 
 @pytest.fixture
-def ahead(queue: Queue) -> PipelinedCall[Dequeued]:
+def ahead(queue: Queue) -> NumberedCall[Dequeued]:
     queue.dequeue()  # brings the script to the server
-    return queue.pipeline_dequeue(10, lease=15, crash_limit=3, caller=Caller())
+    return queue.dequeue_call(10, lease=15, crash_limit=3, caller=Caller())
 
 
 def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
-    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: NumberedCall[Dequeued]
 ) -> None:
-    files = sleep.begin(30, ahead.command)
+    files = sleep.begin(30, ahead.sent())
     queue.enqueue(b"v", mid="m")
     redis.config_resetstat()
 
     assert sleep.end(files)
 
-    [message] = ahead.read(sleep.reply).messages
+    [message] = ahead.take(sleep.reply).messages
     assert (message.mid, message.content) == ("m", b"v")
     assert redis.info("commandstats").keys() <= {"cmdstat_config|resetstat"}
 
 
 def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(
-    sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
+    sleep: WakeWaiter, ahead: NumberedCall[Dequeued]
 ) -> None:
-    assert sleep.wait(0.01, (), ahead.command)
+    assert sleep.wait(0.01, (), ahead.sent())
 
-    dequeued = ahead.read(sleep.reply)
+    dequeued = ahead.take(sleep.reply)
     assert dequeued.messages == []
     assert dequeued.poll_after_ms > 0
 
@@ -91,10 +91,10 @@ def test_call_behind_a_wait_that_ends_early_is_made_and_read(
     queue.dequeue()  # brings the script to the server
     caller = Caller()
     for _ in range(50):
-        ahead = queue.pipeline_dequeue(10, lease=15, crash_limit=3, caller=caller)
-        sleep.begin(30, ahead.command)
+        ahead = queue.dequeue_call(10, lease=15, crash_limit=3, caller=caller)
+        sleep.begin(30, ahead.sent())
         assert sleep.end(())
-        assert ahead.read(sleep.reply).messages == []
+        assert ahead.take(sleep.reply).messages == []
     queue.enqueue(b"v", mid="m")
 
     assert redis.info("clients")["blocked_clients"] == 0
@@ -102,42 +102,42 @@ def test_call_behind_a_wait_that_ends_early_is_made_and_read(
 
 
 def test_call_is_made_by_itself_when_a_wait_that_ends_early_is_dropped(
-    queue: Queue, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
+    queue: Queue, sleep: WakeWaiter, ahead: NumberedCall[Dequeued]
 ) -> None:
     sleep._may_unblock = False
-    sleep.begin(30, ahead.command)
+    sleep.begin(30, ahead.sent())
     sleep.end(())
     queue.enqueue(b"v", mid="m")
 
     assert sleep.reply is None
-    assert [message.mid for message in ahead.again().messages] == ["m"]
+    assert [message.mid for message in ahead.make().messages] == ["m"]
 
 
 def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
-    queue: Queue, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
+    queue: Queue, sleep: WakeWaiter, ahead: NumberedCall[Dequeued]
 ) -> None:
-    files = sleep.begin(30, ahead.command)
+    files = sleep.begin(30, ahead.sent())
     queue.enqueue(b"v", mid="m")
     sleep.end(files)
-    [first] = ahead.read(sleep.reply).messages
+    [first] = ahead.take(sleep.reply).messages
 
-    [again] = ahead.again().messages
+    [again] = ahead.make().messages
 
     assert again == first
     assert queue.status("m").attempts == 1
 
 
 def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
-    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: PipelinedCall[Dequeued]
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: NumberedCall[Dequeued]
 ) -> None:
     redis.script_flush()
-    files = sleep.begin(30, ahead.command)
+    files = sleep.begin(30, ahead.sent())
     redis.lpush(queue.wake_key, "1")
 
     assert not sleep.end(files)
 
     assert sleep.reply is None
-    assert ahead.again().poll_after_ms > 0
+    assert ahead.make().poll_after_ms > 0
 
 
 class Breaking(Proxy):
@@ -148,7 +148,7 @@ class Breaking(Proxy):
 
 
 def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
-    server: Any, queue: Queue, ahead: PipelinedCall[Dequeued]
+    server: Any, queue: Queue, ahead: NumberedCall[Dequeued]
 ) -> None:
     proxy = Breaking(server.socket)
     url = f"redis://127.0.0.1:{proxy.port}"
@@ -156,12 +156,12 @@ def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
         connect(settings=ServerSettings(url=url, socket_timeout_s=0.5, patience_s=60)),
         [queue.wake_key],
     )
-    files = sleep.begin(30, ahead.command)
+    files = sleep.begin(30, ahead.sent())
     queue.enqueue(b"v" * 10_000, mid="m")
     select.select(files, [], [])
 
     assert not sleep.end(files)
 
     assert sleep.reply is None
-    assert [message.mid for message in ahead.again().messages] == ["m"]
+    assert [message.mid for message in ahead.make().messages] == ["m"]
     proxy.close()

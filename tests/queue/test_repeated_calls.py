@@ -253,11 +253,13 @@ def test_end_that_came_too_late_is_stale_whatever_numbers_its_caller_counts_by(q
 def test_dequeue_behind_a_wait_is_made_anew_beyond_the_bound(queue, later):
     caller = Caller()
     queue.enqueue_many([b"v"] * 2)
-    ahead = queue.pipeline_dequeue(1, lease=60, crash_limit=3, caller=caller)
-    first, again = ahead.again().messages, ahead.again().messages
+    ahead = queue.dequeue_call(1, lease=60, crash_limit=3, caller=caller)
+    first, again = ahead.make().messages, ahead.make().messages
     assert [one.token for one in first] == [one.token for one in again]
-    ahead = queue.pipeline_dequeue(1, lease=60, crash_limit=3, caller=caller)
+    ahead = queue.dequeue_call(1, lease=60, crash_limit=3, caller=caller)
+    ahead.sent()
     later()
-    [second] = ahead.again().messages
+    [second], [again] = ahead.make().messages, ahead.make().messages
     assert caller.number == 3
+    assert second.token == again.token
     assert queue.extend([(second.mid, second.token)]) == [True]

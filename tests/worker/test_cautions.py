@@ -10,7 +10,7 @@ import pytest
 from jobq.config import WorkerSettings
 from jobq.queue.types import Ending, Finished
 from jobq.worker.cautions import Cautions, OnceAMinute
-from jobq.worker.queue_client import RefusedLog
+from jobq.worker.queue_line import RefusedLog
 from jobq.worker.shared_state import NEVER
 
 SECOND = 1_000_000_000

@@ -184,7 +184,7 @@ def test_what_is_not_freed_outlasts_the_next_batches(memory):
     memory.ended(0, plain=True)
     memory.free([1])
     unstarted, leases = memory.withdraw([0, 1, 2])
-    assert (unstarted, [lease.mid for lease in leases]) == ([2], ["c"])
+    assert (unstarted, {slot: lease.mid for slot, lease in leases.items()}) == ([2], {2: "c"})
     assert list(memory.publish(1, [message("d"), message("e")], boot_ns() + LATER)) == [1, 3]
     assert [(held.mid, held.state) for held in memory.held(taken=True)] == [
         ("a", SlotState.ENDED), ("d", SlotState.HELD), ("c", SlotState.TAKEN), ("e", SlotState.HELD),
@@ -198,7 +198,7 @@ def test_what_the_supervisor_took_back_is_not_the_childs_to_give_back(memory):
     memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
     memory.start(0)
     memory.take_back()
-    assert memory.withdraw([0, 1]) == ([1], [])
+    assert memory.withdraw([0, 1]) == ([1], {})
 
 
 def test_renewal_of_a_message_that_the_child_has_replaced_changes_nothing(memory):

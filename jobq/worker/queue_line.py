@@ -1,0 +1,416 @@
+"""The calls of one child to one queue: the one under way, and the endings that aren't reported yet.
+
+The server keeps the last call number of a caller per queue. So a call whose reply was lost is repeated under its
+number before the caller makes another one, and returns the messages that it handed out. Trouble with one queue stops
+no other queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from jobq.client.clock import boot_ns
+from jobq.client.connection import Client, connect
+from jobq.client.numbered_calls import Caller, NumberedCall, new_id
+from jobq.config import WorkerSettings
+from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError, UnavailableError
+from jobq.queue.queue import MOST, Queue
+from jobq.queue.types import Dequeued, Ending, Finished, Lease
+from jobq.worker import logger
+from jobq.worker.cautions import OnceAMinute
+from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
+from jobq.worker.shared_state import lease_and_margin
+
+#: The end of an attempt: the message's slot, or None if the slot is free already; the ending; the time (boot_ns).
+Ended = tuple[int | None, Ending, int]
+#: Errors that concern one queue: its keys, its settings, its messages, the record of a caller's last call there.
+REFUSED: tuple[type[Exception], ...] = (ScriptError, LeaseLostError, ValueError)
+#: The server can't be reached, or takes nothing now.
+AWAY_ERRORS = (UnavailableError, ServerFullError)
+#: The patience of a child's calls between jobs: it has nothing better to do than to wait for its server.
+NO_LIMIT_S = 1e9
+HASTY_S = 0.5
+#: On a Cluster: how long to wait for a node's answer, and for a redirection to another node.
+ANSWER_S, REDIRECTED_S = 1.0, 0.1
+
+
+class NotReportedError(JobqError):
+    """The report didn't reach the queue; it waits in its line."""
+
+
+class ReportRefusedError(NotReportedError):
+    """The server refuses the report."""
+
+
+class ChildClients:
+    """The connections of one child, by how long a call may wait.
+
+    patient: between jobs. hasty: while a job runs. progress: for a running job's own reports; not `hasty`, since the
+    timer may interrupt one of those.
+    """
+
+    def __init__(
+        self, given: Client, settings: WorkerSettings, may_give_up: Callable[[], bool]
+    ) -> None:
+        server = replace(given.settings, url=given.url)
+        self.patient = connect(settings=replace(server, patience_s=NO_LIMIT_S))
+        if self.patient.is_cluster:
+            # The queues of the other nodes wait while this one is asked.
+            timeout_s = min(server.socket_timeout_s, ANSWER_S)
+            self.patient = connect(
+                settings=replace(server, patience_s=REDIRECTED_S, socket_timeout_s=timeout_s)
+            )
+        else:
+            self.patient.should_give_up = may_give_up
+        # A silent server must not hold up a job, least of all past its deadline.
+        hasty_s = min(HASTY_S, settings.lease_s / 6)
+        timeout_s = min(server.socket_timeout_s, hasty_s)
+        self.hasty = connect(
+            settings=replace(server, patience_s=hasty_s, socket_timeout_s=timeout_s)
+        )
+        #: The longest that a hasty call may take.
+        self.hasty_ns = round(3 * hasty_s * 1e9)
+        self.progress = connect(settings=replace(server, patience_s=HASTY_S))
+
+
+class QueueCaller(Caller):
+    """The caller of one queue. All queues of a child share id and numbers, so that its tokens are unique."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, arrived: Callable[[], None], caller_id: str, numbers: Iterator[int]) -> None:
+        super().__init__(arrived, caller_id)
+        self._numbers = numbers
+
+    def next(self) -> int:
+        self.number = next(self._numbers)
+        return self.number
+
+
+class CallUnderWay(NamedTuple):
+    """A call without an answer. It reports `entries`, as `endings`. It was first sent at `asked_at` (boot_ns)."""
+
+    call: NumberedCall[Any]
+    entries: list[Ended]
+    endings: list[Ending]
+    limit: int
+    asked_at: int
+
+
+class QueueLine:
+    """The calls of one caller to queue number `index` of a child, one at a time.
+
+    A line is in one of three states. It is idle. Its call is sent, and `take` reads the reply. Or the reply was lost,
+    and `repeat` makes the same call before any other. `repeat` also reports the endings that were kept back because
+    the queue was in trouble; newer endings wait for these.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        queue: Queue,
+        caller: Caller,
+        health: QueueHealth,
+        settings: WorkerSettings,
+        passing: tuple[type[Exception], ...] | None = None,
+    ) -> None:
+        """After an error of `passing`, a call is repeated later. Other errors than these and REFUSED are raised."""
+        self.index, self.queue, self.caller = index, queue, caller
+        self._health, self._settings = health, settings
+        lease_ns, margin_ns = lease_and_margin(settings.lease_s)
+        self._held_ns = lease_ns - margin_ns
+        if passing is None:
+            # If all queues have one server there is nothing better to do than to wait for it.
+            passing = AWAY_ERRORS if queue.client.is_cluster else ()
+        self._passing = passing
+        #: Endings that no call has reported, in order. The first `nlate` were kept back.
+        self.outbox: list[Ended] = []
+        self.nlate = 0
+        self._call: CallUnderWay | None = None
+        #: Whether the reply to a call is on its way.
+        self.is_sent = False
+        #: Called with the server's replies to endings.
+        self.on_replies: Callable[[Sequence[Ending], Finished], None] = RefusedLog()
+        #: Called with the slots of endings that were reported, or given up because the server refuses them.
+        self.on_over: Callable[[list[int]], None] = lambda slots: None
+        #: Returns the queues on the same node, including this one; called only when the server is away.
+        self.neighbours: Callable[[], Sequence[int]] = lambda: (index,)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to repeat."""
+        return self.nlate > 0 or (self._call is not None and not self.is_sent)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is under way and nothing is to be repeated."""
+        return self._call is None and not self.nlate
+
+    @property
+    def nasked(self) -> int:
+        """Number of messages that the call under way asks for."""
+        return 0 if self._call is None else self._call.limit
+
+    def late(self) -> list[Ended]:
+        """Return the endings that `repeat` will report."""
+        unknown = [] if self._call is None or self.is_sent else self._call.entries
+        return unknown + self.outbox[: self.nlate]
+
+    # Calls.
+
+    def dequeue(self, limit: int) -> tuple[Dequeued, int]:
+        """Return what the queue hands out and its lease deadline; nothing, and 0, if the queue is in trouble."""
+        if self._health.any_trouble and not self._health.may_ask(self.index):
+            return self.nothing()
+        try:
+            handed, deadline = self.repeat() if self.waits else (None, 0)
+            if handed is None:
+                handed, deadline = self.ask(limit)
+        except NotReportedError:
+            return self.nothing()
+        assert handed is not None
+        return handed, deadline
+
+    def ask(self, limit: int = 0) -> tuple[Dequeued | None, int]:
+        """Report endings and take up to `limit` messages. Return these and their lease deadline.
+
+        Raises NotReportedError if the line must repeat the call later.
+        """
+        if not self.is_idle:
+            self.nlate = len(self.outbox)
+            raise NotReportedError
+        began = self._begin(limit)
+        return self._answered(began.call.make, began.asked_at)
+
+    def ask_hastily(self) -> bool:
+        """Report endings; whether the server answered. A call with so little time notes no trouble of the queue."""
+        try:
+            self._answered(self._begin(0).call.make)
+        except NotReportedError:
+            return False
+        return True
+
+    def send(self, limit: int) -> bytes:
+        """Return the command that makes the call of `ask`, to send it now. The line is idle."""
+        command, self.is_sent = self._begin(limit).call.sent(), True
+        return command
+
+    def take(self, reply: Any) -> tuple[Dequeued | None, int]:
+        """Return as `ask`, by the reply to the call that was sent. None: it was lost, so the call is repeated."""
+        return self._answered(self._reading(reply), boot_ns())
+
+    def take_nothing(self, reply: Any) -> None:
+        """`take` for a call whose messages the supervisor gives back. It closes the caller, so another one follows."""
+        try:
+            self._settle(self._reading(reply)())
+        except self._passing + REFUSED:
+            self._put_back()
+        self.restart()
+
+    def repeat(self, client: Client | None = None) -> tuple[Dequeued | None, int]:
+        """Repeat the call whose reply was lost, then report the endings that were kept back. Return as `ask`.
+
+        If the call hands out messages, these are returned first, and the endings stay. `client` replaces the line's.
+        """
+        if self.is_sent:
+            raise NotReportedError
+        if self._call is not None:
+            call = self._call.call
+            handed, deadline = self._answered(lambda: call.make(client), boot_ns(), again=True)
+            if handed is not None and handed.messages:
+                return handed, deadline
+        while self.nlate:
+            self._report(min(self.nlate, MOST), client)
+        return None, 0
+
+    def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
+        """Give back messages that weren't started; False if `repeat` does so, until when these slots are held."""
+        asked_at = boot_ns()
+        try:
+            if self.waits:
+                raise NotReportedError
+            try:
+                self.queue.release(leases)
+            except self._passing as error:
+                raise self._away(error, asked_at) from error
+            except REFUSED as error:
+                raise self._broken(error, asked_at) from error
+        except NotReportedError:
+            for (mid, token), slot in zip(leases, slots or [None] * len(leases), strict=True):
+                ending = Ending(mid=mid, token=token, outcome="release")
+                self.outbox.append((slot, ending, asked_at))
+            self.nlate = len(self.outbox)
+            return False
+        return True
+
+    def restart(self) -> None:
+        """Continue under another id. Anyone who may write to the queue can corrupt the record of the present one.
+
+        The supervisor closes only the first id. What a lost call of another id handed out comes back when its
+        lease ends.
+        """
+        self.rename(new_id())
+
+    def rename(self, caller_id: str) -> None:
+        """Continue under this id."""
+        self.caller.id = caller_id
+        self.caller.heads.clear()
+
+    # From one state to the next.
+
+    def _begin(self, limit: int, most: int = MOST) -> CallUnderWay:
+        """Make a call of the first endings."""
+        assert self._call is None
+        settings, now = self._settings, boot_ns()
+        entries, self.outbox = self.outbox[:most], self.outbox[most:]
+        self.nlate = max(0, self.nlate - len(entries))
+        endings = _aged(entries, now)
+        call: NumberedCall[Any]
+        if entries or not limit:
+            call = self.queue.finish_call(
+                endings, dequeue=limit, lease=settings.lease_s, crash_limit=settings.crash_limit,
+                caller=self.caller,
+            )  # fmt: skip
+        else:
+            call = self.queue.dequeue_call(
+                limit, lease=settings.lease_s, crash_limit=settings.crash_limit, caller=self.caller
+            )
+        self._call = CallUnderWay(call, entries, endings, limit, now)
+        return self._call
+
+    def _reading(self, reply: Any) -> Callable[[], Any]:
+        """Return how to get the answer to the call that was sent. If that fails, its reply is lost."""
+        assert self._call is not None
+        self.is_sent, call = False, self._call.call
+        return call.make if reply is None else lambda: call.take(reply)
+
+    def _answered(
+        self, read: Callable[[], Any], tried_at: int = 0, again: bool = False
+    ) -> tuple[Dequeued | None, int]:
+        """Read the answer to the call under way. This try began at `tried_at`; 0 notes no trouble."""
+        try:
+            answer = read()
+        except self._passing as error:
+            raise self._away(error, tried_at) from error
+        except REFUSED as error:
+            self._put_back()
+            raise self._broken(error, tried_at) from error
+        call = self._settle(answer)
+        if self._health.any_trouble and (again or call.limit) and tried_at:
+            if self._health.state(self.index) == AWAY:
+                self._health.server_answered(self.neighbours())
+            self._health.answered(self.index)
+        handed = answer.dequeued if isinstance(answer, Finished) else answer
+        return handed, call.asked_at + self._held_ns
+
+    def _settle(self, answer: Dequeued | Finished) -> CallUnderWay:
+        """Note that the call under way is answered."""
+        call, self._call = self._call, None
+        assert call is not None
+        if call.entries and isinstance(answer, Finished):
+            self.on_replies(call.endings, answer)
+            self.on_over([slot for slot, _, _ in call.entries if slot is not None])
+        return call
+
+    def _put_back(self) -> None:
+        """Give the call under way up, and keep its endings."""
+        call, self._call = self._call, None
+        assert call is not None
+        self.outbox[:0] = call.entries
+        if call.entries:
+            self.nlate = len(self.outbox)
+
+    def _report(self, number: int, client: Client | None) -> None:
+        """Report the first `number` endings that were kept back."""
+        try:
+            call = self._begin(0, number).call
+            self._answered(lambda: call.make(client), boot_ns(), again=True)
+        except ReportRefusedError as refused:
+            # If not the queue is refused, one of these is. It must not hold up the others.
+            call = self._begin(0, 0).call
+            self._answered(lambda: call.make(client), boot_ns(), again=True)
+            if number > 1:
+                for _ in range(number):
+                    self._report(1, client)
+                return
+            self.nlate -= 1
+            slot, ending, _ = self.outbox.pop(0)
+            logger.error(
+                "%s: outcome %r is lost, the server refuses it: %s",
+                ending.mid,
+                ending.outcome,
+                refused,
+            )
+            self.on_over([] if slot is None else [slot])
+
+    def _away(self, error: Exception, tried_at: int) -> NotReportedError:
+        if tried_at:
+            self._health.failed(self.neighbours(), AWAY, error, tried_at)
+        return NotReportedError(str(error))
+
+    def _broken(self, error: Exception, tried_at: int) -> ReportRefusedError:
+        if tried_at:
+            self._health.failed((self.index,), BROKEN, error, tried_at)
+        if self._call is None:
+            self.restart()
+        return ReportRefusedError(str(error))
+
+    def nothing(self) -> tuple[Dequeued, int]:
+        """Return the reply of a queue in trouble: no messages, and the time until it may be asked."""
+        wait_ms = self._health.wait_ms(self.index)
+        return Dequeued([], wait_ms, False, wait_ms), 0
+
+
+def _aged(entries: Sequence[Ended], now: int) -> list[Ending]:
+    """Return the endings, with their age if the oldest is a millisecond or more."""
+    if not entries or now - entries[0][2] < 1_000_000:
+        return [ending for _, ending, _ in entries]
+    return [
+        structs.replace(ending, age_ms=ending.age_ms + (now - at) // 1_000_000)
+        for _, ending, at in entries
+    ]
+
+
+class RefusedLog:
+    """Logs the endings that came too late, or that may have because of a long outage."""
+
+    def __init__(self, once: OnceAMinute | None = None) -> None:
+        self._once = once or OnceAMinute()
+
+    def __call__(self, endings: Sequence[Ending], finished: Finished) -> None:
+        """Log what the server refused of these endings: one warning a minute that says what to do, else `info`."""
+        if not {"stale", "unknown"}.intersection(finished.replies):
+            return
+        for ending, reply in zip(endings, finished.replies, strict=True):
+            if reply == "stale":
+                self._stale(ending)
+            elif reply == "unknown":
+                logger.warning(
+                    "%s: outcome %r was accepted before a long outage, or refused because its lock was lost",
+                    ending.mid, ending.outcome,
+                )  # fmt: skip
+
+    def _stale(self, ending: Ending) -> None:
+        text = "%s: outcome %r refused, its lock was lost or it was cancelled"
+        if self._once.is_due("stale"):
+            remedy = (
+                "; if nobody cancelled it, this worker stood still or was cut off for longer than its lease: "
+                "look for the cause in the lines before, or use a longer --lease"
+            )
+            logger.warning(text + remedy, ending.mid, ending.outcome)
+        else:
+            logger.info(text, ending.mid, ending.outcome)
+
+
+def same_node(queues: Sequence[Queue], index: int) -> list[int]:
+    """Return the queues that are known to be on the same node as this one, including this one."""
+    key, client = queues[index].wake_key, queues[index].client
+    return [
+        other
+        for other, queue in enumerate(queues)
+        if other == index or client.shares_node(key, queue.wake_key)
+    ]
