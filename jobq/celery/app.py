@@ -144,20 +144,11 @@ class Celery:
             source = import_module(module)
             for part in filter(None, attribute.split(".")):
                 source = getattr(source, part)
-        names = source if isinstance(source, Mapping) else dir(source)
-        read = (
-            source.__getitem__
-            if isinstance(source, Mapping)
-            else lambda name: getattr(source, name)
-        )
+        if not isinstance(source, Mapping):
+            source = {name: getattr(source, name) for name in dir(source)}
         prefix = f"{namespace}_" if namespace else ""
-        self.conf.update(
-            {
-                name.removeprefix(prefix).lower(): read(name)
-                for name in names
-                if name.startswith(prefix) and not name.startswith("_")
-            }
-        )
+        names = [name for name in source if name.startswith(prefix) and not name.startswith("_")]
+        self.conf.update({name.removeprefix(prefix).lower(): source[name] for name in names})
 
     def autodiscover_tasks(
         self, packages: Any = None, related_name: str = "tasks", force: bool = False
@@ -165,7 +156,7 @@ class Celery:
         """Import the module `tasks` of packages, or of Django's apps, once a worker has imported its modules."""
 
         def discover() -> None:
-            names = packages() if callable(packages) else packages
+            names: Any = packages() if callable(packages) else packages
             if names is None:
                 from django.apps import apps
 
@@ -269,7 +260,8 @@ def make_task(
     members |= {"name": given.get("name") or job_name(function), "__module__": function.__module__}
     if app is None:
         members["app"] = property(lambda self: shared.apps[-1])
-    return _add(type(function.__name__, (base,), members)(), app)
+    made: Any = type(function.__name__, (base,), members)
+    return _add(made(), app)
 
 
 def _add(task: BaseTask, app: Celery | None) -> BaseTask:

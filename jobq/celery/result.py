@@ -24,9 +24,9 @@ _FAILED = frozenset(("failed", "skipped"))
 class AsyncResult:
     """The task of this id: a message, or the last step of a flow."""
 
-    def __new__(cls, id: str, *args: Any, **kwargs: Any) -> AsyncResult:
+    def __new__(cls, id: str, *args: Any, **kwargs: Any) -> Any:
         """Return a FlowResult for the id of one."""
-        return super().__new__(FlowResult if id.startswith(FLOW) else cls)
+        return object.__new__(FlowResult if id.startswith(FLOW) else cls)
 
     def __init__(self, id: str, task_name: str | None = None, **_: Any) -> None:
         self.id = self.task_id = id
@@ -243,7 +243,7 @@ class EagerResult(AsyncResult):
         super().__init__(id)
         self._end = state, error if error is not None else value
 
-    def __new__(cls, id: str, *args: Any, **kwargs: Any) -> EagerResult:
+    def __new__(cls, id: str, *args: Any, **kwargs: Any) -> Any:
         """Return one."""
         return object.__new__(cls)
 

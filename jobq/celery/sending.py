@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -102,7 +103,7 @@ def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
     for pattern, answer in pairs:
         if pattern == name or (isinstance(pattern, str) and fnmatchcase(name, pattern)):
             return answer
-        if hasattr(pattern, "match") and pattern.match(name):
+        if isinstance(pattern, re.Pattern) and pattern.match(name):
             return answer
     return None
 

@@ -1,7 +1,4 @@
-"""Eight tasks of a shop, as a team writes them for Celery; only the imports are others.
-
-Run by Celery itself, too: `jobq.celery` is `celery` where CELERY says so.
-"""
+"""Eight tasks of a shop, as a team writes them for Celery; only the imports are others."""
 
 from __future__ import annotations
 
@@ -9,21 +6,14 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-if os.environ.get("CELERY"):
-    from celery import Celery, Task, chain, chord, group, shared_task
-    from celery.exceptions import SoftTimeLimitExceeded
-    from celery.schedules import crontab
-    from celery.signals import task_failure, task_prerun, worker_process_init
-    from celery.utils.log import get_task_logger
-else:
-    from jobq.celery import Celery, Task, chain, chord, group, shared_task
-    from jobq.celery.exceptions import SoftTimeLimitExceeded
-    from jobq.celery.schedules import crontab
-    from jobq.celery.signals import task_failure, task_prerun, worker_process_init
-    from jobq.celery.utils.log import get_task_logger
+from jobq.celery import Celery, Task, chain, chord, group, shared_task
+from jobq.celery.exceptions import SoftTimeLimitExceeded
+from jobq.celery.schedules import crontab
+from jobq.celery.signals import task_failure, task_prerun, worker_process_init
+from jobq.celery.utils.log import get_task_logger
 
 logger = get_task_logger(__name__)
-app = Celery("shop", broker=os.environ.get("CELERY"), backend=os.environ.get("CELERY") or "redis")
+app = Celery("shop", backend="redis")
 app.conf.update(
     task_routes={"tests.celery.shop_tasks.make_*": {"queue": "images"}},
     result_expires=3600,

@@ -45,13 +45,17 @@ def jobq(server):
 @pytest.fixture
 def app():
     """An app whose tasks are forgotten after the test."""
-    tasks, jobs = dict(shared.tasks), dict(default_registry._jobs)
+    known = [
+        shared.tasks,
+        *(value for value in vars(default_registry).values() if isinstance(value, dict)),
+    ]
+    before = [dict(names) for names in known]
     made = Celery("test", backend="redis")
     yield made
     shared.apps.remove(made)
-    for known, before in ((shared.tasks, tasks), (default_registry._jobs, jobs)):
-        known.clear()
-        known.update(before)
+    for names, earlier in zip(known, before, strict=True):
+        names.clear()
+        names.update(earlier)
 
 
 @pytest.fixture
