@@ -45,6 +45,8 @@ GUIDES = sorted(
     and any(block.is_run for block in blocks(path.read_text()))
 )
 PAGES = ["README.md", *READMES, *GUIDES]
+#: Pages that `make test` follows. `make test-all` follows the others, whose promises the tests of their subjects hold.
+FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}
 
 SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
 KEPT = "large packages; tests/pipeline/test_lake_examples.py follows the page in make soak"
@@ -153,7 +155,10 @@ def waiting(client: Any) -> dict[str, int]:
     return owed
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[] if page in FIRST else pytest.mark.long) for page in PAGES],
+)
 def test_page_runs_as_typed_and_its_workers_serve_what_it_enqueues(page, walk, client):
     needed = [NEEDS.get(page), "curl" if "curl " in (ROOT / page).read_text() else None]
     for why in [tools.missing(tool) for tool in needed if tool]:
