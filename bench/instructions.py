@@ -74,8 +74,15 @@ def counted() -> Iterator[Counted]:
             process.wait(10)
 
 
-def drain(queue: Queue, batch: int, now: int, after: Callable[[], object] = lambda: None) -> None:
+def drain(
+    queue: Queue,
+    batch: int,
+    now: int,
+    after: Callable[[], object] = lambda: None,
+    remember: bool = False,
+) -> None:
     """Run what there is: each call ends a batch and takes the next; `after` is called behind each."""
+    stored = {"result": b'{"end":"done","attempt":1,"at":%d}' % NOW, "result_ttl": 600}
     endings: list[Ending] = []
     while True:
         now += 1
@@ -84,7 +91,8 @@ def drain(queue: Queue, batch: int, now: int, after: Callable[[], object] = lamb
         if not dequeued.messages and not endings:
             return
         after()
-        endings = [Ending(mid=one.mid, token=one.token) for one in dequeued.messages]
+        kept: dict[str, Any] = stored if remember else {}
+        endings = [Ending(mid=one.mid, token=one.token, **kept) for one in dequeued.messages]
 
 
 def in_batches(
@@ -144,6 +152,19 @@ def members(count: int, taken: bool = True) -> tuple[float, float]:
         enqueue(WARM // PER_CHUNK, count)
         enqueued = server.instructions()
         drain(queue, BATCH, NOW + 10**6, after)
+        return enqueued / count, server.instructions() / count
+
+
+def remembered(count: int) -> tuple[float, float]:
+    """As in_batches, of messages whose ends are remembered."""
+    with counted() as server:
+        queue = Queue("bench", server.client)
+        queue.enqueue_many([CONTENT] * WARM)
+        drain(queue, BATCH, NOW, remember=True)
+        server.instructions()
+        queue.enqueue_many([CONTENT] * count)
+        enqueued = server.instructions()
+        drain(queue, BATCH, NOW + 10**6, remember=True)
         return enqueued / count, server.instructions() / count
 
 
@@ -223,6 +244,7 @@ CASES: dict[str, Callable[[int], tuple[float, float]]] = {
     "in batches, beside 100,000 delayed": lambda count: in_batches(count, delayed=100_000),
     "in batches, members of a flow": members,
     "in batches, members of a flow, not taken to it": lambda count: members(count, taken=False),
+    "in batches, remembered": remembered,
     "one by one": one_by_one,
     "one by one, 1,000 keys": lambda count: one_by_one(count, 1_000),
     **held_cases(),

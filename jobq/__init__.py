@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jobq.jobs.job import AsyncJob, Job, SyncJob
     from jobq.jobs.registry import Registry, default_registry, job, worker_started
     from jobq.jobs.results import Receipt
+    from jobq.jobs.states import State
     from jobq.limits.concurrency_limit import ConcurrencyLimit
     from jobq.limits.rate_limit import RateLimit
     from jobq.queue.queue import Queue
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncJob", "Batch", "Client", "ConcurrencyLimit", "Context", "Dead", "DeadCall", "Ending", "Flow", "FlowRun",
     "Hold", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease", "Message", "Outcome", "Queue", "RateLimit",
-    "Receipt", "Registry", "Retry", "Snooze", "SyncJob", "__version__",
+    "Receipt", "Registry", "Retry", "Snooze", "State", "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
     "retry", "schedule", "set_default_client", "worker_started",
 ]  # fmt: skip
@@ -70,6 +71,7 @@ _NAMES = {
     "jobq.jobs.deaths": ("DeadCall",),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob"),
     "jobq.jobs.results": ("Receipt",),
+    "jobq.jobs.states": ("State",),
     "jobq.flows.batch": ("Batch",),
     "jobq.flows.flow": ("Flow",),
     "jobq.flows.run": ("FlowRun",),

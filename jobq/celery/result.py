@@ -12,12 +12,15 @@ from jobq.client.connection import default_client
 from jobq.errors import ConfigError, JobFailedError, JobqError
 from jobq.flows.run import FlowRun
 from jobq.jobs.codec import decode_any
+from jobq.jobs.options import JobSettings
 from jobq.jobs.queues import queue_of
 from jobq.jobs.results import Receipt
 from jobq.queue.directory import queue_names
+from jobq.queue.types import DAY_S
 
 #: What the id of a step's result begins with.
 FLOW = "flow/"
+_SETTINGS = JobSettings(result_ttl=DAY_S)
 _FAILED = frozenset(("failed", "skipped"))
 
 
@@ -122,7 +125,7 @@ class AsyncResult:
 
     def _receipt(self, queue: str) -> Receipt[Any]:
         name = self.name or self.id
-        return Receipt(self.id, "exists", "", name, queue_of(queue, None), True)
+        return Receipt(self.id, "exists", "", name, queue_of(queue, None), _SETTINGS)
 
     def _value(self, timeout: float | None) -> Any:
         for name in self._queues():

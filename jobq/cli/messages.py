@@ -13,6 +13,7 @@ from jobq.cli.session import Session, command
 from jobq.durations import lasting
 from jobq.errors import ConfigError
 from jobq.events import ATTEMPTS, Event
+from jobq.jobs.receipt_calls import cancel_in, state_in
 from jobq.observe.facts import Collector, job_name
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage, Status
@@ -28,7 +29,7 @@ MOST_SHOWN = 200
 #: Attempts whose log is looked for.
 MOST_LOGS = 20
 #: Facts that have lines of their own.
-_LISTED = ("history", "failed_attempt", "traceback")
+_LISTED = ("history", "failed_attempt", "traceback", "state")
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
 
@@ -56,9 +57,15 @@ def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: 
 
 
 def _status(session: Session, mid: str, queues: str | None, logged: bool) -> bool:
-    found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
+    found = [
+        record
+        for record in _statuses(session, mid, queues)
+        if (record["status"], record["state"]) != (UNKNOWN, "unknown")
+    ]
     # A queue that can't be read may know it.
-    nowhere: list[dict[str, Any]] = [{"mid": mid, "queue": None, "status": UNKNOWN}]
+    nowhere: list[dict[str, Any]] = [
+        {"mid": mid, "queue": None, "status": UNKNOWN, "state": "unknown"}
+    ]
     known = bool(found)
     for record in found or nowhere[: not session.problems]:
         log = _log_of(session, record, queues) if logged else {}
@@ -80,12 +87,13 @@ def _sentence(record: dict[str, Any]) -> str:
         for key in ("not_before", "lock_expires_at", "running_since")
     }
     facts = {key: value for key, value in (record | times).items() if value and key not in _LISTED}
-    if record["status"] == UNKNOWN:
-        return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is done and removed"
+    if record["state"] == "unknown":
+        return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is over and not remembered"
     if len(facts.get("checkpoint", "")) > MOST_SHOWN:
         facts["checkpoint"] = f"{facts['checkpoint'][:MOST_SHOWN]}…"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
-    return "  ".join([f"{record['mid']}: {record['status']}", *shown])
+    word = record["state"] if record["status"] == UNKNOWN else record["status"]
+    return "  ".join([f"{record['mid']}: {word}", *shown])
 
 
 def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
@@ -158,7 +166,10 @@ def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[st
         )
         for what in ("progress", "checkpoint"):
             facts[what] = session.shown(what, queue.name, mid, facts[what])
-        record = {"mid": mid, "queue": queue.name, "status": facts.pop("word"), **facts}
+        state = state_in(queue, mid, found)
+        record = {
+            "mid": mid, "queue": queue.name, "status": facts.pop("word"), "state": state.word, **facts,
+        }  # fmt: skip
         yield record | (_more(queue, mid) if record["status"] != UNKNOWN else {})
 
     yield from session.from_each(names, one)
@@ -222,7 +233,7 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
     if len(holding) > 1:
         both = ", ".join(queue.name for queue in holding)
         raise ConfigError(f"mid {mid!r} is in {both}; choose one with --queues")
-    word = holding[0].cancel(mid)[0] if holding else UNKNOWN
+    word = cancel_in(holding[0], mid) if holding else UNKNOWN
     record = {"mid": mid, "queue": holding[0].name if holding else None, "action": word}
     session.say(record, f"{mid}: {'not found: no queue has it' if word == UNKNOWN else word}")
     return word

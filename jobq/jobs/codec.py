@@ -60,6 +60,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: _Seconds | UnsetType | None = UNSET
     hard_timeout: _Seconds | UnsetType | None = UNSET
     result_ttl: _Seconds | UnsetType | None = UNSET
+    remember: _Seconds | UnsetType | None = UNSET
     retry_within: _Seconds | UnsetType | None = UNSET
     expires_at: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 

@@ -24,7 +24,7 @@ from jobq.jobs.failure import (
     traceback_text,
 )
 from jobq.jobs.failure import reason as error_reason
-from jobq.jobs.results import encode_failure
+from jobq.jobs.results import encode_failure, ended
 from jobq.jobs.retry import Decision, Rules, checked
 from jobq.queue.types import Ending, Message, OutcomeWord
 
@@ -116,9 +116,10 @@ def _ending(
         context, logging.ERROR, trace, figured, "%s %s is dead: %s",
         context.job, context.mid, reason.partition("\n")[0],
     )  # fmt: skip
-    if call.job.settings.stores_result:
-        ending["result"] = encode_failure(reason.partition("\n")[0], kind)
-        ending["result_ttl"] = call.job.settings.result_ttl
+    if call.job.settings.remember_s is not None:
+        failure = encode_failure(reason.partition("\n")[0], kind)
+        ending["result"] = ended(failure, message.attempt)
+        ending["result_ttl"] = call.job.settings.remember_s
     return Ending(outcome="dead", reason=reason, **ending)
 
 
@@ -247,11 +248,14 @@ class Unrunnable:
             call.job.name, message.attempt, ago_ms(call.enqueued_at), 0, 0, 0, self._worker, kind,
             nbytes=len(message.content), trace_id=trace_id(call.headers),
         )  # fmt: skip
-        reason, ttl = why if outcome == "dead" else "", call.job.settings.result_ttl
-        stored = {} if ttl is None else {"result": encode_failure(why, kind), "result_ttl": ttl}
+        reason, ttl = why if outcome == "dead" else "", call.job.settings.remember_s
+        stored: dict[str, Any] = {}
+        if ttl is not None:
+            failure = ended(encode_failure(why, kind), message.attempt)
+            stored = {"result": failure, "result_ttl": ttl}
         return Ending(
             mid=message.mid, token=message.token, outcome=outcome, reason=reason, record=record,
-            **stored,  # type: ignore[arg-type]
+            **stored,
         )  # fmt: skip
 
     def nothing(self, message: Message) -> Ending:

@@ -38,6 +38,7 @@ from jobq.jobs.functions import check_finished
 from jobq.jobs.job import Job
 from jobq.jobs.middleware import Middlewares, around_run
 from jobq.jobs.registry import Registry
+from jobq.jobs.results import DONE, ended
 from jobq.jobs.signing import MARK, Seal, opened
 from jobq.queue.types import Ending, Lease, Message
 
@@ -449,10 +450,11 @@ class Executor:
             name, message.attempt, ago, run_us, cpu_us, self._rss_kib, self.worker,
             nbytes=len(message.content), trace_id=trace_id(call.headers) if call.headers else "",
         )  # fmt: skip
-        if result is not None:
+        settings = call.job.settings
+        if result is not None or settings.remember is not None:
             return Ending(
-                mid=message.mid, token=message.token, record=record, result=result,
-                result_ttl=call.job.settings.result_ttl or 0,
+                mid=message.mid, token=message.token, record=record,
+                result=ended(result or DONE, message.attempt), result_ttl=settings.remember_s or 0,
             )  # fmt: skip
         if self.hooks.counted:
             figures = (name, message.attempt, ago, run_us, cpu_us)

@@ -100,8 +100,7 @@ class Outgoing:
         if len(messages) == 1:
             [(mid, content, key)] = messages
             done = queue.enqueue(content, mid=mid, **job.options_with(key))
-            stores_result = job.settings.stores_result
-            receipt: Receipt[Any] = Receipt(*done, job.name, queue, stores_result, job.types)
+            receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.settings, job.types)
             if done.action == "exists":
                 job.refused(receipt, queue, *self.calls[0])
             return [receipt]
@@ -125,6 +124,9 @@ class Job(Generic[P, R]):
         self.name = name
         self.middleware = middleware
         self.overrides: Overrides | None = None
+        if settings.remember is not None:
+            # Whoever cancels the message reads it there.
+            self.overrides = Overrides(remember=settings.remember)
         self._signature = inspect.signature(function)
         #: What its arguments and its result are encoded and decoded by; None: by nothing, with typed=False.
         self.types: ArgumentTypes | None = None
@@ -158,8 +160,7 @@ class Job(Generic[P, R]):
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if settings.key is None else self.options_with(key)
         done = queue.enqueue(content, mid=mid, **options)
-        stores_result = settings.result_ttl is not None
-        receipt: Receipt[R] = Receipt(*done, self.name, queue, stores_result, self.types)
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, settings, self.types)
         if done.action == "exists":
             self.refused(receipt, queue, args, kwargs)
         return receipt
@@ -183,8 +184,7 @@ class Job(Generic[P, R]):
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if settings.key is None else self.options_with(key)
         done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
-        stores_result = settings.result_ttl is not None
-        receipt: Receipt[R] = Receipt(*done, self.name, queue, stores_result, self.types)
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, settings, self.types)
         if done.action == "exists" and self.settings.on_conflict == "raise":
             await _in_thread(self.refused, receipt, queue, args, kwargs)
         return receipt
@@ -242,8 +242,7 @@ class Job(Generic[P, R]):
 
     def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
         """The receipts of many calls. DuplicateError if some were refused and the job wants to know."""
-        stores_result = self.settings.stores_result
-        receipts: Receipts[R] = Receipts(accepted, self.name, queue, stores_result, self.types)
+        receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.settings, self.types)
         if self.settings.on_conflict == "raise":
             refuse_any(self.name, receipts)
         return receipts
@@ -410,7 +409,7 @@ class Job(Generic[P, R]):
     def receipt(self, mid: str) -> Receipt[R]:
         """A receipt for a message enqueued earlier or elsewhere."""
         queue = queue_of(self.settings.queue, self.settings.client)
-        return Receipt(mid, "exists", "", self.name, queue, self.settings.stores_result, self.types)
+        return Receipt(mid, "exists", "", self.name, queue, self.settings, self.types)
 
     def overridden(self, overrides: Overrides) -> Self:
         """A copy with the options that travelled with one message. ConfigError if they contradict one another.

@@ -60,6 +60,7 @@ class Options(TypedDict, total=False):
     durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
     expires_in: don't start the message later than that after its enqueue, or after its delay or at.
     retry_within: no retry later than that after the enqueue; without retries of its own, it runs as often as fits.
+    remember: how long the message's end is remembered, for `Receipt.state`; with result_ttl the longer of both.
     retries, timeout, hard_timeout, result_ttl: for this message instead of what the job declares.
     """
 
@@ -85,6 +86,7 @@ class Options(TypedDict, total=False):
     timeout: Duration | None
     hard_timeout: Duration | None
     result_ttl: Duration | None
+    remember: Duration | None
 
 
 class JobSettings(Struct, frozen=True, kw_only=True):
@@ -112,6 +114,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     hard_timeout: float | None = None
     result_ttl: float | None = None
+    remember: float | None = None
     retry: Policy | None = None
     retry_on: ErrorFilter | None = None
     dead_on: ErrorFilter | None = None
@@ -127,6 +130,11 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     def stores_result(self) -> bool:
         """Whether what the job returns is kept."""
         return self.result_ttl is not None
+
+    @property
+    def remember_s(self) -> float | None:
+        """How long the end is remembered, with the result if there is one; None if it isn't."""
+        return max(self.remember or 0, self.result_ttl or 0) or None
 
     @property
     def nretries(self) -> int:
@@ -151,7 +159,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
 
 #: What travels with a message when `.options(...)` changes it.
-TRAVELLING = ("retries", "retry_within", "timeout", "hard_timeout", "result_ttl")
+TRAVELLING = ("retries", "retry_within", "timeout", "hard_timeout", "result_ttl", "remember")
 #: What `@job(...)` also takes.
 _ONLY_DECLARED = frozenset(
     (
@@ -389,6 +397,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "timeout": _duration(0.001),
     "hard_timeout": _duration(0.001),
     "result_ttl": _duration(0.001),
+    "remember": _duration(0.001),
     "name": _as_given,
     "retry": _policy,
     "retry_on": checked_filter,

@@ -12,18 +12,26 @@ from typing import Any, TypeVar
 
 from jobq.client.numbered_calls import CallState
 from jobq.client.scripts import Argument
-from jobq.client.steps import Ask, ItemAt, Request, Steps, call_on, drive
+from jobq.client.steps import Ask, ItemAt, Nap, Request, Steps, call_on, drive
 from jobq.config import duration_s
 from jobq.durations import Duration
-from jobq.errors import JobFailedError, ResultNotStoredError, ResultTimeoutError
+from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
+from jobq.jobs.codec import decode, decode_any
+from jobq.jobs.options import JobSettings
 from jobq.jobs.results import Receipt
+from jobq.jobs.signing import opened, seal_of
+from jobq.jobs.states import State, ended_state, is_over, live_state, moment
 from jobq.queue.mids import checked_mid
-from jobq.queue.types import Status
+from jobq.queue.types import Status, remember_ms
 
 T = TypeVar("T")
+#: What the script stores for a cancelled message begins with.
+CANCELLED = b'{"end":"cancelled"'
 #: How long one blocking wait lasts before the message's status is checked: a message that died with its
 #: whole host leaves no result behind.
 CHECK_EVERY_S = 10.0
+#: How often a program asks for what the server can't wake it for.
+POLL_S = 0.5
 _GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 
 
@@ -55,9 +63,72 @@ def status(receipt: Receipt[Any]) -> Steps[Status]:
     return known._replace(progress=receipt.shown("progress", known.progress))
 
 
+def state(receipt: Receipt[Any]) -> Steps[State]:
+    """Where the message is, in public words. The living one comes first, then the remembered end, then the dead one."""
+    return (yield from _state(receipt, (yield from status(receipt))))
+
+
+def state_in(queue: Any, mid: str, known: Status) -> State:
+    """Return the public state of a message of any job, whose status was just read."""
+    receipt: Receipt[Any] = Receipt(mid, "exists", "", "the job", queue, JobSettings())
+    return perform(queue.client, _state(receipt, known))
+
+
+def cancel_in(queue: Any, mid: str) -> str:
+    """Cancel a message of any job, and remember that for as long as the message says.
+
+    Returns 'cancelled', or the status that leaves nothing to cancel.
+    """
+    content, remember = queue.content(mid), None
+    if content is not None:
+        try:
+            options = decode(opened(seal_of(queue.client), queue.name, mid, content)).options
+        except CodecError:
+            options = None  # no worker can read it either, or this process has no key
+        if options is not None and isinstance(options.remember, float):
+            remember = options.remember
+    word: str = queue.cancel(mid, remember=remember)[0]
+    return word
+
+
+def _state(receipt: Receipt[Any], known: Status) -> Steps[State]:
+    if not is_over(known):
+        error = receipt.shown("reason", known.traceback).strip().rpartition("\n")[2]
+        return live_state(known, error)
+    if receipt.action == "written" and known.word == "nil":
+        return State("queued")  # in the outbox of a database, or the transaction was rolled back
+    record = yield from _remembered(receipt)
+    end = ended_state(record)
+    if known.word != "dead":
+        return end
+    dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
+    ended_ms = 0 if end.ended_at is None else round(end.ended_at.timestamp() * 1000)
+    if not dead or ended_ms > dead[0].died_at:
+        return end
+    error = receipt.shown("reason", dead[0].reason).partition("\n")[0]
+    return State("failed", dead[0].attempts, error=error, ended_at=moment(dead[0].died_at))
+
+
+def _remembered(receipt: Receipt[Any]) -> Steps[Any]:
+    """What is stored of the message's end; None for nothing. CodecError for bytes that are no end."""
+    key = receipt.bound_queue.result_key(receipt.mid)
+    content: bytes | None = yield _plain(receipt, "LINDEX", key, 0)
+    if content is None:
+        return None
+    if content.startswith(CANCELLED):
+        # The script writes it, which has no key to seal it with.
+        return decode_any(content)
+    seal = seal_of(receipt.client)
+    return decode_any(opened(seal and seal.of("result"), receipt.queue, receipt.mid, content))
+
+
 def cancel(receipt: Receipt[Any]) -> Steps[bool]:
     """Cancel the message."""
-    [word] = yield from _numbered(receipt, "cancel", {"now": ""}, (checked_mid(receipt.mid),))
+    remember_s = receipt.settings.remember_s
+    result_keys = [] if remember_s is None else [receipt.bound_queue.result_key(receipt.mid)]
+    values: dict[str, Argument] = {"now": "", "remember_ms": remember_ms(remember_s)}
+    rest = (checked_mid(receipt.mid),)
+    [word] = yield from _numbered(receipt, "cancel", values, rest, result_keys)
     return bool(word == b"cancelled")
 
 
@@ -72,12 +143,16 @@ def revive(receipt: Receipt[Any]) -> Steps[bool]:
 
 
 def _numbered(
-    receipt: Receipt[Any], name: str, values: dict[str, Argument], rest: Sequence[Argument]
+    receipt: Receipt[Any],
+    name: str,
+    values: dict[str, Argument],
+    rest: Sequence[Argument],
+    more_keys: Sequence[str] = (),
 ) -> Steps[Any]:
     """Make a numbered call of the queue. Cut short, its caller stays out of use, since the call may still arrive."""
     queue = receipt.bound_queue
     script, caller = queue.scripts[name], queue.callers.take()
-    reply = yield Request(script.keys[0], script.numbered(caller, values, rest))
+    reply = yield Request(script.keys[0], script.numbered(caller, values, rest, more_keys))
     reply = script.served(caller, reply)
     queue.callers.give_back(caller)
     return reply
@@ -85,7 +160,7 @@ def _numbered(
 
 def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
     """Wait for the stored result."""
-    if not receipt.stores_result:
+    if not receipt.settings.stores_result:
         raise ResultNotStoredError(
             f"{receipt.job} stores no results; declare it with @job(result_ttl=…)"
         )
@@ -94,7 +169,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
     key = receipt.bound_queue.result_key(receipt.mid)
     content: bytes | None = yield _plain(receipt, "LINDEX", key, 0)
     waited = False
-    while content is None:
+    while content is None or (yield from _of_earlier_life(receipt, content)):
         yield from _check_alive(receipt, key)
         on_wait = result_waits.on_wait
         if waited and on_wait is not None:
@@ -105,8 +180,19 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
             raise ResultTimeoutError(
                 f"no result of {receipt.job} {receipt.mid} within {timeout_s:g} s"
             )
-        content = yield ItemAt(key, min(left_s, CHECK_EVERY_S))
+        if content is None:
+            content = yield ItemAt(key, min(left_s, CHECK_EVERY_S))
+        else:
+            yield Nap(min(left_s, POLL_S))
+            content = yield _plain(receipt, "LINDEX", key, 0)
     return content
+
+
+def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
+    """Whether this end is that of a message that was revived, or enqueued again since. A result counts nevertheless."""
+    if not content.startswith((CANCELLED, b'{"error"')):
+        return False
+    return not is_over((yield from status(receipt)))
 
 
 def _plain(receipt: Receipt[Any], name: str, key: str, *rest: Argument) -> Request:

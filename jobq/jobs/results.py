@@ -1,7 +1,8 @@
-"""Results: the receipt that enqueue returns, and the stored form of what a job returned.
+"""Results: the receipt that enqueue returns, and the stored form of a message's end.
 
-A stored result is `{"ok": value}`, or `{"error": text, "type": class name}` of a job that is dead. Only text comes
-back of an error: no class is looked up because a result names it.
+A stored end is `{"ok": value}`, `{"error": text, "type": class name}` of a message that is dead or expired, or
+`{"end": "done" or "cancelled"}` without a result. Each has the number of the last `attempt`, and the time `at` in
+epoch ms. Only text comes back of an error: no class is looked up because a result names it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from collections.abc import Coroutine, Iterator, Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar, cast, overload
 
+from jobq.client.clock import wall
 from jobq.durations import Duration
-from jobq.errors import CodecError, JobFailedError
+from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
+from jobq.jobs.options import JobSettings
 from jobq.jobs.queues import ClientLike, QueueLike
 from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
+from jobq.jobs.states import State
 from jobq.queue.types import Action, Enqueued, Status
 
 R = TypeVar("R")
+
+#: The stored end of a job without a result.
+DONE = b'{"end":"done"}'
 
 #: Bytes of the result of a flow's member.
 MOST_MEMBER_RESULT = 65_536
@@ -44,6 +51,11 @@ def encode_failure(summary: str, kind: str) -> bytes:
     return encode_plain({"error": summary, "type": kind}, "the failure")
 
 
+def ended(record: bytes, attempt: int) -> bytes:
+    """Add the attempt and the time to a stored end."""
+    return b'%b,"attempt":%d,"at":%d}' % (record[:-1], attempt, wall.ms())
+
+
 def decode_result(content: bytes, job: str, mid: str) -> Any:
     """What the job returned; JobFailedError when it is dead, CodecError when this isn't a result."""
     stored = decode_any(content)
@@ -52,6 +64,8 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
     if isinstance(stored, dict) and "error" in stored:
         expired = stored.get("type") == "expired"
         raise JobFailedError(f"{job} {mid} {'' if expired else 'is dead: '}{stored['error']}")
+    if isinstance(stored, dict) and "end" in stored:
+        raise ResultNotStoredError(f"{job} {mid} is {stored['end']}, and has no result")
     raise CodecError(f"what is stored as the result of {job} {mid} is not a result")
 
 
@@ -64,7 +78,7 @@ class Receipt(Generic[R]):
     """
 
     __slots__ = (
-        "_types", "action", "bound_queue", "existing_status", "job", "mid", "stores_result",
+        "_types", "action", "bound_queue", "existing_status", "job", "mid", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -74,7 +88,7 @@ class Receipt(Generic[R]):
         existing_status: str,
         job: str,
         queue: QueueLike,
-        stores_result: bool,
+        settings: JobSettings,
         types: ArgumentTypes | None = None,
     ) -> None:
         self.mid = mid
@@ -84,8 +98,8 @@ class Receipt(Generic[R]):
         self.job = job
         #: The queue on the client that the receipt uses.
         self.bound_queue: Any = queue
-        #: Whether its job stores results.
-        self.stores_result = stores_result
+        #: The options of its job.
+        self.settings = settings
         self._types = types
 
     @property
@@ -107,6 +121,20 @@ class Receipt(Generic[R]):
     def status(self) -> Status:
         """Return where the message is now in the words of the engine, with attempts and progress."""
         known: Status = self._run(_calls().status(self))
+        return known
+
+    def state(self) -> State:
+        """Return where the message is, in words for programs that show it to people; see `State`.
+
+        An end is remembered with a result, for `result_ttl`, or for `@job(remember="10m")`. Without them, the state of
+        a message that is over is unknown, unless it failed and is in the dead-letter set.
+        """
+        known: State = self._run(_calls().state(self))
+        return known
+
+    async def astate(self) -> State:
+        """`state` on the event loop's own connection."""
+        known: State = await self._arun(_calls().state(self))
         return known
 
     async def astatus(self) -> Status:
@@ -174,18 +202,18 @@ class Receipt(Generic[R]):
 class Receipts(Sequence[Receipt[R]], Generic[R]):
     """The receipts of many calls of one job, in their order. Each is made when it is looked at."""
 
-    __slots__ = ("_accepted", "_job", "_queue", "_stores_result", "_types")
+    __slots__ = ("_accepted", "_job", "_queue", "_settings", "_types")
 
     def __init__(
         self,
         accepted: Sequence[Enqueued],
         job: str,
         queue: QueueLike,
-        stores_result: bool,
+        settings: JobSettings,
         types: ArgumentTypes | None = None,
     ) -> None:
         self._accepted, self._job, self._types = accepted, job, types
-        self._queue, self._stores_result = queue, stores_result
+        self._queue, self._settings = queue, settings
 
     def __len__(self) -> int:
         return len(self._accepted)
@@ -205,7 +233,7 @@ class Receipts(Sequence[Receipt[R]], Generic[R]):
     def _receipt(self, done: Enqueued) -> Receipt[R]:
         return Receipt(
             done.mid, done.action, done.existing_status, self._job, self._queue,
-            self._stores_result, self._types,
+            self._settings, self._types,
         )  # fmt: skip
 
     def __repr__(self) -> str:

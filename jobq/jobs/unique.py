@@ -133,7 +133,7 @@ def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> 
     if unique is None:
         return _options_of_mid(job, settings)
     options = _options_of_unique(job, settings)
-    if settings.stores_result:
+    if settings.remember_s is not None:
         options["drop_results"] = True
     return options
 

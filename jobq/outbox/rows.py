@@ -167,10 +167,7 @@ def rows_of(
         rows.extend(made)
         queue = cast("QueueLike", _QueueOfRelay(outgoing.queue))
         outgoing.size = sum(len(row.content) for row in made)
-        return [
-            Receipt(row.mid, "written", "", job.name, queue, job.settings.stores_result)
-            for row in made
-        ]
+        return [Receipt(row.mid, "written", "", job.name, queue, job.settings) for row in made]
 
     send = around_enqueue(job.middleware.all_layers(), deliver)
     receipts: list[Receipt[Any]] = []

@@ -85,6 +85,7 @@ from jobq.queue.types import (
     checked_content,
     checked_duration,
     checked_key,
+    remember_ms,
     text_of,
 )
 
@@ -552,8 +553,14 @@ class Queue:
         found: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
         return found
 
-    def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
-        """Per mid 'cancelled', or the status that leaves nothing to cancel.
+    def cancel(
+        self,
+        *mids: str,
+        remember: Duration | None = None,
+        caller: Caller | None = None,
+        now: int | None = None,
+    ) -> list[str]:
+        """Per mid 'cancelled', or the status that leaves nothing to cancel. remember: keep that end for so long.
 
         A running job isn't stopped here: its outcome is refused, and its child is notified at the next
         renewal of its lease.
@@ -562,7 +569,14 @@ class Queue:
         for first in range(0, len(mids), PER_CALL):
             rest = [checked_mid(mid) for mid in mids[first : first + PER_CALL]]
             own = caller or self.callers.take()
-            words += map(text_of, self.scripts["cancel"].call(own, {"now": moment(now)}, rest))
+            remembered = self.result_keys(rest) if remember is not None else ()
+            values: Values = {
+                "now": moment(now),
+                "remember_ms": remember_ms(None if remember is None else duration_s(remember)),
+            }
+            words += map(
+                text_of, self.scripts["cancel"].call(own, values, rest, extra_keys=remembered)
+            )
             if caller is None:
                 self.callers.give_back(own)
         return words

@@ -267,6 +267,11 @@ class Lease(NamedTuple):
     token: str
 
 
+def remember_ms(seconds: float | None) -> int | str:
+    """Return how long an end is remembered as the scripts take it; '' for not."""
+    return max(1, round(seconds * 1000)) if seconds else ""
+
+
 class Status(NamedTuple):
     """Where a mid is. `word` is one of Carmine's eight, or 'dead' when only a dead one is known.
 

@@ -8,10 +8,12 @@ KEYS
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream flow_outbox:stream
   last_call:string
+  then one result:list per message, with remember_ms
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
+  remember_ms  how long the end of each is remembered, '' = not at all
   then one per message: mid, 1-1000 of them
 RETURNS  {per message: 'cancelled' | its status: 'nil' 'done-awaiting-gc' 'done-with-backoff'} | {'closed'}
 COST     O(messages)
@@ -21,12 +23,15 @@ local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generat
   progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
   eoq_backoff, wake, meta,
   events, flow_outbox, last_call = unpack(KEYS)
-local caller, number, now = unpack(ARGV, 1, 3)
+local caller, number, now, remember_ms = unpack(ARGV, 1, 4)
 
 --@include shared/_arguments
-keys_are(28)
-arguments_are(3, 1, 1000)
+local FIXED_KEYS, FIRST = 28, 5
+keys_are(FIXED_KEYS, FIXED_KEYS + 1000)
+arguments_are(4, 1, 1000)
 --@include _stored
+remember_ms = whole_or_none('remember_ms', remember_ms, 1, MOST_MS)
+if #KEYS ~= FIXED_KEYS + (remember_ms and #ARGV - FIRST + 1 or 0) then refuse('keys', 'one per message to remember behind the others') end
 --@include shared/_caller
 --@include shared/_call
 number = checked_number(caller, number)
@@ -57,11 +62,21 @@ if call.kept then
   return kept_words(call.kept)
 end
 local words = {}
-for i = 4, #ARGV do
+for i = FIRST, #ARGV do
   local word = status(ARGV[i])
   local over = word == 'nil' or word == 'done-awaiting-gc' or word == 'done-with-backoff'
   words[#words + 1] = over and word or 'cancelled'
-  if not over then cancel(ARGV[i], word) end
+  if not over then
+    local attempts = remember_ms and attempts_in(ARGV[i])
+    cancel(ARGV[i], word)
+    -- What is done stays so where only newer content was cancelled.
+    if remember_ms and word ~= 'done-with-requeue' then
+      local result = KEYS[FIXED_KEYS + i - FIRST + 1]
+      redis.call('DEL', result)
+      redis.call('RPUSH', result, string.format('{"end":"cancelled","attempt":%d,"at":%d}', count_in(attempts), now_ms))
+      redis.call('PEXPIRE', result, string.format('%d', remember_ms))
+    end
+  end
 end
 save_lines()
 save_members()

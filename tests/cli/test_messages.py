@@ -21,9 +21,12 @@ def test_status_finds_a_mid_in_whatever_queue_has_it(cli: Any, client: Any) -> N
 def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL)
     ended = cli("status", "none", "--json")
-    assert (ended.code, ended.records) == (1, [{"mid": "none", "queue": None, "status": "nil"}])
+    assert (ended.code, ended.records) == (
+        1,
+        [{"mid": "none", "queue": None, "status": "nil", "state": "unknown"}],
+    )
     assert cli("status", "none").out == (
-        "none: not found: no queue has it; it was never enqueued, or is done and removed\n"
+        "none: not found: no queue has it; it was never enqueued, or is over and not remembered\n"
     )
 
 

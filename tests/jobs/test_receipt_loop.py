@@ -165,6 +165,7 @@ def test_no_public_call_uses_the_default_pool_of_asyncio(double, client, work):
             await call(double.options(durability="disk").aenqueue, 1)
         receipt = await call(double.aenqueue, 1)
         await call(receipt.astatus)
+        await call(receipt.astate)
         work()
         await call(receipt.aresult, 5)
         await call(receipt.acancel)

@@ -20,6 +20,10 @@ ACCEPTS = {
 }
 
 
+#: How long cancels are remembered.
+REMEMBER_MS = 60_000
+
+
 def expected_action(record: Record, word: str, flavour: Flavour) -> str:
     if flavour.again in ("member", "next"):
         return "added" if word == "nil" else "exists"
@@ -168,12 +172,19 @@ def latest_of(w: World, record: Record, action: str, word: str, at_most: int) ->
 def cancel(m: Machine, w: World, mid: str) -> None:
     w.left["cancel"] -= 1
     word, record = word_of(m, w, mid), w.records[mid]
-    (reply,) = call(m, w, "cancel", "P", mid)
+    attempts = int(m.run("status", "", w.clock, mid, "")[1])
+    (reply,) = call(m, w, "cancel", "P", REMEMBER_MS, mid)
     over = word in ("nil", "dead", "done-awaiting-gc", "done-with-backoff")
     need(
         reply == ("nil" if word == "dead" else word if over else "cancelled"),
         f"cancel of {word}: {reply}",
     )
+    # R1: it is remembered with its attempts, unless it was over, or the content that was cancelled came after its end.
+    ends = reply == "cancelled" and word != "done-with-requeue"
+    text = f'{{"end":"cancelled","attempt":{attempts},"at":{w.clock}}}'
+    stored = [*m.command(w.clock, "LRANGE", f"result:{mid}", 0, -1).values()]  # type: ignore[attr-defined]
+    need(stored == [text] * ends, f"R1 cancel of {word} stores {stored}, not {text}")
+    m.forget(f"result:{mid}")
     if not over:
         cancelled(w, record)
 

@@ -40,7 +40,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
     ending = ("held", held.token, "done", "", 0, "job\x1f1")
     return {
         "announce": Call(("signal", "import:1", "approved\x1ftrue")),
-        "cancel": Call(_numbered("held", "ready1", "due1", "none")),
+        "cancel": Call(_numbered("", "held", "ready1", "due1", "none")),
         "checkpoint": Call(("held", held.token, '{"row":7}')),
         "clear": Call(_numbered()),
         "close": Call((CALLER,)),

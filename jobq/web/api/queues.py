@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from typing import Annotated
 
 from jobq.errors import ConfigError
+from jobq.jobs.receipt_calls import state_in
+from jobq.jobs.states import STATES
 from jobq.observe.why import Reason
 from jobq.queue.directory import listed_queues, queue_names
 from jobq.queue.queue import Queue
@@ -147,6 +149,7 @@ class MessageReply(JsonRecord):
     queue: str
     mid: str
     status: str
+    state: Annotated[str, words(STATES)]
     job: str
     attempts: int
     ncrashes: int
@@ -248,7 +251,8 @@ def message(call: ApiCall) -> MessageReply:
         for event in facts.history
     ]  # fmt: skip
     return MessageReply.of(
-        facts.status, queue=facts.queue, mid=facts.mid, status=facts.status.word, job=facts.job,
+        facts.status, queue=facts.queue, mid=facts.mid, status=facts.status.word,
+        state=state_in(Queue(facts.queue, call.site.client), facts.mid, facts.status).word, job=facts.job,
         enqueued_at=found.call.enqueued_at, size=found.call.size, progress=found.progress, reason=found.reason,
         worker=run.worker if run else "", running_since=run.started_at if run else 0, why=found.reasons,
         history=history, unread=found.unread,

@@ -74,6 +74,7 @@ function M.run(name, caller, now, ...)
   local script = scripts[name]
   local again = name == 'enqueue' and select(8, ...) or ''
   local more = again == 'next' and 'last_dead accepted' or again == 'member' and 'last_dead' or ''
+  if name == 'cancel' and select(4, ...) ~= '' then more = 'result:' .. select(5, ...) end
   local keys = bound_keys(script, caller, more)
   R.now, R.declared, R.emitted = now, not undeclared and keys.declared or nil, {}
   R.ncalls, R.nwrites, R.ntimes = 0, 0, 0

@@ -1,0 +1,91 @@
+"""The public states of messages: what a program shows to the people who wait for its jobs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, get_args
+
+from jobq.queue.types import Status
+
+StateWord = Literal[
+    "scheduled", "queued", "running", "retrying", "done", "failed", "cancelled", "expired", "unknown",
+]  # fmt: skip
+#: All of them, in the order of a message's life.
+STATES: tuple[StateWord, ...] = get_args(StateWord)
+#: The states that don't change any more, as far as the queue knows.
+ENDED: frozenset[StateWord] = frozenset(("done", "failed", "cancelled", "expired", "unknown"))
+_OVER = frozenset(("nil", "dead", "done-awaiting-gc", "done-with-backoff"))
+UNKNOWN_TEXT = (
+    "it was never enqueued here, or is over and no longer remembered; @job(remember='10m') or "
+    "result_ttl says how long an end is remembered"
+)
+
+
+class State(NamedTuple):
+    """Where a message is.
+
+    Attributes:
+        word: scheduled (waits for its time), queued, running, retrying (waits for its next attempt), done, failed
+            (dead), cancelled, expired, or unknown (never enqueued, or over and not remembered).
+        attempt: The number of the latest attempt; 0 before the first one.
+        progress: What the running attempt reported.
+        error: Why the latest attempt failed. For unknown, what to do about it.
+        due_at: When a scheduled or retrying message may start.
+        ended_at: When it ended, by the worker's clock.
+    """
+
+    word: StateWord
+    attempt: int = 0
+    progress: str = ""
+    error: str = ""
+    due_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the message is over."""
+        return self.word in ENDED
+
+
+def is_over(status: Status) -> bool:
+    """Whether only what is remembered of the message can tell its state."""
+    return status.word in _OVER
+
+
+def live_state(status: Status, error: str = "") -> State:
+    """Return the state of a message that isn't over. error: its latest attempt's, opened."""
+    word: StateWord = "queued"
+    if status.word.startswith("locked"):
+        word = "running"
+    elif status.attempts and not status.word.startswith("done"):
+        word = "retrying"
+    elif status.word == "queued-with-backoff":
+        word = "scheduled"
+    due_at = moment(status.not_before) if word in ("scheduled", "retrying") else None
+    return State(word, status.attempts, status.progress, error, due_at)
+
+
+def ended_state(record: Any) -> State:
+    """Return the state that a stored end tells; unknown where there is none."""
+    if not isinstance(record, dict):
+        return State("unknown", error=UNKNOWN_TEXT)
+    word: StateWord = "done"
+    if "error" in record:
+        word = "expired" if record.get("type") == "expired" else "failed"
+    elif record.get("end") == "cancelled":
+        word = "cancelled"
+    attempt, at = record.get("attempt"), record.get("at")
+    return State(
+        word,
+        attempt if isinstance(attempt, int) else 0,
+        error=str(record.get("error") or ""),
+        ended_at=moment(at) if isinstance(at, int) else None,
+    )
+
+
+def moment(epoch_ms: int) -> datetime | None:
+    """Return a time of the server; None for 0, or for a number that is none."""
+    try:
+        return datetime.fromtimestamp(epoch_ms / 1000, UTC) if epoch_ms else None
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,222 @@
+"""The public states of messages, on every way to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobq.client.clock import wall
+from jobq.client.connection import Client
+from jobq.errors import Dead, JobFailedError, ResultNotStoredError, ScriptError
+from jobq.jobs.context import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.registry import Registry, job
+from jobq.queue.queue import Queue
+
+Work = Callable[[], None]
+
+
+@pytest.fixture
+def declared(registry: Registry, client: Client) -> Callable[..., Any]:
+    """declared(**options): a job of one argument: what it does."""
+
+    def declare(name: str = "act", **options: Any) -> Any:
+        @job(queue="low", registry=registry, client=client, name=name, **options)
+        def act(what: str) -> str:
+            if what == "fail":
+                raise ValueError("no such file")
+            if what == "die":
+                raise Dead("not today")
+            return what
+
+        return act
+
+    return declare
+
+
+@pytest.fixture
+def act(declared: Callable[..., Any]) -> Any:
+    return declared(remember="10m", retries=1)
+
+
+@pytest.fixture
+def work(registry: Registry, queue: Queue) -> Work:
+    """work(): run what is ready, as a worker's child would."""
+
+    def once() -> None:
+        executor = Executor(registry)
+        calls = [executor.resolve("low", message) for message in queue.dequeue(10).messages]
+        queue.finish([executor.run(call) if isinstance(call, Call) else call for call in calls])
+
+    return once
+
+
+def test_state_tells_what_a_living_message_waits_for(act, work, queue):
+    later = act.options(delay=60).enqueue("a").state()
+    assert (later.word, later.attempt, later.ended) == ("scheduled", 0, False)
+    assert later.due_at is not None
+    receipt = act.enqueue("a")
+    assert receipt.state().word == "queued"
+    [message] = queue.dequeue(1).messages
+    queue.progress(message.mid, message.token, "0.5 half")
+    state = receipt.state()
+    assert (state.word, state.attempt, state.progress) == ("running", 1, "0.5 half")
+    queue.release([(message.mid, message.token)])
+    assert receipt.state().word == "queued"
+
+
+def test_state_is_retrying_and_names_the_error_between_two_attempts(act, work):
+    receipt = act.enqueue("fail")
+    work()
+    state = receipt.state()
+    assert (state.word, state.attempt, state.error) == ("retrying", 1, "ValueError: no such file")
+    assert state.due_at is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "word", "error"),
+    [
+        ({"remember": "10m"}, "a", "done", ""),
+        ({"result_ttl": "10m"}, "a", "done", ""),
+        ({"remember": "10m", "result_ttl": "1m"}, "a", "done", ""),
+        ({"remember": "10m"}, "die", "failed", "not today"),
+        ({"remember": "10m", "retries": 0}, "fail", "failed", "ValueError: no such file"),
+        ({"result_ttl": "10m", "retries": 0}, "fail", "failed", "ValueError: no such file"),
+    ],
+)
+def test_end_is_remembered_when_the_job_says_for_how_long(
+    declared, work, queue, redis, options, what, word, error
+):
+    receipt = declared(**options).enqueue(what)
+    work()
+    queue.admin.collect()
+    for dead in queue.admin.dead():
+        queue.admin.purge(dead.dead_id)
+    state = receipt.state()
+    assert (state.word, state.attempt, state.ended) == (word, 1, True)
+    assert error in state.error and state.ended_at is not None
+    assert 590_000 < redis.pttl(queue.result_key(receipt.mid)) <= 600_000
+    assert asyncio.run(receipt.astate()) == state
+
+
+def test_end_is_not_remembered_when_the_job_does_not_say_so(declared, work, queue, redis):
+    receipts = [declared(retries=0).enqueue(what) for what in ("a", "die")]
+    work()
+    queue.admin.collect()
+    state = receipts[0].state()
+    assert state.word == "unknown" and "@job(remember='10m')" in state.error
+    assert receipts[1].state()[:2] == ("failed", 1)
+    queue.admin.purge(queue.admin.dead()[0].dead_id)
+    assert receipts[1].state().word == "unknown"
+    receipts[1].cancel()
+    assert not list(redis.scan_iter("*result*"))
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_cancelled_message_is_remembered_even_if_its_attempt_ends_later(
+    act, queue, is_running, work
+):
+    receipt = act.enqueue("a")
+    messages = queue.dequeue(1).messages if is_running else []
+    assert receipt.cancel()
+    executor = Executor(act_registry(act))
+    for message in messages:
+        [word] = queue.finish([executor.run(executor.resolve("low", message))]).replies
+        assert word == "stale"
+    state = receipt.state()
+    assert (state.word, state.attempt) == ("cancelled", len(messages))
+    assert state.ended_at is not None
+
+
+def act_registry(act: Any) -> Registry:
+    registry = Registry()
+    registry.add(act)
+    return registry
+
+
+def test_cancelled_message_is_forgotten_when_nothing_says_for_how_long(act, queue, redis):
+    receipt = act.enqueue("a")
+    assert queue.cancel(receipt.mid) == ["cancelled"]
+    assert receipt.state().word == "unknown"
+    receipt = act.enqueue("a")
+    assert queue.cancel(receipt.mid, "other", remember="1m") == ["cancelled", "nil"]
+    assert receipt.state().word == "cancelled"
+    assert redis.exists(queue.result_key("other")) == 0
+
+
+def test_cancel_changes_nothing_when_a_message_to_remember_has_no_key(act, queue):
+    receipt = act.enqueue("a")
+    script, caller = queue.scripts["cancel"], queue.callers.take()
+    with pytest.raises(ScriptError, match="one per message"):
+        script.call(caller, {"now": "", "remember_ms": 1000}, [receipt.mid])
+    assert receipt.state().word == "queued"
+
+
+def test_expired_message_is_remembered(declared, work, queue, monkeypatch):
+    monkeypatch.setattr(wall, "ahead_ms", -10_000)
+    receipt = declared(remember="10m").options(expires_in=1).enqueue("a")
+    monkeypatch.setattr(wall, "ahead_ms", 0)
+    work()
+    queue.admin.collect()
+    state = receipt.state()
+    assert state.word == "expired" and state.error.startswith("expired at")
+
+
+def test_message_that_died_with_its_host_is_failed(act, queue):
+    receipt = act.enqueue("a")
+    now = queue.client.clock_ms()
+    for number in range(1, 4):
+        assert len(queue.dequeue(1, lease=1, now=now + number * 10_000).messages) == 1
+        queue.admin.collect(now=now + number * 10_000 + 5_000)
+    state = receipt.state()
+    assert (state.word, state.attempt) == ("failed", 3)
+
+
+def test_living_message_hides_the_end_of_an_earlier_one(declared, work, queue):
+    act = declared(remember="10m", result_ttl="10m", retries=0)
+    receipt = act.options(mid="m").enqueue("fail")
+    work()
+    assert receipt.state().word == "failed"
+    assert receipt.revive()
+    assert receipt.state().word == "queued"
+    assert receipt.cancel()
+    assert receipt.state().word == "cancelled"
+    queue.admin.collect()
+    with pytest.raises(ResultNotStoredError, match="m is cancelled"):
+        receipt.result(timeout=1)
+    again = act.options(mid="m").enqueue("b")
+    assert again.state().word == "queued"
+    work()
+    assert again.state().word == "done"
+    assert again.result(timeout=1) == "b"
+
+
+def test_later_death_hides_the_remembered_end_of_an_earlier_message(declared, work, queue):
+    receipt = declared(remember="10m").options(mid="m").enqueue("a")
+    work()
+    queue.admin.collect()
+    declared(name="later", retries=0).options(mid="m").enqueue("die")
+    work()
+    assert receipt.state().word == "failed"
+
+
+def test_wait_for_a_result_goes_past_the_failure_of_an_earlier_life(declared, work, monkeypatch):
+    monkeypatch.setattr("jobq.jobs.receipt_calls.POLL_S", 0.001)
+    act = declared(result_ttl="10m", retries=0)
+    receipt = act.options(mid="m").enqueue("fail")
+    work()
+    with pytest.raises(JobFailedError):
+        receipt.result(timeout=1)
+    receipt.revive()
+
+    async def main() -> None:
+        wait = asyncio.create_task(receipt.aresult(timeout=60))
+        await asyncio.sleep(0)
+        work()
+        with pytest.raises(JobFailedError):
+            await wait
+
+    asyncio.run(main())
