@@ -83,8 +83,12 @@ def page_costs(client: Client) -> Iterator[Row]:
 
     sampling = Sampling(client)
     sampling.catch_up()
-    yield "reading of all queues, CPU of the dashboard", _cpu_ms(sampling.read), "ms"
-    yield "reading of all queues, CPU of the server", _server_ms(client, sampling.read), "ms"
+    yield "reading of all queues, CPU of the dashboard", _cpu_ms(sampling.take_snapshot), "ms"
+    yield (
+        "reading of all queues, CPU of the server",
+        _server_ms(client, sampling.take_snapshot),
+        "ms",
+    )
     app = create_app(client, identify=lambda request: Identity("bench", UserRole.ADMIN, True))
     with TestClient(app, base_url="http://127.0.0.1") as viewer:
         for path in PAGES:

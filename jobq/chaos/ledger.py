@@ -184,7 +184,7 @@ class History:
         return later < len({one.thread for one in others})
 
 
-def read(lines: Iterable[Line]) -> History:
+def read_history(lines: Iterable[Line]) -> History:
     """All of it, in the order of time."""
     history, running = History(), dict[tuple[str, int, int], Run]()
     ordered = sorted(lines, key=lambda line: float(line["at"]))

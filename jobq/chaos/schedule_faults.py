@@ -163,7 +163,7 @@ def main(name: str) -> None:
         return True
 
     while os.getppid() == parent:
-        scheduler.run(ask)
+        scheduler.enqueue_due(ask)
         time.sleep(min(0.1, scheduler.next_s()))
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import NamedTuple
 
-from jobq.chaos.ledger import History, InjectedFault, Line, Run, read
+from jobq.chaos.ledger import History, InjectedFault, Line, Run, read_history
 from jobq.chaos.limit_check import over_rate, over_slots
 from jobq.queue.audit import Audited
 
@@ -65,7 +65,7 @@ class Verdict(NamedTuple):
 
 def verdict_of(lines: Iterable[Line], final: FinalState) -> Verdict:
     """Check the ledger of one round."""
-    history = read(lines)
+    history = read_history(lines)
     hits = {run: faults for run in history.runs if (faults := _hits(history, run))}
     recovery = sorted(_recoveries(history, hits))
     return Verdict(

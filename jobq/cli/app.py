@@ -123,7 +123,7 @@ def app(ctx: click.Context) -> None:
     for reason in (*refused, *settings.unknown(app, os.environ)):
         click.echo(f"jobq: {output.escaped(reason)}", err=True)
     if found:
-        section = settings.checked(settings.read(found), COMMANDS, found.path)
+        section = settings.checked(settings.read_project(found), COMMANDS, found.path)
         ctx.meta[SHARED_DEFAULTS] = settings.shared_defaults(section)
         ctx.default_map = settings.command_defaults(section)
 

@@ -394,7 +394,7 @@ def _follow(session: Session, found: list[tuple[Queue, Audit]], seconds: float) 
     while (left := deadline - time.monotonic()) > 0:
         for queue, one in found:
             with _tolerating_audit(session, queue):
-                one.read()
+                one.read_events()
         time.sleep(min(left, READ_EVERY_S))
 
 

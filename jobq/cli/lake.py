@@ -774,7 +774,7 @@ def _replay_dead(
         session.queue(queue), f"{{{source}}}{given['name']}" if source else given["name"],
         dedupe_s=dedupe_s, remember_s=given["remember"],
     )  # fmt: skip
-    done = revival.run(found, Pace(given["rate"]), _progress(session, len(found)))
+    done = revival.replay(found, Pace(given["rate"]), _progress(session, len(found)))
     where = {"queue": name, "refused": revival.refused, "dedupe_s": dedupe_s}
     what = f"dead messages of {name}"
     session.say({**where, **done._asdict()}, f"{what}: {done.sent:,} sent in {done.seconds:.1f} s")
@@ -912,7 +912,9 @@ def _audited(
         events = read(spark, lake, "events")
         missed = losses(lake)
         audit = LakeAudit(spark, events)
-        return audit.run(_ms(span[0]), _ms(span[1]), names, lives, missed, quarantine.entries(lake))
+        return audit.audit(
+            _ms(span[0]), _ms(span[1]), names, lives, missed, quarantine.entries(lake)
+        )
     finally:
         spark.stop()
 

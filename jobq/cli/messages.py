@@ -179,7 +179,7 @@ def _more(queue: Queue, mid: str) -> dict[str, Any]:
     """Return the job, the worker that has it or had it last, the last error, and the attempts."""
     collector = Collector(queue)
     line = collector.line(mid)
-    job, run = collector.job(mid), collector.run(mid)
+    job, run = collector.job(mid), collector.runs_on(mid)
     attempts = [event for event in collector.history(mid) if event.kind in ATTEMPTS]
     last = attempts[-1] if attempts else None
     worker = run.worker if run else last.worker if last else ""

@@ -25,7 +25,7 @@ def nearest(folder: Path) -> trust.Search:
         raise ConfigError(f"{error.filename} can't be read: {error.strerror}") from error
 
 
-def read(found: trust.Project) -> dict[str, Any]:
+def read_project(found: trust.Project) -> dict[str, Any]:
     """Return its [tool.jobq], {} if it has none."""
     try:
         parsed = tomllib.loads(found.text.decode("utf-8"))

@@ -141,7 +141,7 @@ class Attempt:
     def _earlier(self) -> Sequence[Tried]:
         context = self._context
         try:
-            found = self._records.read(context.mid).attempts
+            found = self._records.read_record(context.mid).attempts
             if self._tried.attempt % 100 == 0:
                 self._records.forget_oldest(context.mid)
         except JobqError as error:

@@ -127,7 +127,7 @@ class JobqBackend(BaseTaskBackend):
         except ConfigError as error:
             raise TaskResultDoesNotExist(result_id) from error
         # In this order: the record of an end is written before the queue hears of it.
-        record = Records(client, name).read(mid)
+        record = Records(client, name).read_record(mid)
         dead = _dead(queue, mid) if status.word == "dead" else None
         called = record.called or _called(queue, mid, dead)
         if called is None or (status.word == "nil" and record.called is None):

@@ -85,7 +85,7 @@ class Records:
         ttl_ms = max(1, round(ttl_s * 1000))
         commands(self._client, key, [("HSET", key, *fields), ("PEXPIRE", key, ttl_ms)])
 
-    def read(self, mid: str) -> Recorded:
+    def read_record(self, mid: str) -> Recorded:
         """The record, empty if there is none. CodecError for what no worker wrote."""
         key = keys.django_record(self._prefix, mid)
         reply = self._client.command("HGETALL", key)

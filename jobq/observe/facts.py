@@ -243,7 +243,7 @@ class Collector:
             return None
         return self._try("keys", lambda: self.queue.why(mid), None)
 
-    def run(self, mid: str) -> RunningOn | None:
+    def runs_on(self, mid: str) -> RunningOn | None:
         """Where this mid runs, as of the worker's last heartbeat."""
         return self._try("running jobs", lambda: self._running_on(mid), None)
 

@@ -21,7 +21,7 @@ from typing import Any
 from jobq.errors import ConfigError
 from jobq.jobs.context import current
 from jobq.outbox.rows import HEADER
-from jobq.outbox.writing import arun, kind_of, run
+from jobq.outbox.writing import aexecute, execute, kind_of
 
 _INSERTS = {
     "postgresql": "INSERT INTO jobq_inbox (id, queue, mid, done_at) VALUES (:id, :queue, :mid, :done_at) "
@@ -38,13 +38,13 @@ def once(session: Any, part: str = "") -> bool:
     While another attempt of the message has the same row in an open transaction, this waits for its end.
     """
     statement, values = _statement(session, part)
-    return run(session, statement, [values]) == 1
+    return execute(session, statement, [values]) == 1
 
 
 async def aonce(session: Any, part: str = "") -> bool:
     """`once` on a session for async code."""
     statement, values = _statement(session, part)
-    return await arun(session, statement, [values]) == 1
+    return await aexecute(session, statement, [values]) == 1
 
 
 def _statement(session: Any, part: str) -> tuple[str, dict[str, Any]]:

@@ -112,7 +112,7 @@ def kind_of(session: Any) -> Kind:
     )
 
 
-def run(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
+def execute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
     """Execute a statement with values as `:name` for each of `values`; how many rows it changed."""
     kind = kind_of(session)
     if _is_async(kind, session):
@@ -146,7 +146,7 @@ def rows(session: Any, statement: str) -> list[tuple[Any, ...]]:
         cursor.close()
 
 
-async def arun(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
+async def aexecute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
     """`run` on a session for async code."""
     kind = kind_of(session)
     if not _is_async(kind, session):
@@ -174,14 +174,14 @@ def _is_async(kind: Kind, session: Any) -> bool:
 
 def _insert(session: Any, rows: Sequence[OutboxRow]) -> None:
     if rows:
-        run(session, _INSERT, [row._asdict() for row in rows])
+        execute(session, _INSERT, [row._asdict() for row in rows])
         for listener in listeners:
             listener(session)
 
 
 async def _ainsert(session: Any, rows: Sequence[OutboxRow]) -> None:
     if rows:
-        await arun(session, _INSERT, [row._asdict() for row in rows])
+        await aexecute(session, _INSERT, [row._asdict() for row in rows])
 
 
 def _text(statement: str) -> Any:

@@ -89,7 +89,7 @@ class Engine:
             self._spark = self._session()
         return self._spark
 
-    def run(
+    def run_units(
         self, function: Callable[[Unit], Result], units: Sequence[Unit], rows: int
     ) -> Iterator[Result]:
         """Yield the result of each unit, in their order. rows: about how many rows all units have.

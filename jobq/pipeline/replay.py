@@ -297,7 +297,7 @@ class DeadReplay:
         #: The mids that the queue refused, at most a thousand.
         self.refused: list[str] = []
 
-    def run(
+    def replay(
         self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
     ) -> Replayed:
         """Enqueue all that weren't before. A mid that lives is skipped."""

@@ -96,7 +96,7 @@ class Audit:
         self._next = "{}-{}".format(*self._unread)
         self._unreadable = self._clock_jumps = 0
 
-    def read(self) -> None:
+    def read_events(self) -> None:
         """Read what was written since the last call. Raises ConfigError when entries were trimmed unread."""
         for event in self._entries():
             if event.kind == "clock_jump" and self._is_in_range(event):
@@ -106,9 +106,9 @@ class Audit:
 
     def result(self) -> Audited:
         """Read to the end of the stream and compare with what the queue holds now."""
-        self.read()
+        self.read_events()
         gone = self._gone(self._tally.open())
-        self.read()  # some ended between the two reads
+        self.read_events()  # some ended between the two reads
         still = set(self._tally.open())
         gone = self._gone(mid for mid in gone if mid in still)
         if _all_since(self._queue) != self._all_since:

@@ -73,7 +73,7 @@ class Scheduler:
         """Seconds until a look is due."""
         return max(0.0, min(self._look_at) - self._monotonic())
 
-    def run(self, ask: Ask) -> None:
+    def enqueue_due(self, ask: Ask) -> None:
         """Look at the queues whose time has come. Raises what `ask` raises."""
         now = self._monotonic()
         due = [index for index, at in enumerate(self._look_at) if at <= now]

@@ -266,7 +266,7 @@ class Kit:
         if names:
             register_queues(self.client, names)
         queues = [Queue(name, self.client) for name in names]
-        Scheduler(queues, self.registry, share=lambda: 0.0, now=wall.ms).run(_ask)
+        Scheduler(queues, self.registry, share=lambda: 0.0, now=wall.ms).enqueue_due(_ask)
 
     def run_job(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> RunResult:
         """Run one call as a worker runs a first attempt, without a server."""

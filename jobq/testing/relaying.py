@@ -39,7 +39,7 @@ class SessionTable(OutboxTable):
         self.refused += refused
         gone = [*sent, *(refusal.row.number for refusal in refused)]
         if gone:
-            writing.run(self._session, _DELETE, [{"id": number} for number in gone])
+            writing.execute(self._session, _DELETE, [{"id": number} for number in gone])
 
     def backlog(self, now: int) -> Backlog:
         """Count nothing: this relay has no metrics."""

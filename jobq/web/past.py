@@ -43,7 +43,7 @@ class PastReader:
         self._lock = Lock()
         self._known: dict[tuple[str, str], tuple[float, Past]] = {}
 
-    def read(self, word: str, span: Span, queue: str = "") -> Past:
+    def past_of(self, word: str, span: Span, queue: str = "") -> Past:
         """Return the past of a queue, or of all if that is ''. word: the name of the range."""
         asked, now = (word, queue), time.monotonic()
         with self._lock:
@@ -95,4 +95,4 @@ def past_of(site: Site, word: str, since_s: float, until_s: float, queue: str = 
     if lake is None:
         return None
     reader = site.part(PastReader, lambda _: PastReader(lake))
-    return reader.read(word, Span(round(since_s * 1000), round(until_s * 1000)), queue)
+    return reader.past_of(word, Span(round(since_s * 1000), round(until_s * 1000)), queue)

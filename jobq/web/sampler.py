@@ -151,7 +151,7 @@ class Sampling:
         """Return the follower of the tail that is a `kind`."""
         return cast(T, next(one for one in self._others if isinstance(one, kind)))
 
-    def read(self) -> Snapshot:
+    def take_snapshot(self) -> Snapshot:
         """Read everything but the past of events.
 
         Returns the new snapshot; while the server is away the last one, with `broken`.
@@ -184,7 +184,7 @@ class Sampling:
             if isinstance(sample, Sample)
         }
         slept = before is not None and began - before.taken > 3 * before.interval_s
-        self.tail.read(added, slept=slept)
+        self.tail.read_added(added, slept=slept)
         queues = {
             name: one._replace(recent=self.outcomes.recent(name, now_ms))
             for name, one in queues.items()
@@ -215,10 +215,10 @@ class Sampling:
 
     def catch_up(self) -> Snapshot:
         """Read everything, the past of events too."""
-        found = self.read()
+        found = self.take_snapshot()
         while self.tail.read_past(found.at_ms):
             pass
-        return self.read()
+        return self.take_snapshot()
 
     def _workers(self) -> tuple[list[WorkerEntry], str]:
         try:
@@ -385,7 +385,7 @@ class Sampler(Sampling):
 
     def _tried(self) -> tuple[Snapshot | None, JobqError | None]:
         try:
-            return self.read(), None
+            return self.take_snapshot(), None
         except JobqError as error:
             return None, error
         except Exception as error:

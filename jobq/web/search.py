@@ -129,7 +129,7 @@ def messages(
     cursor: str = "", limits: SearchLimits | None = None,
 ) -> FoundRows:  # fmt: skip
     """List the messages in these queues and places that match, from `cursor` on."""
-    return _Search(client, contents, asked, limits or SearchLimits()).run(queues, places, cursor)
+    return _Search(client, contents, asked, limits or SearchLimits()).search(queues, places, cursor)
 
 
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
@@ -156,7 +156,7 @@ class _Search:
         self._until = time.monotonic() + limits.seconds
         self._fingerprints = DeadFingerprints(asked)
 
-    def run(self, queues: Sequence[str], places: Sequence[str], cursor: str) -> FoundRows:
+    def search(self, queues: Sequence[str], places: Sequence[str], cursor: str) -> FoundRows:
         wanted = [place for place in places if self.asked.may("place", place)]
         stored = list(dict.fromkeys(part for place in wanted for part in _STORED[place]))
         names = [name for name in sorted(set(queues)) if self.asked.may("queue", name)]

@@ -68,7 +68,7 @@ class Tail:
         found = self._streams.get(queue)
         return found.since_ms if found and found.last else None
 
-    def read(self, added: Mapping[str, int], *, slept: bool = False) -> None:
+    def read_added(self, added: Mapping[str, int], *, slept: bool = False) -> None:
         """Read what was added since the last reading. added: queue -> events ever.
 
         slept: the last reading was long ago. What happened since is left to read_past.

@@ -61,10 +61,10 @@ class TickSource(Protocol):
         ...
 
     def next_s(self) -> float:
-        """Return the seconds until `run` has something to do."""
+        """Return the seconds until `enqueue_due` has something to do."""
         ...
 
-    def run(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
+    def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
         """Make the calls that are due. ask: makes those of one queue, by its number; see QueueUpkeep."""
         ...
 

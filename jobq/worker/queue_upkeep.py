@@ -98,7 +98,7 @@ class QueueUpkeep:
             pause = min(PAUSE_PER_TRY * (now - asked_at), LONGEST_PAUSE_NS)
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
-    def run(self) -> None:
+    def look_after(self) -> None:
         """Ask the queues that have work to do, and check a part of the others.
 
         Raises JobqError if the only server is away.

@@ -87,7 +87,7 @@ def run_worker(
     )
     with _signals() as woken:
         try:
-            return Supervisor(plan, woken, source).run()
+            return Supervisor(plan, woken, source).supervise()
         finally:
             os.close(alive_read)
             os.close(alive_write)

@@ -116,7 +116,7 @@ class Supervisor:
         self._renew_at = self._upkeep_at = 0.0
         self._orders_every_s = min(settings.lease_s / 3, READ_EVERY_S)
 
-    def run(self) -> int:
+    def supervise(self) -> int:
         """Run until all children have left; return the exit code."""
         # Read here, the scripts that each child needs are in memory once.
         for name in ("dequeue", "dequeue_plain", "finish", "finish_plain"):
@@ -445,14 +445,14 @@ class Supervisor:
 
     def _run_upkeep(self, began: float) -> None:
         try:
-            self.upkeep.run()
+            self.upkeep.look_after()
         except JobqError:
             # The renewal of leases logs it.
             self._upkeep_at = self._soon(began)
 
     def _run_ticks(self, ticks: TickSource) -> None:
         try:
-            ticks.run(self.upkeep.ask)
+            ticks.enqueue_due(self.upkeep.ask)
         except JobqError as error:
             logger.debug("ticks of schedules wait for the server: %s", error)
 

@@ -86,7 +86,7 @@ class ThreadRun:
 
     # In its own thread.
 
-    def run(self, run_call: RunCall) -> None:
+    def run_job(self, run_call: RunCall) -> None:
         """Run it, or not if it was stopped before. Nothing is raised in this thread afterwards."""
         while not self._over:
             try:
@@ -205,7 +205,7 @@ class JobThreads:
         while True:
             run = self._current.run = following or self._inbox.get()
             try:
-                run.run(self._run_call)
+                run.run_job(self._run_call)
             except BaseException as error:  # raised as the run caught an error of its own
                 run.error = error
             self._clean(run.call.job.name)

@@ -115,4 +115,4 @@ def test_file_without_a_section_says_nothing(bare: Path) -> None:
     path = bare / "pyproject.toml"
     path.write_text('[project]\nname = "x"')
     found = settings.nearest(bare).found
-    assert found and settings.read(found) == {}
+    assert found and settings.read_project(found) == {}

@@ -174,7 +174,7 @@ def test_reading_along_may_be_trimmed_behind_it(recorded, redis):
     for _ in range(3):
         recorded.enqueue_many([b"v"] * 1_500)
         run(recorded, 1_000)
-        audit.read()
+        audit.read_events()
         redis.xtrim("jobq:{low}:events", maxlen=1, approximate=False)
     result = audit.result()
     assert figures(result) == (4_500, 3_000, 0, 0)

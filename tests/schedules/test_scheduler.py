@@ -43,7 +43,7 @@ class Time:
         ran = []
         while self.ms < until_ms:
             for one in schedulers:
-                one.run(lambda _, call: bool(call() or True))
+                one.enqueue_due(lambda _, call: bool(call() or True))
             for message in self.queue.dequeue(100, now=self.now()).messages:
                 tick = tick_of(decode(message.content).headers)
                 assert tick is not None
@@ -83,7 +83,7 @@ def test_ticks_have_the_key_of_their_job(
     keys = []
     scheduler = passing.scheduler(registry)
     while passing.ms < 21 * MINUTE:
-        scheduler.run(lambda _, call: bool(call() or True))
+        scheduler.enqueue_due(lambda _, call: bool(call() or True))
         keys += [(row.key, row.waiting) for row in passing.queue.admin.iter_keys()]
         passing.run(passing.ms + MINUTE)
 
@@ -287,7 +287,7 @@ def test_call_is_sealed_for_the_mid_that_it_gets(
     scheduler = passing.scheduler(registry)
     for minute in (11, 21):
         while passing.ms < minute * MINUTE:
-            scheduler.run(lambda _, call: bool(call() or True))
+            scheduler.enqueue_due(lambda _, call: bool(call() or True))
             passing.ms += 5_000
     [message] = queue.dequeue(10, now=passing.now()).messages
     seal = seal_of(queue.client)

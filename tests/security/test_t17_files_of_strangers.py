@@ -199,7 +199,7 @@ def test_file_that_a_variable_names_is_read_whoever_can_write_to_it(
     trap.chmod(0o777)
     monkeypatch.setenv("JOBQ_PYPROJECT", str(trap / "pyproject.toml"))
     found = settings.nearest(trap / "mine").found
-    assert found and settings.read(found)["imports"] == ["evil"]
+    assert found and settings.read_project(found)["imports"] == ["evil"]
 
 
 def test_data_do_not_go_beside_a_file_that_is_refused(trap: Path) -> None:

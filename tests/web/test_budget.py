@@ -82,7 +82,7 @@ def test_reading_calls_one_script_per_queue_and_little_else(client):
     sampling.catch_up()
     assert len(sampling.snapshot.workers) == WORKERS and len(sampling.snapshot.queues) == QUEUES
     client.command("CONFIG", "RESETSTAT")
-    sampling.read()
+    sampling.take_snapshot()
     calls = counted(client)
     scripts = sum(number for name, number in calls.items() if name.startswith(("eval", "fcall")))
     assert scripts == QUEUES

@@ -71,7 +71,7 @@ def test_figures_are_those_of_the_server(client, redis):
     redis.sadd("jobq:queues", "bad", b"\xff")
     worker(client)
     worker(client, "gone", seen_at=client.clock_ms() - 600_000)
-    found = Sampling(client).read()
+    found = Sampling(client).take_snapshot()
     low_now, high_now = found.queues["low"], found.queues["high"]
     assert (low_now.ready, low_now.delayed, low_now.running, low_now.workers) == (4, 1, 1, 1)
     assert (low_now.slots, low_now.dequeued, low_now.dequeued_per_s) == (4, 1, None)
@@ -88,7 +88,7 @@ def test_outcomes_count_each_event_once_whenever_it_was_written(client):
     run(low, "done", 7)
     run(low, "dead", 2)
     sampling = Sampling(client)
-    assert sampling.read().queues["low"].recent == Recent()
+    assert sampling.take_snapshot().queues["low"].recent == Recent()
     sampling.catch_up()
     run(low, "retry", 3)
     found = sampling.catch_up()
@@ -116,7 +116,7 @@ def test_of_too_many_events_the_newest_stand_for_all(client, monkeypatch):
     monkeypatch.setattr("jobq.web.tail.MOST_EVENTS", 20)
     monkeypatch.setattr("jobq.web.tail.SAMPLE", 20)
     run(low, "done", 100), run(high, "done", 5)
-    found = sampling.read()
+    found = sampling.take_snapshot()
     assert found.sampled
     assert round(found.queues["low"].recent.done) == 101 and found.queues["low"].recent.sampled
     assert found.queues["high"].recent.done == 6 and not found.queues["high"].recent.sampled
@@ -131,7 +131,7 @@ def test_after_a_sleep_events_are_read_back_to_where_reading_ended(client):
     now_ms = client.clock_ms()
 
     def read(slept: bool) -> float:
-        tail.read({"low": low.admin.sample().added}, slept=slept)
+        tail.read_added({"low": low.admin.sample().added}, slept=slept)
         while tail.read_past(now_ms):
             pass
         return outcomes.recent("low", client.clock_ms()).done
@@ -167,17 +167,17 @@ def test_events_that_are_no_records_are_left_out(client, redis):
 def test_rate_and_points_come_from_two_samples(client):
     low = Queue("low", client)
     sampling = Sampling(client)
-    sampling.read()
+    sampling.take_snapshot()
     run(low, "done", 8)
-    first = sampling.read()
+    first = sampling.take_snapshot()
     rate = first.queues["low"].dequeued_per_s
     assert rate is None  # the queue is new here
     run(low, "done", 8)
-    second = sampling.read()
+    second = sampling.take_snapshot()
     rate = second.queues["low"].dequeued_per_s
     assert rate == pytest.approx(8000 / (second.at_ms - first.at_ms))
     low.enqueue(encode("resize"))
-    at = sampling.read().at_ms / 1000
+    at = sampling.take_snapshot().at_ms / 1000
     assert sampling.points("low", READY, at - 60, at)[-1][1] in (0, 1)
     assert (
         sampling.points(ALL, HANDOUTS, at - 60, at) and sampling.points("none", READY, 0, at) == []
@@ -202,16 +202,16 @@ def test_without_a_server_the_last_snapshot_says_so(client, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(client, "clock_ms", away)
         with pytest.raises(UnavailableError):
-            sampling.read()
+            sampling.take_snapshot()
         patch.undo()
-        before = sampling.read()
+        before = sampling.take_snapshot()
         patch.setattr(client, "clock_ms", away)
-        assert sampling.read() == before._replace(broken="gone")
+        assert sampling.take_snapshot() == before._replace(broken="gone")
         sampler = Sampler(client)
         with pytest.raises(UnavailableError):
             sampler.look(60)
         sampler.close()
-    assert not sampling.read().broken
+    assert not sampling.take_snapshot().broken
 
 
 def test_ring_keeps_gaps_and_forgets_rounds():

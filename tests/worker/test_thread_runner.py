@@ -37,7 +37,7 @@ def in_thread(run, run_call, begun=None):
 
     def work():
         try:
-            run.run(run_call)
+            run.run_job(run_call)
             for _ in range(1_000):
                 pass
         except BaseException as error:

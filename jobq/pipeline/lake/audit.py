@@ -62,7 +62,7 @@ class LakeAudit:
             for row in rows
         }
 
-    def run(
+    def audit(
         self, since_ms: int | None, until_ms: int | None, queues: Collection[str] = (),
         lives: Lives | None = None, losses: Iterable[Loss] = (), unreadable: Iterable[tuple[str, int]] = (),
     ) -> list[LakeAudited]:  # fmt: skip

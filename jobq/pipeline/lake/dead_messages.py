@@ -161,7 +161,7 @@ def _files_of(
             units.append(DeadUnit(settings, store, tuple(part), own, known, erased))
     rows = sum(one.rows for one in found)
     ran(engine.chosen(rows))
-    results = list(engine.run(read_dead, units, rows))
+    results = list(engine.run_units(read_dead, units, rows))
     problems = {queue: one for result in results for queue, one in result.problems.items()}
     files = [file for result in results for file in result.files]
     try:

@@ -152,7 +152,7 @@ def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) ->
             continue
         files = live_files(lake.table(name))
         units = [_SearchUnit(name, lake.below(name), some, sought) for some in _grouped(files)]
-        for answer in engine.run(_search, units, sum(one.rows for one in files)):
+        for answer in engine.run_units(_search, units, sum(one.rows for one in files)):
             if answer.failed:
                 raise PipelineError(answer.failed)
             chosen.found.update(answer.names)
@@ -249,7 +249,7 @@ def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None
             break
         files = live_files(lake.table(name))
         units = [_EraseUnit(name, lake.below(name), some, marks) for some in _grouped(files)]
-        for answer in engine.run(_count, units, sum(one.rows for one in files)):
+        for answer in engine.run_units(_count, units, sum(one.rows for one in files)):
             if isinstance(answer, str):
                 raise PipelineError(answer)
             found[name] += answer
@@ -320,7 +320,7 @@ def _rewritten(
             units = [_EraseUnit(name, lake.below(name), some, marks) for some in groups]
             rows = sum(one.rows for some in groups for one in some)
             try:
-                done = _commit(lake, name, delta, list(engine.run(_rewrite, units, rows)))
+                done = _commit(lake, name, delta, list(engine.run_units(_rewrite, units, rows)))
             except CommitConflictError:
                 overtaken += 1
                 if overtaken >= OVERTAKEN:

@@ -230,7 +230,7 @@ class Ingest:
         if table is EVENTS:
             there = quarantine.quarantine_of(self.lake, plan.remade)
             todo = [one.with_quarantine(there) for one in todo]
-        answers = list(self.engine.run(run_partition, todo, _expected(plan)))
+        answers = list(self.engine.run_units(run_partition, todo, _expected(plan)))
         try:
             raise_first([answer.failed for answer in answers])
         except JobqError:

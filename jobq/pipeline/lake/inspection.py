@@ -153,7 +153,7 @@ def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
         files = live_files(delta)
         store, rows = lake.below(name), sum(one.rows for one in files)
         units = [FilesToCheck(store, tuple(some)) for some in _shares(files)]
-        wrong = [found for result in engine.run(checked, units, rows) for found in result]
+        wrong = [found for result in engine.run_units(checked, units, rows) for found in result]
         yield from (LakeFinding("fail", name, text) for _, text in wrong)
         if not wrong:
             where = WHERE[engine.chosen(rows)]
@@ -281,7 +281,7 @@ def _unique(
         unit for some in files_by_day(files).values() for unit in _searches(store, table, some)
     ]
     by_day: dict[str, int] = {}
-    results = engine.run(doubled, units, sum(one.rows for one in files))
+    results = engine.run_units(doubled, units, sum(one.rows for one in files))
     for unit, count in zip(units, results, strict=True):
         day = unit.files[0].dt
         if count is None:

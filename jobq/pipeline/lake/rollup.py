@@ -352,7 +352,7 @@ def _runs(lake: Lake, spark: SparkSession) -> int:
     if not new.whole and not work.can_continue():
         new = _unread(lake, JOB_RUNS, BatchRecord())
     with shuffled(spark, new.files):
-        return work.run(new)
+        return work.roll_up(new)
 
 
 class _RunsRefresh:
@@ -377,7 +377,7 @@ class _RunsRefresh:
                 self._store, files, ()
             )
 
-    def run(self, new: Unread) -> int:
+    def roll_up(self, new: Unread) -> int:
         facts = {} if new.whole else self._known.facts
         events = of_files(self._spark, self._lake, EVENTS, new.files)
         events = events.select(*(c.name for c in OPEN_COLUMNS))

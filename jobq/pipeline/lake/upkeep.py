@@ -218,7 +218,7 @@ class _Compaction:
         there = {one.path for one in live_files(delta)}
         todo = [one for one in groups if there.issuperset(file.path for file in one.files)]
         yield from (_nothing_of(one) for one in groups if one not in todo)
-        results = list(self._engine.run(rewritten, todo, rows))
+        results = list(self._engine.run_units(rewritten, todo, rows))
         try:
             raise_first([one.failed for one in results])
         except JobqError:

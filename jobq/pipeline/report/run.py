@@ -272,7 +272,7 @@ def answer(engine: SqlEngine, report: Report, query: ReportQuery, limit: int = 0
     return engine.rows(f"{report.sql}\nLIMIT {limit}" if limit else report.sql, args)
 
 
-def run(engine: SqlEngine, report: Report, query: ReportQuery) -> ReportResult:
+def make_report(engine: SqlEngine, report: Report, query: ReportQuery) -> ReportResult:
     """Compute the report."""
     # A time line or the input of the Python part must be complete.
     whole = bool(report.raw) or report.chart.kind == "lines"
@@ -348,6 +348,6 @@ def answers(
         for report in reports:
             began(report)
             asked, notes = show(report)
-            result = run(engine, report, asked)
+            result = make_report(engine, report, asked)
             results.append(replace(result, notes=[*notes, *result.notes]))
     return results, seen

@@ -89,12 +89,12 @@ class ReliableQueue(BlockingFacade):
             try:
                 rows = yield from call
             except LateReplyError as late:
-                popped = [Popped.read(row) for row in late.reply]
+                popped = [Popped.from_row(row) for row in late.reply]
                 for name in dict.fromkeys(one.key for one in popped):
                     ids = [one.id for one in popped if one.key == name]
                     yield from self._give_back(name, ids, token)
                 raise
-            return [Popped.read(row) for row in rows]
+            return [Popped.from_row(row) for row in rows]
 
         popped = yield from pop(names)
         if popped or block == 0 or count == 0:
@@ -164,10 +164,10 @@ class ReliableQueue(BlockingFacade):
                     "recover", names, *words, now=now, whole=True
                 )
             except LateReplyError as late:
-                ids = [Recovered.read(row).id for row in late.reply or ()]
+                ids = [Recovered.from_row(row).id for row in late.reply or ()]
                 yield from self._give_back(key, ids, token)
                 raise
-            return None if rows is None else [Recovered.read(row) for row in rows]
+            return None if rows is None else [Recovered.from_row(row) for row in rows]
 
         found = yield from recover()
         if found or block == 0 or count == 0:

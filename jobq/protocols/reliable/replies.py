@@ -25,7 +25,7 @@ class Popped(_Popped):
     deliveries: int
 
     @classmethod
-    def read(cls, row: Sequence[Any]) -> Popped:
+    def from_row(cls, row: Sequence[Any]) -> Popped:
         """From a reply of four columns."""
         key, id, content, deliveries = row
         made = cls(text_of(key), text_of(id), content)
@@ -44,7 +44,7 @@ class Recovered(_Recovered):
     deliveries: int
 
     @classmethod
-    def read(cls, row: Sequence[Any]) -> Recovered:
+    def from_row(cls, row: Sequence[Any]) -> Recovered:
         """From a reply of three columns."""
         id, content, deliveries = row
         made = cls(text_of(id), content)

@@ -264,7 +264,7 @@ class Intake:
         ]
         self._beat_at = 0.0
 
-    def run(self) -> None:
+    def take_jobs(self) -> None:
         """Run until the worker stops or, in a burst, until nothing is left."""
         try:
             while not self._fed_worker.stopping() and not self._round():
@@ -415,7 +415,7 @@ def run_intake(
     ]
     for one in clients:
         one.should_give_up = fed_worker.stopping
-    Intake(clients[0], clients[1], settings, fed_worker, counts).run()
+    Intake(clients[0], clients[1], settings, fed_worker, counts).take_jobs()
 
 
 def _side(ruby_queue: RubyQueueName) -> tuple[str, str]:

@@ -63,7 +63,7 @@ class Parameter(NamedTuple):
     most: int = MOST_ITEMS
     values: tuple[str, ...] = ()
 
-    def read(self, given: str) -> Any:
+    def value_of(self, given: str) -> Any:
         """Return the value. ConfigError for one that isn't allowed."""
         text = given or self.default
         if self.needed and not text:
@@ -140,7 +140,7 @@ class Resource:
     def handle(self, request: Request) -> Response:
         """Answer a request."""
         try:
-            given = {one.name: one.read(_given(request, one)) for one in self.parameters}
+            given = {one.name: one.value_of(_given(request, one)) for one in self.parameters}
             body = {"body": _body(request, self.types["body"])} if "body" in self.types else {}
             call = ApiCall(request, site_of(request), identity_of(request), given)
             written = writer_of(self.types["return"])(self.answer(call, **body))

@@ -44,8 +44,10 @@ def risky(function: Callable[[Any], Any], unit: Any) -> Any:
 class RiskyEngine(Engine):
     """Tasks die and have twins."""
 
-    def run(self, function: Callable[[Any], Any], units: Sequence[Any], rows: int) -> Iterator[Any]:
-        return super().run(partial(risky, function), units, rows)
+    def run_units(
+        self, function: Callable[[Any], Any], units: Sequence[Any], rows: int
+    ) -> Iterator[Any]:
+        return super().run_units(partial(risky, function), units, rows)
 
 
 url, path, when = sys.argv[1:4]

@@ -35,7 +35,9 @@ class LossyEngine(Engine):
             self.ndeaths += 1
             raise DriverKilledError
 
-    def run(self, function: Callable[[Any], Any], units: Sequence[Any], rows: int) -> Iterator[Any]:
+    def run_units(
+        self, function: Callable[[Any], Any], units: Sequence[Any], rows: int
+    ) -> Iterator[Any]:
         """Run the units in any order. A driver that dies leaves what some of them wrote."""
         order = list(range(len(units)))
         self.dice.shuffle(order)

@@ -112,7 +112,7 @@ def audit(spark):
 def test_sql_says_what_the_tally_says_of_any_history(audit):
     queues = [queue for queue in HISTORIES if queue.startswith("q")]
     until = START + 1_500
-    found = audit.run(START, until, queues)
+    found = audit.audit(START, until, queues)
     assert [one.queue for one in found] == sorted(queues)
     for one in found:
         wanted = tallied(HISTORIES[one.queue], until)
@@ -123,13 +123,13 @@ def test_sql_says_what_the_tally_says_of_any_history(audit):
 
 
 def test_losses_and_duplicates_are_counted_named_and_balanced(audit):
-    found = {one.queue: one for one in audit.run(None, None)}
+    found = {one.queue: one for one in audit.audit(None, None)}
     assert set(found) == set(HISTORIES) - {"attempts"}, "of which enqueues are on record"
     one = found["lossy"]
     assert (one.accepted, one.finished, one.duplicates, one.lost, one.open) == (5, 3, 2, 1, 1)
     assert one.lost_mids == ["b"]
     assert one.notes == []
-    living, lossy = audit.run(
+    living, lossy = audit.audit(
         None, None, ["lossy", "living"], lives=lambda queue, mid: (queue, mid) == ("living", "d")
     )
     assert (lossy.lost, lossy.open, lossy.live, lossy.lost_mids) == (2, 0, 0, ["b", "d"])
@@ -137,31 +137,31 @@ def test_losses_and_duplicates_are_counted_named_and_balanced(audit):
 
 
 def test_range_begins_within_and_other_queues_are_left_out(audit):
-    [one] = audit.run(START + 2_000, START + 6_000, ["ten"])
+    [one] = audit.audit(START + 2_000, START + 6_000, ["ten"])
     assert (one.accepted, one.open) == (5, 5)
     with pytest.raises(ConfigError, match="did you mean 'ten'"):
-        audit.run(None, None, ["tne"])
+        audit.audit(None, None, ["tne"])
 
 
 def test_range_is_counted_by_the_clock_and_says_so_when_that_was_set_back(audit):
     for until, accepted, jumps in ((START + 2_000, 2, 1), (START + 500, 1, 0), (None, 3, 1)):
-        [one] = audit.run(START, until, ["back"])
+        [one] = audit.audit(START, until, ["back"])
         assert (one.accepted, one.clock_jumps) == (accepted, jumps)
 
 
 def test_what_the_figures_leave_out_is_said(audit):
     """Enqueues before the level told of them, and those on no record within the range."""
-    gaps, late = audit.run(START, None, ["late", "gaps"])
+    gaps, late = audit.audit(START, None, ["late", "gaps"])
     assert "only since 2025-11-21T04:40:02.000Z" in late.notes[0]
     assert (gaps.earlier, gaps.unrecorded) == (2, 1)
     assert "on no record" in gaps.notes[0]
     with pytest.raises(ConfigError, match="jobq events level all --queues attempts"):
-        audit.run(None, None, ["attempts"])
+        audit.audit(None, None, ["attempts"])
 
 
 def test_losses_of_the_ingest_are_said(audit):
     missed = [Loss("late", 1_234, START, START + 5_000), Loss("other", 1, 0, START)]
-    [one] = audit.run(START + 2_000, None, ["late"], losses=missed)
+    [one] = audit.audit(START + 2_000, None, ["late"], losses=missed)
     assert len(one.notes) == 1
     assert "missed 1,234 events" in one.notes[0]
 
@@ -187,9 +187,9 @@ def test_lake_alone_says_what_the_live_queue_says(
     def lives(name, mid):
         return queue.status(mid).word in LIVE
 
-    [one] = audit.run(live.since_ms, live.until_ms, ["low"])
+    [one] = audit.audit(live.since_ms, live.until_ms, ["low"])
     assert one.open == live.live + live.lost
-    [asked] = audit.run(live.since_ms, live.until_ms, ["low"], lives, losses(Lake.open(path)))
+    [asked] = audit.audit(live.since_ms, live.until_ms, ["low"], lives, losses(Lake.open(path)))
     figures = asdict(live)
     assert {name: getattr(asked, name) for name in figures} == figures
     assert (asked.open, asked.notes) == (0, [])

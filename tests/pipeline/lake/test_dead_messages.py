@@ -40,11 +40,11 @@ class Counted(Engine):
         super().__init__("local")
         self.units: list[list[tuple[str, int, int]]] = []
 
-    def run(self, function, units, rows):
+    def run_units(self, function, units, rows):
         for unit in units:
             assert pickle.loads(pickle.dumps(unit)) == unit
             self.units.append([(one.name, one.since, one.upto) for one in unit.spans])
-        return super().run(function, units, rows)
+        return super().run_units(function, units, rows)
 
 
 def test_dead_messages_are_units_of_work_when_there_are_many(lake, valkey_client, monkeypatch):
@@ -74,7 +74,7 @@ class Divided(Engine):
     def chosen(self, rows):
         return "spark" if rows > 20 else "local"
 
-    def run(self, function, units, rows):
+    def run_units(self, function, units, rows):
         return map(function, units)
 
 

@@ -175,9 +175,9 @@ def test_rest_is_read_when_all_of_the_first_part_is_dropped_before_it_is_read(
     lake, valkey_client, write
 ):
     class Late(Engine):
-        def run(self, function: Any, units: Any, rows: int) -> Any:
+        def run_units(self, function: Any, units: Any, rows: int) -> Any:
             trim(valkey_client, "low", 601)
-            return super().run(function, units, rows)
+            return super().run_units(function, units, rows)
 
     write("low", 1_000)
     work = Ingest(

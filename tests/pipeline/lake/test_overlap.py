@@ -33,9 +33,9 @@ def bury_one(client: Any) -> None:
 
 def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
     class Meanwhile(Engine):
-        def run(self, function: Any, units: Any, rows: int) -> Any:
+        def run_units(self, function: Any, units: Any, rows: int) -> Any:
             upkeep.expire(lake, 0, now=LATER)
-            return super().run(function, units, rows)
+            return super().run_units(function, units, rows)
 
     write("low", 3)
     Ingest(lake, valkey_client, Engine("local")).events()

@@ -99,9 +99,9 @@ class Meanwhile(Engine):
         super().__init__("local")
         self._action: Callable[[], object] | None = action
 
-    def run(self, function: Any, units: Any, rows: int) -> Any:
+    def run_units(self, function: Any, units: Any, rows: int) -> Any:
         action, self._action = self._action, None
-        done = list(super().run(function, units, rows))
+        done = list(super().run_units(function, units, rows))
         if action:
             action()
         return iter(done)

@@ -14,7 +14,7 @@ from jobq.errors import PipelineError
 from jobq.pipeline.report.engines import LocalEngine, SparkEngine, SqlEngine
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import REPORTS, named
-from jobq.pipeline.report.run import answer, events_view, run
+from jobq.pipeline.report.run import answer, events_view, make_report
 from jobq.pipeline.report.sources import EventSource
 from jobq.pipeline.schema import EVENT_COLUMNS
 from tests import tools
@@ -452,8 +452,8 @@ def test_capacity_divides_by_the_time_that_was_observed(engine):
     events = [event(end=600 + n / 10, run=0.4, wait=0) for n in range(460)]
     (report,) = named("capacity")
     with viewed(engine, events):
-        result = run(engine, report, replace(ASKED, workers=(4, 5)))
-        cut = run(engine, report, replace(ASKED, workers=(4, 5), trace_rows=100))
+        result = make_report(engine, report, replace(ASKED, workers=(4, 5)))
+        cut = make_report(engine, report, replace(ASKED, workers=(4, 5), trace_rows=100))
     # 460 arrivals of 0.4 s, ten a second.
     assert [round(row["busy"], 2) for row in result.rows] == [0.99, 0.79]
     assert result.notes[0].startswith(

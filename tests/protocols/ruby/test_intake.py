@@ -48,7 +48,7 @@ def test_burst_ends_when_all_is_taken_in_and_has_run(
 ):
     for number in range(230):
         pushed(str(number))
-    running = threading.Thread(target=intake().run)
+    running = threading.Thread(target=intake().take_jobs)
     running.start()
     ran = []
     while running.is_alive():

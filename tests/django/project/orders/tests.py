@@ -310,7 +310,7 @@ class RunTests(EmptyServer, SimpleTestCase):
         run_all()
         mid = result.id.partition("/")[2]
         records = Records(default_client(), "default")
-        record = records.read(mid)
+        record = records.read_record(mid)
         [newer] = record.attempts
         late = Tried(1, newer.generation, "late", 1, 2, error="builtins.OSError", traceback="late")
         records.write(mid, 0, late, record.called, 60)
