@@ -73,7 +73,7 @@ def _status(session: Session, mid: str, queues: str | None, logged: bool) -> boo
         session.say(
             record | log,
             _sentence(record),
-            *_attempt_lines(record),
+            *map(_attempt_line, record.get("history", ())),
             *traceback_lines(record),
             *_log_lines(log),
         )
@@ -141,10 +141,6 @@ def traceback_lines(record: dict[str, Any]) -> list[str]:
         return []
     lines = (f"      {line}" for line in record["traceback"].split("\n"))
     return [f"    attempt {record['failed_attempt']} failed:", *lines]
-
-
-def _attempt_lines(record: dict[str, Any]) -> list[str]:
-    return [_attempt_line(attempt) for attempt in record.get("history", ())]
 
 
 def _attempt_line(attempt: dict[str, Any]) -> str:

@@ -59,16 +59,12 @@ start_option = option(
 GROUP_DROPS = ("skipped", "expired", "out_of_range", "handed_out", "last", "settled")
 
 
-def _jobq_topic(session: Session, name: str) -> Topic:
-    return Topic(name, session.client)
-
-
 def _laid_out(session: Session, name: str, layout: str) -> Topic | RedismqTopic:
     return (RedismqTopic if layout == "redismq" else Topic)(name, session.client)
 
 
 #: Opens the topic that a command names; in either layout.
-on_topic = opens("topic", _jobq_topic, name_argument)
+on_topic = opens("topic", lambda session, name: Topic(name, session.client), name_argument)
 on_any_topic = opens("topic", _laid_out, name_argument, layout_option)
 
 

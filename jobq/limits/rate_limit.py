@@ -236,9 +236,8 @@ class RateLimit(SharedLimit):
             )
         free_ms, turn_ms, *rate = rest
         wait_ms = turn_ms if patience_ms else free_ms
-        grant = Grant(self, cost, False, self._in_force(rate), retry_after=wait_ms / 1000)
-        grant.counted = word == b"wait"
-        return grant
+        counted, rule = word == b"wait", self._in_force(rate)
+        return Grant(self, cost, False, rule, retry_after=wait_ms / 1000, counted=counted)
 
     def _in_force(self, numbers: list[Any]) -> Rate:
         rate = Rate(*numbers)

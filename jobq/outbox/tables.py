@@ -114,7 +114,8 @@ class OutboxTable(ABC):
 
     def prune_inbox(self, before: int) -> int:
         """Delete the rows of the inbox that were written before this moment, epoch ms; how many."""
-        return self._calling(lambda: self._prune_inbox(before))
+        delete = "DELETE FROM jobq_inbox WHERE done_at < ?"
+        return self._calling(lambda: int(self._execute(delete, (before,)).rowcount))
 
     def create(self, *, notify: bool = True) -> None:
         """Create the tables that are missing."""
@@ -214,9 +215,6 @@ class OutboxTable(ABC):
         count = int(self._execute("DELETE FROM jobq_outbox_failed").rowcount)
         self._execute("COMMIT")
         return count
-
-    def _prune_inbox(self, before: int) -> int:
-        return int(self._execute("DELETE FROM jobq_inbox WHERE done_at < ?", (before,)).rowcount)
 
 
 class PostgresqlTable(OutboxTable):

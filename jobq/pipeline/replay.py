@@ -251,12 +251,8 @@ class QueueReplay:
         )
 
 
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode()
-
-
 _SHAPES: dict[Shape, Callable[[bytes], Any]] = {
-    "text": bytes.decode, "json": decode_any, "base64": _base64,
+    "text": bytes.decode, "json": decode_any, "base64": lambda content: b64encode(content).decode(),
 }  # fmt: skip
 
 

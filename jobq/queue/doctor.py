@@ -173,13 +173,13 @@ def findings(client: Client) -> list[Finding]:
 def _facts_of(node: Node) -> Facts:
     """The facts of one node, or that it doesn't answer."""
     try:
-        found = facts(node)
+        return facts(node, node.name, is_replica=node.is_replica)
     except UnavailableError as error:
-        found = Facts(url=node.url, namespace=node.namespace, away=str(error))
+        return Facts(
+            url=node.url, namespace=node.namespace, away=str(error), node=node.name, is_replica=node.is_replica,
+        )  # fmt: skip
     finally:
         node.close()
-    found.node, found.is_replica = node.name, node.is_replica
-    return found
 
 
 def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
@@ -191,13 +191,19 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
                 yield parts["ip"], int(parts["port"])
 
 
-def facts(client: Answerer) -> Facts:
+def facts(client: Answerer, node: str = "", *, is_replica: bool = False) -> Facts:
     """The facts of a server. A part that it refuses to show is noted as unknown."""
-    found = Facts(url=client.url, namespace=client.namespace, durability=client.durability)
+    found = Facts(
+        durability=client.durability,
+        node=node,
+        is_replica=is_replica,
+        url=client.url,
+        namespace=client.namespace,
+    )
     _try(found, "info", lambda: found.info.update(_info(client)))
     _try(found, "settings", lambda: found.settings.update(_settings(client)))
     _try(found, "commands", lambda: found.missing.extend(_missing(client)))
-    if not (isinstance(client, Node) and client.is_replica):
+    if not is_replica:
         _try(found, "rights", lambda: found.refused.update(_refused(client)))
     _try(found, "user", lambda: setattr(found, "user", _text(client.command("ACL", "WHOAMI"))))
     found.pings_ms = [_timed(client, "PING")[0] for _ in range(PINGS)]

@@ -229,9 +229,8 @@ def _hint(text: str) -> str:
             begin, end = (_number(part, names) for part in (first, last))
             if least <= end < begin <= most:
                 parts = (first, _shown(most, names, first)), (_shown(least, names, last), last)
-                return (
-                    f"write {','.join(_range(*part) for part in parts)} instead of {first}-{last}"
-                )
+                ranges = [a if a.upper() == b.upper() else f"{a}-{b}" for a, b in parts]
+                return f"write {','.join(ranges)} instead of {first}-{last}"
     return ""
 
 
@@ -243,10 +242,6 @@ def _number(text: str, names: Sequence[str]) -> int:
 
 def _shown(number: int, names: Sequence[str], beside: str) -> str:
     return str(number) if beside.isdecimal() else names[number].capitalize()
-
-
-def _range(first: str, last: str) -> str:
-    return first if first.upper() == last.upper() else f"{first}-{last}"
 
 
 def _local(moment_ms: int, zone: ZoneInfo) -> datetime:

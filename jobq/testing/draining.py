@@ -129,16 +129,13 @@ class Draining:
             drained: DrainResult = end.value
             return drained
 
-    def _relay(self) -> int:
-        return self._outboxes.relay(self.client)
-
     def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
         """The calls to run, in turn, and functions to call; takes how each ended, and what they returned."""
         counted = {"done": 0, "failed": 0, "dead": 0, "expired": 0}
         nran = 0
         while True:
             if self._outboxes.aliases:
-                yield self._relay
+                yield partial(self._outboxes.relay, self.client)
             names = list(plan.queues or queue_names(self.client))
             self._note_on_dead(names)
             ran, began = False, wall.ms()

@@ -101,15 +101,12 @@ async def _refused(request: Request, error: Exception) -> Response:
     if _is_api(request):
         return problem(error.status_code, error.detail)
     title, text = SAYS.get(error.status_code, ("Not done", "The request was refused."))
-    own = error.detail if error.detail and not _is_stock(error) else ""
+    stock = HTTPException(error.status_code).detail
+    own = error.detail if error.detail != stock else ""
     text = own[:1].upper() + own[1:] + "." if own else text
     made = await run_in_threadpool(error_page, request, error.status_code, title, text, live=0)
     made.headers.update(error.headers or {})
     return made
-
-
-def _is_stock(error: HTTPException) -> bool:
-    return error.detail == HTTPException(error.status_code).detail
 
 
 async def _away(request: Request, error: Exception) -> Response:

@@ -50,6 +50,25 @@ class _FollowedStream:
             self.floor, self.last = self.last, ""
         self.added, self.until = added, "+"
 
+    def give_up(self, last: str) -> None:
+        """Read no more of the past; what is added behind this entry is still read."""
+        self.until, self.last = "", self.last or last
+
+    def followed(self, added: int, last: str) -> None:
+        """Note how many events there are, and the last one that was read; '' if none was."""
+        self.added, self.last = added, last or self.last
+
+    def read_back(self, found: Sequence[Any], count: int, since: int) -> None:
+        """Note what was read of the past. count: how many entries were asked for. since: when they begin, epoch ms."""
+        if not self.last:
+            self.last = found[0][0].decode() if found else self.floor or f"{since}-0"
+        if len(found) == count:
+            self.until = f"({found[-1][0].decode()}"
+            self.since_ms = _at_ms(found[-1][0])
+        else:
+            self.until = ""
+            self.since_ms = self.since_ms if self.floor else since
+
 
 class Tail:
     """Reads events and gives them to followers. One thread at a time."""
@@ -110,11 +129,10 @@ class Tail:
                 # More may have been added since they were counted: those are read next time.
                 words[name] = ("XRANGE", self._key(name), after, "+", "COUNT", count)
         for name, found in self._replies(words):
-            stream, number = self._streams[name], grown[name]
-            stream.added = added[name]
+            number, reversed_ = grown[name], words[name][0] == "XREVRANGE"
+            last = found[0 if reversed_ else -1][0].decode() if found else ""
+            self._streams[name].followed(added[name], last)
             if found:
-                reversed_ = words[name][0] == "XREVRANGE"
-                stream.last = found[0 if reversed_ else -1][0].decode()
                 more = reversed_ and len(found) == wanted[name]
                 self.sampled = self.sampled or more
                 self._give(name, found, number / len(found) if more else 1.0)
@@ -125,7 +143,7 @@ class Tail:
         left = min(most, MOST_PAST - self._past)
         if not open_streams or left <= 0:
             for stream in open_streams.values():
-                stream.until, stream.last = "", stream.last or stream.floor or f"{now_ms}-0"
+                stream.give_up(stream.floor or f"{now_ms}-0")
             return False
         count = max(1, min(PER_CALL, left // len(open_streams)))
         names = list(open_streams)[: max(1, left // count)]
@@ -136,21 +154,10 @@ class Tail:
             least = f"({stream.floor}" if stream.floor else since
             words[name] = ("XREVRANGE", self._key(name), stream.until, least, "COUNT", count)
         for name, found in self._replies(words):
-            self._read_back(open_streams[name], found, count, since)
+            open_streams[name].read_back(found, count, since)
             self._past += len(found)
             self._give(name, found, 1.0)
         return True
-
-    @staticmethod
-    def _read_back(stream: _FollowedStream, found: Sequence[Any], count: int, since: int) -> None:
-        if not stream.last:
-            stream.last = found[0][0].decode() if found else stream.floor or f"{since}-0"
-        if len(found) == count:
-            stream.until = f"({found[-1][0].decode()}"
-            stream.since_ms = _at_ms(found[-1][0])
-        else:
-            stream.until = ""
-            stream.since_ms = stream.since_ms if stream.floor else since
 
     def _key(self, name: str) -> str:
         return keys.key(keys.prefix(self._client.namespace, name), "events")
@@ -161,8 +168,7 @@ class Tail:
         for name, reply in zip(words, self._sent(list(words.values())), strict=True):
             if isinstance(reply, Exception):
                 self.unread[name] = str(reply)
-                self._streams[name].until = ""
-                self._streams[name].last = self._streams[name].last or "0-0"
+                self._streams[name].give_up("0-0")
             else:
                 self.unread.pop(name, None)
                 found.append((name, reply))

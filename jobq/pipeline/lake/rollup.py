@@ -420,7 +420,7 @@ class _RunsRefresh:
             version=new.version, events=kept_events, base=held,
             open_rows=sum(one.rows for one in opened_files),
         )  # fmt: skip
-        self._tidy({*kept_events, *held})
+        forget_open(self._lake, {*kept_events, *held})  # also those of refreshes that were killed
         return sum(one.rows for one in (*written, *opened_files))
 
     def _older(
@@ -493,10 +493,6 @@ class _RunsRefresh:
 
     def _base(self, paths: Sequence[str]) -> DataFrame:
         return self._kept(paths, JOB_RUNS.columns).selectExpr("*", "to_date(first_at) AS dt")
-
-    def _tidy(self, needed: set[str]) -> None:
-        """Delete what earlier refreshes kept, also those that were killed."""
-        forget_open(self._lake, needed)
 
 
 def forget_open(lake: Lake, needed: Set[str] = frozenset()) -> None:
