@@ -244,7 +244,8 @@ class WorkerSettings:
     unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
     unknown_wait_s: the longest wait between two tries. event_loop: what runs async jobs, one of EVENT_LOOPS; auto =
     uvloop where it is installed. allow_threads: start also if the modules with jobs leave a thread running.
-    tracebacks: log and keep those of failed attempts. name: in events and logs, '' = host and process id.
+    tracebacks: log and keep those of failed attempts. charts: keep figures of
+    queues for charts. name: in events and logs, '' = host and process id.
     """
 
     queues: tuple[tuple[str, int], ...] = ()
@@ -266,6 +267,7 @@ class WorkerSettings:
     event_loop: str = "auto"
     allow_threads: bool = False
     tracebacks: bool = True
+    charts: bool = True
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -62,7 +62,6 @@ LATE = {
     ("cli/audit_log.py", "jobq.web.lake"): "only --lake reads one",
     ("cli/web.py", "jobq.web.app"): "it needs Starlette, which the extra web brings",
     ("cli/web.py", "jobq.web.settings"): "as jobq.web.app",
-    ("cli/web.py", "jobq.web.live"): "as jobq.web.app",
     ("web/api/probes.py", "jobq.pipeline.lake.inspection"): "it needs pyarrow, which not all dashboards have",
     ("web/api/probes.py", "jobq.pipeline.lake.lake"): "as jobq.pipeline.lake.inspection",
     ("web/lake.py", "jobq.pipeline.lake.files"): "it needs pyarrow, whose absence is told in one line",

@@ -64,14 +64,12 @@ def _looking(
     accent: str,
     prefix: str,
     read_only: bool,
-    sample_in_background: bool,
 ) -> dict[str, Any]:
     return {
         "title": title,
         "accent": accent,
         "prefix": prefix,
         "read_only": read_only,
-        "sample_in_background": sample_in_background,
     }
 
 
@@ -132,7 +130,6 @@ users_option = option(
     option("--accent COLOUR", "Colour of this cluster, as #1f5fa5.  [default: blue]", default=""),
     option("--prefix PATH", "First part of every path, as /ops/jobq.  [default: none]", default=""),
     option("--read-only", "Refuse every action."),
-    option("--sample-in-background", "Read the queues every 30 s while no page is open, so that charts have no gaps."),
 )  # fmt: skip
 @opens(
     "showing", _showing,
@@ -163,14 +160,11 @@ def web(
     endpoint, hosts, certificate, key = listening
     access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)
     from jobq.web.app import create_app
-    from jobq.web.live import sampler_of
     from jobq.web.serving import BoundedServer
     from jobq.web.settings import WebSettings
 
     settings = WebSettings(**looking, **showing, **remembering, access=access)
     app = create_app(session.client, operate=operate, settings=settings)
-    if settings.sample_in_background:
-        sampler_of(app.state.site).begin()
     listens = listen(endpoint)
     _announce(session, address(endpoint, listens, certificate), settings, app.state.site.guard)
     server = BoundedServer(app, listens, ssl_certfile=certificate, ssl_keyfile=key)

@@ -230,6 +230,10 @@ def setting(
 @option("--reload", "Start anew when a source file changes; for development.")
 @intake_options
 @option("--no-tracebacks", "Neither log nor store the tracebacks of failed attempts.")
+@option(
+    "--no-charts",
+    "Don't keep the last day's figures of queues, which the dashboard shows as charts.",
+)
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
 @option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
 @option("--log-format text|json", "Format of log lines.", default="text")
@@ -337,6 +341,7 @@ def settings_of(given: dict[str, Any]) -> WorkerSettings:
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")
     given["tracebacks"] = not given.pop("no_tracebacks")
+    given["charts"] = not given.pop("no_charts")
     wanted = {
         "unknown_for_s": given.pop("unknown_job_retry_for"),
         "unknown_wait_s": given.pop("unknown_job_max_backoff"),

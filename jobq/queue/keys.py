@@ -142,6 +142,16 @@ def jobs(namespace: str) -> str:
     return f"{namespace}:jobs"
 
 
+def chart(namespace: str, queue: str) -> str:
+    """String: the last day of a queue in minutes, of the sum of all queues for ''; see jobq/queue/charts.py."""
+    return charts(namespace, f"queue:{queue}" if queue else "all")
+
+
+def charts(namespace: str, part: str) -> str:
+    """String `turn`: who keeps charts now. String `rest`: queues without a ring. Sorted set `queues`: the others."""
+    return f"{namespace}:charts:{part}"
+
+
 def orders(namespace: str, worker: str) -> str:
     """List of the orders that a worker hasn't read yet, JSON; PX 1 min."""
     return f"{namespace}:orders:{worker}"

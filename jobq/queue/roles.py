@@ -20,7 +20,8 @@ class Role(NamedTuple):
     spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. audit:
     and to the audit log. operations: and to operations of the dashboard. logins: and to the sessions and failed logins
     of the dashboard. flows: scripts of lua/flow that it calls. flow_names: what it sends to the list of flows. secrets:
-    and to the secrets by which it proves that it may write to a queue. verbs: and without a key. reads: it writes
+    and to the secrets by which it proves that it may write to a queue. charts: and to the rings of
+    charts. verbs: and without a key. reads: it writes
     nothing but logins.
     """
 
@@ -38,6 +39,7 @@ class Role(NamedTuple):
     flows: tuple[str, ...] = ()
     flow_names: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    charts: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
@@ -71,12 +73,14 @@ ROLES = {
         ("hset", "hsetnx", "hdel", "hget", "hkeys", "hgetall"), ("lrange", "lrem"), ("set",),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
         flows=(*_STARTING_FLOWS, *_DRAINING, "page"), flow_names=(*_FLOW_NAMES, "zadd", "zrem"), secrets=("get", "set"),
+        charts=("set", "setrange", "pexpire", "zadd", "zrange", "zremrangebyscore"),
         verbs=("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING,
         _LOOKING_AT_KEYS, ("smembers",), ("hgetall", "hmget"), answers=("get",), audit=_READING_AUDIT,
-        operations=_READING_OPERATIONS, logins=_LOGINS, flows=_LOOKING_AT_FLOWS, flow_names=_FLOW_NAMES, reads=True,
+        operations=_READING_OPERATIONS, logins=_LOGINS, flows=_LOOKING_AT_FLOWS, flow_names=_FLOW_NAMES,
+        charts=("get",), reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "announce", "cancel", "clear", "edit", "enqueue", "flow_drop", "flow_read", "hold", "level",
@@ -89,7 +93,7 @@ ROLES = {
         operations=(*_READING_OPERATIONS, "hset", "hmget", "hdel", "pexpire", "set", "get", "del", "zadd",
                     "zremrangebyrank"),
         flows=(*_LOOKING_AT_FLOWS, *_DRAINING, "remove"), flow_names=(*_FLOW_NAMES, "zrem"),
-        secrets=("get",),
+        secrets=("get",), charts=("get",),
     ),
     "metrics": Role(
         ("counts", "schedules"), ("exists", "hget", "hrandfield", "hstrlen"), ("smembers",), ("hgetall",), reads=True
@@ -132,6 +136,7 @@ def rights(
         *selector(f"{mark}{literal(keys.order(namespace, ''))}*", asked.answers),
         *selector(f"{mark}{literal(keys.flows(namespace))}*", _commands_of_flows(asked)),
         *selector(mark + literal(keys.flow_names(namespace)), asked.flow_names),
+        *selector(f"{mark}{literal(keys.charts(namespace, ''))}*", asked.charts),
         *selector(mark + literal(keys.audit_log(namespace)), asked.audit),
         *selector(" ".join(mark + one for one in _operations(namespace)), asked.operations),
         *selector(" ".join(f"~{one}" for one in _logins(namespace)), asked.logins),

@@ -10,9 +10,7 @@ from jobq.web.site import Site, site_of
 
 def sampler_of(site: Site) -> Sampler:
     """Return the one sampler of a dashboard."""
-    return site.part(
-        Sampler, lambda site: Sampler(site.client, always=site.settings.sample_in_background)
-    )
+    return site.part(Sampler, lambda site: Sampler(site.client))
 
 
 def snapshot_of(request: Request) -> Snapshot:

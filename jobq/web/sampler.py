@@ -25,6 +25,7 @@ from jobq.queue.directory import listed_queues
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample
+from jobq.web.kept_charts import KeptCharts
 from jobq.web.outcomes import Outcomes, Recent
 from jobq.web.rings import Ring
 from jobq.web.tail import FOLLOWERS, Tail
@@ -33,8 +34,6 @@ from jobq.web.trouble import GrowthWatch, QueueFigures, busy_slots
 T = TypeVar("T")
 logger = logging.getLogger("jobq.web")
 EVERY_S = 2.0
-#: With `always`, and no viewer.
-IDLE_EVERY_S = 30.0
 #: It sleeps when no page was fetched for this long.
 WATCHED_S = 10.0
 #: A reading that takes longer doubles the interval, up to the second number.
@@ -146,6 +145,7 @@ class Sampling:
         self._rings: dict[str, tuple[Ring, Ring, Ring]] = {}
         self._growth: dict[str, GrowthWatch] = {}
         self._heads: dict[str, tuple[str, int]] = {}
+        self._kept = KeptCharts(client)
 
     def follower(self, kind: type[T]) -> T:
         """Return the follower of the tail that is a `kind`."""
@@ -296,12 +296,16 @@ class Sampling:
     def points(
         self, queue: str, figure: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return what is known of a figure of a queue, or of ALL: every two seconds, or beyond half an hour minutes."""
+        """Return what is known of a figure of a queue, or of ALL: every two seconds, or beyond half an hour minutes.
+
+        Where nothing was read here, the figures are those that workers kept.
+        """
         rings = self._rings.get(queue)
         if rings is None:
             return []
         fine = until_s - since_s <= FINE[0] * FINE[1]
-        return rings[0 if fine else 1].points(figure, since_s, until_s)
+        own = rings[0 if fine else 1].points(figure, since_s, until_s)
+        return self._kept.filled(own, queue, figure, since_s, until_s, step_s=15 if fine else 60)
 
     def spark_points(
         self, queue: str, figure: int, since_s: float, until_s: float
@@ -314,9 +318,8 @@ class Sampling:
 class Sampler(Sampling):
     """Reads in a thread of its own while `look` was called in the last ten seconds."""
 
-    def __init__(self, client: Client, *, always: bool = False) -> None:
+    def __init__(self, client: Client) -> None:
         super().__init__(client)
-        self._always = always
         self._renew()
 
     def _renew(self) -> None:
@@ -344,11 +347,6 @@ class Sampler(Sampling):
         if self.snapshot is None:
             raise self._failed or UnavailableError(f"the server didn't answer within {wait_s:g} s")
         return self.snapshot
-
-    def begin(self) -> None:
-        """Begin to read before the first page is opened."""
-        with self._changed:
-            self._run_thread()
 
     def _run_thread(self) -> None:
         if self._thread is None:
@@ -409,9 +407,7 @@ class Sampler(Sampling):
         while not self._end.is_set() and time.monotonic() - self._looked > WATCHED_S:
             self._wake.clear()
             if time.monotonic() - self._looked > WATCHED_S:
-                self._wake.wait(IDLE_EVERY_S if self._always else None)
-            if self._always:
-                return
+                self._wake.wait()
 
 
 class _Served:

@@ -29,7 +29,6 @@ class WebSettings:
     trace, with {trace_id}. modules: modules of jobs that this process imported. identify: for a program that serves the
     dashboard: who sends a request, None = nobody. hosts: the names under which that program serves it; none = the
     program checks the Host header. access: who may use what `jobq web` serves, in place of these two.
-    sample_in_background: read the queues every 30 s while no page is open, so that charts have no gaps.
     home_url, home_label: a link in the header, back to the program that serves the dashboard.
     """
 
@@ -47,7 +46,6 @@ class WebSettings:
     identify: Callable[[Any], Identity | None] | None = None
     hosts: tuple[str, ...] = ()
     access: AccessSettings | None = None
-    sample_in_background: bool = False
     home_url: str = ""
     home_label: str = "Home"
 

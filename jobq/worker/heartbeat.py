@@ -20,6 +20,7 @@ from jobq.errors import JobqError, ScriptError, ServerFullError
 from jobq.jobs.registry import Registry
 from jobq.queue import directory, keys, presence
 from jobq.worker import logger
+from jobq.worker.charts import ChartKeeper
 from jobq.worker.pool import PoolMember
 from jobq.worker.recycle import resident_bytes
 
@@ -152,6 +153,7 @@ class Heartbeat:
         #: Whether the server's memory was full at the last heartbeat.
         self.is_full = False
         self._on_answer = on_answer
+        self._charts = ChartKeeper(client, settings.name) if settings.charts else None
         self._jobs = registry.known_names()
         self._hidden = {
             name: job.redacted
@@ -220,6 +222,9 @@ class Heartbeat:
             # Later only what the server lost: a newer program may say something else by now.
             presence.put_redactions(client, self._hidden, may_replace=not self._list_at)
             has_room = has_room and self._register()
+            # Not at the start: workers that run for a minute keep charts.
+            if has_room and self._charts is not None and self._list_at:
+                self._charts.keep()
             self._list_at = now + directory.LIST_EVERY_S
         self._note_room(has_room)
         if now >= self._clean_at:

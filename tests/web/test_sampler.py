@@ -271,14 +271,3 @@ def test_growth_is_told_after_twenty_seconds_and_since_the_lowest_moment():
 def test_messages_taken_ahead_are_not_counted_as_running():
     assert [busy_slots(taken, 3) for taken in (0, 2, 17)] == [0, 2, 3]
     assert busy_slots(17, 0) == 17
-
-
-def test_a_sampler_that_always_reads_begins_without_a_page(client):
-    run(Queue("low", client), count=2)
-    sampler = Sampler(client, always=True)
-    try:
-        sampler.begin()
-        with sampler._changed:
-            assert sampler._changed.wait_for(lambda: sampler.snapshot is not None, 120)
-    finally:
-        sampler.close()

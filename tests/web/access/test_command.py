@@ -67,7 +67,7 @@ def test_users_and_tokens_are_added_listed_and_removed(line, monkeypatch):
 
 def test_the_link_works_once_and_its_get_only_shows_a_button(server, redis, tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-m", "jobq", "web", "--bind", "127.0.0.1:0", "--json", "--sample-in-background"],
+        [sys.executable, "-m", "jobq", "web", "--bind", "127.0.0.1:0", "--json"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": server.url},
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip

@@ -1,0 +1,79 @@
+"""What charts show of the last day: for each queue a ring of 1,440 minutes in one string, which workers keep.
+
+A minute is 32 bytes: its number since the epoch, figures of the queue, and its hand-outs so far. A queue whose figures
+stay the same writes nothing, so a missing minute has the figures of the one before if the ring of the sum has it.
+Anyone who may write the keys may write anything into them: what can't be a minute of the last day is left out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.queue import keys
+
+MINUTES, MINUTE_MS = 1_440, 60_000
+_MINUTE = struct.Struct("<6IQ")
+#: Rings of queues: 46,080 bytes each, 32 MB in all. The other queues are kept as one sum.
+MOST_RINGS = 700
+MOST_NUMBER = 2**32 - 1
+#: A ring outlives its last minute.
+KEPT_MS = (MINUTES + 60) * MINUTE_MS
+
+
+class ChartMinute(NamedTuple):
+    """Figures of one minute. minute: since the epoch. oldest_s: how long the next message has waited."""
+
+    minute: int
+    ready: int
+    delayed: int
+    running: int
+    dead: int
+    oldest_s: int
+    fence: int
+
+    @property
+    def packed(self) -> bytes:
+        """Return its bytes."""
+        numbers = [min(MOST_NUMBER, max(0, one)) for one in self[:-1]]
+        return _MINUTE.pack(*numbers, max(0, self.fence) & (2**64 - 1))
+
+    @property
+    def offset(self) -> int:
+        """Return its place in the ring."""
+        return self.minute % MINUTES * _MINUTE.size
+
+
+def minutes_in(ring: bytes | None, now_minute: int) -> list[ChartMinute]:
+    """Return the minutes of a ring that are of the last day, the oldest first."""
+    whole = (ring or b"")[: MINUTES * _MINUTE.size]
+    whole = whole[: len(whole) // _MINUTE.size * _MINUTE.size]
+    found = [
+        ChartMinute._make(one)
+        for place, one in enumerate(_MINUTE.iter_unpack(whole))
+        if now_minute - MINUTES < one[0] <= now_minute and one[0] % MINUTES == place
+    ]
+    return sorted(found)
+
+
+def kept_minutes(client: Client, queue: str, now_minute: int) -> list[ChartMinute]:
+    """Return what workers kept of a queue, or of all for '', with minutes in which nothing changed, oldest first."""
+    namespace = client.namespace
+    total = minutes_in(client.command("GET", keys.chart(namespace, "")), now_minute)
+    if not queue:
+        return total
+    own = minutes_in(client.command("GET", keys.chart(namespace, queue)), now_minute)
+    return _filled(own, [one.minute for one in total])
+
+
+def _filled(own: Sequence[ChartMinute], minutes: Sequence[int]) -> list[ChartMinute]:
+    found = {one.minute: one for one in own}
+    last: ChartMinute | None = None
+    filled = []
+    for minute in sorted({*found, *minutes}):
+        last = found.get(minute) or (last and last._replace(minute=minute))
+        if last is not None:
+            filled.append(last)
+    return filled

@@ -1,0 +1,70 @@
+"""Charts of the time before a page was open: figures that workers keep, minute by minute, for a day."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from threading import Lock
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.queue.charts import MINUTE_MS, ChartMinute, kept_minutes
+
+#: Rings are read again after this; and those of so many queues are remembered.
+READ_EVERY_S, MOST_REMEMBERED = 30.0, 50
+#: The number of a figure, as of the sampler's rings, whose value is a rate.
+_RATE = 4
+Points = list[tuple[float, float | None]]
+
+
+class KeptCharts:
+    """Reads rings as they are asked for. Threads may share it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = Lock()
+        # Queue -> when it was read, and its minutes.
+        self._read: dict[str, tuple[float, list[ChartMinute]]] = {}
+
+    def filled(
+        self, own: Points, queue: str, figure: int, since_s: float, until_s: float, *, step_s: int
+    ) -> Points:
+        """Return the points, with kept ones in minutes in which none is known. step_s: between these."""
+        known = {int(at // 60) for at, value in own if value is not None}
+        kept: Points = []
+        for minute, value in _values(self._minutes(queue), figure):
+            # The last minute known here is the present one, which is not over.
+            if minute in known or not since_s - 60 < minute * 60 <= until_s:
+                continue
+            kept += [(float(minute * 60 + at), value) for at in range(0, 60, step_s)]
+        if not kept:
+            return own
+        filled = {int(at // 60) for at, _ in kept}
+        kept = [point for point in kept if since_s <= point[0] <= until_s]
+        return sorted([*kept, *(point for point in own if int(point[0] // 60) not in filled)])
+
+    def _minutes(self, queue: str) -> list[ChartMinute]:
+        with self._lock:
+            at, minutes = self._read.get(queue, (0.0, []))
+            if at and time.monotonic() < at + READ_EVERY_S:
+                return minutes
+            try:
+                minutes = kept_minutes(self._client, queue, self._client.clock_ms() // MINUTE_MS)
+            except (
+                JobqError
+            ):  # the roles may not, or the server is away: the page says that elsewhere
+                pass
+            if len(self._read) >= MOST_REMEMBERED:
+                self._read.clear()
+            self._read[queue] = time.monotonic(), minutes
+            return minutes
+
+
+def _values(minutes: list[ChartMinute], figure: int) -> list[tuple[int, float]]:
+    if figure != _RATE:
+        return [(one.minute, float(one[1 + figure])) for one in minutes]
+    return [
+        (now.minute, (now.fence - before.fence) / 60 / (now.minute - before.minute))
+        for before, now in pairwise(minutes)
+        if now.fence >= before.fence and now.minute - before.minute <= 2
+    ]

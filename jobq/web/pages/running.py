@@ -1,0 +1,36 @@
+"""What runs now: every message that a worker runs, the longest or the newest first."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobq.observe.situation import running as running_messages
+from jobq.web.paging import PER_PAGE, page_number
+from jobq.web.rendering import render
+from jobq.web.routes import nav, page
+from jobq.web.site import site_of
+
+LONGEST_SEARCH = 200
+
+nav("running", "Running", section="Now", order=25)
+
+
+@page("/running")
+def running(request: Request) -> Response:
+    """List what runs, with the usual time of each job."""
+    client, query = site_of(request).client, request.query_params
+    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    newest = query.get("sort") == "newest"
+    runs = [
+        run
+        for run in running_messages(client)
+        if any(wanted.lower() in text.lower() for text in (run.queue, run.job, run.mid, run.worker))
+    ]
+    found = runs[::-1] if newest else runs
+    number = page_number(query.get("page", ""), len(found))
+    part = slice((number - 1) * PER_PAGE, number * PER_PAGE)
+    return render(
+        request, "running.html", rows=found[part], total=len(found), q=wanted, newest=newest,
+        now_ms=client.clock_ms(), number_of_page=number, pages=max(1, -(-len(found) // PER_PAGE)),
+    )  # fmt: skip

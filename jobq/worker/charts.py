@@ -1,0 +1,116 @@
+"""Keeps the figures that charts show, once a minute: one worker at a time does it for all queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import commands, run_each
+from jobq.client.scripts import Argument
+from jobq.errors import CodecError, JobqError
+from jobq.jobs.codec import decode
+from jobq.jobs.signing import unverified
+from jobq.queue import keys
+from jobq.queue.charts import KEPT_MS, MINUTE_MS, MINUTES, MOST_RINGS, ChartMinute
+from jobq.queue.directory import listed_queues
+from jobq.queue.queue import Queue
+from jobq.queue.types import Sample, WaitingHead
+from jobq.worker import logger
+
+#: Workers try every minute. The one that kept the last minute mostly keeps the next one.
+TURN_MS = 55_000
+#: A ring whose figures stay the same is written again after this, so that it doesn't expire.
+AGAIN_MINUTES = MINUTES // 2
+
+
+class ChartKeeper:
+    """Writes the rings. A worker that has not got the turn sends one command a minute."""
+
+    def __init__(self, client: Client, worker: str) -> None:
+        self._client, self._worker = client, worker
+        #: Queue -> what was written last by this worker.
+        self._written: dict[str, ChartMinute] = {}
+        self._kept: set[str] = set()
+
+    def keep(self) -> None:
+        """Keep this minute, if this worker gets the turn. What fails is left out: charts have a gap then."""
+        client = self._client
+        try:
+            turn = keys.charts(client.namespace, "turn")
+            if client.command("SET", turn, self._worker, "NX", "PX", TURN_MS):
+                self._keep(client.clock_ms())
+        except JobqError as error:
+            logger.debug("charts have a gap: %s", error)
+
+    def _keep(self, now_ms: int) -> None:
+        client, minute = self._client, now_ms // MINUTE_MS
+        names = listed_queues(client).names
+        replies = run_each(client, [Queue(name, client).admin.sample_call() for name in names])
+        found = {
+            name: _minute_of(sample, minute, now_ms)
+            for name, sample in zip(names, replies, strict=True)
+            if isinstance(sample, Sample)
+        }
+        ringed = self._ringed(found, minute)
+        rest = [one for name, one in found.items() if name not in ringed]
+        writes = self._writes(keys.chart(client.namespace, ""), _sum(list(found.values()), minute))
+        if rest:
+            writes += self._writes(keys.charts(client.namespace, "rest"), _sum(rest, minute))
+        for name in ringed:
+            if self._changed(name, found[name]):
+                writes += self._writes(keys.chart(client.namespace, name), found[name])
+                writes.append(("ZADD", keys.charts(client.namespace, "queues"), minute, name))
+                self._written[name] = found[name]
+        index = keys.charts(client.namespace, "queues")
+        self._send([*writes, ("PEXPIRE", index, KEPT_MS)])
+
+    def _ringed(self, found: Mapping[str, ChartMinute], minute: int) -> list[str]:
+        """Return the queues that have a ring, or get one while there is room: the busiest first."""
+        if not found.keys() <= self._kept or len(self._kept) > MOST_RINGS:
+            index = keys.charts(self._client.namespace, "queues")
+            self._client.command("ZREMRANGEBYSCORE", index, 0, minute - KEPT_MS // MINUTE_MS)
+            known = self._client.command("ZRANGE", index, 0, MOST_RINGS - 1)
+            self._kept = {name.decode(errors="replace") for name in known}
+            used = [name for name, one in found.items() if any(one[1:]) and name not in self._kept]
+            used.sort(key=lambda name: -sum(found[name][1:4]))
+            self._kept |= set(used[: max(0, MOST_RINGS - len(self._kept))])
+        return [name for name in found if name in self._kept]
+
+    def _changed(self, name: str, now: ChartMinute) -> bool:
+        before = self._written.get(name)
+        if before is None or now.minute - before.minute >= AGAIN_MINUTES:
+            return True
+        return before[1:] != now[1:]
+
+    def _writes(self, key: str, minute: ChartMinute) -> list[tuple[Argument, ...]]:
+        return [("SETRANGE", key, minute.offset, minute.packed), ("PEXPIRE", key, KEPT_MS)]
+
+    def _send(self, writes: list[tuple[Argument, ...]]) -> None:
+        if not self._client.is_cluster:
+            commands(self._client, str(writes[0][1]), writes)
+            return
+        for words in writes:
+            self._client.command(*words)
+
+
+def _minute_of(sample: Sample, minute: int, now_ms: int) -> ChartMinute:
+    counts, at = sample.counts, _enqueued_at(sample.head)
+    oldest_s = max(0, now_ms - at) // 1000 if at else 0
+    return ChartMinute(
+        minute, counts.ready, counts.delayed, counts.locked, counts.dead, oldest_s, sample.fence
+    )
+
+
+def _sum(minutes: list[ChartMinute], minute: int) -> ChartMinute:
+    columns = list(zip(*minutes, strict=True)) or [(0,)] * len(ChartMinute._fields)
+    ready, delayed, running, dead, _, fence = map(sum, columns[1:])
+    return ChartMinute(minute, ready, delayed, running, dead, max(columns[5]), fence)
+
+
+def _enqueued_at(head: WaitingHead | None) -> int:
+    if head is None or head.attempts:
+        return 0
+    try:
+        return decode(unverified(head.content)).enqueued_at
+    except CodecError:
+        return 0

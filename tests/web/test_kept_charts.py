@@ -1,0 +1,71 @@
+"""Charts are there when a page is opened for the first time, and what runs is listed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client
+from jobq.jobs.codec import encode
+from jobq.queue import keys, presence
+from jobq.queue.charts import MINUTE_MS
+from jobq.queue.presence import ChildEntry, RunningJob
+from jobq.queue.queue import Queue
+from jobq.web import UserRole
+from jobq.web.sampler import ALL, HANDOUTS, READY, Sampling
+from jobq.worker.charts import ChartKeeper
+
+pytestmark = pytest.mark.one_server
+
+
+def test_charts_have_what_workers_kept_when_a_page_is_opened(
+    client: Client, redis: Any, visit: Any
+):
+    low, keeper = Queue("low", client), ChartKeeper(client, "w")
+    real = client.clock_ms()
+    for minute in range(5):
+        client.clock = lambda minute=minute: real - (6 - minute) * MINUTE_MS
+        low.enqueue_many([(f"m{minute}-{n}", encode("a")) for n in range(6)])
+        low.dequeue(3, lease=3_600)
+        keeper.keep()
+        redis.delete(keys.charts(client.namespace, "turn"))
+    client.clock = None
+    sampling = Sampling(client)
+    at_s = sampling.read().at_ms / 1000
+    for queue in ("low", ALL):
+        ready = {
+            int(at // 60): value for at, value in sampling.points(queue, READY, at_s - 900, at_s)
+        }
+        first = (real - 6 * MINUTE_MS) // MINUTE_MS
+        assert [ready[first + n] for n in range(5)] == [3, 6, 9, 12, 15]
+        assert ready[int(at_s // 60)] == 15
+        rates = dict(sampling.points(queue, HANDOUTS, at_s - 900, at_s - 60))
+        assert rates[float((first + 1) * 60)] == 3 / 60
+    day = sampling.points("low", READY, at_s - 86_400, at_s)
+    assert [value for _, value in day if value is not None][:5] == [3, 6, 9, 12, 15]
+    assert visit().get("/queues/low").status_code == 200
+
+
+def test_page_of_what_runs_lists_the_longest_first_and_cancels(client: Client, visit: Any):
+    low, now = Queue("low", client), client.clock_ms()
+    low.enqueue_many([(mid, encode("shop.send")) for mid in ("m0", "m1")])
+    low.dequeue(2)
+    presence.put_worker(client, "web-1:7", {
+        "queues": ["low"], "slots": 2, "lease_ms": 15_000, "seen_at": now, "running": 2,
+    })  # fmt: skip
+    jobs = (RunningJob("low", "m1", now - 1_000), RunningJob("low", "m0", now - 278_000))
+    presence.put_running(client, "web-1:7", [ChildEntry(11, "working", 0, 0, jobs)])
+    page = visit(UserRole.ADMIN).get("/running").text
+    assert (
+        page.index(">m0<") < page.index(">m1<")
+        and re.search(r"4 m [345]\d s", page)
+        and "shop.send" in page
+    )
+    assert 'value="cancel-running"' in page
+    newest = visit(UserRole.READ).get("/running?sort=newest").text
+    assert newest.index(">m1<") < newest.index(">m0<")
+    assert 'value="cancel-running"' not in newest and "takes the role" in newest
+    assert "Nothing runs" in visit().get("/running?q=nothing-like-it").text
+    assert "Longest run" in visit().get("/queues/low").text
