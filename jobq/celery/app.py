@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,6 +14,7 @@ from jobq.celery import shared
 from jobq.celery.result import AsyncResult
 from jobq.celery.schedules import options_of
 from jobq.celery.sending import job_for
+from jobq.celery.signals import task_postrun, task_prerun
 from jobq.celery.tasks import Task as BaseTask
 from jobq.config import settings_from_env
 from jobq.errors import ConfigError
@@ -144,11 +145,13 @@ class Celery:
             source = import_module(module)
             for part in filter(None, attribute.split(".")):
                 source = getattr(source, part)
-        if not isinstance(source, Mapping):
-            source = {name: getattr(source, name) for name in dir(source)}
-        prefix = f"{namespace}_" if namespace else ""
-        names = [name for name in source if name.startswith(prefix) and not name.startswith("_")]
-        self.conf.update({name.removeprefix(prefix).lower(): source[name] for name in names})
+        is_mapping, prefix = isinstance(source, Mapping), f"{namespace}_" if namespace else ""
+        given = {}
+        for name in source if is_mapping else dir(source):
+            if name.startswith(prefix) and not name.startswith("_"):
+                value = source[name] if is_mapping else getattr(source, name)
+                given[name.removeprefix(prefix).lower()] = value
+        self.conf.update(given)
 
     def autodiscover_tasks(
         self, packages: Any = None, related_name: str = "tasks", force: bool = False
@@ -157,11 +160,7 @@ class Celery:
 
         def discover() -> None:
             names: Any = packages() if callable(packages) else packages
-            if names is None:
-                from django.apps import apps
-
-                names = [config.name for config in apps.get_app_configs()]
-            for name in names:
+            for name in _apps_of_django() if names is None else names:
                 if find_spec(f"{name}.{related_name}"):
                     import_module(f"{name}.{related_name}")
 
@@ -186,6 +185,9 @@ class Celery:
     def later(self, call: Callable[[], object]) -> None:
         """Call something once a worker has imported its modules, or `finalize` is called."""
         self._later.append(call)
+        self._await_imports()
+
+    def _await_imports(self) -> None:
         from jobq.cli.modules import loaders
 
         if self.finalize not in loaders:
@@ -215,10 +217,7 @@ class Celery:
             if task is not None:
                 self._schedule(name, entry, task)
         if self.conf.beat_schedule:
-            from jobq.cli.modules import loaders
-
-            if self.finalize not in loaders:
-                loaders.append(self.finalize)
+            self._await_imports()
 
     def _schedule(self, name: str, entry: Mapping[str, Any], task: BaseTask) -> None:
         options = {
@@ -273,6 +272,21 @@ def _add(task: BaseTask, app: Celery | None) -> BaseTask:
         if entry["task"] == task.name:
             task.app._schedule(name, entry, task)
     return task
+
+
+def _apps_of_django() -> Iterator[str]:
+    """The packages of Django's apps. It sets Django up as Celery does, and cares for its connections."""
+    import django
+    from django.apps import apps
+    from django.db import close_old_connections, connections
+
+    if not apps.ready:
+        django.setup()
+    for signal in (task_prerun, task_postrun):
+        signal.connect(lambda **_: close_old_connections())
+    yield from [config.name for config in apps.get_app_configs()]
+    # What modules have opened must not be shared by the processes of a worker.
+    connections.close_all()
 
 
 def current_task() -> Any:

@@ -389,7 +389,11 @@ def test_settings_come_from_objects_with_a_namespace(app, monkeypatch):
         CELERY_RESULT_BACKEND = "django-db"
         DEBUG = True
 
-    app.config_from_object(Settings, namespace="CELERY")
+        @property
+        def SECRET_KEY(self):
+            raise ValueError("settings that aren't Celery's are left alone")
+
+    app.config_from_object(Settings(), namespace="CELERY")
     assert (app.conf.task_default_queue, app.conf["result_backend"]) == ("django", "django-db")
     assert "debug" not in app.conf
     app.config_from_object("tests.celery.settings_of_a_project")
