@@ -9,12 +9,12 @@ from typing import Any
 
 from jobq.celery import shared, states
 from jobq.client.connection import default_client
-from jobq.errors import ConfigError, JobFailedError, JobqError
+from jobq.errors import ConfigError, JobFailedError, JobqError, ResultNotStoredError
 from jobq.flows.run import FlowRun
-from jobq.jobs.codec import decode_any
 from jobq.jobs.options import JobSettings
 from jobq.jobs.queues import queue_of
 from jobq.jobs.results import Receipt
+from jobq.jobs.states import State
 from jobq.queue.directory import queue_names
 from jobq.queue.types import DAY_S
 
@@ -76,67 +76,62 @@ class AsyncResult:
     @property
     def traceback(self) -> str | None:
         """The reason of a failed task, with its traceback."""
-        for queue in self._queues():
-            for dead in queue_of(queue, None).admin.dead(mid=self.id):
-                return str(dead.reason)
-        return None
+        dead = [
+            row
+            for receipt in self._receipts()
+            for row in receipt.bound_queue.admin.dead(mid=self.id)
+        ]
+        return str(dead[0].reason) if dead else None
 
     def revoke(self, *_: Any, **__: Any) -> None:
         """Cancel it. A running task is stopped too, when its worker renews the lease."""
-        for queue in self._queues():
-            if queue_of(queue, None).cancel(self.id)[0] == "cancelled":
-                self._revoked = True
+        self._revoked = any(receipt.cancel() for receipt in self._receipts()) or self._revoked
 
     def forget(self) -> None:
         """Delete the result."""
-        for name in self._queues():
-            queue = queue_of(name, None)
+        for receipt in self._receipts():
+            queue = receipt.bound_queue
             queue.client.command("DEL", queue.result_key(self.id))
 
-    def _queues(self) -> list[str]:
+    def _receipts(self) -> list[Receipt[Any]]:
+        """A receipt for each queue that the task may be in, its own first."""
         task = shared.tasks.get(self.name or "")
         queues = [task.job.queue] if task is not None else []
-        return list(dict.fromkeys([*queues, *queue_names(default_client())]))
+        names = dict.fromkeys([*queues, *queue_names(default_client())])
+        return [
+            Receipt(self.id, "exists", "", self.name or self.id, queue_of(name, None), _SETTINGS)
+            for name in names
+        ]
+
+    def _known(self) -> tuple[Receipt[Any], State] | None:
+        """The receipt in the queue that has the task or remembers it, and its state; None if none does."""
+        for receipt in self._receipts():
+            state = receipt.state()
+            if state.word != "unknown":
+                return receipt, state
+        return None
 
     def _seen(self) -> tuple[str, Any]:
-        for name in self._queues():
-            queue = queue_of(name, None)
-            stored = queue.client.command("LINDEX", queue.result_key(self.id), 0)
-            if stored is not None:
-                return self._of_result(self._receipt(name), stored)
-            status = self._receipt(name).status()
-            if status.word == "dead":
-                reason = queue.admin.dead(mid=self.id)[0].reason
-                return states.FAILURE, JobFailedError(reason.partition("\n")[0])
-            if status.word.startswith("locked"):
-                return custom(status.progress) or (states.STARTED, None)
-            if status.word.startswith("queued"):
-                return (states.RETRY if status.attempts else states.PENDING), None
-        return (states.REVOKED if self._revoked else states.PENDING), None
-
-    def _of_result(self, receipt: Receipt[Any], stored: bytes) -> tuple[str, Any]:
-        try:
-            return states.SUCCESS, receipt.result(timeout=0.01)
-        except JobFailedError as error:
-            with suppress(JobqError):
-                if decode_any(stored).get("type") == "expired":
-                    return states.REVOKED, error
-            return states.FAILURE, error
-
-    def _receipt(self, queue: str) -> Receipt[Any]:
-        name = self.name or self.id
-        return Receipt(self.id, "exists", "", name, queue_of(queue, None), _SETTINGS)
+        known = self._known()
+        if known is None:
+            return (states.REVOKED if self._revoked else states.PENDING), None
+        receipt, state = known
+        if state.word == "running" and (said := custom(state.progress)):
+            return said
+        if state.word == "done":
+            with suppress(ResultNotStoredError):
+                return states.SUCCESS, receipt.result(timeout=5)
+        error = JobFailedError(state.error) if state.word in ("failed", "expired") else None
+        return states.OF_JOBQ[state.word], error
 
     def _value(self, timeout: float | None) -> Any:
-        for name in self._queues():
-            queue = queue_of(name, None)
-            has_result = queue.client.command("EXISTS", queue.result_key(self.id))
-            if has_result or queue.status(self.id).word != "nil":
-                return self._receipt(name).result(timeout)
-        raise ConfigError(
-            f"no queue has a task or a result of id {self.id!r}; results are kept for tasks of an app with a "
-            "result_backend, unless ignore_result=True"
-        )
+        known = self._known()
+        if known is None:
+            raise ConfigError(
+                f"no queue has a task or a result of id {self.id!r}; results are kept for tasks of an app with a "
+                "result_backend, unless ignore_result=True"
+            )
+        return known[0].result(timeout)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AsyncResult) and other.id == self.id

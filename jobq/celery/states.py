@@ -4,3 +4,8 @@ PENDING, STARTED, RETRY = "PENDING", "STARTED", "RETRY"
 SUCCESS, FAILURE, REVOKED, IGNORED = "SUCCESS", "FAILURE", "REVOKED", "IGNORED"
 READY_STATES = frozenset((SUCCESS, FAILURE, REVOKED))
 UNREADY_STATES = frozenset((PENDING, STARTED, RETRY))
+#: From jobq's words for states.
+OF_JOBQ = {
+    "scheduled": PENDING, "queued": PENDING, "running": STARTED, "retrying": RETRY, "done": SUCCESS, "failed": FAILURE,
+    "cancelled": REVOKED, "expired": REVOKED, "unknown": PENDING,
+}  # fmt: skip

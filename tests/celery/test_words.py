@@ -280,7 +280,7 @@ def test_state_follows_the_message(app, jobq):
     assert "over" in str(result.get(propagate=False))
     other = later.delay()
     other.revoke()
-    assert (other.state, other.ready()) == ("REVOKED", True)
+    assert (other.state, AsyncResult(other.id).state, other.ready()) == ("REVOKED", "REVOKED", True)
 
 
 def test_task_says_how_it_ends(app, jobq):
