@@ -323,7 +323,9 @@ def test_schedule_that_no_running_worker_declares_is_named_at_the_first_look(
         "queue low: no running worker declares schedule gone"
     ]
     caplog.clear()
-    presence.put_worker(client, "old", {**facts, "schedules": None})  # it doesn't say
+    later = {**facts, "seen_at": START + 30_000}
+    presence.put_worker(client, "other", later)
+    presence.put_worker(client, "old", {**later, "schedules": None})  # it doesn't say
     passing.run(40_000, passing.scheduler(registry))
     assert caplog.records == []
 

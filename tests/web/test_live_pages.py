@@ -62,7 +62,7 @@ def test_first_page_counts_queues_that_fall_behind_when_no_cause_is_known(visit,
     assert "2 of 5 queues fall behind, 1 can&#39;t be read" in text
     found = re.findall(r'<div><strong>(?:<a href="([^"]*)">)?([^<]*)', text)
     assert [name for _, name in found] == ["broken", "halted", "orphans", "mails"]
-    assert found[3][0] == "/queues/mails" and re.search(r"waited 1\d m \d\d s", text)
+    assert found[3][0] == "/queues/mails" and re.search(r"waits for 1\d m \d\d s", text)
 
 
 def test_page_of_a_damaged_queue_says_what_to_do(visit, filled):
