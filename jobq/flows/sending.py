@@ -205,7 +205,7 @@ class ItemSender:
         self.sending, self.client, self.store = sender.sending, sender.client, sender.store
 
     def send(self) -> bool:
-        """Send it, as far as that is possible now."""
+        """Send the item; False if it must wait."""
         raise NotImplementedError
 
     def say(self, child: FlowFacts, word: Word) -> None:

@@ -13,8 +13,6 @@ Todo = Literal["send", "map", "flow", "cancel", "revive", "drop", "parent", "sub
 PER_CHUNK = 250
 #: Steps of one call, and of a flow.
 MOST_STEPS, MOST_STEPS_OF_A_FLOW = 1_000, 10_000
-#: Steps that one step may wait for.
-MOST_EDGES = 1_000
 #: How long a sub-flow, and a flow that was announced, waits for its begin.
 LONG_LIFE_MS = 366 * 86_400_000
 #: Why a member whose message is gone isn't retried.

@@ -22,7 +22,6 @@ from jobq.queue.queue import (
     Queue,
     Values,
     batches_of,
-    members_batches,
     prepared,
 )
 from jobq.queue.types import Enqueued, EnqueuedMany
@@ -78,24 +77,6 @@ async def aenqueue_many(
     finally:
         for task in under_way:
             task.cancel()
-    return done
-
-
-async def aenqueue_members(
-    queue: Queue,
-    contents: Iterable[Content],
-    *,
-    durability: str | None = None,
-    **options: Unpack[EnqueueOptions],
-) -> Sequence[Enqueued]:
-    """Accept messages of flows, as Queue.enqueue_members."""
-    if (durability or queue.client.durability) != "memory":
-        return await in_thread(queue.enqueue_members, contents, durability=durability, **options)
-    done = EnqueuedMany()
-    for batch in members_batches(contents, options):
-        if isinstance(batch, Exception):
-            raise batch
-        done.add(await send(queue, *batch))
     return done
 
 

@@ -142,11 +142,6 @@ class Filter:
         """Whether the row matches."""
         return all(term(row) for term in self.terms)
 
-    @property
-    def uses_arguments(self) -> bool:
-        """Whether it looks into arguments."""
-        return any(term.path for term in self.terms)
-
     def only(self, key: str) -> frozenset[str] | None:
         """The texts of which `key` must be one; None if they can't be listed."""
         found: frozenset[str] | None = None

@@ -54,7 +54,7 @@ PAUSE_PER_TRY = 4
 
 
 def _connected(plan: PoolPlan) -> Client:
-    """Return the supervisor's own client, which waits for no answer so long that leases would end meanwhile."""
+    """Return the supervisor's own client, which waits for an answer shorter than leases last."""
     given, lease_s = plan.client.settings, plan.settings.lease_s
     patience_s = min(PATIENCE_S, lease_s / 6)
     # While it waits for an answer, timeouts are not enforced.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
-from jobq.queue.aio import aenqueue_members
 from jobq.queue.fsck import repair
 from jobq.queue.members import MOST_ENTRIES, OutboxRecord
 from jobq.queue.queue import Queue
@@ -274,12 +272,6 @@ def test_fsck_counts_members_and_repair_puts_the_count_right(queue: Queue, redis
     assert records(queue)[before:] == [("cancelled", MIDS[2])]
     assert counted(queue, redis) == 6
     assert queue.admin.fsck() == []
-
-
-def test_members_from_an_event_loop(queue: Queue):
-    found = asyncio.run(aenqueue_members(queue, ROOT))
-    assert [one.action for one in found] == ["added"] * 8
-    assert [one.action for one in queue.enqueue_members(ROOT)] == ["exists"] * 8
 
 
 def test_a_queue_without_members_has_no_trace_of_them(queue: Queue, redis: Any, end: Any):

@@ -75,8 +75,7 @@ def test_mistake_is_named_with_its_column(text: str, column: int, says: str):
 def test_arguments_need_the_right_to_see_them():
     with pytest.raises(FilterError, match=r"column 7: arg\. needs the right 'arguments'"):
         parse("mid:a arg.0:x")
-    assert parse("mid:a arg.0:x", may_see_arguments=True).uses_arguments
-    assert not parse("mid:a").uses_arguments
+    assert parse("mid:a arg.0:x", may_see_arguments=True).terms[1].path
 
 
 def test_list_knows_its_keys_alone():
