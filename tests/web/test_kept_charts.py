@@ -33,7 +33,7 @@ def test_charts_have_what_workers_kept_when_a_page_is_opened(
         redis.delete(keys.charts(client.namespace, "turn"))
     client.clock = None
     sampling = Sampling(client)
-    at_s = sampling.read().at_ms / 1000
+    at_s = sampling.take_snapshot().at_ms / 1000
     for queue in ("low", ALL):
         ready = {
             int(at // 60): value for at, value in sampling.points(queue, READY, at_s - 900, at_s)
@@ -69,3 +69,14 @@ def test_page_of_what_runs_lists_the_longest_first_and_cancels(client: Client, v
     assert 'value="cancel-running"' not in newest and "takes the role" in newest
     assert "Nothing runs" in visit().get("/running?q=nothing-like-it").text
     assert "Longest run" in visit().get("/queues/low").text
+
+
+def test_page_says_why_a_button_is_missing(client: Client, visit: Any):
+    Queue("low", client).enqueue(encode("shop.send"), mid="m")
+    viewer, operator = visit(UserRole.READ), visit(UserRole.OPERATE)
+    assert "Cancel takes the role operate" in viewer.get("/queues/low/messages/m").text
+    assert "Pause takes the role operate" in viewer.get("/queues/low").text
+    assert "Clear takes the role admin" in operator.get("/queues/low").text
+    assert "takes the role" not in visit(UserRole.ADMIN).get("/queues/low").text
+    closed = visit(UserRole.ADMIN, read_only=True).get("/queues/low").text
+    assert "Pause: this dashboard is read-only" in closed
