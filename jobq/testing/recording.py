@@ -86,7 +86,7 @@ class _Queues(dict[str, Any]):
 def refused(*words: object, **_: object) -> Never:
     """Raise ConfigError: the call needs a server."""
     raise ConfigError(
-        f"{words[0] if words else 'this'} needs a server, and this job runs without one; "
+        f"{str(words[0]).removesuffix('_call') if words else 'this'} needs a server, and this job runs without one; "
         "use the fixture jobq: enqueue and drain()"
     )
 

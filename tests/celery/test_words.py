@@ -259,7 +259,7 @@ def test_signature_survives_json(app, jobq):
 
 
 def test_state_follows_the_message(app, jobq):
-    @app.task(bind=True, name="later", max_retries=1)
+    @app.task(bind=True, name="comes-later", max_retries=1)
     def later(self):
         if not self.request.retries:
             raise self.retry(countdown=60)

@@ -40,6 +40,7 @@ CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 #: Names that a module given on the command line, or one of the package, has: never one from a message.
 IMPORTERS = {
     "__init__.py",
+    "celery/app.py",
     "cli/modules.py",
     "cli/options.py",
     "django/__init__.py",
