@@ -311,7 +311,7 @@ def test_schedule_that_no_running_worker_declares_is_named_at_the_first_look(
     )
     facts = {
         "queues": ["low"],
-        "lease_ms": 15_000,
+        "lease_ms": 60_000,
         "seen_at": START,
         "schedules": {"low": ["elsewhere"]},
     }
