@@ -479,12 +479,13 @@ class NumberedCall(Generic[T]):
     ) -> None:  # fmt: skip
         """`read` returns the result, by the reply. `older` makes the call for a repetition after so many ms."""
         self._client, self._key, self._state = client, key, state
-        self._older, self._made_at = older, clock.boot_ns()
+        self._older, self._is_sent = older, False
         self.read = read
 
     def sent(self) -> bytes:
         """Return the command to send. The server may have it from now on."""
         self._state.sending()
+        self._is_sent = True
         return wire(self._state.command)
 
     def take(self, reply: Any) -> T:
@@ -493,13 +494,18 @@ class NumberedCall(Generic[T]):
             reply = self._client.perform(self._key, self._state.as_general())
         return self.read(reply)
 
-    def make(self, client: Driver | None = None) -> T:
-        """Make the call, or repeat it because its reply was lost. `client` replaces its own."""
+    def make(self, client: Driver | None = None, passed_ms: int = 0) -> T:
+        """Make the call, or repeat it because its reply was lost. `client` replaces its own.
+
+        passed_ms: how much older its contents are than when it was made.
+        """
         client, state = client or self._client, self._state
-        if self._older is not None and (ms := (clock.boot_ns() - self._made_at) // 1_000_000):
-            state = self._older(state.tries, ms)
-        # Kept, since a late repetition gets a new number.
-        state = self._state = state.again(client)
+        if passed_ms and self._older is not None:
+            state = self._older(state.tries, passed_ms)
+        if self._is_sent:
+            # Kept, since a late repetition gets a new number.
+            state = self._state = state.again(client)
+        self._is_sent = True
         return self.read(client.perform(self._key, state))
 
 

@@ -402,8 +402,9 @@ class Queue:
         state = self._finish(caller, endings, dequeue, lease, crash_limit, None)
 
         def read(reply: Any) -> Finished:
-            renewed = caller.renewals != renewals
-            return _finished(script.served(caller, reply), len(endings), caller, dequeue, renewed)
+            if reply and reply[0] == CLOSED:
+                raise script.closed_error(caller)
+            return _finished(reply, len(endings), caller, dequeue, caller.renewals != renewals)
 
         def older(tries: Tries | None, passed_ms: int) -> CallState:
             values: Values = {

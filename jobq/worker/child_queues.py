@@ -7,6 +7,7 @@ death of this child is cleaned up, while a report waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 
@@ -19,7 +20,7 @@ from jobq.errors import ScriptError, UnavailableError
 from jobq.jobs.signing import seal_of
 from jobq.queue.members import MARK
 from jobq.queue.queue import Queue
-from jobq.queue.types import DeadMessage, Dequeued, Ending, Finished, Lease, Message
+from jobq.queue.types import DeadMessage, Dequeued, Ending, Lease, Message
 from jobq.worker import logger
 from jobq.worker.counters import Counters
 from jobq.worker.done_calls import DoneCalls
@@ -76,8 +77,7 @@ class ChildQueues:
                 QueueLine(index, hasty, Caller(), health, settings, AWAY_ERRORS)
             )
         for line in self._lines + self._hasty_lines:
-            line.on_replies = partial(self._on_replies, line.index)
-            line.on_over = self._on_over
+            line.on_reported = partial(self._on_reported, line.index)
             line.neighbours = partial(same_node, self.queues, line.index)
         seal = seal_of(client)
         self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
@@ -85,6 +85,8 @@ class ChildQueues:
         self._unsafe: set[int] = set()
         # Lines with endings that aren't reported, by queue.
         self._ended: dict[int, QueueLine] = {}
+        # Queues whose report during a job got no answer.
+        self._hasty_lost: set[int] = set()
         # The line of the report that was sent, and whose reply isn't read.
         self._sent: QueueLine | None = None
         # Opened by the first report whose reply is read later.
@@ -195,12 +197,12 @@ class ChildQueues:
         self._before_call()
         if not limit:
             self._note_members(line)
-        hasty = self._hasty_lines[index]
-        if hasty.waits:
-            try:
+        if index in self._hasty_lost:
+            self._hasty_lost.discard(index)
+            hasty = self._hasty_lines[index]
+            # If that fails, it is repeated with others.
+            with suppress(NotReportedError):
                 self._reported(hasty, partial(hasty.repeat, self.client))
-            except NotReportedError:
-                pass  # it is repeated with others
         if not line.outbox:
             return None, 0
         return self._reported(line, partial(line.ask, limit))
@@ -220,7 +222,7 @@ class ChildQueues:
             raise
         finally:
             self._reporting = False
-        if dequeued is not None:
+        if dequeued is not None and self._done_calls is not None:
             self._look_up(line.index, dequeued)
         return dequeued, deadline
 
@@ -231,7 +233,7 @@ class ChildQueues:
         before that is sent, so nothing is lost with this child.
         """
         line = self._lines[index]
-        is_busy = self._sent is not None or not line.is_idle or self._hasty_lines[index].waits
+        is_busy = self._sent is not None or not line.is_idle or index in self._hasty_lost
         if is_busy or self._health.any_trouble or self.client.is_cluster:
             return False
         self._before_call()
@@ -291,19 +293,22 @@ class ChildQueues:
             self._note_members(line)
             hasty.outbox, line.outbox = line.outbox, []
             if not hasty.ask_hastily():
+                self._hasty_lost.add(index)
                 return
             del self._ended[index]
 
-    def _on_over(self, slots: list[int]) -> None:
-        self._unsafe.difference_update(slots)
-        self._slots.free(slots)
-
-    def _on_replies(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
-        self._log_refused(endings, finished)
+    def _on_reported(
+        self, index: int, endings: Sequence[Ending], replies: Sequence[str], slots: list[int]
+    ) -> None:
+        if "stale" in replies or "unknown" in replies:
+            self._log_refused(endings, replies)
         if self._counters is not None:
-            self._counters.reported(index, endings, finished.replies)
+            self._counters.reported(index, endings, replies)
         if self._done_calls is not None:
-            self._done_calls.note(self.queues[index].name, endings, finished.replies)
+            self._done_calls.note(self.queues[index].name, endings, replies)
+        if self._unsafe:
+            self._unsafe.difference_update(slots)
+        self._slots.free(slots)
 
     def progress(self, queue: str, mid: str, token: str, text: str) -> bool:
         """Report the progress of a running job."""

@@ -8,6 +8,7 @@ no other queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -133,10 +134,9 @@ class QueueLine:
         self._call: CallUnderWay | None = None
         #: Whether the reply to a call is on its way.
         self.is_sent = False
-        #: Called with the server's replies to endings.
-        self.on_replies: Callable[[Sequence[Ending], Finished], None] = RefusedLog()
-        #: Called with the slots of endings that were reported, or given up because the server refuses them.
-        self.on_over: Callable[[list[int]], None] = lambda slots: None
+        #: Called with endings, the server's replies to them, and the slots that are free now. Without endings, the
+        #: slot is that of one which the server refuses.
+        self.on_reported: Callable[[Sequence[Ending], Sequence[str], list[int]], None] = _ignore
         #: Returns the queues on the same node, including this one; called only when the server is away.
         self.neighbours: Callable[[], Sequence[int]] = lambda: (index,)
 
@@ -180,7 +180,7 @@ class QueueLine:
 
         Raises NotReportedError if the line must repeat the call later.
         """
-        if not self.is_idle:
+        if self._call is not None or self.nlate:
             self.nlate = len(self.outbox)
             raise NotReportedError
         began = self._begin(limit)
@@ -205,9 +205,9 @@ class QueueLine:
 
     def take_nothing(self, reply: Any) -> None:
         """`take` for a call whose messages the supervisor gives back. It closes the caller, so another one follows."""
-        try:
-            self._settle(self._reading(reply)())
-        except self._passing + REFUSED:
+        with suppress(NotReportedError):
+            self._answered(self._reading(reply))
+        if self._call is not None:
             self._put_back()
         self.restart()
 
@@ -219,8 +219,9 @@ class QueueLine:
         if self.is_sent:
             raise NotReportedError
         if self._call is not None:
-            call = self._call.call
-            handed, deadline = self._answered(lambda: call.make(client), boot_ns(), again=True)
+            call, now = self._call.call, boot_ns()
+            passed_ms = (now - self._call.asked_at) // 1_000_000
+            handed, deadline = self._answered(lambda: call.make(client, passed_ms), now, again=True)
             if handed is not None and handed.messages:
                 return handed, deadline
         while self.nlate:
@@ -268,7 +269,12 @@ class QueueLine:
         settings, now = self._settings, boot_ns()
         entries, self.outbox = self.outbox[:most], self.outbox[most:]
         self.nlate = max(0, self.nlate - len(entries))
-        endings = _aged(entries, now)
+        endings = [ending for _, ending, _ in entries]
+        if entries and now - entries[0][2] >= 1_000_000:
+            endings = [
+                structs.replace(ending, age_ms=ending.age_ms + (now - at) // 1_000_000)
+                for _, ending, at in entries
+            ]
         call: NumberedCall[Any]
         if entries or not limit:
             call = self.queue.finish_call(
@@ -299,22 +305,18 @@ class QueueLine:
         except REFUSED as error:
             self._put_back()
             raise self._broken(error, tried_at) from error
-        call = self._settle(answer)
-        if self._health.any_trouble and (again or call.limit) and tried_at:
+        call, self._call = self._call, None
+        assert call is not None
+        handed = answer
+        if isinstance(answer, Finished):
+            handed = answer.dequeued
+            slots = [slot for slot, _, _ in call.entries if slot is not None]
+            self.on_reported(call.endings, answer.replies, slots)
+        if tried_at and (again or not call.entries) and self._health.any_trouble:
             if self._health.state(self.index) == AWAY:
                 self._health.server_answered(self.neighbours())
             self._health.answered(self.index)
-        handed = answer.dequeued if isinstance(answer, Finished) else answer
         return handed, call.asked_at + self._held_ns
-
-    def _settle(self, answer: Dequeued | Finished) -> CallUnderWay:
-        """Note that the call under way is answered."""
-        call, self._call = self._call, None
-        assert call is not None
-        if call.entries and isinstance(answer, Finished):
-            self.on_replies(call.endings, answer)
-            self.on_over([slot for slot, _, _ in call.entries if slot is not None])
-        return call
 
     def _put_back(self) -> None:
         """Give the call under way up, and keep its endings."""
@@ -345,7 +347,7 @@ class QueueLine:
                 ending.outcome,
                 refused,
             )
-            self.on_over([] if slot is None else [slot])
+            self.on_reported((), (), [] if slot is None else [slot])
 
     def _away(self, error: Exception, tried_at: int) -> NotReportedError:
         if tried_at:
@@ -365,14 +367,8 @@ class QueueLine:
         return Dequeued([], wait_ms, False, wait_ms), 0
 
 
-def _aged(entries: Sequence[Ended], now: int) -> list[Ending]:
-    """Return the endings, with their age if the oldest is a millisecond or more."""
-    if not entries or now - entries[0][2] < 1_000_000:
-        return [ending for _, ending, _ in entries]
-    return [
-        structs.replace(ending, age_ms=ending.age_ms + (now - at) // 1_000_000)
-        for _, ending, at in entries
-    ]
+def _ignore(endings: Sequence[Ending], replies: Sequence[str], slots: list[int]) -> None:
+    """For lines whose endings nobody counts."""
 
 
 class RefusedLog:
@@ -381,11 +377,9 @@ class RefusedLog:
     def __init__(self, once: OnceAMinute | None = None) -> None:
         self._once = once or OnceAMinute()
 
-    def __call__(self, endings: Sequence[Ending], finished: Finished) -> None:
-        """Log what the server refused of these endings: one warning a minute that says what to do, else `info`."""
-        if not {"stale", "unknown"}.intersection(finished.replies):
-            return
-        for ending, reply in zip(endings, finished.replies, strict=True):
+    def __call__(self, endings: Sequence[Ending], replies: Sequence[str]) -> None:
+        """Log the endings that the server refused: one warning a minute that says what to do, else `info`."""
+        for ending, reply in zip(endings, replies, strict=True):
             if reply == "stale":
                 self._stale(ending)
             elif reply == "unknown":

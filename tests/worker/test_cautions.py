@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from jobq.config import WorkerSettings
-from jobq.queue.types import Ending, Finished
+from jobq.queue.types import Ending
 from jobq.worker.cautions import Cautions, OnceAMinute
 from jobq.worker.queue_line import RefusedLog
 from jobq.worker.shared_state import NEVER
@@ -102,7 +102,7 @@ def test_refused_outcomes_are_one_warning_a_minute_with_the_remedy(clock, caplog
     caplog.set_level(logging.INFO)
     log = RefusedLog(OnceAMinute(lambda: clock.now))
     endings = [Ending(mid=mid, token="t") for mid in "abc"]
-    log(endings, Finished(["stale", "ok", "stale"], None))
+    log(endings, ["stale", "ok", "stale"])
     [warning] = warnings(caplog)
     assert warning.startswith("a: outcome 'done' refused")
     assert "--lease" in warning
@@ -111,5 +111,5 @@ def test_refused_outcomes_are_one_warning_a_minute_with_the_remedy(clock, caplog
         == "c: outcome 'done' refused, its lock was lost or it was cancelled"
     )
     clock.now += 60 * SECOND
-    log(endings[1:2], Finished(["stale"], None))
+    log(endings[1:2], ["stale"])
     assert len(warnings(caplog)) == 2

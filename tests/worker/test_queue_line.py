@@ -46,7 +46,7 @@ def test_one_ending_that_the_server_refuses_holds_up_no_other(line, queue, healt
         reported(line, *endings)
     assert health.state(0) == BROKEN
     over = []
-    line.on_over = over.extend
+    line.on_reported = lambda endings, replies, slots: over.extend(slots)
 
     line.repeat()
 
