@@ -126,9 +126,9 @@ def neighbour(setup: RoundSetup) -> None:
 def remove(client: Client, base: str) -> None:
     """Delete everything of the damaged queue."""
     client.command("SREM", keys.queue_names(client.namespace), NO_TEXT)
-    for key in keys_of(client):
-        if key.startswith(base):
-            client.command("DEL", key)
+    # All at once, until there is none: a report between two deletions would leave a key behind.
+    while left := [key for key in keys_of(client) if key.startswith(base)]:
+        client.command("DEL", *left)
 
 
 def poison(setup: RoundSetup) -> None:
