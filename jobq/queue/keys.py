@@ -38,6 +38,7 @@ eoq-backoff?       string, PX: until when callers needn't poll
 ndry-runs          string, PX: polls in a row that found nothing
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
+                   walked, plain_until,
                    dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for

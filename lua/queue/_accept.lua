@@ -1,10 +1,11 @@
 -- accept: write the messages whose mids are new, all together; return those that are alive already.
--- needs: messages options backoffs ready due left_ready any take_over wake_up
+-- needs: messages options backoffs ready due left_ready any take_over wake_up not_plain plain_before
 -- own: lock length and dedupe backoff, joined by a comma; ',' where a message has neither
 local function write_options(mids, own)
   if own == ',' or not mids[1] then return end
   local fields = {}
   for i, mid in ipairs(mids) do fields[2 * i - 1], fields[2 * i] = mid, own end
+  not_plain()
   redis.call('HSET', options, unpack(fields))
   any.options, any.sides = true, true
 end
@@ -55,8 +56,12 @@ end
 -- at: an epoch ms for all, or a table with one for each mid
 local function put_due(mids, at)
   local score, by_mid, by_score, new = type(at) == 'number' and string.format('%d', at), {}, {}, {}
+  if score then plain_before(at) end
   for i, mid in ipairs(mids) do
-    if type(at) == 'table' then score = string.format('%d', at[mid]) end
+    if type(at) == 'table' then
+      plain_before(at[mid])
+      score = string.format('%d', at[mid])
+    end
     new[mid] = true
     by_mid[2 * i - 1], by_mid[2 * i] = mid, score
     by_score[2 * i - 1], by_score[2 * i] = score, mid

@@ -1,5 +1,5 @@
 -- check: what must hold for a mid in each place, for what is kept beside it, and for the totals.
--- needs: options keys lines turns rests dead_messages messages left_ready left_circle meta done tokens count_of is_mid backoffs circle dead due locks ready
+-- needs: options keys lines turns rests dead_messages messages left_ready left_circle meta done tokens count_of is_mid backoffs circle dead due locks ready ncrashes nunknowns generations requeue progress stored LATEST_MS
 local bad = {}
 local function rule(holds, name, mid)
   if not holds then bad[#bad + 1], bad[#bad + 2] = name, mid end
@@ -65,8 +65,17 @@ local check = {
 
 -- Numbers beside messages, by the name of their key.
 local LIMITS = {locks = LATEST_MS, backoffs = LATEST_MS, nattempts = 1e15, ncrashes = 1e15, nunknowns = 1e15}
-local SETTINGS = {floor = LATEST_MS, walked = LATEST_MS, max_lease = LONGEST_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
+local SETTINGS = {floor = LATEST_MS, walked = LATEST_MS, plain_until = LATEST_MS, max_lease = LONGEST_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
   deduped = 1e15, dead_max = 1e9, dead_age_ms = MOST_MS, dead_evicted = 1e15, turn = 9e15, max = 1e9, members = 1e15}
+
+-- P1: while meta says so, nothing is there that the scripts for plain calls don't look at, and none is due before.
+local function plain_holds()
+  local till, is_paused, is_keyed, has_members = unpack(redis.call('HMGET', meta, 'plain_until', 'paused', 'turn', 'members'))
+  if not till then return true end
+  local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+  return redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) == 0
+    and is_paused ~= '1' and not is_keyed and not has_members and (tonumber(first) or LATEST_MS) >= stored(till, LATEST_MS, 0)
+end
 
 local function totals()
   local placed = size(ready, left_ready) + size(circle, left_circle) + redis.call('ZCARD', due) + redis.call('HLEN', lines)
@@ -75,6 +84,7 @@ local function totals()
   rule(redis.call('HLEN', backoffs) == redis.call('ZCARD', due), 'backoffs and due differ in number', '')
   rule(redis.call('ZCARD', dead) == redis.call('HLEN', dead_messages), 'dead and their contents differ', '')
   rule(count_of(meta, 'deduped') <= redis.call('SCARD', done), 'deduped over done', '')
+  rule(plain_holds(), 'meta: plain_until is of a queue that is not plain', '')
   for field, most in pairs(SETTINGS) do
     local text = redis.call('HGET', meta, field)
     rule(not text or stored(text, most, nil), 'meta: ' .. field .. ' is not a valid number', '')

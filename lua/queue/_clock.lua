@@ -1,9 +1,9 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
 -- needs: meta events time_ms LATEST_MS LONGEST_LOCK_MS stored whole_or_none
-local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, stepped_back_ms
+local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until, stepped_back_ms
 local function read_clock(now)
-  paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at = unpack(redis.call('HMGET', meta,
-    'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members', 'walked'))
+  paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until = unpack(redis.call('HMGET', meta,
+    'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members', 'walked', 'plain_until'))
   now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
   floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, LONGEST_LOCK_MS, 0)
   max_content = stored(max_content, 1048576, 0)
@@ -11,8 +11,24 @@ local function read_clock(now)
   turn = turn and math.floor(stored(turn, 9e15, 0))
   -- There once the queue had messages of flows.
   members = members and math.floor(stored(members, 1e15, 0))
+  -- There while no message needs more than the scripts for plain calls do, and none is due before that moment.
+  plain_until = stored(plain_until, LATEST_MS, nil)
   stepped_back_ms = floor - now_ms
   if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
+end
+
+-- Called before anything is written that only the general scripts look at, until one of them finds it gone.
+local function not_plain()
+  if plain_until then redis.call('HDEL', meta, 'plain_until') end
+  plain_until = nil
+end
+
+-- Called when something becomes due at `at`.
+local function plain_before(at)
+  if plain_until and at < plain_until then
+    plain_until = at
+    redis.call('HSET', meta, 'plain_until', string.format('%d', at))
+  end
 end
 
 -- Of the events of one call every hundredth trims the stream, the first among them.

@@ -1,5 +1,5 @@
 -- generation: erase a message's traces, let its newer content start over, or take its lock away.
--- needs: messages options backoffs meta nattempts ncrashes requeue done tokens nunknowns generations progress add_to any free leave_circle now_ms to_due to_ready turn
+-- needs: messages options backoffs meta nattempts ncrashes requeue done tokens nunknowns generations progress add_to any free leave_circle now_ms to_due to_ready turn not_plain
 local function forget_sides(...)
   free({...})
   for _, key in ipairs({backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress}) do
@@ -25,6 +25,7 @@ end
 -- The attempt is over and the message isn't: its generation goes by the token of the first attempt, which counts from now on.
 -- -> whether this was the first attempt
 local function unlock_to_wait(mid, token)
+  not_plain()
   redis.call('HSETNX', generations, mid, token or redis.call('HGET', tokens, mid) or '')
   local is_first = redis.call('HSETNX', nattempts, mid, '1') == 1
   any.sides = true

@@ -1,6 +1,6 @@
 -- members: messages of flows, whose mids begin with ~. The script that ends some appends that to flow_outbox, in one entry
 -- for the whole call; drainers take it to the flows. `members` of meta counts those that haven't ended, once there were any.
--- needs: flow_outbox meta members
+-- needs: flow_outbox meta members not_plain
 local TILDE, MOST_ENTRIES = 126, 1000000
 local member_records, nrecords, with_result = {}, 0, {}
 -- A key of another type raises here, where nothing is written yet.
@@ -31,6 +31,7 @@ local function save_members(new)
   local change = (new or 0) - nrecords
   if nrecords > 0 then redis.pcall('XADD', flow_outbox, '*', '1', table.concat(member_records, '\30')) end
   if change ~= 0 then
+    not_plain()
     members = math.max(0, (members or 0) + change)
     redis.call('HSET', meta, 'members', string.format('%.0f', members))
   end

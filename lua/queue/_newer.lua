@@ -1,5 +1,5 @@
 -- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
--- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress turn
+-- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress turn not_plain
 -- given: what the call asks for: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
 -- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil, key_of: the key of each
 -- mid that has one, mark: 'o' where they are ordered}
@@ -12,6 +12,7 @@ local function keep_for_later(mid, content, given, action, own)
   if not key then key, mark = given.key_of[mid], given.mark end
   own = string.match(given.own == ',' and own or given.own, '^%d*,%d*') or ','
   if key then own = own .. ',' .. mark .. ',' .. #key .. ',' .. key end
+  not_plain()
   redis.call('HSET', requeue, mid, till .. ',' .. own .. ':' .. content)
   any.newer, any.sides = true, true
   return action, ''

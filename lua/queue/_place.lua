@@ -1,6 +1,6 @@
 -- place: a live mid is in exactly one of ready, due, circle; each list holds at most one copy of it.
 -- A mid that leaves a list out of turn leaves its copy, noted; coming back takes the copy over.
--- needs: backoffs ready due circle left_ready left_circle any wake_up turn in_lines
+-- needs: backoffs ready due circle left_ready left_circle any wake_up turn in_lines not_plain plain_before
 -- back: it was handed out and comes back.
 local function to_ready(mid, front, back)
   if turn and in_lines().to_line(mid, front, back) then return wake_up() end
@@ -13,6 +13,7 @@ end
 local function to_due(mid, at)
   local score = string.format('%d', at)
   redis.call('HSET', backoffs, mid, score)
+  plain_before(at)
   redis.call('ZADD', due, score, mid)
   any.due = true
   if redis.call('ZRANK', due, mid) == 0 then wake_up() end
@@ -29,6 +30,7 @@ local function unnoted(list, notes) return redis.call('LLEN', list) - redis.call
 local function leave_ready(mid)
   if turn and in_lines().leave_line(mid) then return end
   if unnoted(ready, left_ready) <= 0 then return end
+  not_plain()
   redis.call('SADD', left_ready, mid)
   any.left_ready = true
 end
@@ -38,6 +40,7 @@ local unnoted_in_circle
 local function leave_circle(mid)
   unnoted_in_circle = unnoted_in_circle or unnoted(circle, left_circle)
   if unnoted_in_circle <= 0 then return end
+  not_plain()
   unnoted_in_circle = unnoted_in_circle - redis.call('SADD', left_circle, mid)
   any.left_circle = true
 end

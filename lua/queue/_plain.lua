@@ -1,6 +1,6 @@
 -- plain: the call of any worker whose jobs are plain: only plain successes end, and what is handed out is known by its content
 -- alone. What it touches is read before its first write, and no function is made but this one.
--- needs: messages locks tokens ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle eoq_backoff ndry_runs wake meta events last_call
+-- needs: messages locks tokens ready due circle done eoq_backoff ndry_runs wake meta events last_call
 -- FIRST: where the endings begin in ARGV, four arguments each, of a mid once; reply: what its reply begins with, {'handed'} for a dequeue
 -- -> the reply; nil where the call isn't plain: then nothing is written, and the script that takes every call has to be sent
 local FIRST = 6
@@ -19,10 +19,11 @@ local function plain_call(reply, count, caller, number, now, lease_ms, limit)
     ended[i], part[mid] = mid, 'ended'
   end
   local before = redis.call('GET', last_call)
-  local paused, level, floor, max_lease, maxlen, fence, turn, members, longest_content, walked_at = unpack(
-    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'maxlen', 'fence', 'turn', 'members', 'max_content', 'walked'))
+  local level, floor, max_lease, maxlen, fence, longest_content, walked_at, plain_until = unpack(
+    redis.call('HMGET', meta, 'events', 'floor', 'max_lease', 'maxlen', 'fence', 'max_content', 'walked', 'plain_until'))
   floor, fence, max_lease = tonumber(floor or 0), tonumber(fence or 0), max_lease == lease_ms and lease or tonumber(max_lease or 0)
-  if turn or members or paused == '1' or not (floor and max_lease and fence) or not (max_lease >= 0 and max_lease <= 86400000)
+  plain_until = tonumber(plain_until)
+  if not plain_until or plain_until > 253402300799999 or not (floor and max_lease and fence) or not (max_lease >= 0 and max_lease <= 86400000)
     or not (fence >= 0 and fence <= 9e15 and fence % 1 == 0)
     or (before and call <= (tonumber(string.match(before, '^%d+')) or 1e15)) then return end
   local now_ms = tonumber(now)
@@ -30,15 +31,13 @@ local function plain_call(reply, count, caller, number, now, lease_ms, limit)
     local time = redis.call('TIME')
     now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  if not (floor >= 0 and floor <= now_ms) then return end
-  if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) > 0 then return end
+  if not (floor >= 0 and floor <= now_ms and now_ms < plain_until) then return end
 
   local sleep_ms, from, due_at, mids, nmids, more = 0, 0, nil, {}, 0, false
   if wanted > 0 then
     local till = tonumber(redis.call('GET', eoq_backoff))
     if till and till > now_ms then sleep_ms = till - now_ms end
-    due_at = tonumber(redis.call('ZRANGE', due, '0', '0', 'WITHSCORES')[2])
-    if sleep_ms > 30000 or (due_at and not (due_at > now_ms and due_at % 1 == 0)) then return end
+    if sleep_ms > 30000 then return end
     mids = redis.call('LRANGE', ready, '0', limit)
     nmids = #mids
     if sleep_ms > 0 then
@@ -101,7 +100,7 @@ local function plain_call(reply, count, caller, number, now, lease_ms, limit)
           nback = nback + 1
           back[nback] = mid
         else
-          return nil, now_ms
+          return
         end
       end
     else
@@ -117,6 +116,8 @@ local function plain_call(reply, count, caller, number, now, lease_ms, limit)
   if rests then
     runs = tonumber(redis.call('GET', ndry_runs) or 0)
     if n == 100 then length = redis.call('LLEN', circle) - n + length end
+    due_at = tonumber(redis.call('ZRANGE', due, '0', '0', 'WITHSCORES')[2])
+    if due_at and not (due_at > now_ms and due_at % 1 == 0) then return end
   end
   if not (runs and runs >= 0 and runs <= 100 and runs % 1 == 0) then return end
   local nwake = more and redis.call('LLEN', wake) or 0

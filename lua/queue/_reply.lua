@@ -1,6 +1,6 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records
+-- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records members plain_until stored LATEST_MS
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
@@ -38,6 +38,15 @@ local function walks(nready, nhanded)
   return nready == 0 or turn or paused == '1' or before % 10 + nhanded >= 10 or not (since >= 0 and since < 100)
 end
 
+-- From now on plain calls may go to their own scripts, until something is due or a script says not_plain().
+local function note_plain()
+  if any.sides or any.left_ready or any.left_circle or turn or members or paused == '1' then return end
+  if plain_until and now_ms < plain_until then return end
+  local first = redis.call('ZRANGE', due, '0', '0', 'WITHSCORES')
+  plain_until = first[1] and math.floor(stored(first[2], LATEST_MS, 0)) or LATEST_MS
+  redis.call('HSET', meta, 'plain_until', string.format('%d', plain_until))
+end
+
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
 -- by: {stem: what the tokens begin with, lease_ms, crash_limit}
 local function hand_out(limit, by)
@@ -65,6 +74,7 @@ local function hand_out(limit, by)
   local more = room > 0 and not still and redis.call('LLEN', ready) + nturns > 0
   if more then wake_up() end
   if mids[1] or more then redis.call('DEL', ndry_runs) else reply[1], reply[3] = rest(lap) end
+  note_plain()
   reply[2] = standing()
   return reply
 end

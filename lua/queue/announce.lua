@@ -29,6 +29,7 @@ redis.call('HEXISTS', meta, 'members')
 local nwake = redis.call('LLEN', wake)
 --@include _wake
 local id = redis.call('XADD', flow_outbox, '*', '1', kind .. '\31' .. subject .. (detail == '' and '' or '\31' .. detail))
+redis.call('HDEL', meta, 'plain_until')
 redis.call('HSETNX', meta, 'members', '0')
 wake_up()
 return {'announced', id}

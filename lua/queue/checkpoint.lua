@@ -3,7 +3,7 @@
 checkpoint: keep a value for the next attempt, or read what an earlier one kept.
 
 KEYS
-  tokens:hash progress:hash
+  tokens:hash progress:hash meta:hash
 ARGV
   mid    message id
   token  of the attempt
@@ -12,11 +12,11 @@ RETURNS  {'ok', the value that is kept now, '' for none} | {'stale'}
 COST     O(1)
 WRITES   nothing for a stale one, or to read
 ]]
-local tokens, progress = unpack(KEYS)
+local tokens, progress, meta = unpack(KEYS)
 local mid, token, value = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(2)
+keys_are(3)
 arguments_are(3)
 if #value > 32768 or string.find(value, '\30', 1, true) then refuse('value', '32 KiB at most, without 0x1e') end
 
@@ -26,5 +26,7 @@ local kept = redis.call('HGET', progress, mid) or ''
 if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
 local report, former, traceback = string.match(kept, '^([^\30]*)\30?([^\30]*)(.*)$')
 if value == '' then return {'ok', former} end
+-- Before that, since it raises where the key has another type.
+redis.call('HDEL', meta, 'plain_until')
 redis.call('HSET', progress, mid, report .. '\30' .. value .. traceback)
 return {'ok', value}

@@ -4,9 +4,8 @@ dequeue_plain: hand out ready messages, where none of them needs anything else. 
 it costs the server less than dequeue.
 
 KEYS
-  messages:hash locks:hash tokens:hash ncrashes:hash nunknowns:hash generations:hash requeue:hash options:hash
-  progress:hash ready:list due:zset circle:list done:set left_ready:set left_circle:set eoq_backoff:string
-  ndry_runs:string wake:list meta:hash events:stream last_call:string
+  messages:hash locks:hash tokens:hash ready:list due:zset circle:list done:set eoq_backoff:string ndry_runs:string
+  wake:list meta:hash events:stream last_call:string
 ARGV
   caller    1-64 printable ASCII characters, the connection's random id
   number    of this call, counted up by the caller
@@ -17,10 +16,9 @@ RETURNS  as dequeue | {'general'}: the call isn't plain, so dequeue must be sent
 COST     O(limit), 4 MiB of content; upkeep of at most 100 mids
 WRITES   nothing while eoq_backoff holds, or for 'general'
 ]]
-local messages, locks, tokens, ncrashes, nunknowns, generations, requeue, options, progress, ready, due, circle, done,
-  left_ready, left_circle, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+local messages, locks, tokens, ready, due, circle, done, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, limit = unpack(ARGV)
 
 --@include _plain
-if #KEYS ~= 21 or #ARGV ~= 5 or limit == '0' then return {'general'} end
+if #KEYS ~= 13 or #ARGV ~= 5 or limit == '0' then return {'general'} end
 return plain_call({'handed'}, 0, caller, number, now, lease_ms, limit) or {'general'}

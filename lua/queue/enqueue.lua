@@ -203,7 +203,10 @@ if #batch > 2 then
 end
 local new = write(batch, lives, probe_live)
 local changed = new[1] ~= nil
-if are_members and changed then redis.call('HSET', meta, 'members', string.format('%d', (members or 0) + #new)) end
+if are_members and changed then
+  not_plain()
+  redis.call('HSET', meta, 'members', string.format('%d', (members or 0) + #new))
+end
 if new[1] then
   local plain, lined = new, {}
   if any_key then
@@ -256,7 +259,10 @@ for i = 1, level == 'all' and #batch or 0, 2 do
   end
 end
 save_lines()
-if begins and changed then redis.call('HSETNX', meta, 'turn', '0') end
+if begins and changed then
+  not_plain()
+  redis.call('HSETNX', meta, 'turn', '0')
+end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end
 if are_members and #mids < #given_mids then
   local n, all = 0, {}

@@ -4,9 +4,8 @@ finish_plain: end held attempts as done and hand out the next messages, where no
 more keys than that takes, so it costs the server less than finish.
 
 KEYS
-  messages:hash locks:hash tokens:hash ncrashes:hash nunknowns:hash generations:hash requeue:hash options:hash
-  progress:hash ready:list due:zset circle:list done:set left_ready:set left_circle:set eoq_backoff:string
-  ndry_runs:string wake:list meta:hash events:stream last_call:string
+  messages:hash locks:hash tokens:hash ready:list due:zset circle:list done:set eoq_backoff:string ndry_runs:string
+  wake:list meta:hash events:stream last_call:string
 ARGV
   caller    1-64 printable ASCII characters, the connection's random id
   number    of this call, counted up by the caller
@@ -18,11 +17,10 @@ RETURNS  as finish | {'general'}: the call isn't plain, so finish must be sent u
 COST     O(endings + limit); upkeep of at most 100 mids
 WRITES   nothing for 'general'
 ]]
-local messages, locks, tokens, ncrashes, nunknowns, generations, requeue, options, progress, ready, due, circle, done,
-  left_ready, left_circle, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+local messages, locks, tokens, ready, due, circle, done, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, limit = unpack(ARGV, 1, 5)
 
 --@include _plain
 local nended = (#ARGV - 5) / 4
-if #KEYS ~= 21 or nended < 0 or nended > 1000 or nended % 1 ~= 0 or (nended == 0 and limit == '0') then return {'general'} end
+if #KEYS ~= 13 or nended < 0 or nended > 1000 or nended % 1 ~= 0 or (nended == 0 and limit == '0') then return {'general'} end
 return plain_call({}, nended, caller, number, now, lease_ms, limit) or {'general'}

@@ -39,7 +39,10 @@ turn = turn or 0
 local s = in_lines().state_of(key)
 if wait_ms == 0 and s.hold <= now_ms then return {0} end
 tick()
-if begins then redis.call('HSETNX', meta, 'turn', '0') end
+if begins then
+  not_plain()
+  redis.call('HSETNX', meta, 'turn', '0')
+end
 in_lines().hold(key, wait_ms > 0 and now_ms + wait_ms or 0)
 save_lines()
 return {wait_ms > 0 and now_ms + wait_ms or 0}

@@ -13,5 +13,6 @@ local meta = unpack(KEYS)
 --@include shared/_arguments
 keys_are(1)
 
+redis.call('HDEL', meta, 'plain_until')
 redis.call('HSET', meta, 'paused', '1')
 return {'paused'}

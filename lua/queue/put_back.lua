@@ -97,7 +97,10 @@ local function put_waiting(mid, parts)
   tick()
   if string.byte(mid) == TILDE then nback = nback + 1 end
   for i, key in ipairs({nattempts, ncrashes, nunknowns, generations, options, progress}) do
-    if parts[i + 1] then redis.call('HSET', key, mid, parts[i + 1]) end
+    if parts[i + 1] then
+      not_plain()
+      redis.call('HSET', key, mid, parts[i + 1])
+    end
   end
   if #content > max_content then
     max_content = #content
@@ -147,7 +150,10 @@ local function put_content(mid, parts)
   tick()
   redis.call('HSET', messages, mid, former)
   if level == 'all' then emit('enqueued', mid, now_ms, '\31\31\31\31\31\31\31updated\31\31' .. #former) end
-  if reported then redis.call('HSET', progress, mid, reported) end
+  if reported then
+    not_plain()
+    redis.call('HSET', progress, mid, reported)
+  end
   return 'restored'
 end
 
@@ -173,6 +179,9 @@ for i = #first_ones, 1, -1 do to_ready(first_ones[i], true) end
 close_bin()
 save_lines()
 save_members(nback)
-if begins and changed then redis.call('HSETNX', meta, 'turn', '0') end
+if begins and changed then
+  not_plain()
+  redis.call('HSETNX', meta, 'turn', '0')
+end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -95,6 +95,7 @@ local function repair(mid)
 end
 
 local function repair_meta()
+  if not plain_holds() then redis.call('HDEL', meta, 'plain_until') end
   for field, most in pairs(SETTINGS) do
     local text = redis.call('HGET', meta, field)
     if text and not stored(text, most, nil) then redis.call('HDEL', meta, field) end

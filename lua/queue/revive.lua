@@ -64,7 +64,10 @@ local function revive(id, not_before)
   tick()
   redis.call('HSET', messages, mid, content)
   if string.byte(mid) == 126 then nmembers = nmembers + 1 end
-  if own ~= ',' then redis.call('HSET', options, mid, own) end
+  if own ~= ',' then
+    not_plain()
+    redis.call('HSET', options, mid, own)
+  end
   redis.call('ZREM', dead, id)
   redis.call('HDEL', dead_messages, id)
   if is_newest then redis.call('HDEL', last_dead, mid) end
@@ -82,6 +85,9 @@ local words = {}
 for i = 6, #ARGV, 2 do words[#words + 1] = revive(ARGV[i], ARGV[i + 1]) end
 close_bin(life_ms)
 save_lines()
-if nmembers > 0 then redis.call('HSET', meta, 'members', string.format('%.0f', (members or 0) + nmembers)) end
+if nmembers > 0 then
+  not_plain()
+  redis.call('HSET', meta, 'members', string.format('%.0f', (members or 0) + nmembers))
+end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -58,7 +58,10 @@ local rule, most_before = table.concat(one, ','), redis.call('HGET', meta, 'max'
 if in_queue == '-' then in_queue = most_before end
 local function write()
   tick()
-  if begins then redis.call('HSETNX', meta, 'turn', '0') end
+  if begins then
+    not_plain()
+    redis.call('HSETNX', meta, 'turn', '0')
+  end
   if in_queue == '' then redis.call('HDEL', meta, 'max') else redis.call('HSET', meta, 'max', in_queue) end
   if rule == ',,,,' then redis.call('HDEL', rules, key) else redis.call('HSET', rules, key, rule) end
   -- Who waits for a slot or a moment of the rule before is asked again.

@@ -127,7 +127,10 @@ local function put(target)
       in_lines().put({target}, given.key_of, given.own, given.mark)
     end
   end
-  if begins then redis.call('HSETNX', meta, 'turn', '0') end
+  if begins then
+    not_plain()
+    redis.call('HSETNX', meta, 'turn', '0')
+  end
   if level == 'all' then
     local kind = action == 'added' and '' or action
     emit('enqueued', target, now_ms, '\31\31\31\31\31\31\31' .. kind .. '\31\31' .. #content .. (key ~= '' and '\31\31' .. key or ''))

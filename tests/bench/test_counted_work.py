@@ -106,7 +106,8 @@ def test_messages_that_wait_cost_those_beside_them_a_look_at_the_first_in_each_c
             handed = queue.finish(endings, dequeue=64, now=NOW).dequeued
             held = handed.messages if handed else []
         counted.append(work(redis))
-    assert counted[0][0] == counted[1][0] == 6
+    # The first dequeue of a queue is no plain call yet.
+    assert counted[0][0] == counted[1][0] == 7
     assert counted[1][1] - counted[0][1] <= counted[0][0]
 
 

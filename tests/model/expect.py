@@ -156,6 +156,9 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
         not (rows and w.paused) and bool(int(str(paused)) % 2) == w.paused,
         "handed out while paused",
     )
+    if rows and not w.scope.lap:
+        late = m.command(w.clock, "ZRANGE", "due", "-inf", w.now, "BYSCORE", "LIMIT", 0, 1)
+        need(not list(late), "L2 handed out, and what is due was left where it waits")
     for i in range(0, len(rows), 7):
         mid, content, attempt, ncrashes, generation, lock_expires_at, unknowns = rows[i : i + 7]
         if w.scope.on_dead and str(mid).startswith("on_dead:"):

@@ -61,7 +61,7 @@ def put_back(m: Machine, w: World, mid: str) -> None:
     need(
         not m.command(w.clock, "HEXISTS", "bin", f"w{mid}"), f"{mid} is in the bin and in the queue"
     )
-    again = w.binned.pop(mid)
+    again = w.binned.pop(mid).copy()  # the world before this step has it too
     again.dead, again.died, again.turn, again.order = record.dead, record.died, 0, 0
     w.records[mid] = again
 

@@ -392,3 +392,25 @@ def test_job_that_is_unknown_here_costs_no_attempt(queue: Queue, at: Any, end: A
     end(queue, message, "retry", now=at(5_001))
     [message] = queue.dequeue(now=at(5_002)).messages
     assert (message.attempt, message.unknowns) == (2, 0)
+
+
+@pytest.mark.parametrize("what", ["options", "due", "paused"])
+def test_queue_that_counts_as_plain_and_is_not_is_reported_and_repaired(
+    queue: Queue, redis: Any, at: Any, what: str
+):
+    queue.dequeue(now=at(0))
+    plain_until = redis.hget(f"{queue.prefix}meta", "plain_until")
+    assert plain_until is not None
+    match what:
+        case "options":
+            queue.enqueue(b"v", lease=60, now=at(0))
+        case "due":
+            queue.enqueue(b"v", delay=1, now=at(0))
+        case _:
+            queue.admin.pause()
+    assert redis.hget(f"{queue.prefix}meta", "plain_until") != plain_until
+    redis.hset(f"{queue.prefix}meta", "plain_until", plain_until)
+
+    assert rules(queue) == {"meta: plain_until is of a queue that is not plain"}
+    assert repaired(queue) == set()
+    assert not redis.hexists(f"{queue.prefix}meta", "plain_until")

@@ -204,12 +204,24 @@ local function check_floor()
   for _, key in ipairs(TIMED) do rule(R.db[key] == S.base[key], 'I16 written without keeping the time: ' .. key) end
 end
 
+-- P1: what meta says of a plain queue, for which the scripts for plain calls look at nothing else.
+local NOT_PLAIN = {'ncrashes', 'nunknowns', 'generations', 'requeue', 'options', 'progress', 'left_ready', 'left_circle'}
+local function check_plain()
+  local meta = fields('meta')
+  local till = tonumber(meta.plain_until)
+  if not till then return end
+  for _, key in ipairs(NOT_PLAIN) do rule(not R.look(key), 'P1 plain, and yet there is ' .. key) end
+  rule(not (meta.turn or meta.members or meta.paused == '1'), 'P1 plain, and yet it has keys or flows, or is paused')
+  for mid, at in pairs(fields('due')) do rule(at >= till, 'P1 plain beyond the backoff of ' .. mid) end
+end
+
 -- After every transition: what it leaves besides the state that gets a name, and then that is taken away.
 -- idle: rests and wake-ups are part of the state; revivable: the dead are. -> the broken rules, '' when all hold
 function I.settled(now, idle, revivable)
   R.now, bad = now, {}
   check_floor()
   check_walks()
+  check_plain()
   check_rest(idle)
   if idle then
     I.bound_dry_runs()
