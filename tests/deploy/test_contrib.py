@@ -445,7 +445,8 @@ def test_worker_of_compose_gets_ready_runs_jobs_and_ends_by_term(contain, client
     )
     queue = Queue("default", client)
     queue.enqueue(b'{"job":"greet","args":["you"]}', mid="m")
-    until(lambda: client.command("LINDEX", queue.result_key("m"), 0) == b'{"ok":"Hello, you!"}')
+    stored = until(lambda: client.command("LINDEX", queue.result_key("m"), 0))
+    assert json.loads(stored)["ok"] == "Hello, you!"
     made.stop()
     assert answer(port, "/readyz") == 0
 

@@ -250,7 +250,7 @@ def test_events_hold_local_variables_when_the_middleware_and_the_sdk_are_asked_f
 def test_nothing_happens_while_the_sdk_is_not_initialised(run: Run):
     assert not observed.is_active()
     ended = run(lambda: 7, result_ttl=1)
-    assert ended is not None and ended.result == b'{"ok":7}'
+    assert ended is not None and b'"ok":7' in (ended.result or b"")
 
 
 def test_decision_that_breaks_does_not_reach_the_job(sentry: Any, run: Run):

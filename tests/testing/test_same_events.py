@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -105,7 +106,8 @@ def left_behind(jobq):
         for mid in {
             event for event in found if queue.client.command("EXISTS", queue.result_key(event))
         }:
-            found[mid].append(queue.client.command("LINDEX", queue.result_key(mid), 0))
+            stored = json.loads(queue.client.command("LINDEX", queue.result_key(mid), 0))
+            found[mid].append({**stored, "at": 0})
     return dict(found)
 
 
