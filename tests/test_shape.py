@@ -47,6 +47,7 @@ LATE = {
     ("jobs/queues.py", "jobq.client.connection"): "decorating needs no redis-py: the first enqueue loads it",
     ("jobs/queues.py", "jobq.queue.queue"): "as jobq.client.connection",
     ("jobs/receipt_calls.py", "jobq.client.aio"): "as jobq.client.threads in jobs/job.py",
+    ("jobs/receipt_calls.py", "asyncio"): "as jobq.client.aio",
     ("jobs/receipt_calls.py", "jobq.client.steps_async"): "as jobq.client.aio",
     ("jobs/results.py", "jobq.jobs.receipt_calls"): "a program that only enqueues never loads it",
     ("jobs/ticks.py", "zoneinfo"): "only a job that asks for its tick needs a time zone",

@@ -1,16 +1,20 @@
-"""Enqueue from a request, ask for the result in another."""
+"""Enqueue from a request, follow the job by server-sent events, cancel it."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
-from jobq import default_client, job
+from jobq import State, current, default_client, job
 from jobq.client.aio import close_async
 from jobq.errors import JobFailedError, ResultNotStoredError, ResultTimeoutError
 
@@ -31,31 +35,79 @@ class Numbers(BaseModel):
     """What a report is about."""
 
     numbers: list[float]
+    seconds: float = 0
 
 
 # No numbers have no mean; trying again won't change that.
-@job(queue="reports", name="report", result_ttl="1h", dead_on=[statistics.StatisticsError])
-def report(numbers: list[float]) -> dict[str, float]:
+@job(
+    queue="reports",
+    name="report",
+    result_ttl="1h",
+    remember="1h",
+    dead_on=[statistics.StatisticsError],
+)
+async def report(numbers: list[float], seconds: float = 0) -> dict[str, float]:
     """Slow work, outside the request."""
+    for page in range(1, 11):
+        await asyncio.sleep(seconds / 10)
+        current().progress(page, 10, note=f"page {page} of 10", data={"page": page})
     return {"mean": statistics.fmean(numbers), "median": statistics.median(numbers)}
+
+
+@app.get("/", response_class=HTMLResponse)
+def page() -> str:
+    """A form, a progress bar, and a button that cancels."""
+    return (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
 
 
 @app.post("/reports", status_code=202)
 async def create(body: Numbers) -> dict[str, str]:
     """Accept the work; where to ask for it."""
-    receipt = await report.aenqueue(body.numbers)
+    receipt = await report.aenqueue(body.numbers, body.seconds)
     return {"mid": receipt.mid, "href": f"/reports/{receipt.mid}"}
 
 
 @app.get("/reports/{mid}")
 async def show(mid: str, wait: float = 0) -> dict[str, Any]:
-    """The result, or the status when there is none within `wait` seconds."""
+    """The state, with the result if it is there within `wait` seconds."""
     receipt = report.receipt(mid)
     try:
-        return {"status": "done", "result": await receipt.aresult(timeout=min(wait, 30))}
-    except ResultTimeoutError:
-        return {"status": (await receipt.astatus()).word}
-    except ResultNotStoredError as gone:
-        raise HTTPException(404, f"there is no report {mid}, or no longer") from gone
-    except JobFailedError as failed:
-        raise HTTPException(500, str(failed)) from failed
+        result = await receipt.aresult(timeout=min(wait, 30))
+        return {**shown(await receipt.astate()), "result": result}
+    except (ResultTimeoutError, ResultNotStoredError, JobFailedError):
+        state = await receipt.astate()
+    if state.word == "unknown":
+        raise HTTPException(404, f"there is no report {mid}, or no longer")
+    return shown(state)
+
+
+@app.get("/reports/{mid}/events")
+async def events(mid: str) -> StreamingResponse:
+    """The state and the progress, as server-sent events, until the report is over."""
+
+    async def changes() -> AsyncIterator[str]:
+        async for state in report.receipt(mid).afollow():
+            yield f"data: {json.dumps(shown(state))}\n\n"
+
+    return StreamingResponse(changes(), media_type="text/event-stream")
+
+
+@app.post("/reports/{mid}/cancel")
+async def cancel(mid: str) -> dict[str, Any]:
+    """Cancel the report, and say what it is now."""
+    receipt = report.receipt(mid)
+    await receipt.acancel()
+    return shown(await receipt.astate())
+
+
+def shown(state: State) -> dict[str, Any]:
+    """A state as the page needs it."""
+    progress = state.progress
+    return {
+        "state": state.word,
+        "attempt": state.attempt,
+        "fraction": progress.fraction if progress else None,
+        "note": progress.note if progress else "",
+        "error": state.error,
+        "ended": state.ended,
+    }

@@ -116,7 +116,7 @@ class AsyncResult:
         if known is None:
             return (states.REVOKED if self._revoked else states.PENDING), None
         receipt, state = known
-        if state.word == "running" and (said := custom(state.progress)):
+        if state.word == "running" and state.progress and (said := custom(state.progress.note)):
             return said
         if state.word == "done":
             with suppress(ResultNotStoredError):
@@ -258,9 +258,8 @@ class EagerResult(AsyncResult):
         """Leave it: the task has run."""
 
 
-def custom(progress: str) -> tuple[str, Any] | None:
-    """The state and the meta that `update_state` wrote into a progress text."""
-    _, _space, note = progress.partition(" ")
+def custom(note: str) -> tuple[str, Any] | None:
+    """The state and the meta that `update_state` wrote into the note of a progress report."""
     try:
         word, meta = json.loads(note)
     except ValueError:

@@ -264,7 +264,7 @@ class Task:
         meta = meta if meta is not None else {}
         total = meta.get("total") if isinstance(meta, dict) else None
         done = meta.get("current", 0) if total else 0
-        current().progress(done / total if total else 0.0, json.dumps([state, meta]))
+        current().progress(done / total if total else 0.0, note=json.dumps([state, meta]))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function here and now."""

@@ -18,6 +18,7 @@ from jobq.events import trace_id
 from jobq.jobs.codec import MEMBER_SIGN, decode_any, encode_plain
 from jobq.jobs.job import Job
 from jobq.jobs.membership import MemberFlow
+from jobq.jobs.progress import progress_text
 from jobq.jobs.retry import Decision
 from jobq.jobs.ticks import tick_of
 from jobq.queue.types import Message
@@ -260,16 +261,27 @@ class Context:
         """Whether this attempt may still take effect, by what this process knows."""
         return self._held and self.lease_left > 0
 
-    def progress(self, fraction: float, note: str = "") -> bool:
-        """Report progress from 0 to 1, which `status` shows. False once another attempt has taken over.
+    def progress(
+        self,
+        done: float,
+        total: float = 1,
+        *,
+        note: str = "",
+        data: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Report that `done` of `total` is done, which `Receipt.progress` and `jobq status` show.
 
-        At most two reports a second are sent; the others are dropped, except a fraction of 1.
+        At most two reports a second are sent; the others are dropped, except that all is done. The note may take 1,000
+        bytes, and `data` 2,000 as JSON, or CodecError is raised. Returns False once another attempt has taken over.
         """
+        if not isinstance(total, int | float):
+            raise ConfigError(f"total={total!r} is not a number; pass a text as note=")
+        fraction = done / total if total > 0 else 1.0
         now = time.monotonic()
         if self._report is None or (fraction < 1 and now - self._reported_at < PROGRESS_EVERY_S):
             return self._held
         self._reported_at = now
-        text = f"{min(1.0, max(0.0, fraction)):.4g} {note}".strip()
+        text = progress_text(fraction, note, data)
         message = self._call.message
         self._held = self._report(self._call.queue, message.mid, message.token, text) and self._held
         return self._held

@@ -46,7 +46,7 @@ from jobq.queue.types import Ending, Lease, Message
 RSS_EVERY = 64
 LONG_US = 5_000
 #: Bytes of a progress text before it is sealed: with its seal it fits the 1,000 bytes that the server keeps.
-PROGRESS_ROOM = 600
+PROGRESS_ROOM = 3_600
 
 Asked = Callable[[], bool]
 _ELSEWHERE = ForkedProcessError()
@@ -451,10 +451,12 @@ class Executor:
             nbytes=len(message.content), trace_id=trace_id(call.headers) if call.headers else "",
         )  # fmt: skip
         settings = call.job.settings
-        if result is not None or settings.remember is not None:
+        if result is None and settings.remember is not None and message.mid[0] != MEMBER_SIGN:
+            result = DONE
+        if result is not None:
             return Ending(
                 mid=message.mid, token=message.token, record=record,
-                result=ended(result or DONE, message.attempt), result_ttl=settings.remember_s or 0,
+                result=ended(result, message.attempt), result_ttl=settings.remember_s or 0,
             )  # fmt: skip
         if self.hooks.counted:
             figures = (name, message.attempt, ago, run_us, cpu_us)

@@ -6,7 +6,7 @@ A program loads this when it first uses a receipt for more than its mid.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from jobq.durations import Duration
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
 from jobq.jobs.codec import decode, decode_any
 from jobq.jobs.options import JobSettings
+from jobq.jobs.progress import read_progress
 from jobq.jobs.results import Receipt
 from jobq.jobs.signing import opened, seal_of
 from jobq.jobs.states import State, ended_state, is_over, live_state, moment
@@ -65,7 +66,34 @@ def status(receipt: Receipt[Any]) -> Steps[Status]:
 
 def state(receipt: Receipt[Any]) -> Steps[State]:
     """Where the message is, in public words. The living one comes first, then the remembered end, then the dead one."""
-    return (yield from _state(receipt, (yield from status(receipt))))
+    known: Status = yield receipt.bound_queue.status_call(receipt.mid)
+    return (yield from _state(receipt, known))
+
+
+def follow(receipt: Receipt[Any]) -> Iterator[State]:
+    """Yield each change of the state."""
+    last = None
+    while last is None or not last.ended:
+        if last is not None:
+            time.sleep(POLL_S)
+        current = receipt.state()
+        if current != last:
+            yield current
+        last = current
+
+
+async def afollow(receipt: Receipt[Any]) -> AsyncIterator[State]:
+    """Yield each change of the state, on the event loop."""
+    from asyncio import sleep
+
+    last = None
+    while last is None or not last.ended:
+        if last is not None:
+            await sleep(POLL_S)
+        current = await receipt.astate()
+        if current != last:
+            yield current
+        last = current
 
 
 def state_in(queue: Any, mid: str, known: Status) -> State:
@@ -94,9 +122,12 @@ def cancel_in(queue: Any, mid: str) -> str:
 def _state(receipt: Receipt[Any], known: Status) -> Steps[State]:
     if not is_over(known):
         error = receipt.shown("reason", known.traceback).strip().rpartition("\n")[2]
-        return live_state(known, error)
-    if receipt.action == "written" and known.word == "nil":
-        return State("queued")  # in the outbox of a database, or the transaction was rolled back
+        progress = read_progress(receipt.opened("progress", known.progress))
+        return live_state(known, progress, error)
+    if receipt.action in ("written", "buffered") and known.word == "nil":
+        # In the outbox of a database, whose transaction may be rolled back, or in the outage buffer; or it is over.
+        end = ended_state((yield from _remembered(receipt)))
+        return State("queued") if end.word == "unknown" else end
     record = yield from _remembered(receipt)
     end = ended_state(record)
     if known.word != "dead":

@@ -7,7 +7,7 @@ epoch ms. Only text comes back of an error: no class is looked up because a resu
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar, cast, overload
 
@@ -17,8 +17,9 @@ from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.jobs.argument_types import ArgumentTypes
 from jobq.jobs.codec import HARD_LIMIT, MEMBER_SIGN, checked_size, decode_any, encode_plain
 from jobq.jobs.options import JobSettings
+from jobq.jobs.progress import Progress
 from jobq.jobs.queues import ClientLike, QueueLike
-from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
+from jobq.jobs.signing import Purpose, opened, opened_text, seal_of, shown_text
 from jobq.jobs.states import State
 from jobq.queue.types import Action, Enqueued, Status
 
@@ -189,6 +190,28 @@ class Receipt(Generic[R]):
         content = opened(seal and seal.of("result"), self.queue, self.mid, content)
         value = decode_result(content, self.job, self.mid)
         return cast("R", value if self._types is None else self._types.decoded_result(value))
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the running attempt reported last; None for nothing. Each access asks the server."""
+        return self.state().progress
+
+    def follow(self) -> Iterator[State]:
+        """Yield the state, and each change of state or progress, until the message is over.
+
+        It asks twice a second.
+        """
+        states: Iterator[State] = _calls().follow(self)
+        return states
+
+    def afollow(self) -> AsyncIterator[State]:
+        """`follow` on the event loop's own connection: `async for state in receipt.afollow()`."""
+        states: AsyncIterator[State] = _calls().afollow(self)
+        return states
+
+    def opened(self, purpose: Purpose, text: str) -> str:
+        """Return a text of the message, opened if it is sealed, with the data of a progress report."""
+        return opened_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def shown(self, purpose: Purpose, text: str) -> str:
         """Return a text of the message, opened if it is sealed."""

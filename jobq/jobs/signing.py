@@ -20,6 +20,7 @@ from jobq.config import CodecSettings
 from jobq.errors import CodecError
 from jobq.formats import SEAL
 from jobq.jobs.codec import HARD_LIMIT, checked_size
+from jobq.jobs.progress import shown_progress
 from jobq.jobs.queues import ClientLike
 
 #: What is sealed. Each purpose has separate keys, so that a call never passes for a result.
@@ -182,8 +183,15 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
     """A progress or reason for people: opened, or why it can't be.
 
-    jobq writes some without a seal, for example after a worker died; so does anyone without a key.
+    jobq writes some without a seal, for example after a worker died; so does anyone without a key. The data of a
+    progress report is left out.
     """
+    shown = opened_text(seal, purpose, queue, mid, text)
+    return shown_progress(shown) if purpose == "progress" else shown
+
+
+def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
+    """As shown_text, with the data of a progress report."""
     if not text.startswith(MARK.decode()):
         return text
     if seal is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, get_args
 
+from jobq.jobs.progress import Progress
 from jobq.queue.types import Status
 
 StateWord = Literal[
@@ -28,7 +29,7 @@ class State(NamedTuple):
         word: scheduled (waits for its time), queued, running, retrying (waits for its next attempt), done, failed
             (dead), cancelled, expired, or unknown (never enqueued, or over and not remembered).
         attempt: The number of the latest attempt; 0 before the first one.
-        progress: What the running attempt reported.
+        progress: What the latest attempt reported; None for nothing.
         error: Why the latest attempt failed. For unknown, what to do about it.
         due_at: When a scheduled or retrying message may start.
         ended_at: When it ended, by the worker's clock.
@@ -36,7 +37,7 @@ class State(NamedTuple):
 
     word: StateWord
     attempt: int = 0
-    progress: str = ""
+    progress: Progress | None = None
     error: str = ""
     due_at: datetime | None = None
     ended_at: datetime | None = None
@@ -52,8 +53,8 @@ def is_over(status: Status) -> bool:
     return status.word in _OVER
 
 
-def live_state(status: Status, error: str = "") -> State:
-    """Return the state of a message that isn't over. error: its latest attempt's, opened."""
+def live_state(status: Status, progress: Progress | None = None, error: str = "") -> State:
+    """Return the state of a message that isn't over. progress, error: of its latest attempt, opened."""
     word: StateWord = "queued"
     if status.word.startswith("locked"):
         word = "running"
@@ -62,7 +63,7 @@ def live_state(status: Status, error: str = "") -> State:
     elif status.word == "queued-with-backoff":
         word = "scheduled"
     due_at = moment(status.not_before) if word in ("scheduled", "retrying") else None
-    return State(word, status.attempts, status.progress, error, due_at)
+    return State(word, status.attempts, progress, error, due_at)
 
 
 def ended_state(record: Any) -> State:

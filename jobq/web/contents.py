@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.client.connection import Client
-from jobq.errors import CodecError, JobFailedError
+from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.events import trace_id
 from jobq.jobs.codec import decode, read_refusal
 from jobq.jobs.results import decode_result
@@ -148,7 +148,7 @@ class Contents:
             return ShownResult(self._redactor.tree(value, self._redactor.declared(job)))
         except JobFailedError as error:
             return ShownResult(self.error(str(error), job), failed=True)
-        except CodecError as error:
+        except (CodecError, ResultNotStoredError) as error:
             return ShownResult(note=str(error))
 
     def _opened(self, queue: str, mid: str, content: bytes) -> tuple[bytes, str]:

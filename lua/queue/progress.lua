@@ -7,7 +7,7 @@ KEYS
 ARGV
   mid    message id
   token  of the attempt
-  text   at most 1,000 bytes
+  text   at most 8,192 bytes; what follows 0x1f is data, which isn't shown as text
 RETURNS  {'ok' | 'stale'}
 COST     O(1)
 WRITES   nothing for a stale one
@@ -22,7 +22,7 @@ arguments_are(3)
 if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
 -- The message's checkpoint and the traceback of its latest failed attempt follow 0x1e.
 local rest = string.match(redis.call('HGET', progress, mid) or '', '\30.*$') or ''
-text = string.gsub(string.sub(text, 1, 1000), '\30', ' ')
+text = string.gsub(string.sub(text, 1, 8192), '\30', ' ')
 -- Before that, since it raises where the key has another type.
 redis.call('HDEL', meta, 'plain_until')
 redis.call('HSET', progress, mid, text .. rest)

@@ -39,7 +39,7 @@ def test_request_enqueues_and_another_gets_the_result(run, until, http):
     created = http.post(f"{url}/reports", json={"numbers": [3, 1, 2]})
     assert created.status_code == 202
     href = created.json()["href"]
-    assert http.get(url + href).json() == {"status": "queued"}
+    assert http.get(url + href).json()["state"] == "queued"
 
     run(
         "-m",
@@ -52,13 +52,11 @@ def test_request_enqueues_and_another_gets_the_result(run, until, http):
         "--processes",
         "1",
     )
-    until(lambda: http.get(url + href, params={"wait": 30}).json()["status"] == "done")
-    done = http.get(url + href).json()
-    assert done == {"status": "done", "result": {"mean": 2.0, "median": 2.0}}
+    until(lambda: http.get(url + href, params={"wait": 30}).json()["state"] == "done")
+    assert http.get(url + href).json()["result"] == {"mean": 2.0, "median": 2.0}
 
     broken = http.post(f"{url}/reports", json={"numbers": []}).json()["href"]
-    until(lambda: http.get(url + broken, params={"wait": 30}).status_code == 500)
-    failed = http.get(url + broken)
-    assert "StatisticsError" in failed.json()["detail"]
+    until(lambda: http.get(url + broken, params={"wait": 30}).json()["state"] == "failed")
+    assert "StatisticsError" in http.get(url + broken).json()["error"]
     assert http.get(f"{url}/reports/nobody-made-this").status_code == 404
     assert http.post(f"{url}/reports", json={"numbers": "x"}).status_code == 422

@@ -89,7 +89,7 @@ def test_progress_is_throttled_but_for_the_last(
 
     def work() -> list[bool]:
         context = jobq.current()
-        return [context.progress(done / 100, "rows") for done in range(101)]
+        return [context.progress(done, 100, note="rows") for done in range(101)]
 
     def report(*said: str) -> bool:
         sent.append(said)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_progress_tells_when_another_attempt_took_over(inside: Callable[..., Any
 
 
 def test_progress_does_nothing_where_nobody_listens(inside: Callable[..., Any]):
-    assert inside(lambda: jobq.current().progress(0.5, "half")) is True
+    assert inside(lambda: jobq.current().progress(0.5, note="half")) is True
 
 
 def test_logger_adds_the_job_to_each_record(

@@ -10,9 +10,16 @@ import pytest
 
 from jobq.client.clock import wall
 from jobq.client.connection import Client
-from jobq.errors import Dead, JobFailedError, ResultNotStoredError, ScriptError
-from jobq.jobs.context import Call
-from jobq.jobs.executor import Executor
+from jobq.errors import (
+    CodecError,
+    Dead,
+    JobFailedError,
+    ResultNotStoredError,
+    ScriptError,
+)
+from jobq.jobs.context import Call, current
+from jobq.jobs.executor import Executor, RunHooks
+from jobq.jobs.progress import Progress, progress_text, read_progress
 from jobq.jobs.registry import Registry, job
 from jobq.queue.queue import Queue
 
@@ -63,7 +70,7 @@ def test_state_tells_what_a_living_message_waits_for(act, work, queue):
     [message] = queue.dequeue(1).messages
     queue.progress(message.mid, message.token, "0.5 half")
     state = receipt.state()
-    assert (state.word, state.attempt, state.progress) == ("running", 1, "0.5 half")
+    assert (state.word, state.attempt, state.progress) == ("running", 1, Progress(0.5, "half"))
     queue.release([(message.mid, message.token)])
     assert receipt.state().word == "queued"
 
@@ -220,3 +227,69 @@ def test_wait_for_a_result_goes_past_the_failure_of_an_earlier_life(declared, wo
             await wait
 
     asyncio.run(main())
+
+
+@pytest.fixture
+def reporting(registry: Registry, client: Client, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A job that reports progress, and says between two reports what a receipt shows."""
+    monkeypatch.setattr("jobq.jobs.context.PROGRESS_EVERY_S", 0)
+
+    @job(queue="low", registry=registry, client=client, remember="10m")
+    def report(mid: str) -> None:
+        shown = []
+        for done in range(1, 4):
+            current().progress(done, 4, note=f"page {done}", data={"page": done})
+            shown.append(report.receipt(mid).progress)  # type: ignore[attr-defined]
+        assert shown == [Progress(n / 4, f"page {n}", {"page": n}) for n in range(1, 4)]
+
+    return report
+
+
+def test_progress_is_data_for_programs_and_text_for_people(reporting, registry, queue):
+    receipt = reporting.options(mid="m").enqueue("m")
+    executor = Executor(
+        registry, hooks=RunHooks(report_progress=lambda _, *args: queue.progress(*args))
+    )
+    [message] = queue.dequeue(1).messages
+    ending = executor.run(executor.resolve("low", message))
+    assert receipt.status().progress == "0.75 page 3"
+    assert receipt.state().progress == Progress(0.75, "page 3", {"page": 3})
+    queue.finish([ending])
+    assert (receipt.state().word, receipt.progress) == ("done", None)
+
+
+def test_progress_is_refused_when_it_cannot_be_stored(reporting):
+    with pytest.raises(CodecError, match="2,000 allowed"):
+        progress_text(0.5, "", {"rows": "x" * 3_000})
+    with pytest.raises(CodecError):
+        progress_text(0.5, "", {"rows": object()})
+    assert read_progress(progress_text(2, "a\x1fb" + "ü" * 1_000, None)) == Progress(
+        1, "a b" + "ü" * 498
+    )
+    assert read_progress("") is None
+    assert read_progress("of another program") == Progress(0.0, "of another program")
+    assert read_progress("0.5 a\x1f{broken") == Progress(0.0, "0.5 a")
+
+
+def test_follow_yields_each_change_until_the_end(act, work, queue, monkeypatch):
+    receipt = act.enqueue("a")
+    seen: list[Any] = []
+    turns = iter([lambda: queue.dequeue(1).messages, lambda: None, receipt.cancel])
+    monkeypatch.setattr("time.sleep", lambda _: next(turns)())
+    for state in receipt.follow():
+        seen.append(state.word)
+    assert seen == ["queued", "running", "cancelled"]
+
+
+def test_follow_on_a_loop_yields_each_change_until_the_end(act, work, monkeypatch):
+    monkeypatch.setattr("jobq.jobs.receipt_calls.POLL_S", 0.001)
+    receipt = act.enqueue("a")
+
+    async def main() -> list[str]:
+        seen = []
+        async for state in receipt.afollow():
+            seen.append(state.word)
+            work()
+        return seen
+
+    assert asyncio.run(main()) == ["queued", "done"]

@@ -23,7 +23,7 @@ def works(number: int, secret: str = "") -> int:
     """Use limits, progress, a checkpoint and the log, and fail once."""
     context = current()
     log.info("attempt %s", context.attempt)
-    context.progress(0.5, "half")
+    context.progress(0.5, note="half")
     context.checkpoint(number)
     with SLOTS.slot(timeout=60):
         if context.attempt == 1:

@@ -315,7 +315,7 @@ class Sealed:
             "import os\nfrom jobq import current, job\n"
             "@job(name='work', queue='low', result_ttl=60, retries=0)\n"
             "def work(what):\n"
-            "    current().progress(1.0, 'half of the TREASURE')\n"
+            "    current().progress(1.0, note='half of the TREASURE')\n"
             "    if what == 'die' and not os.path.exists('healed'): raise ValueError('no TREASURE')\n"
             "    open('done', 'a').write(what + '\\n')\n"
             "    return 'the TREASURE'\n"
@@ -382,7 +382,9 @@ def test_results_progress_and_reasons_are_sealed_where_calls_are(sealed, redis, 
 def test_progress_is_sealed_and_shown_to_those_with_keys(sealed, redis, ring, registry, mode):
     place = sealed(mode)
     told = []
-    job(name="work", registry=registry)(lambda what: current().progress(1.0, "at " + "ü" * 2_000))
+    job(name="work", registry=registry)(
+        lambda what: current().progress(1.0, note="at " + "ü" * 2_000)
+    )
     hooks = RunHooks(report_progress=lambda *said: told.append(said) is None)
     runner = Executor(registry, seal=seal_for(ring(mode)), hooks=hooks)
     receipt = place.work.enqueue("live")
@@ -390,7 +392,7 @@ def test_progress_is_sealed_and_shown_to_those_with_keys(sealed, redis, ring, re
     runner.run(runner.resolve("low", message))
 
     ((_, mid, token, text),) = told
-    assert len(text.encode()) <= 1_000
+    assert len(text.encode()) <= 8_192
     assert place.queue.progress(mid, token, text)
     assert redis.hget("jobq:{low}:progress", mid).startswith(b"jobq-")
     assert receipt.status().progress.startswith("1 at üü")

@@ -28,7 +28,7 @@ def test_value_logs_progress_and_what_was_enqueued(registry, follow):
     def first(number, *, text):
         context = current()
         context.logger.warning("number %d", number)
-        context.progress(1, "half")
+        context.progress(1, note="half")
         follow.options(delay="1h").enqueue(number)
         follow.enqueue_many([(1,), (2,)])
         asyncio.run(follow.aenqueue(4))
@@ -123,4 +123,4 @@ def test_what_needs_a_server_says_so(registry, follow):
 
     ran = run_job(looks)
     assert isinstance(ran.error, ConfigError)
-    assert "status needs a server" in str(ran.error)
+    assert "status_call needs a server" in str(ran.error)

@@ -1,0 +1,57 @@
+"""Progress of a running attempt: as text for people, and as data for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jobq.errors import CodecError
+from jobq.jobs.codec import decode_any, encode_plain
+
+MAX_NOTE, MAX_DATA = 1_000, 2_000
+#: Between the text and the data.
+MARK = "\x1f"
+
+
+class Progress(NamedTuple):
+    """What a running attempt reported with `Context.progress`.
+
+    Attributes:
+        fraction: How much is done, from 0 to 1.
+        note: A text for people.
+        data: What the job passed as `data`; None for nothing.
+    """
+
+    fraction: float
+    note: str = ""
+    data: Any = None
+
+
+def progress_text(fraction: float, note: str, data: Mapping[str, Any] | None) -> str:
+    """Return a report as it is stored: the fraction, the note, and the data as JSON."""
+    note = note.replace(MARK, " ").encode("utf-8", "replace")[:MAX_NOTE].decode("utf-8", "ignore")
+    text = f"{min(1.0, max(0.0, fraction)):.4g} {note}".strip()
+    if data is None:
+        return text
+    encoded = encode_plain(dict(data), "the data of a progress report").decode()
+    if len(encoded.encode()) > MAX_DATA:
+        raise CodecError(
+            f"the data of a progress report takes {len(encoded.encode()):,} bytes of the {MAX_DATA:,} allowed; "
+            "pass less, or store it elsewhere and pass where it is"
+        )
+    return f"{text}{MARK}{encoded}"
+
+
+def shown_progress(text: str) -> str:
+    """Return the part of a stored report that people read."""
+    return text.partition(MARK)[0]
+
+
+def read_progress(text: str) -> Progress | None:
+    """Return a stored report as data; None for no report, or for text that other programs wrote."""
+    shown, _, encoded = text.partition(MARK)
+    number, _, note = shown.partition(" ")
+    try:
+        return Progress(float(number), note, decode_any(encoded.encode()) if encoded else None)
+    except (ValueError, CodecError):
+        return Progress(0.0, shown) if shown else None
