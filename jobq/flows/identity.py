@@ -21,8 +21,8 @@ MEMBER_SIGN = "~"
 MOST_MEMBERS = 10_000_000
 #: Digits of a member's number.
 LONGEST_NUMBER = 7
-_NAME = re.compile(r"[A-Za-z0-9_@+-]+")
-_FLOW = re.compile(r"[A-Za-z0-9_@+-]+:[A-Za-z0-9_:@+-]+")
+_NAME = re.compile(r"[A-Za-z0-9_.@+-]+")
+_FLOW = re.compile(r"[A-Za-z0-9_.@+-]+:[A-Za-z0-9_:@+-]+")
 _RUN = re.compile(rf"({_FLOW.pattern})(?:\.([A-Za-z0-9]{{1,{LONGEST_RUN_ID}}}))?")
 _STEP = re.compile(r"[A-Za-z0-9_-]+")
 _MEMBER = re.compile(rf"~{_RUN.pattern}\.({_STEP.pattern})\.(0|[1-9][0-9]{{0,7}})")
@@ -64,14 +64,15 @@ def run_of(flow: str, run_id: str) -> str:
 
 def without_run(place: str) -> str:
     """`flow.step` of a `flow.run_id.step`; '' of ''."""
-    flow, _, rest = place.partition(".")
-    return f"{flow}.{rest.rpartition('.')[2]}" if rest else place
+    name, _, rest = place.partition(":")
+    given, _, rest = rest.partition(".")
+    return f"{name}:{given}.{rest.rpartition('.')[2]}" if rest else place
 
 
 def flow_id(name: str, given: str) -> str:
     """Return `name:given`, which names a flow in keys and mids. Raises ConfigError for what can't stand there."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"flow name {name!r} can't be used; use letters, digits and any of _@+-")
+        raise ConfigError(f"flow name {name!r} can't be used; use letters, digits and any of _.@+-")
     return checked_flow(f"{name}:{given}")
 
 
@@ -79,7 +80,8 @@ def checked_flow(flow: str) -> str:
     """Return `flow`, a `name:id`; raise ConfigError for one that can't be."""
     if len(flow) > LONGEST_FLOW or not _FLOW.fullmatch(flow):
         raise ConfigError(
-            f"flow {flow!r} can't be used; use name:id of up to {LONGEST_FLOW} letters, digits and any of _:@+-"
+            f"flow {flow!r} can't be used; use name:id of up to {LONGEST_FLOW} letters, digits and any of _:@+-, in "
+            "the name also dots"
         )
     return flow
 

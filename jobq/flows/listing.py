@@ -183,7 +183,7 @@ def known_flow(client: Client, flow: str) -> FlowView:
         raise ConfigError(f"there is no flow {flow!r}, or it is over and was deleted; {hint}")
     raise ConfigError(
         f"{flow!r:.100} is not the id of a flow, which is name:id of up to {LONGEST_FLOW} letters, digits and any of "
-        f"_:@+-; {hint}"
+        f"_:@+-, in the name also dots; {hint}"
     )
 
 

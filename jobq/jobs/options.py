@@ -311,8 +311,8 @@ def _policy(name: str, value: Any) -> Any:
 
 
 def _limits(name: str, value: Any) -> tuple[Any, ...]:
-    limits = tuple(value) if isinstance(value, list | tuple) else ()
-    if not limits or not all(hasattr(one, "admit") for one in limits):
+    limits = value if isinstance(value, list | tuple) else None
+    if limits is None or not all(hasattr(one, "admit") for one in limits):
         raise ConfigError(
             f"limits={value!r} is not a list of RateLimit(name, rate) and ConcurrencyLimit(name, max_slots)"
         )

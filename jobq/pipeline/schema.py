@@ -119,7 +119,7 @@ DEAD_COLUMNS: Columns = (
 
 #: The mid of a member of a flow: `~flow.run.step.index`. Both Java's and Arrow's expressions take it.
 MEMBER = (
-    "^~(?{0}<flow>[A-Za-z0-9_@+-]{{1,62}}:[A-Za-z0-9_:@+-]{{1,62}})"
+    "^~(?{0}<flow>[A-Za-z0-9_.@+-]{{1,62}}:[A-Za-z0-9_:@+-]{{1,62}})"
     "[.][A-Za-z0-9]{{1,16}}[.](?{0}<step>[A-Za-z0-9_-]{{1,32}})[.][0-9]{{1,9}}$"
 )
 #: SQL of the columns that the lake doesn't store. `wait_ms` is computed as in jobq.events.Event.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from msgspec import structs
@@ -24,8 +25,9 @@ class ScheduleOptions(TypedDict, total=False):
     every: an interval, instead of an expression. tz: the zone of the expression, UTC by default. missed: what becomes
     of ticks while no worker ran: "one", the newest; "skip", none that is over a minute late; "all", up to 100. overlap:
     what a tick does while the run before isn't over: "skip" it; "queue", wait; "allow" both; "cancel" that run. spread:
-    enqueue after a share of this time that is the schedule's own. name: of the schedule, the job's by default. args,
-    kwargs: for the job.
+    enqueue after a share of this time that is the schedule's own. start, end: no tick is earlier or later; a time
+    without a zone is one of tz. times: maximum number of ticks, counted from start. name: of the schedule, the job's by
+    default. args, kwargs: for the job.
     """
 
     every: Duration
@@ -33,6 +35,9 @@ class ScheduleOptions(TypedDict, total=False):
     missed: Missed
     overlap: Overlap
     spread: Duration
+    start: datetime | str
+    end: datetime | str
+    times: int
     name: str
     args: Sequence[Any]
     kwargs: Mapping[str, Any]

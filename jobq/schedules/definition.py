@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
+from zoneinfo import ZoneInfo
 
 import msgspec
+from msgspec import structs
 
-from jobq.config import duration_s
+from jobq.config import duration_s, parse_time
 from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.ticks import Tick
-from jobq.schedules.expressions import Cron, Every, Ticks
+from jobq.schedules.expressions import Cron, Every, Ticks, Within
 
 Missed = Literal["skip", "one", "all"]
 Overlap = Literal["skip", "queue", "allow", "cancel"]
@@ -22,13 +27,17 @@ GRACE_MS = 60_000
 #: With missed="all", so many ticks are made up for; and this many are counted.
 CAP, MOST_COUNTED = 100, 10_000
 MOST_NAME = 100
+#: Ticks that `times` may count.
+MOST_TIMES = 10_000
+_BOUNDS = ("start", "end", "times")
 _DAY_S = 86_400.0
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One schedule of a queue. every_ms: 0 for a cron expression. args, kwargs: what the job is called with.
 
-    tz: '' if none was given, which means UTC.
+    tz: '' if none was given, which means UTC. start_ms, end_ms: no tick is earlier or later, epoch ms; 0 = no bound.
+    times: only so many ticks from start_ms on; 0 = any number.
     """
 
     name: str
@@ -39,13 +48,23 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missed: Missed = "one"
     overlap: Overlap = "skip"
     spread_ms: int = 0
+    start_ms: int = 0
+    end_ms: int = 0
+    times: int = 0
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
 
     @property
     def ticks(self) -> Ticks:
         """Its times."""
-        return ticks_of(self.cron, self.every_ms, self.zone)
+        ticks = ticks_of(self.cron, self.every_ms, self.zone)
+        if not (self.start_ms or self.end_ms):
+            return ticks
+        last_ms = self.end_ms or math.inf
+        if self.times:
+            counted = _nth(self.cron, self.every_ms, self.zone, self.start_ms, self.times)
+            last_ms = min(last_ms, counted)
+        return Within(ticks, self.start_ms, last_ms)
 
     @property
     def zone(self) -> str:
@@ -109,6 +128,13 @@ def ticks_of(cron: str, every_ms: int, zone: str) -> Ticks:
     return Cron(cron, zone) if cron else Every(every_ms / 1000)
 
 
+@lru_cache(maxsize=2_000)
+def _nth(cron: str, every_ms: int, zone: str, start_ms: int, number: int) -> float:
+    """The time of so many ticks from a moment on; infinity where there are fewer."""
+    ticks = ticks_of(cron, every_ms, zone).after(start_ms - 1)
+    return next(islice(ticks, number - 1, None), math.inf)
+
+
 def checked_schedule(
     name: str,
     job: str,
@@ -117,7 +143,10 @@ def checked_schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """A schedule of options as people write them, or ConfigError. given: every, tz, missed, overlap, spread."""
+    """A schedule of options as people write them, or ConfigError.
+
+    given: every, tz, missed, overlap, spread, start, end, times.
+    """
     options = {key: value for key, value in given.items() if value is not None}
     every = options.pop("every", None)
     if (cron is None) == (every is None):
@@ -128,9 +157,10 @@ def checked_schedule(
         )
     if every is not None and "tz" in options:
         raise ConfigError(f"tz={options['tz']!r} says nothing about every={every!r}; leave one out")
-    if unknown := options.keys() - {"tz", "missed", "overlap", "spread"}:
+    if unknown := options.keys() - {"tz", "missed", "overlap", "spread", *_BOUNDS}:
         raise ConfigError(f"there is no option {min(unknown)!r} of a schedule")
     spread = options.pop("spread", 0)
+    bounds = {key: options.pop(key) for key in _BOUNDS if key in options}
     made = Schedule(
         name=checked_name(name), job=job, cron=cron or "", args=tuple(args), kwargs=dict(kwargs or {}),
         every_ms=0 if every is None else Every(every).step_ms, spread_ms=_spread_ms(spread), **options,
@@ -142,9 +172,9 @@ def checked_schedule(
             f"missed='all' of schedule {name!r} enqueues many ticks at once, and overlap={made.overlap!r} keeps one; "
             "add overlap='allow'"
         )
-    if next(made.ticks.after(0), None) is None:
+    if next(ticks_of(made.cron, made.every_ms, made.zone).after(0), None) is None:
         raise ConfigError(f"{cron!r} of schedule {name!r} never comes; check day and month")
-    return made
+    return structs.replace(made, **_bounds(name, bounds, made.tz)) if bounds else made
 
 
 def checked_name(name: Any) -> str:
@@ -171,6 +201,37 @@ def decoded(text: str) -> Schedule:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"a schedule at the server can't be read: {error}") from error
     return found
+
+
+def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, int]:
+    """The first and last moment of a schedule, and its number of ticks; ConfigError for what can't be."""
+    moments = {
+        f"{key}_ms": _moment_ms(key, given[key], tz) for key in ("start", "end") if key in given
+    }
+    times = given.get("times", 0)
+    if type(times) is not int or not 0 <= times <= MOST_TIMES:
+        raise ConfigError(f"times={times!r} is out of range; take 1 to {MOST_TIMES:,}")
+    if times and "start_ms" not in moments:
+        raise ConfigError(f"times={times} of schedule {name!r} counts from start=…; add it")
+    if moments.get("end_ms", math.inf) < moments.get("start_ms", 0):
+        raise ConfigError(
+            f"schedule {name!r} ends before it starts; end={given['end']} is too early"
+        )
+    return moments | {"times": times}
+
+
+def _moment_ms(name: str, at: object, tz: str | None) -> int:
+    zone = ZoneInfo(tz) if tz else None
+    if isinstance(at, datetime):
+        at = at.isoformat()
+    if not isinstance(at, str):
+        raise ConfigError(
+            f"{name}={at!r:.80} is not a time; write '2026-11-21T08:00Z' or a datetime"
+        )
+    try:
+        return round(parse_time(at, zone=zone).timestamp() * 1000)
+    except ConfigError as error:
+        raise ConfigError(f"{name}={error}") from error
 
 
 def _spread_ms(spread: Duration) -> int:

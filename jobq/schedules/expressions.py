@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from itertools import product
+from itertools import product, takewhile
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -50,6 +50,23 @@ class Ticks(Protocol):
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
         """The ticks after a moment and up to another, the newest first."""
         ...
+
+
+class Within:
+    """The ticks of others from a moment to another one, both included."""
+
+    def __init__(self, ticks: Ticks, first_ms: int, last_ms: float) -> None:
+        self._ticks, self._before_ms, self._last_ms = ticks, first_ms - 1, last_ms
+
+    def after(self, moment_ms: int) -> Iterator[int]:
+        """The ticks after a moment, in order."""
+        ticks = self._ticks.after(max(moment_ms, self._before_ms))
+        return takewhile(lambda tick: tick <= self._last_ms, ticks)
+
+    def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
+        """The ticks after a moment and up to another, the newest first."""
+        until_ms = int(min(until_ms, self._last_ms))
+        return self._ticks.between(max(after_ms, self._before_ms), until_ms)
 
 
 class Every:

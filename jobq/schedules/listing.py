@@ -149,6 +149,9 @@ class ScheduleRecord(JsonRecord):
         last_at: Time of the last tick that was enqueued; null if there was none.
         last_mid: The message of the last tick.
         late_ms: How long its next tick has been due.
+        start_at: No tick is earlier; null without such a bound.
+        end_at: No tick is later; null without such a bound.
+        times: Maximum number of ticks, counted from `start_at`; null for any number.
     """
 
     queue: str
@@ -167,6 +170,9 @@ class ScheduleRecord(JsonRecord):
     last_at: Moment | None
     last_mid: str
     late_ms: int
+    start_at: Moment | None = None
+    end_at: Moment | None = None
+    times: int | None = None
 
 
 def schedule_records(
@@ -180,6 +186,7 @@ def schedule_records(
             queue, row.name, one.job if one else "", *rule, one.missed if one else "", one.overlap if one else "",
             row.origin, "undeclared" if undeclared else row.state, row.paused,
             None if undeclared else row.next_ms, row.last_ms, row.last_mid, row.late_ms,
+            *((one.start_ms or None, one.end_ms or None, one.times or None) if one else ()),
         )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ local function check_row(at, is_known)
   local from = string.match(source, '^=([%w_-]+)$')
   local fits = source == ''
   if kind == 'map' then fits = source == 'stream' or source == 'items' or (from and is_known(from)) end
-  if kind == 'flow' then fits = string.find(source, '^[%w_@+-]+:[%w_:@+-]+$') and #source <= 64 end
+  if kind == 'flow' then fits = string.find(source, '^[%w_.@+-]+:[%w_:@+-]+$') and #source <= 64 end
   if not fits then refuse('the source of a step', 'one of its kind') end
   if source == 'stream' and edges ~= '' then refuse('the edges of a step', 'none: its producer adds members at once') end
   check_edges(name, edges, is_known)

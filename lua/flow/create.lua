@@ -33,7 +33,7 @@ life_ms = whole('life_ms', life_ms, 1, 3153600000000)
 if #run > 16 or not string.find(run, '^%w+$') then refuse('run', '1-16 letters and digits') end
 if definition == '' or #definition > 128 then refuse('definition', '1-128 bytes') end
 if home == '' or #home > 512 then refuse('home', 'the name of a queue') end
-if parent ~= '' and not string.find(parent, '^[%w_@+-]+:[%w_:@+-]+%.%w+%.[%w_-]+$') then refuse('parent', '`flow.run.step`') end
+if parent ~= '' and not string.find(parent, '^[%w_.@+-]+:[%w_:@+-]+%.%w+%.[%w_-]+$') then refuse('parent', '`flow.run.step`') end
 probe('HLEN', meta, steps, calls, items, failed, results, todo)
 probe('STRLEN', done, ended, retried)
 --@include shared/_clock

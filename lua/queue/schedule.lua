@@ -37,11 +37,12 @@ local DECLARED_MS = 2000
 local known, found = schedule_state(name), redis.call('HGET', schedules, name)
 probe('LLEN', tick_log)
 
--- Expression, interval and zone of a definition.
+-- Expression, interval, zone and bounds of a definition.
 local function times_of(text)
   local is_read, told = pcall(cjson.decode, text)
   if not is_read or type(told) ~= 'table' then return text end
-  return table.concat({tostring(told.cron or ''), tostring(told.every_ms or 0), tostring(told.tz or '')}, '\31')
+  return table.concat({tostring(told.cron or ''), tostring(told.every_ms or 0), tostring(told.tz or ''), tostring(told.start_ms or 0),
+    tostring(told.end_ms or 0), tostring(told.times or 0)}, '\31')
 end
 
 if verb == 'declare' or verb == 'add' then

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client
+from jobq.events import in_utc
 from jobq.jobs.codec import decode
 from jobq.jobs.ticks import tick_of
 from jobq.queue import presence
@@ -107,6 +108,30 @@ def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue)
 
     assert cli("schedule", "delete", "nightly").out == "low: nightly removed\n"
     assert cli("schedule", "list", "--json").records == []
+
+
+def test_schedule_is_added_with_a_start_an_end_and_a_number_of_runs(cli: Any, queue: Queue) -> None:
+    words = (
+        "schedule",
+        "add",
+        "sale",
+        "x.y",
+        "-q",
+        "low",
+        "--every",
+        "1h",
+        "--start",
+        "2126-11-27T08:00Z",
+    )
+    assert cli(*words, "--end", "2126-11-28T08:00Z", "--times", "3").code == 0
+    [row] = cli("schedule", "list", "--json").records
+    assert [in_utc(row[name]) for name in ("start_at", "end_at", "next_at")] == [
+        f"2126-11-{day}T08:00:00.000Z" for day in (27, 28, 27)
+    ]
+    assert row["times"] == 3
+    refused = cli(*words, "--end", "2126-11-26T08:00Z")
+    assert refused.code == 2 and "ends before it starts" in refused.err
+    assert "counts from start" in cli(*words[:8], "--times", "3").err
 
 
 def test_schedule_of_code_is_changed_in_code(cli: Any, queue: Queue) -> None:

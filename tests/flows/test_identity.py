@@ -29,6 +29,17 @@ def test_a_members_mid_names_its_flow_its_step_and_its_place():
     assert without_run(f"{run}.rows") == "import:2026-11-22.rows"
 
 
+def test_name_of_a_flow_may_have_dots():
+    run = run_of(flow_id("shop.import", "2026-11-22"), "k3x9q2")
+    member = Member("shop.import:2026-11-22", "rows", 7, "k3x9q2")
+    assert member.mid == member_mid(run, "rows", 7) == "~shop.import:2026-11-22.k3x9q2.rows.7"
+    assert member_of(member.mid) == member
+    assert member_of(member.address) == member._replace(run_id="")
+    assert parts_of_run(run) == ("shop.import:2026-11-22", "k3x9q2")
+    assert without_run(f"{run}.rows") == without_run(member.flow + ".rows")
+    assert without_run(f"{run}.rows") == "shop.import:2026-11-22.rows"
+
+
 def test_an_address_names_a_member_of_whichever_run_there_is():
     member = Member("import:1", "rows", 7, "k3x9q2")
 

@@ -102,10 +102,14 @@ def test_a_job_waits_while_a_limit_cannot_be_asked(run, seen, error, wait_s):
     assert (ending.outcome, ending.backoff) == ("snooze", wait_s)
 
 
-@pytest.mark.parametrize("limits", [[], "stripe", [1], RateLimit("x", "1/s")])
+@pytest.mark.parametrize("limits", [None, "stripe", [1], RateLimit("x", "1/s")])
 def test_limits_must_be_a_list_of_limits(limits):
     with pytest.raises(ConfigError, match="is not a list of RateLimit"):
         job(name="j", registry=Registry(), limits=limits)(lambda: None)
+
+
+def test_job_has_no_limits_when_the_list_is_empty():
+    assert job(name="j", registry=Registry(), limits=[])(lambda: None).limits == ()
 
 
 def test_limits_belong_to_the_job(seen):

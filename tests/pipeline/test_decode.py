@@ -30,7 +30,14 @@ lines = st.tuples(
     *(numbers if name in LIMITS else texts for name in COLUMNS), st.integers(1, len(COLUMNS))
 ).map(lambda row: "\x1f".join(row[: row[-1]]).encode())
 members = st.sampled_from(
-    ["~f:1.r1.load.7", "~f:1.r1.load", "~f.load.7", "~f:1.r1.lo ad.7", "f:1.load.7"]
+    [
+        "~f:1.r1.load.7",
+        "~a.f:1.r1.load.7",
+        "~f:1.r1.load",
+        "~f.load.7",
+        "~f:1.r1.lo ad.7",
+        "f:1.load.7",
+    ]
 ).map(lambda mid: GOOD.replace(b"\x1fm\x1f", b"\x1f%b\x1f" % mid.encode()))
 values = st.one_of(st.just(GOOD), lines, members, st.binary(max_size=20))
 entries = st.lists(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,14 @@ from jobq.errors import ConfigError
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.ticks import HEADER, Tick, tick_of
 from jobq.schedules.declared import declared_in, schedules_of
-from jobq.schedules.definition import Owed, Schedule, decoded, encoded, owed
+from jobq.schedules.definition import (
+    Owed,
+    Schedule,
+    checked_schedule,
+    decoded,
+    encoded,
+    owed,
+)
 
 pytestmark = pytest.mark.one_server
 HOUR = 3_600_000
@@ -165,3 +172,62 @@ def test_header_tells_the_tick():
     ):
         found = tick_of({HEADER: text})
         assert found is None or found.at.year == 1970
+
+
+def ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def bounded(cron: str | None = None, **options: Any) -> Schedule:
+    return checked_schedule("s", "app.s", cron, options)
+
+
+def test_ticks_are_between_start_and_end_when_a_schedule_has_them():
+    found = bounded(every="1h", start="2026-11-23T08:00Z", end="2026-11-23T10:00Z")
+    hours = [ms(f"2026-11-23T{hour:02}:00Z") for hour in (8, 9, 10)]
+    assert list(found.ticks.after(START)) == hours
+    assert list(found.ticks.after(hours[0])) == hours[1:] and not list(found.ticks.after(hours[2]))
+    assert list(found.ticks.between(START, hours[2] + HOUR)) == hours[::-1]
+    assert owed(found, START, hours[0] - 1) == []
+    # The last tick is owed also later.
+    assert owed(found, hours[1], hours[2] + 9 * HOUR) == [Owed(hours[2], 0, runs=True)]
+    assert decoded(encoded(found)) == found
+
+
+def test_times_count_the_ticks_from_the_start_on():
+    found = bounded("30 7 * * *", tz="Europe/Berlin", start="2026-11-23T08:00", times=2)
+    assert found.start_ms == ms("2026-11-23T08:00+01:00")
+    days = [ms(f"2026-11-{day}T07:30+01:00") for day in (24, 25)]
+    assert list(found.ticks.after(0)) == days
+    assert list(found.ticks.between(0, days[1] + 24 * HOUR)) == days[::-1]
+    earlier = bounded(
+        "30 7 * * *", start=datetime(2026, 11, 23, tzinfo=UTC), times=9, end="2026-11-24T12:00Z"
+    )
+    assert len(list(earlier.ticks.after(0))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"start": "tomorrow"}, "start='tomorrow' is not a time"),
+        ({"end": "2026-11-23T08:00"}, "end='2026-11-23T08:00' has no time zone"),
+        ({"start": 5}, "start=5 is not a time"),
+        ({"times": 3}, "times=3 of schedule 's' counts from start"),
+        ({"start": "2026-11-23T08:00Z", "times": 10_001}, "times=10001 is out of range"),
+        ({"start": "2026-11-23T08:00Z", "times": True}, "times=True is out of range"),
+        ({"start": "2026-11-23T08:00Z", "end": "2026-11-22T08:00Z"}, "ends before it starts"),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(options: dict[str, Any], said: str):
+    with pytest.raises(ConfigError) as told:
+        bounded(every="1h", **options)
+    assert said in str(told.value)
+
+
+def test_schedule_that_has_ended_can_be_declared(registry: Registry):
+    @job(name="old", registry=registry)
+    @schedule("@hourly", end="2020-01-01T00:00Z")
+    def old() -> None: ...
+
+    [found] = schedules_of(old)
+    assert next(found.ticks.after(START), None) is None

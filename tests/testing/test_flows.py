@@ -159,7 +159,7 @@ def test_results_of_steps_are_decoded_and_results_by_name_are_json(jobq, registr
     def price(cents: int) -> Decimal:
         return Decimal(cents) / 100
 
-    flow = Flow("prices", id="1")
+    flow = Flow("shop.prices", id="1")
     first = flow.step(price, 150, name="first")
     others = flow.map(price, [1, 2], results=True, name="others")
     run = flow.start()
@@ -167,6 +167,16 @@ def test_results_of_steps_are_decoded_and_results_by_name_are_json(jobq, registr
     assert run.result(first) == Decimal("1.5")
     assert run.result(others) == [Decimal("0.01"), Decimal("0.02")]
     assert (run.result("first"), run.result("others")) == ("1.5", ["0.01", "0.02"])
+
+
+def test_flows_and_their_flows_may_have_dots_in_their_names(jobq, add):
+    flow, inner = Flow("shop.import", id="1"), Flow("shop.rows", id="2")
+    inner.step(add, 1, name="one")
+    flow.step(add, 2, after=flow.flow(inner), name="last")
+    run = flow.start()
+    assert jobq.drain().done == 2
+    jobq.assert_flow(run, "done")
+    assert run.flow_id == "shop.import:1"
 
 
 def test_timers_and_timeouts_follow_the_clock_of_the_test(jobq, add, ran):

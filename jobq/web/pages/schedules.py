@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, get_args
 
+from msgspec import structs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -281,6 +282,7 @@ def change_schedule(request: Request) -> Response:
         made = checked_schedule(
             one.name, one.job, form.get("cron") or None, given, call["args"], call["kwargs"]
         )
+        made = structs.replace(made, start_ms=one.start_ms, end_ms=one.end_ms, times=one.times)
         word, _ = Queue(queue.name, client).admin.schedule("add", one.name, encoded(made))
         if word not in ("added", "same"):
             raise ConfigError(f"the schedule was not changed: the server says {word}")

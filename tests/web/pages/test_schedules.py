@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec import structs
+
 from jobq.queue import presence
 from jobq.queue.audit_log import AuditLog
 from jobq.queue.queue import Queue
@@ -155,6 +157,11 @@ def test_a_schedule_that_was_added_is_edited_and_keeps_what_is_hidden(
     made = decoded(home.admin.schedules().definitions["nightly"][1:])
     assert (made.cron, made.tz, made.missed, made.overlap) == ("15 4 * * 1", "UTC", "skip", "queue")
     assert (made.args, made.kwargs) == ((18,), {"token": "t-1"})
+    bounded = structs.replace(made, start_ms=1_000, end_ms=9 * 10**12, times=7)
+    home.admin.schedule("add", "nightly", encoded(bounded))
+    assert "The first 7 ticks from" in anna.get("/schedules/nightly").text
+    assert anna.post(f"{path}?queue=low", data=fields).status_code == 200
+    assert decoded(home.admin.schedules().definitions["nightly"][1:]) == bounded
     for wrong in (
         {"cron": "x"},
         {"every": "10m"},
