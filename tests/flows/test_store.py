@@ -85,6 +85,12 @@ def test_a_diamond_sends_each_step_once_and_is_kept_for_a_while(diamond: Told, r
     assert diamond.store.create(diamond.record) == "over"
 
 
+def test_map_whose_producer_adds_members_is_refused_when_it_waits(client: Any, redis: Any):
+    with pytest.raises(ScriptError, match="edges of a step must be none"):
+        Told(client, step("a"), step("rows", "a", kind="map", source="stream"))
+    assert not redis.keys("jobq:flow:*")
+
+
 def test_nothing_is_taken_from_another_queue_nor_of_a_step_that_was_not_sent(diamond: Told):
     assert diamond.tell("begin", source="qhigh").refused == 1
     assert diamond.state() == "open"
@@ -321,6 +327,13 @@ def test_a_drainer_of_an_earlier_retry_notes_nothing(client: Any):
     facts = flow.store.facts()
     assert facts is not None and (facts.steps[0].revived, facts.steps[0].retried) == (0, 0)
     assert flow.store.page("a", "revive").numbers == (0,)
+
+
+def test_signal_before_the_begin_gives_its_keys_the_life_of_the_flow(client: Any, redis: Any):
+    flow = Told(client, step("a"), step("gate", "a", kind="wait"))
+    assert flow.tell("signal", "gate", detail=b"yes").state == "open"
+    lives = [redis.pttl(name) for name in redis.keys("jobq:flow:*")]
+    assert len(lives) == 6 and min(lives) > 0
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -228,7 +228,9 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
         (now - 5 * HOUR, "done"),
         (now - 5 * HOUR, "retry"),
     ]
-    write(client, "low", [(at, record(kind, f"m{n}", at)) for n, (at, kind) in enumerate(old)])
+    more = {"dead": {"enqueued": 0}, "retry": {"run_us": 33_000}}
+    records = [record(kind, f"m{n}", at, **more.get(kind, {})) for n, (at, kind) in enumerate(old)]
+    write(client, "low", [(at, text) for (at, _), text in zip(old, records, strict=True)])
     lake = lake_history(client)
     write(client, "low", [(now - 60_000, record("done", "new", now - 60_000))])
     visitor = visit(UserRole.READ, lake=lake.path)
@@ -239,8 +241,10 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     assert 'jobq_lake_lag_seconds{queue="low"} ' in scraped
     found = lake.outcomes(Span(now - 168 * HOUR, now), "low")
     assert [(one.done, one.failed, one.dead) for one in found] == [(0, 0, 1), (1, 0, 0), (1, 1, 0)]
-    assert [one.run_p95_ms for one in found] == [20, 20, 20] and found[0].wait_p95_ms == 1980
+    assert [one.run_p95_ms for one in found] == [20, 20, 33] and found[1].wait_p95_ms == 1980
     assert lake.outcomes(Span(now - 168 * HOUR, now), "high") == []
+    [last] = lake.runs(Span(now - 80 * HOUR, now - 75 * HOUR), Wanted(queue="low")).runs
+    assert (last.kind, last.wait_ms) == ("dead", 0)
     week = visitor.get("/queues/low?range=7d").text
     assert "Attempts are those of the lake" in week and "--since 7d --queues low --lake" in week
     assert 'href="/errors?range=7d"' in week and "Hand-outs per second" not in week
@@ -249,6 +253,7 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
         and "Attempts are those of the lake" in visitor.get("/?range=7d").text
     )
     day = visitor.get("/queues/low?range=24h").text
+    assert "33 ms" in day, "the chart of times has what the lake knows"
     assert "Older attempts are those of the lake" in day and "Hand-outs per second" in day
     assert "range=7d" not in visit(UserRole.READ).get("/").text
     path = "/queues/low/messages/m1"

@@ -106,6 +106,8 @@ def test_page_takes_nothing_from_elsewhere_whatever_jobs_are_called():
     assert [
         a for _, attrs in found for a in attrs if a.startswith("on") or a in ("src", "srcset")
     ] == []
+    # A heading sorts by these: the value itself, and nothing for null.
+    assert {"1234", "0.25", "3", ""} <= {attrs["data-v"] for _, attrs in found if "data-v" in attrs}
     links = [attrs["href"] for tag, attrs in found if "href" in attrs]
     assert links and all((link or "").startswith("#") for link in links)
     assert "url(" not in said and "@import" not in said and "\x1b" not in said
