@@ -125,7 +125,7 @@ class Job(Generic[P, R]):
         self.middleware = middleware
         self.overrides: Overrides | None = None
         if settings.remember is not None:
-            # Whoever cancels the message reads it there.
+            # A program that cancels the message reads it there.
             self.overrides = Overrides(remember=settings.remember)
         self._signature = inspect.signature(function)
         #: What its arguments and its result are encoded and decoded by; None: by nothing, with typed=False.

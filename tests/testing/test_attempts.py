@@ -123,4 +123,4 @@ def test_what_needs_a_server_says_so(registry, follow):
 
     ran = run_job(looks)
     assert isinstance(ran.error, ConfigError)
-    assert "status_call needs a server" in str(ran.error)
+    assert "status needs a server" in str(ran.error)
