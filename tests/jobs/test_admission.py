@@ -109,7 +109,7 @@ def test_limits_must_be_a_list_of_limits(limits):
 
 
 def test_job_has_no_limits_when_the_list_is_empty():
-    assert job(name="j", registry=Registry(), limits=[])(lambda: None).limits == ()
+    assert job(name="j", registry=Registry(), limits=[])(lambda: None).settings.limits == ()
 
 
 def test_limits_belong_to_the_job(seen):
