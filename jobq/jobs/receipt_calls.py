@@ -103,7 +103,7 @@ def state_in(queue: Any, mid: str, known: Status) -> State:
 
 
 def cancel_in(queue: Any, mid: str) -> str:
-    """Cancel a message of any job, and remember that for as long as the message says.
+    """Cancel a message of any job, and remember that for the time that the message says.
 
     Returns 'cancelled', or the status that leaves nothing to cancel.
     """

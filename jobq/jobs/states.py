@@ -13,7 +13,7 @@ StateWord = Literal[
 ]  # fmt: skip
 #: All of them, in the order of a message's life.
 STATES: tuple[StateWord, ...] = get_args(StateWord)
-#: The states that don't change any more, as far as the queue knows.
+#: The states of messages that are over.
 ENDED: frozenset[StateWord] = frozenset(("done", "failed", "cancelled", "expired", "unknown"))
 _OVER = frozenset(("nil", "dead", "done-awaiting-gc", "done-with-backoff"))
 UNKNOWN_TEXT = (
@@ -85,7 +85,7 @@ def ended_state(record: Any) -> State:
 
 
 def moment(epoch_ms: int) -> datetime | None:
-    """Return a time of the server; None for 0, or for a number that is none."""
+    """Return a time of the server; None for 0, or for a number out of range."""
     try:
         return datetime.fromtimestamp(epoch_ms / 1000, UTC) if epoch_ms else None
     except (ValueError, OverflowError, OSError):

@@ -561,7 +561,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Per mid 'cancelled', or the status that leaves nothing to cancel. remember: keep that end for so long.
+        """Per mid 'cancelled', or the status that leaves nothing to cancel. remember: how long to remember that end.
 
         A running job isn't stopped here: its outcome is refused, and its child is notified at the next
         renewal of its lease.
