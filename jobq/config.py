@@ -19,7 +19,7 @@ from jobq.variables import warn
 
 #: How long a call is retried by default: in programs where a person may wait, and in long-running ones.
 PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
-VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
+VALID_S, MAX_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 #: Bytes of one call, by default and at most.
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
 #: The servers that tests may connect to; jobq's pytest plugin sets it for the tests and what they start.
@@ -164,7 +164,7 @@ class CodecSettings:
     def __post_init__(self) -> None:
         if self.mode not in get_args(CodecMode):
             raise ConfigError(f"unknown codec {self.mode!r}; use sign or encrypt")
-        if not 1 <= self.valid_s <= LONGEST_VALID_S:
+        if not 1 <= self.valid_s <= MAX_VALID_S:
             raise ConfigError(
                 f"a sealed call can't be valid for {self.valid_s:g} s; it must be between 1 s and 366 days"
             )

@@ -13,7 +13,7 @@ Duration = float | timedelta | str
 
 DAY_MS = 86_400_000
 #: Names in one sentence.
-MOST_NAMES = 3
+MAX_NAMES = 3
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 _NUMBER = r"(\d+(?:\.\d+)?)"
 #: Units as words: `5 min`, `2 hours`. From the longest to the shortest, each at most once: `1h30m`.
@@ -34,8 +34,8 @@ _EXAMPLES = "30, 1.5, '500ms', '30s', '5m', '1h30m', '2d', '1w', 'PT15M' or a ti
 
 _RATE = re.compile(r"\s*(\d{1,10})\s*/\s*(\d{1,4})?\s*([smhd])\s*")
 #: A rate's most, and its longest span: counters and moments of scripts stay whole numbers of a double.
-MOST_PER_SPAN = 1_000_000_000
-LONGEST_SPAN_MS = 30 * DAY_MS
+MAX_PER_SPAN = 1_000_000_000
+MAX_SPAN_MS = 30 * DAY_MS
 
 
 class Rate(NamedTuple):
@@ -56,9 +56,9 @@ def rate_of(value: object) -> Rate:
     if found is None:
         raise ValueError(f"{value!r:.200} is not a rate; write '100/m', '5/s' or '1000/h'")
     most, span_ms = int(found[1]), int(found[2] or 1) * int(_UNITS[found[3]]) * 1000
-    if not (1 <= most <= MOST_PER_SPAN and 0 < span_ms <= LONGEST_SPAN_MS):
+    if not (1 <= most <= MAX_PER_SPAN and 0 < span_ms <= MAX_SPAN_MS):
         raise ValueError(
-            f"{value!r:.200} is out of range; use 1 to {MOST_PER_SPAN:,} per 1 s to 30 days"
+            f"{value!r:.200} is out of range; use 1 to {MAX_PER_SPAN:,} per 1 s to 30 days"
         )
     return Rate(most, span_ms)
 
@@ -102,7 +102,7 @@ def plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith(("entry", "retry")) else f"{noun}s"
 
 
-def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
+def listed(names: Sequence[str], most: int = MAX_NAMES) -> str:
     """The first names, and how many more there are: `a, b, c and 4 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 FAILED = Path(".pytest_cache/v/cache/lastfailed")
-MOST = 3
+MAX_COUNT = 3
 TIMES = 2
 
 #: Runs these tests alone; pytest's exit code.
@@ -41,8 +41,8 @@ def judge(failed: Sequence[str], run: Run) -> str:
     """Run them again; what is wrong, or nothing."""
     if not failed:
         return "the run failed, but no test did"
-    if len(failed) > MOST:
-        return f"{len(failed)} tests failed, more than the {MOST} that are run again"
+    if len(failed) > MAX_COUNT:
+        return f"{len(failed)} tests failed, more than the {MAX_COUNT} that are run again"
     for _ in range(TIMES):
         if run(failed) != 0:
             return "failed again, alone"

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 RECORD = Path(".pytest_cache/sown.json")
 SEED, SAMPLE, CPU_S, WALL_S = 33, 120, 60, 900
 #: Of the tests of a fault.
-MOST_TESTS = 400
+MAX_TESTS = 400
 #: Tests that sow faults of their own into the text of a script. Where that has changed they fail, which shows nothing.
 _SOWERS = re.compile(r"sown|mutant")
 KINDS = ("dropped write", "dropped guard", "off by one", "swapped order", "inverted comparison")
@@ -279,7 +279,7 @@ def covering(fault: Fault, ran: dict[str, list[str]]) -> list[str]:
     folder, costs = "/".join(("tests", *Path(fault.path).parts[1:2], "")), noted()
     special = sorted(tests, key=lambda test: len(ran[test]))
     near = sorted(special, key=lambda test: (not test.startswith(folder), costs.get(test, 0.0)))
-    chosen = {*special[: MOST_TESTS // 2], *near[: MOST_TESTS // 2]}
+    chosen = {*special[: MAX_TESTS // 2], *near[: MAX_TESTS // 2]}
     return [test for test in near if test in chosen]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.again import MOST, judge
+from tests.again import MAX_COUNT, judge
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from tests.again import MOST, judge
         (["a"], [1], "failed again"),
         (["a"], [0, 1], "failed again"),
         ([], [], "no test did"),
-        ([str(number) for number in range(MOST + 1)], [], "more than"),
+        ([str(number) for number in range(MAX_COUNT + 1)], [], "more than"),
     ],
 )
 def test_failures_stand_unless_few_tests_pass_twice_alone(failed, codes, expected):

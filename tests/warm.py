@@ -46,7 +46,7 @@ IMPORTED = (
 #: Prefixes of variables that the linker or Python reads at startup.
 EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
 FOLLOWED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
-MOST_BYTES = 1 << 17
+MAX_BYTES = 1 << 17
 
 
 class Warm:
@@ -219,7 +219,7 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
             _reap(ends)
         if requests not in ready:
             continue
-        message, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 4)
+        message, files, _, _ = socket.recv_fds(requests, MAX_BYTES, 4)
         if not message:
             return None
         parent, pid = os.getpid(), os.fork()

@@ -31,7 +31,7 @@ from jobq.jobs.context import current
 from jobq.jobs.deaths import DeadCall
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry, job
-from jobq.jobs.retry import MOST_RETRIES, Decision
+from jobq.jobs.retry import MAX_RETRIES, Decision
 from jobq.limits.rate_limit import RateLimit
 from jobq.queue.mids import new_mid
 from jobq.queue.types import DAY_S
@@ -307,11 +307,11 @@ class Task:
 
     def _retries(self) -> int:
         if not self.bind and not self.autoretry_for and inspect.ismethod(self.run):
-            return MOST_RETRIES if self.max_retries is None else self.max_retries
+            return MAX_RETRIES if self.max_retries is None else self.max_retries
         if not self.bind and not self.autoretry_for:
             return 0
         most = self.retry_kwargs.get("max_retries", self.max_retries)
-        return MOST_RETRIES if most is None else int(most)
+        return MAX_RETRIES if most is None else int(most)
 
     def _result_ttl(self) -> float | None:
         conf = self.app.conf

@@ -30,7 +30,7 @@ from jobq.queue.queue import Queue
 
 QUEUES, WORKERS, CHILDREN = 12, 2, 5
 #: Before and after the kill: longer than a lease.
-LEAST_S = 3.0
+MIN_S = 3.0
 #: A message that ran this soon after its enqueue was not delayed.
 SOON_S = 2.0
 #: Two long jobs a shard begin this long before the kill and outlast their leases. So each worker holds leases that it
@@ -57,7 +57,7 @@ def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verd
         for _ in range(WORKERS):
             workers.start(CHILDREN)
         workers.ready()
-        span_s = max(LEAST_S, plan.jobs / fault.per_second / 2)
+        span_s = max(MIN_S, plan.jobs / fault.per_second / 2)
         setup = RoundSetup(
             workers, server, client, random=next(injections(plan.seed, fault)).random
         )

@@ -31,7 +31,7 @@ from jobq.queue.types import Place
 
 QUEUES, WORKERS, CHILDREN = 6, 2, 2
 #: For each job that the round is asked for, so many members of the map; for each so many jobs, a diamond.
-MEMBERS_EACH, JOBS_EACH, LEAST_FLOWS = 50, 100, 6
+MEMBERS_EACH, JOBS_EACH, MIN_FLOWS = 50, 100, 6
 #: The share of kills that hit a producer.
 PRODUCER_SHARE = 0.3
 #: How long the rest may take after the last kill, and a member of it.
@@ -62,7 +62,7 @@ class FlowLoad(NamedTuple):
 
 def load_of(jobs: int) -> FlowLoad:
     """Return what a round of so many jobs runs."""
-    return FlowLoad(max(LEAST_FLOWS, jobs // JOBS_EACH), jobs * MEMBERS_EACH)
+    return FlowLoad(max(MIN_FLOWS, jobs // JOBS_EACH), jobs * MEMBERS_EACH)
 
 
 class ProducerProcess:

@@ -8,14 +8,14 @@ from jobq.chaos.ledger import STEM, Run
 
 #: What limits jobs.
 RATE_NAME, SLOTS_NAME = "chaos-rate", "chaos-slots"
-MOST, SPAN_MS, SLOTS = 40, 1_000, 3
-RATE = f"{MOST}/s"
+MAX_COUNT, SPAN_MS, SLOTS = 40, 1_000, 3
+RATE = f"{MAX_COUNT}/s"
 
 
 def over_rate(grants: Sequence[int]) -> Iterator[str]:
     """Yield the moments, epoch ms, at which a start was granted that made too many."""
     ordered = sorted(grants)
-    for first, later in zip(ordered, ordered[MOST:], strict=False):
+    for first, later in zip(ordered, ordered[MAX_COUNT:], strict=False):
         if later - first <= SPAN_MS:
             yield str(later)
 

@@ -17,9 +17,9 @@ from jobq.observe.situation import read_situation
 from jobq.queue.doctor import Finding
 
 #: Findings below a table.
-MOST = 5
+MAX_COUNT = 5
 #: Findings of one kind that `jobq check doctor` names.
-MOST_OF_KIND = 20
+MAX_OF_KIND = 20
 #: Code -> the check of `jobq check doctor`, and whether it is a failure. A pause is intended.
 CHECKS = {
     "server_read_only": ("persistence", True), "server_full": ("memory", True), "worker_lost": ("workers", False),
@@ -40,12 +40,12 @@ def attention(found: Sequence[Incident]) -> Iterator[str]:
     """Yield lines for people, below an empty one."""
     if found:
         yield ""
-    for incident in found[:MOST]:
+    for incident in found[:MAX_COUNT]:
         yield click.style(f"! {output.escaped(incident.sentence)}", fg="yellow", bold=True)
         if incident.remedy:
             yield f"  → {output.escaped(incident.remedy)}"
-    if len(found) > MOST:
-        yield f"  {len(found) - MOST:,} more: jobq check doctor"
+    if len(found) > MAX_COUNT:
+        yield f"  {len(found) - MAX_COUNT:,} more: jobq check doctor"
 
 
 def records_of(found: Sequence[Incident], queue: str) -> list[dict[str, Any]]:
@@ -65,9 +65,9 @@ def checked(found: Sequence[Incident]) -> Iterator[Finding]:
             continue
         check, fails = CHECKS[incident.code]
         kinds[incident.code] += 1
-        if kinds[incident.code] <= MOST_OF_KIND:
+        if kinds[incident.code] <= MAX_OF_KIND:
             yield Finding(check, "fail" if fails else "warn", incident.sentence, incident.remedy)
     for code, number in kinds.items():
-        if number > MOST_OF_KIND:
-            more = f"{number - MOST_OF_KIND:,} more findings of the kind {code}"
+        if number > MAX_OF_KIND:
+            more = f"{number - MAX_OF_KIND:,} more findings of the kind {code}"
             yield Finding(CHECKS[code][0], "warn", more, "jobq queues --json shows them")

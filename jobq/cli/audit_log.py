@@ -18,7 +18,7 @@ from jobq.cli.session import Session, command, opens
 from jobq.queue.audit_log import PAGE, AuditEntry, AuditLog, KeptAuditEntry, without_ended_intents
 
 #: Entries of the server that one command looks at.
-MOST_LOOKED_AT = 100_000
+MAX_LOOKED_AT = 100_000
 #: How long the lake may take for a page.
 READ_S = 60.0
 COLUMNS = (
@@ -110,7 +110,7 @@ def audit_log(
 
 def _all(log: AuditLog, older: _Older | None) -> Iterator[AuditEntry]:
     oldest = ""
-    for entry in log.newest(MOST_LOOKED_AT):
+    for entry in log.newest(MAX_LOOKED_AT):
         yield entry
         oldest = entry.entry_id
     if older is not None:

@@ -25,7 +25,7 @@ from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
-from jobq.queue.members import MOST_ENTRIES
+from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, Violation
 from jobq.schedules.listing import (
@@ -141,7 +141,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
     number = f"{counted(entries, 'entry')} wait{'s' * (entries == 1)}"
     text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
     remedy = f"jobq worker --import MODULE --queues {queue.name}, or jobq flow check"
-    if entries > MOST_ENTRIES:
+    if entries > MAX_ENTRIES:
         text += "; until there are fewer, the queue hands out nothing"
         yield Finding("flows", "fail", text, remedy)
     elif waited_s > LATE_S:

@@ -54,9 +54,9 @@ STEPS = Listing(
     empty="the flow has no steps",
 )
 #: The newest flows whose ids a shell completes.
-MOST_COMPLETED = 200
+MAX_COMPLETED = 200
 #: Members that failed and are named, and with --json.
-NAMED, MOST_NAMED = 5, 100
+NAMED, MAX_NAMED = 5, 100
 _IN_QUOTES = str.maketrans(dict.fromkeys('"\\[]<>', "?"))
 #: How long a shell waits for ids of flows.
 COMPLETION_S = 1.0
@@ -69,7 +69,7 @@ def _completed(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
         settings = replace(session.settings, patience_s=COMPLETION_S)
         if not settings.url and not embedded.status(settings).running:
             return []
-        found = flow_ids(connect(settings=settings), MOST_COMPLETED)
+        found = flow_ids(connect(settings=settings), MAX_COMPLETED)
     except JobqError:
         return []
     return [flow for flow in found if flow.startswith(incomplete) and is_flow(flow)]
@@ -135,7 +135,7 @@ def show(session: Session, flow: str) -> None:
     """
     client = session.client
     view = known_flow(client, flow)
-    failures = failed_members(client, view, MOST_NAMED if session.as_json else NAMED)
+    failures = failed_members(client, view, MAX_NAMED if session.as_json else NAMED)
     missing: dict[str, str] = {}
     with session.tolerating("workers", "list of"):
         missing = unserved(client, view)

@@ -15,7 +15,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyPage, KeyRow
 
 #: Queues with keys, keys of each, limits and flows that are looked at; names in one finding.
-MOST_QUEUES, MOST_KEYS, MOST_LIMITS, MOST_FLOWS, MOST_NAMES = 200, 1_000, 1_000, 1_000, 5
+MAX_QUEUES, MAX_KEYS, MAX_LIMITS, MAX_FLOWS, MAX_NAMES = 200, 1_000, 1_000, 1_000, 5
 
 
 def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
@@ -23,21 +23,21 @@ def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
 
     queues: those with keys.
     """
-    some = queues[:MOST_QUEUES]
-    pages = run_each(client, [queue.admin.keys_call(MOST_KEYS) for queue in some])
+    some = queues[:MAX_QUEUES]
+    pages = run_each(client, [queue.admin.keys_call(MAX_KEYS) for queue in some])
     for queue, page in zip(some, pages, strict=True):
         if isinstance(page, KeyPage):
             yield from _of_queue(queue.name, page)
         else:
             text = f"queue {queue.name}: its keys can't be read: {page}"
             yield Finding("keys", "warn", text, f"jobq check fsck {queue.name}")
-    if len(queues) > MOST_QUEUES:
-        text = f"{len(queues) - MOST_QUEUES:,} more queues with keys were not looked at"
+    if len(queues) > MAX_QUEUES:
+        text = f"{len(queues) - MAX_QUEUES:,} more queues with keys were not looked at"
         yield Finding("keys", "ok", text, "jobq key list QUEUE")
 
 
 def _of_queue(queue: str, page: KeyPage) -> Iterator[Finding]:
-    of = f" of the first {MOST_KEYS:,}" if page.following else ""
+    of = f" of the first {MAX_KEYS:,}" if page.following else ""
     full = [row for row in page.rows if row.is_full]
     if full:
         said = _said(full, lambda row: f"{row.key} ({row.waiting:,} of {row.most_waiting:,} wait)")
@@ -60,15 +60,15 @@ def _of_queue(queue: str, page: KeyPage) -> Iterator[Finding]:
 
 
 def _said(rows: Iterable[KeyRow], words: Callable[[KeyRow], str]) -> str:
-    return listed([words(row) for row in sorted(rows, key=lambda row: -row.waiting)], MOST_NAMES)
+    return listed([words(row) for row in sorted(rows, key=lambda row: -row.waiting)], MAX_NAMES)
 
 
 def full_limits(client: Client) -> Iterator[Finding]:
     """Yield a finding for the rates and slots that are used up now."""
     names = limit_names(client)
-    full = [one for one in limit_facts(client, names[:MOST_LIMITS]) if _is_full(one)]
+    full = [one for one in limit_facts(client, names[:MAX_LIMITS]) if _is_full(one)]
     if full:
-        said = listed([f"{one.limit} ({one.used:,} of {one.rule})" for one in full], MOST_NAMES)
+        said = listed([f"{one.limit} ({one.used:,} of {one.rule})" for one in full], MAX_NAMES)
         text = f"{counted(len(full), 'limit')} used up, so jobs that ask wait: {said}"
         yield Finding(
             "limits",
@@ -76,8 +76,8 @@ def full_limits(client: Client) -> Iterator[Finding]:
             text,
             "jobq limit set NAME RULE, if more may run; jobq limit list shows holders",
         )
-    if len(names) > MOST_LIMITS:
-        text = f"{len(names) - MOST_LIMITS:,} more limits were not looked at"
+    if len(names) > MAX_LIMITS:
+        text = f"{len(names) - MAX_LIMITS:,} more limits were not looked at"
         yield Finding("limits", "ok", text, "jobq limit list")
 
 
@@ -87,14 +87,14 @@ def _is_full(one: LimitRecord) -> bool:
 
 def waiting_maps(client: Client) -> Iterator[Finding]:
     """Yield a finding for the maps of flows whose members wait for room in the line of a key."""
-    page = flow_page(client, 0, MOST_FLOWS, state="running")
+    page = flow_page(client, 0, MAX_FLOWS, state="running")
     names = [
         f"step {step.name} of {row.flow}, {step.facts.needs_room}"
         for row in page.rows
         for step in _waiting(row)
     ]
     if names:
-        text = f"{counted(len(names), 'step')} of flows waiting for a full line: {listed(names, MOST_NAMES)}"
+        text = f"{counted(len(names), 'step')} of flows waiting for a full line: {listed(names, MAX_NAMES)}"
         remedy = "jobq flow show FLOW, and make room in the line of that key"
         yield Finding("maps", "warn", text, remedy)
     if page.following is not None:

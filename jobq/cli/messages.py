@@ -25,9 +25,9 @@ def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
 
 
 #: Characters of a checkpoint that people see; --json has all of it.
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 #: Attempts whose log is looked for.
-MOST_LOGS = 20
+MAX_LOGS = 20
 #: Facts that have lines of their own.
 _LISTED = ("history", "failed_attempt", "traceback", "state")
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
@@ -89,8 +89,8 @@ def _sentence(record: dict[str, Any]) -> str:
     facts = {key: value for key, value in (record | times).items() if value and key not in _LISTED}
     if record["state"] == "unknown":
         return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is over and not remembered"
-    if len(facts.get("checkpoint", "")) > MOST_SHOWN:
-        facts["checkpoint"] = f"{facts['checkpoint'][:MOST_SHOWN]}…"
+    if len(facts.get("checkpoint", "")) > MAX_SHOWN:
+        facts["checkpoint"] = f"{facts['checkpoint'][:MAX_SHOWN]}…"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
     word = record["state"] if record["status"] == UNKNOWN else record["status"]
     return "  ".join([f"{record['mid']}: {word}", *shown])
@@ -98,12 +98,12 @@ def _sentence(record: dict[str, Any]) -> str:
 
 def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
     """Return the log of the newest attempt that has one, and which that is; a message that is gone may have one."""
-    mid, attempts = record["mid"], [MOST_LOGS]
+    mid, attempts = record["mid"], [MAX_LOGS]
     if record["queue"]:
         names, attempts = record["queue"], [one["attempt"] for one in record["history"]]
     newest = max([record.get("attempts", 0), *attempts])
     for queue in session.queues(names):
-        for attempt in range(newest, max(0, newest - MOST_LOGS), -1):
+        for attempt in range(newest, max(0, newest - MAX_LOGS), -1):
             text = queue.admin.log(mid, attempt)
             if text is not None:
                 shown = session.shown("log", queue.name, mid, text.decode("utf-8", "replace"))

@@ -26,7 +26,7 @@ from jobq.observe.escape import escaped as escaped
 OneRecord = Mapping[str, Any] | Struct
 BATCH = 500
 #: Characters that a text column keeps when it is cut.
-LEAST_WIDTH = 12
+MIN_WIDTH = 12
 STDOUT, STDERR = 1, 2
 #: A day within the years 1 and 9999, whatever the zone.
 EARLIEST_MS = -62_135_510_400_000
@@ -163,7 +163,7 @@ def _narrow(widths: list[int], texts: Sequence[int], over: int) -> None:
     """Take `over` columns from the text columns, always from the widest, but leave each readable."""
     for _ in range(over):
         widest = max(texts, key=lambda i: widths[i], default=None)
-        if widest is None or widths[widest] <= LEAST_WIDTH:
+        if widest is None or widths[widest] <= MIN_WIDTH:
             return
         widths[widest] -= 1
 

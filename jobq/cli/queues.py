@@ -33,7 +33,7 @@ from jobq.observe.facts import head_enqueued_at, starts_per_s
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.keys import key
-from jobq.queue.members import MOST_ENTRIES
+from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Entry, Place, WaitingHead
@@ -170,7 +170,7 @@ def _remark(record: dict[str, Any]) -> str:
     remarks = ["paused"] if record["paused"] else []
     if record["ready"] and record["workers"] == 0:
         remarks.append("no worker")
-    if record["flow_entries"] > MOST_ENTRIES:
+    if record["flow_entries"] > MAX_ENTRIES:
         remarks.append(f"rests: {record['flow_entries']:,} entries for flows")
     return ", ".join(remarks)
 

@@ -32,7 +32,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules
 from jobq.schedules import listing
 from jobq.schedules.declared import schedules_of
-from jobq.schedules.definition import MOST_TIMES, Schedule, checked_schedule, decoded, encoded
+from jobq.schedules.definition import MAX_TIMES, Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
 from jobq.schedules.listing import WorkerCode, known_by_queue, schedule_records
 
@@ -178,7 +178,7 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
 )
 @option("--start WHEN", "No tick before this time, such as 2026-12-01T08:00Z.")
 @option("--end WHEN", "No tick after this time.")
-@option("--times N", "Only the first N ticks from --start on.", type=click.IntRange(1, MOST_TIMES))
+@option("--times N", "Only the first N ticks from --start on.", type=click.IntRange(1, MAX_TIMES))
 @option("--spread DURATION", "Enqueue after a share of this time that is the schedule's own.")
 @option("-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",))
 @import_option

@@ -36,7 +36,7 @@ from jobq.records import JsonRecord, Moment
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
 #: Queues whose newest events are searched for a message that no queue has.
-MOST_SEARCHED = 1_000
+MAX_SEARCHED = 1_000
 GONE = Reason(
     "gone", "no queue has it, and their newest events do not name it",
     "compare --url and --namespace with the producer's; jobq report asks the lake",
@@ -246,11 +246,11 @@ def _queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]
     ]
     if holding:
         return holding
-    if len(queues) > MOST_SEARCHED:
+    if len(queues) > MAX_SEARCHED:
         session.remark(
-            f"the events of {MOST_SEARCHED:,} of {len(queues):,} queues were searched; name others by --queues"
+            f"the events of {MAX_SEARCHED:,} of {len(queues):,} queues were searched; name others by --queues"
         )
-    return [queue.name for queue in queues[:MOST_SEARCHED]]
+    return [queue.name for queue in queues[:MAX_SEARCHED]]
 
 
 def _facts(queue: Queue, mid: str) -> tuple[MessageFacts, dict[str, str]]:

@@ -18,7 +18,7 @@ import hiredis
 from redis import exceptions as redis_errors
 from redis.connection import Connection, DefaultParser
 
-from jobq.client.connection import IDLE_S, LEAST_WAIT_S, PING, Client
+from jobq.client.connection import IDLE_S, MIN_WAIT_S, PING, Client
 from jobq.client.numbered_calls import (
     AGAIN,
     FAILED,
@@ -230,7 +230,7 @@ class AsyncClient:
         if opening is None or opening.done():
             opening = self._opening[node] = asyncio.ensure_future(self._open(node))
             opening.add_done_callback(_retrieve)
-        within_s = None if left_s is None else max(LEAST_WAIT_S, left_s)
+        within_s = None if left_s is None else max(MIN_WAIT_S, left_s)
         done, _ = await asyncio.wait((opening,), timeout=within_s)
         if not done:
             raise redis_errors.TimeoutError("no connection within the time of the call")
@@ -370,7 +370,7 @@ class SharedConnection:
             loop.call_soon(self._flush)
         if within_s is not None:
             late = redis_errors.TimeoutError("no reply within the time of the call")
-            loop.call_later(max(LEAST_WAIT_S, within_s), reply.fail, late)
+            loop.call_later(max(MIN_WAIT_S, within_s), reply.fail, late)
         return reply
 
     def send_blindly(self, command: bytes) -> None:

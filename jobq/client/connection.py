@@ -28,8 +28,8 @@ from jobq.client.numbered_calls import (
     FAILED,
     FIRST_PAUSE_S,
     GENERAL,
-    LONGEST_PAUSE_S,
     LOST,
+    MAX_PAUSE_S,
     PASSING,
     CallState,
     Following,
@@ -54,7 +54,7 @@ _KEYLESS = frozenset(
 #: Bytes that are sent by one call, within the time of one.
 SENT_AT_ONCE = 65_536
 #: The time of a try at least, however little is left.
-LEAST_WAIT_S = 0.05
+MIN_WAIT_S = 0.05
 #: A connection that answered so short a time ago isn't idle, and isn't polled.
 BUSY_S = 0.0001
 #: After so long, the peer of a connection may have gone without a word.
@@ -67,7 +67,7 @@ PING = packed(("PING",))
 #: Words of a call by hash or function before its keys: the verb, the name, the number of keys.
 WORDS_BEFORE_KEYS = 3
 #: Prepared beginnings of calls that a client keeps at most.
-MOST_HEADS = 1_000
+MAX_HEADS = 1_000
 
 
 class AttachedBuffer(Protocol):
@@ -160,7 +160,7 @@ class Client:
         keys = tuple(keys)
         head = self._heads.get((script, keys))
         if head is None:
-            if len(self._heads) >= MOST_HEADS:
+            if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
             head = words_packed((*self.verb(script), len(keys), *keys))
             self._heads[script, keys] = head
@@ -261,7 +261,7 @@ class Client:
                 if final is not None:
                     raise final from error
                 time.sleep(pause)
-                pause = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, pause * 2))
+                pause = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, pause * 2))
 
     def open_everywhere(self) -> Iterator[Connection]:
         """A connection to every node that serves keys, not yet connected; the caller disconnects them."""
@@ -319,7 +319,7 @@ class Client:
         usual_s = connection.socket_timeout or self.socket_timeout_s
         setattr(connection, _LONGEST_S, usual_s)
         if left_s is not None and left_s < usual_s:
-            _wait_at_most(connection, max(LEAST_WAIT_S, left_s))
+            _wait_at_most(connection, max(MIN_WAIT_S, left_s))
         return connection
 
     def try_s(self, connection: Connection) -> float:

@@ -6,7 +6,7 @@ import re
 
 from jobq.errors import ConfigError
 
-LONGEST = 128
+MAX_LENGTH = 128
 _REFUSED = frozenset("{} ")
 _WEIGHTED = re.compile(r":\d+\Z")
 
@@ -14,9 +14,9 @@ _WEIGHTED = re.compile(r":\d+\Z")
 def checked_name(kind: str, name: str) -> str:
     """Return `name`; raise ConfigError for braces, white space, control characters or an empty name."""
     # All other white space isn't printable.
-    if not 0 < len(name) <= LONGEST or not name.isprintable() or not _REFUSED.isdisjoint(name):
+    if not 0 < len(name) <= MAX_LENGTH or not name.isprintable() or not _REFUSED.isdisjoint(name):
         raise ConfigError(
-            f"{kind} {name!r} can't be used; use 1-{LONGEST} printable characters without braces or white space"
+            f"{kind} {name!r} can't be used; use 1-{MAX_LENGTH} printable characters without braces or white space"
         )
     return name
 

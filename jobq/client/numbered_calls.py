@@ -61,12 +61,12 @@ AGAIN = b"again"
 #: A reply of a script for plain calls to a call that isn't plain: it changed nothing.
 GENERAL = b"general"
 #: Calls in a row that a queue sends to the script for every call without trying the one for plain calls.
-MOST_SKIPPED = 32
+MAX_SKIPPED = 32
 #: SCRIPT LOADs of one call: scripts may be flushed between two commands.
 LOADS = 10
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
 #: The least time of a first try on a connection that was used before.
-LEAST_TRY_S = 0.25
+MIN_TRY_S = 0.25
 
 #: Errors that pass: a lost connection, a server that loads, moves, fails over or is busy.
 PASSING = (
@@ -338,7 +338,7 @@ class CallState:
         passed_s = time.monotonic() - self._began
         patience_s = self._client.patience_s
         pause_s = max(0.0, min(self._pause_s * random.uniform(0.5, 1.0), patience_s - passed_s))
-        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, self._pause_s * 2))
+        self._pause_s = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, self._pause_s * 2))
         # All tries together take no longer than one that has the whole time of a socket.
         self.left_s = max(patience_s, self._client.socket_timeout_s) - passed_s - pause_s
         return pause_s
@@ -354,7 +354,7 @@ def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
     A load balancer or a firewall may have forgotten the connection without a word. So half of the patience is left
     for a try on a new connection.
     """
-    half_s = max(LEAST_TRY_S, patience_s / 2)
+    half_s = max(MIN_TRY_S, patience_s / 2)
     return min(half_s, socket_timeout_s) if half_s < patience_s else socket_timeout_s
 
 
@@ -682,7 +682,7 @@ class PlainFirst:
 
     The script for plain calls has fewer keys and arguments, so it costs the server less. Whether a call is plain also
     depends on the queue: where it isn't, the script answers GENERAL and the same call is made of the other script.
-    While one call after another is answered so, `skip` grows up to MOST_SKIPPED. Threads may share it: a count that is
+    While one call after another is answered so, `skip` grows up to MAX_SKIPPED. Threads may share it: a count that is
     lost costs a round trip.
     """
 
@@ -698,7 +698,7 @@ class PlainFirst:
     def answered_general(self, instead: CallState) -> CallState:
         """Note that the last call wasn't plain; `instead` takes its place."""
         is_next = self.sent <= 1
-        self._most = min(MOST_SKIPPED, 2 * self._most or 1) if is_next else 0
+        self._most = min(MAX_SKIPPED, 2 * self._most or 1) if is_next else 0
         self.skip, self.sent = self._most, 0
         return instead
 

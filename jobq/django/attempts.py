@@ -39,9 +39,9 @@ from jobq.queue.types import Status
 
 logger = logging.getLogger("jobq.django")
 #: Characters of a traceback that are kept, its end.
-MOST_TRACEBACK = 16_000
+MAX_TRACEBACK = 16_000
 #: A record of a message that waits for a retry lives at least that long.
-LEAST_TTL_S = 86_400.0
+MIN_TTL_S = 86_400.0
 _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 
 
@@ -74,7 +74,7 @@ class Attempt:
             earlier = self._earlier()
         record = Recorded(self._called, [*earlier, self._tried])
         add_attempts(self._result, Status("locked", number), record, None)
-        self._write(LEAST_TTL_S)
+        self._write(MIN_TTL_S)
         signals.task_started.send_robust(self._sender, task_result=self._result)
 
     def checked(self, value: Any) -> Any:
@@ -110,7 +110,7 @@ class Attempt:
         if outcome in ("snooze", "hold"):
             return
         path = f"{type(error).__module__}.{type(error).__qualname__}"
-        text = masked_text(shortened(_text_of(error), end=True))[-MOST_TRACEBACK:]
+        text = masked_text(shortened(_text_of(error), end=True))[-MAX_TRACEBACK:]
         text = text.encode("utf-8", "replace").decode()
         self._tried = structs.replace(
             self._tried, finished=_now_ms(), error=path, traceback=text
@@ -120,7 +120,7 @@ class Attempt:
             self._write(0)
             self._finish(TaskResultStatus.FAILED)
         else:
-            self._write(LEAST_TTL_S)
+            self._write(MIN_TTL_S)
 
     def is_stopped_by(self, error: BaseException) -> bool:
         """Whether the worker stops the attempt, which is then neither a success nor a failure of the task."""

@@ -33,7 +33,7 @@ from jobq.errors import CodecError, ConfigError, JobqError, ScriptError
 from jobq.jobs.codec import decode
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt
-from jobq.jobs.retry import MOST_RETRIES
+from jobq.jobs.retry import MAX_RETRIES
 from jobq.jobs.signing import opened, seal_of
 from jobq.queue.mids import new_mid
 from jobq.queue.types import DAY_S, DeadMessage, Status
@@ -255,8 +255,8 @@ def _check_outbox(alias: str, using: str | None) -> Iterator[CheckMessage]:
 
 
 def _retries(given: Any) -> int:
-    if type(given) is not int or not 0 <= given <= MOST_RETRIES:
-        raise ConfigError(f"retries={given!r} is not a whole number of 0 to {MOST_RETRIES}")
+    if type(given) is not int or not 0 <= given <= MAX_RETRIES:
+        raise ConfigError(f"retries={given!r} is not a whole number of 0 to {MAX_RETRIES}")
     return given
 
 

@@ -21,7 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from jobq.client.connection import default_client
 from jobq.extras import install
-from jobq.web.access.identity import LONGEST_NAME, Identity, UserRole
+from jobq.web.access.identity import MAX_NAME_LENGTH, Identity, UserRole
 
 #: Where the identity is, in the scope of a request.
 IDENTITY = "jobq.identity"
@@ -86,7 +86,7 @@ def _identity_of(user: Any) -> Identity | None:
     role = _role_of(user)
     if not role:
         return None
-    name = "".join(c for c in user.get_username() if c.isprintable())[:LONGEST_NAME]
+    name = "".join(c for c in user.get_username() if c.isprintable())[:MAX_NAME_LENGTH]
     return Identity(name or f"user {user.pk}", role, user.has_perm("jobq.arguments"), "program")
 
 

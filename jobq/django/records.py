@@ -23,7 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _Ms = Annotated[int, Meta(ge=0, le=253_402_300_799_000)]
 _CALL = "call"
 #: Attempts of one message that are kept, the newest.
-MOST_ATTEMPTS = 100
+MAX_ATTEMPTS = 100
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,19 +93,19 @@ class Records:
         fields = {bytes(name): bytes(content) for name, content in pairs}
         call = fields.pop(_CALL.encode(), None)
         called = None if call is None else self._opened(mid, call, Called)
-        fences = sorted((fence for fence in fields if fence.isdigit()), key=int)[-MOST_ATTEMPTS:]
+        fences = sorted((fence for fence in fields if fence.isdigit()), key=int)[-MAX_ATTEMPTS:]
         attempts = [self._opened(mid, fields[fence], Tried) for fence in fences]
         return Recorded(
             called, [one for one in attempts if one.generation == attempts[-1].generation]
         )
 
     def forget_oldest(self, mid: str) -> None:
-        """Keep the newest MOST_ATTEMPTS attempts."""
+        """Keep the newest MAX_ATTEMPTS attempts."""
         key = keys.django_record(self._prefix, mid)
         fields = [bytes(name) for name in self._client.command("HKEYS", key)]
         fences = sorted((fence for fence in fields if fence.isdigit()), key=int)
-        if len(fences) > MOST_ATTEMPTS:
-            self._client.command("HDEL", key, *fences[:-MOST_ATTEMPTS])
+        if len(fences) > MAX_ATTEMPTS:
+            self._client.command("HDEL", key, *fences[:-MAX_ATTEMPTS])
 
     def _sealed(self, mid: str, value: msgspec.Struct) -> bytes:
         content = msgspec.json.encode(value)

@@ -19,7 +19,7 @@ from jobq.queue.types import DeadMessage, Status
 _WAITING = frozenset(("queued", "queued-with-backoff", "done-with-requeue"))
 _RUNNING = frozenset(("locked", "locked-with-requeue"))
 #: Attempts that a result lists at most.
-MOST_ATTEMPTS = 10_000
+MAX_ATTEMPTS = 10_000
 
 
 class StoredError(TaskError):
@@ -136,7 +136,7 @@ def _errors(attempts: Sequence[Tried]) -> list[Any]:
 def _workers(attempts: Sequence[Tried], count: int) -> list[str]:
     """The worker of each attempt; '' for one that ended before it could be recorded."""
     count = max([count, *(one.attempt for one in attempts)])
-    named = [""] * min(count, MOST_ATTEMPTS)
+    named = [""] * min(count, MAX_ATTEMPTS)
     for one in attempts:
         if one.attempt <= len(named):
             named[one.attempt - 1] = one.worker

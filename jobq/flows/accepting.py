@@ -12,7 +12,7 @@ from jobq.errors import UnavailableError
 from jobq.flows.entries import in_calls
 from jobq.flows.identity import Member, member_of
 from jobq.flows.store import FlowStore
-from jobq.flows.types import MOST_RESULT_BYTES, FlowChange
+from jobq.flows.types import MAX_RESULT_BYTES, FlowChange
 from jobq.queue.fitting import send_fitting
 from jobq.queue.queue import Content, Queue
 from jobq.queue.types import Enqueued
@@ -94,7 +94,7 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
 
 def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
     """The end of a member. One whose result is too long for its flow is dead."""
-    if result is not None and len(result) > MOST_RESULT_BYTES:
+    if result is not None and len(result) > MAX_RESULT_BYTES:
         kind, result = "dead", None
     return FlowChange(kind, member.step, member.number, result, entry)
 

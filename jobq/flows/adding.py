@@ -19,7 +19,7 @@ from jobq.flows.run import drain_soon
 from jobq.flows.starting import add_members, put_items, stored_step
 from jobq.flows.state import FlowFacts, When
 from jobq.flows.store import FlowStore
-from jobq.flows.types import MOST_STEPS_OF_A_FLOW, StoredStep
+from jobq.flows.types import MAX_STEPS_OF_A_FLOW, StoredStep
 from jobq.jobs.context import Context
 from jobq.jobs.membership import MemberFlow
 
@@ -32,7 +32,7 @@ class RunningFlow(StepList):
     """The flow of a member that runs. Each step is added when it is defined."""
 
     names_steps = False
-    most_steps = MOST_STEPS_OF_A_FLOW
+    most_steps = MAX_STEPS_OF_A_FLOW
 
     def __init__(self, client: Client, context: Context) -> None:
         member = member_of(context.mid)

@@ -26,9 +26,9 @@ from jobq.queue.queue import Queue
 T = TypeVar("T")
 Lost = Literal["done", "cancelled"]
 #: Ids of members that are reported.
-MOST_NAMED = 10
+MAX_NAMED = 10
 #: Newest events in which the end of a member is looked for, and how many are read at once.
-MOST_EVENTS, EVENTS_PER_CALL = 20_000, 500
+MAX_EVENTS, EVENTS_PER_CALL = 20_000, 500
 _ENDED = {
     "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
     "purged": "cancelled",
@@ -82,7 +82,7 @@ class FlowCheck:
             self._drainer.look(flow)
         after = flow_view(self._client, flow)
         state = "" if after is None else after.state
-        return CheckedFlow(flow, state, ended, tuple(lost[:MOST_NAMED]), len(lost))
+        return CheckedFlow(flow, state, ended, tuple(lost[:MAX_NAMED]), len(lost))
 
     def _sub_flow(
         self, view: FlowView, step: StepView, within: frozenset[str]
@@ -169,7 +169,7 @@ def ends_in(queue: Queue, mids: set[str]) -> dict[str, str]:
 
 
 def _newest(queue: Queue) -> Iterator[Any]:
-    where, before, left = keys.key(queue.prefix, "events"), "+", MOST_EVENTS
+    where, before, left = keys.key(queue.prefix, "events"), "+", MAX_EVENTS
     while left > 0:
         reply = queue.client.command("XREVRANGE", where, before, "-", "COUNT", EVENTS_PER_CALL)
         yield from reply

@@ -30,10 +30,10 @@ from jobq.client.names import checked_queue
 from jobq.config import duration_s
 from jobq.durations import Duration, listed
 from jobq.errors import ConfigError
-from jobq.flows.identity import LONGEST_STEP, checked_step, flow_id
+from jobq.flows.identity import MAX_STEP_LENGTH, checked_step, flow_id
 from jobq.flows.references import ResultOf, taken_out
 from jobq.flows.state import Edge, Kind, When
-from jobq.flows.types import MOST_STEPS
+from jobq.flows.types import MAX_STEPS
 from jobq.jobs.codec import FLOW_HEADER, check
 from jobq.jobs.job import Args, Job
 from jobq.jobs.options import checked_options
@@ -57,7 +57,7 @@ _REFUSED_OPTIONS = {
 #: Options of a job that its messages get when they are sent.
 _SENT_WITH = ("delay", "at", "lease", "ordered")
 _WORDS = ("after", "when", "name")
-LONGEST_KEEP_S = 366 * 86_400.0
+MAX_KEEP_S = 366 * 86_400.0
 #: Items of a list that are checked when its map is defined; the others when they are sent.
 CHECKED_ITEMS = 250
 
@@ -314,7 +314,7 @@ class StepList:
     #: Whether a step without a name is named after its job.
     names_steps = True
     #: Steps that may be defined here.
-    most_steps = MOST_STEPS
+    most_steps = MAX_STEPS
 
     def __init__(self, flow_id: str) -> None:
         #: `name:id`.
@@ -500,7 +500,7 @@ class StepList:
         while name in self.steps:
             number += 1
             ending = f"-{number}"
-            name = stem[: LONGEST_STEP - len(ending)] + ending
+            name = stem[: MAX_STEP_LENGTH - len(ending)] + ending
         return name
 
     def _after(self, after: After, when: When) -> dict[str, When]:
@@ -551,7 +551,7 @@ class Definition(StepList):
         self.name, self.id = name, new_mid() if id is None else id
         super().__init__(flow_id(name, self.id))
         self.keep_s = duration_s(keep)
-        if not 1 <= self.keep_s <= LONGEST_KEEP_S:
+        if not 1 <= self.keep_s <= MAX_KEEP_S:
             raise ConfigError(
                 f"keep={keep!r} is out of range; it must be between 1 second and 366 days"
             )
@@ -651,7 +651,7 @@ def checked_job(job: Any, flow: str) -> Job[..., Any]:
 def step_name_of(job: str) -> str:
     """The name of a step without one: the last part of its job's name."""
     last = job.rpartition(".")[2]
-    return _NOT_IN_NAMES.sub("-", last)[:LONGEST_STEP] or "step"
+    return _NOT_IN_NAMES.sub("-", last)[:MAX_STEP_LENGTH] or "step"
 
 
 def _checked_name(name: Any) -> str:

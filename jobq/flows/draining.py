@@ -28,7 +28,7 @@ from jobq.flows.announcing import SEPARATOR, announce, announced, is_for_others,
 from jobq.flows.entries import ENDINGS, Done, Heard, Said, heard, in_calls, runs_in
 from jobq.flows.sending import Sending, StepSender
 from jobq.flows.store import PER_CALL, FlowStore
-from jobq.flows.types import MOST_RESULT_BYTES, Applied, FlowChange
+from jobq.flows.types import MAX_RESULT_BYTES, Applied, FlowChange
 from jobq.queue.durability import SharedConfirmation, UnconfirmableError
 from jobq.queue.members import OutboxEntry, OutboxRecord
 from jobq.queue.queue import Queue
@@ -270,7 +270,7 @@ class Drainer:
         if record.kind == "signal":
             step, _, said = detail.partition(SEPARATOR)
             value = said.encode()
-            if len(value) > MOST_RESULT_BYTES:
+            if len(value) > MAX_RESULT_BYTES:
                 _log.error("the signal %s of flow %s is over 64 KiB", step, record.subject)
             else:
                 yield FlowChange("signal", step, 0, value, entry_id)

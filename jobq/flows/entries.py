@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jobq.errors import ConfigError
 from jobq.flows.announcing import WORDS
 from jobq.flows.identity import Member, member_of, parts_of_run, run_of
-from jobq.flows.store import MOST_DONE, PER_CALL
+from jobq.flows.store import MAX_DONE, PER_CALL
 from jobq.flows.types import FlowChange
 from jobq.queue.members import OutboxEntry, OutboxRecord
 
@@ -109,7 +109,7 @@ def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
     nbytes = ndone = 0
     for one in _divided(changes):
         count = len(one.members) or 1
-        full = len(some) == PER_CALL or ndone + count > MOST_DONE
+        full = len(some) == PER_CALL or ndone + count > MAX_DONE
         if some and (full or nbytes > BYTES_PER_APPLY):
             yield some
             some, nbytes, ndone = [], 0, 0
@@ -122,8 +122,8 @@ def in_calls(changes: Sequence[FlowChange]) -> Iterator[Sequence[FlowChange]]:
 
 def _divided(changes: Sequence[FlowChange]) -> Iterator[FlowChange]:
     for one in changes:
-        if len(one.members) <= MOST_DONE:
+        if len(one.members) <= MAX_DONE:
             yield one
         else:
-            for at in range(0, len(one.members), MOST_DONE):
-                yield one._replace(members=one.members[at : at + MOST_DONE])
+            for at in range(0, len(one.members), MAX_DONE):
+                yield one._replace(members=one.members[at : at + MAX_DONE])

@@ -14,16 +14,16 @@ from typing import NamedTuple
 from jobq.errors import ConfigError
 
 #: In characters.
-LONGEST_FLOW, LONGEST_STEP, LONGEST_RUN_ID = 64, 32, 16
+MAX_FLOW_LENGTH, MAX_STEP_LENGTH, MAX_RUN_ID_LENGTH = 64, 32, 16
 #: What the mids of members begin with, and no other mid.
 MEMBER_SIGN = "~"
 #: Members of a step at most.
-MOST_MEMBERS = 10_000_000
+MAX_MEMBERS = 10_000_000
 #: Digits of a member's number.
-LONGEST_NUMBER = 7
+MAX_NUMBER_LENGTH = 7
 _NAME = re.compile(r"[A-Za-z0-9_.@+-]+")
 _FLOW = re.compile(r"[A-Za-z0-9_.@+-]+:[A-Za-z0-9_:@+-]+")
-_RUN = re.compile(rf"({_FLOW.pattern})(?:\.([A-Za-z0-9]{{1,{LONGEST_RUN_ID}}}))?")
+_RUN = re.compile(rf"({_FLOW.pattern})(?:\.([A-Za-z0-9]{{1,{MAX_RUN_ID_LENGTH}}}))?")
 _STEP = re.compile(r"[A-Za-z0-9_-]+")
 _MEMBER = re.compile(rf"~{_RUN.pattern}\.({_STEP.pattern})\.(0|[1-9][0-9]{{0,7}})")
 
@@ -78,9 +78,9 @@ def flow_id(name: str, given: str) -> str:
 
 def checked_flow(flow: str) -> str:
     """Return `flow`, a `name:id`; raise ConfigError for one that can't be."""
-    if len(flow) > LONGEST_FLOW or not _FLOW.fullmatch(flow):
+    if len(flow) > MAX_FLOW_LENGTH or not _FLOW.fullmatch(flow):
         raise ConfigError(
-            f"flow {flow!r} can't be used; use name:id of up to {LONGEST_FLOW} letters, digits and any of _:@+-, in "
+            f"flow {flow!r} can't be used; use name:id of up to {MAX_FLOW_LENGTH} letters, digits and any of _:@+-, in "
             "the name also dots"
         )
     return flow
@@ -94,9 +94,9 @@ def parts_of_run(run: str) -> tuple[str, str]:
 
 def checked_step(name: str) -> str:
     """Return `name`; raise ConfigError for one that can't name a step."""
-    if len(name) > LONGEST_STEP or not _STEP.fullmatch(name):
+    if len(name) > MAX_STEP_LENGTH or not _STEP.fullmatch(name):
         raise ConfigError(
-            f"step name {name!r} can't be used; use up to {LONGEST_STEP} letters, digits and any of _-"
+            f"step name {name!r} can't be used; use up to {MAX_STEP_LENGTH} letters, digits and any of _-"
         )
     return name
 
@@ -112,6 +112,6 @@ def member_of(mid: str) -> Member | None:
     if not found:
         return None
     flow, run_id, step, number = found.groups()
-    if len(flow) > LONGEST_FLOW or len(step) > LONGEST_STEP or int(number) >= MOST_MEMBERS:
+    if len(flow) > MAX_FLOW_LENGTH or len(step) > MAX_STEP_LENGTH or int(number) >= MAX_MEMBERS:
         return None
     return Member(flow, step, int(number), run_id or "")

@@ -11,7 +11,7 @@ from msgspec import structs
 from jobq.client.connection import Client
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.flows.announcing import queue_at
-from jobq.flows.identity import LONGEST_NUMBER, member_of
+from jobq.flows.identity import MAX_NUMBER_LENGTH, member_of
 from jobq.flows.references import FlowInput, inputs_in, put_in
 from jobq.flows.state import FlowFacts, StepFacts
 from jobq.flows.store import FlowStore
@@ -24,7 +24,7 @@ from jobq.queue.types import Lease
 #: Results of one read.
 PER_READ = 500
 #: Dead members whose reason is looked up.
-MOST_REASONS = 100
+MAX_REASONS = 100
 _NOT_READ = " (errors are read for the first {most} only; jobq why {mid} tells this one)"
 
 
@@ -123,16 +123,16 @@ class StepResults:
         whys: dict[int, str] = {}
         for name, why in self._store.failures().items():
             named, _, text = name.rpartition(":")
-            if named == step and text.isdecimal() and len(text) <= LONGEST_NUMBER:
+            if named == step and text.isdecimal() and len(text) <= MAX_NUMBER_LENGTH:
                 whys[int(text)] = why
         queue = self._step(step).queue if whys else ""
         found: list[dict[str, Any]] = []
         for number in sorted(whys):
             mid = self._store.member(step, number).mid
-            if queue and len(found) < MOST_REASONS:
+            if queue and len(found) < MAX_REASONS:
                 why = self._reason(queue, mid) or whys[number]
             else:
-                why = whys[number] + (_NOT_READ.format(most=MOST_REASONS, mid=mid) if queue else "")
+                why = whys[number] + (_NOT_READ.format(most=MAX_REASONS, mid=mid) if queue else "")
             found.append({"index": number, "mid": mid, "reason": why})
         return found
 

@@ -19,7 +19,13 @@ from jobq.client.pipelining import run_each
 from jobq.durations import lasting
 from jobq.errors import ConfigError, JobqError
 from jobq.flows import keys
-from jobq.flows.identity import LONGEST_FLOW, LONGEST_NUMBER, checked_flow, member_mid, member_of
+from jobq.flows.identity import (
+    MAX_FLOW_LENGTH,
+    MAX_NUMBER_LENGTH,
+    checked_flow,
+    member_mid,
+    member_of,
+)
 from jobq.flows.state import (
     FLOW_STATES,
     Edge,
@@ -38,7 +44,7 @@ from jobq.queue.queue import Queue
 from jobq.records import JsonRecord, MomentOrZero, words
 
 #: Flows that are looked at for one page, and entries of the index that are read at once.
-MOST_READ, PER_CALL = 1_000, 100
+MAX_READ, PER_CALL = 1_000, 100
 #: Names among which the nearest is looked for.
 KNOWN = 500
 
@@ -74,12 +80,12 @@ def flow_page(
     part: str = "",
     state: str = "",
 ) -> FlowPage:
-    """Return flows from the number `first` of the index on. MOST_READ are read at most.
+    """Return flows from the number `first` of the index on. MAX_READ are read at most.
 
     Only flows with this name, with this part in their ids and in this state; '' = any.
     """
     rows: list[FlowRow] = []
-    for at in range(first, first + MOST_READ, PER_CALL):
+    for at in range(first, first + MAX_READ, PER_CALL):
         indexed = _indexed(client, at)
         for number, row in enumerate(_rows(client, indexed), at):
             if row is not None and _is_wanted(row, name, part, state):
@@ -88,7 +94,7 @@ def flow_page(
                 rows.append(row)
         if len(indexed) < PER_CALL:
             return FlowPage(rows, None)
-    return FlowPage(rows, first + MOST_READ)
+    return FlowPage(rows, first + MAX_READ)
 
 
 def _is_wanted(row: FlowRow, name: str, part: str, state: str) -> bool:
@@ -96,7 +102,7 @@ def _is_wanted(row: FlowRow, name: str, part: str, state: str) -> bool:
     return is_named and (not state or (row.view is not None and row.view.state == state))
 
 
-def flow_ids(client: Client, most: int = MOST_READ) -> list[str]:
+def flow_ids(client: Client, most: int = MAX_READ) -> list[str]:
     """Return the ids of the newest flows, of those that are gone, too."""
     reply = client.command("ZRANGE", keys.flow_names(client.namespace), 0, most - 1, "REV")
     return [_shown(raw) for raw in reply]
@@ -182,8 +188,8 @@ def known_flow(client: Client, flow: str) -> FlowView:
     if is_flow(flow):
         raise ConfigError(f"there is no flow {flow!r}, or it is over and was deleted; {hint}")
     raise ConfigError(
-        f"{flow!r:.100} is not the id of a flow, which is name:id of up to {LONGEST_FLOW} letters, digits and any of "
-        f"_:@+-, in the name also dots; {hint}"
+        f"{flow!r:.100} is not the id of a flow, which is name:id of up to {MAX_FLOW_LENGTH} letters, digits and any "
+        f"of _:@+-, in the name also dots; {hint}"
     )
 
 
@@ -220,7 +226,7 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
     for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
         step, _, number = name.rpartition(":")
         one = view.by_name.get(step)
-        if one is not None and number.isdecimal() and len(number) <= LONGEST_NUMBER:
+        if one is not None and number.isdecimal() and len(number) <= MAX_NUMBER_LENGTH:
             mid = member_mid(view.facts.run, step, int(number))
             said = _reason(client, one.facts.queue, mid) if one.facts.queue else ""
             found.append(FailedMember(mid, (said or word).partition("\n")[0]))

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from jobq.errors import CodecError, ConfigError
-from jobq.flows.identity import LONGEST_STEP
+from jobq.flows.identity import MAX_STEP_LENGTH
 from jobq.jobs.codec import MAX_DEPTH
 
 #: result: of a step. results: of all members of a map that are done. failures: of a map or step, a list of Failure.
@@ -22,11 +22,11 @@ from jobq.jobs.codec import MAX_DEPTH
 What = Literal["result", "results", "failures", "value"]
 WHATS: tuple[What, ...] = get_args(What)
 #: Of one call.
-MOST_INPUTS = 256
+MAX_INPUTS = 256
 
 Path = tuple[int | str, ...]
 _Index = Annotated[int, Meta(ge=0, le=2**31)]
-_Step = Annotated[str, Meta(min_length=1, max_length=LONGEST_STEP)]
+_Step = Annotated[str, Meta(min_length=1, max_length=MAX_STEP_LENGTH)]
 
 
 class FlowInput(NamedTuple):
@@ -74,9 +74,9 @@ def taken_out(
     found: list[tuple[Path, ResultOf]] = []
     plain = [_without(value, (at,), found) for at, value in enumerate(args)]
     named = {name: _without(value, (name,), found) for name, value in kwargs.items()}
-    if len(found) > MOST_INPUTS:
+    if len(found) > MAX_INPUTS:
         raise ConfigError(
-            f"a call takes {len(found)} results of steps, more than {MOST_INPUTS}; use a map and its results"
+            f"a call takes {len(found)} results of steps, more than {MAX_INPUTS}; use a map and its results"
         )
     return plain, named, found
 
@@ -104,7 +104,7 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True):
     queue: str = ""
 
 
-_decoder = msgspec.json.Decoder(Annotated[list[_Stored], Meta(max_length=MOST_INPUTS)])
+_decoder = msgspec.json.Decoder(Annotated[list[_Stored], Meta(max_length=MAX_INPUTS)])
 
 
 def header_of(inputs: Sequence[FlowInput]) -> str:

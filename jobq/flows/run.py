@@ -36,11 +36,11 @@ from jobq.jobs.signing import seal_of
 R = TypeVar("R")
 
 #: Entries of an outbox that a producer takes to flows: those of others, too, that lie before what it said.
-MOST_ENTRIES = 512
+MAX_ENTRIES = 512
 #: Clients whose users may not take to flows what is announced.
 _MAY_NOT_DRAIN: WeakSet[Client] = WeakSet()
 #: Between two looks at a flow: from the first pause to the longest one.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 
 
 class FlowRun:
@@ -239,7 +239,7 @@ def drain_soon(client: Client, home: str) -> None:
     if client in _MAY_NOT_DRAIN:
         return
     try:
-        Drainer(client).drain(home, MOST_ENTRIES)
+        Drainer(client).drain(home, MAX_ENTRIES)
     except JobqError as error:
         if is_denied(error):
             _MAY_NOT_DRAIN.add(client)
@@ -260,7 +260,7 @@ class LongerPauses:
             pause_s = min(pause_s, self._until - time.monotonic())
             if pause_s <= 0:
                 raise ResultTimeoutError(f"{what()} within {self._timeout_s:g} s")
-        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 1.5)
+        self._pause_s = min(MAX_PAUSE_S, self._pause_s * 1.5)
         return pause_s
 
 

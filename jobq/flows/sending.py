@@ -30,7 +30,7 @@ from jobq.flows.announcing import Word, announce, queue_at
 from jobq.flows.contents import message_of, messages_of_items
 from jobq.flows.rights import check_step
 from jobq.flows.state import FLOW_OVER, FlowFacts
-from jobq.flows.store import MOST_SECONDS, FlowStore
+from jobq.flows.store import MAX_SECONDS, FlowStore
 from jobq.flows.types import (
     LONG_LIFE_MS,
     PER_CHUNK,
@@ -549,6 +549,6 @@ def _options(raw: bytes) -> dict[str, Any]:
         raise CodecError(f"options of a step can't be read: {raw!r:.80}") from error
     numbers = [found.get(name) for name in ("delay", "at", "lease")]
     known = [one for one in numbers if one is not None]
-    if not all(isinstance(one, int | float) and 0 <= one < MOST_SECONDS for one in known):
+    if not all(isinstance(one, int | float) and 0 <= one < MAX_SECONDS for one in known):
         raise CodecError(f"options of a step can't be used: {raw!r:.80}")
     return found

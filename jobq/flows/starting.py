@@ -52,7 +52,7 @@ _log = logging.getLogger("jobq.flows")
 #: How long the start of a map waits for room in the line of a key that stays full.
 FULL_S = 30.0
 #: Bytes of the items of a map that waits.
-MOST_ITEMS_BYTES = 8 << 20
+MAX_ITEMS_BYTES = 8 << 20
 #: For how long a result stays with its message, unless a drainer copies it to the flow, which it does at once.
 RESULT_S = 86_400.0
 
@@ -290,7 +290,7 @@ def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
             mid = member_mid(store.flow, step.name, number)
             contents.append(kept_call(client, (step.queue, mid), job, args, kwargs, headers))
         size += sum(map(len, contents))
-        if size > MOST_ITEMS_BYTES:
+        if size > MAX_ITEMS_BYTES:
             _too_long(step)
         if store.put_items(step.name, step.queue, chunk, contents) == "full":
             _too_long(step)
@@ -298,7 +298,7 @@ def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
 
 def _too_long(step: MapStep[Any]) -> None:
     raise ConfigError(
-        f"the items of map {step.name!r} and others that wait take more than {MOST_ITEMS_BYTES >> 20} MiB; let a step "
+        f"the items of map {step.name!r} and others that wait take more than {MAX_ITEMS_BYTES >> 20} MiB; let a step "
         "return or add them"
     )
 

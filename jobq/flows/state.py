@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from jobq.durations import MOST_NAMES, counted, lasting, listed
+from jobq.durations import MAX_NAMES, counted, lasting, listed
 from jobq.flows.identity import run_of
 from jobq.records import JsonRecord
 
@@ -279,9 +279,9 @@ class FlowView:
         lines = [f"{self.facts.flow_id}: {self.state}, {self.progress}"]
         if self.remark:
             lines[0] += f" ({self.remark})"
-        lines += [f"waits for {one.sentence}" for one in self.waits_for[:MOST_NAMES]]
-        if len(self.waits_for) > MOST_NAMES:
-            lines.append(f"and {len(self.waits_for) - MOST_NAMES:,} more")
+        lines += [f"waits for {one.sentence}" for one in self.waits_for[:MAX_NAMES]]
+        if len(self.waits_for) > MAX_NAMES:
+            lines.append(f"and {len(self.waits_for) - MAX_NAMES:,} more")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -15,8 +15,8 @@ from jobq.flows import keys, rights
 from jobq.flows.identity import Member, checked_step, new_run_id, parts_of_run, run_of
 from jobq.flows.state import FLOW_STATES, Edge, FlowFacts, Kind, StepFacts, When
 from jobq.flows.types import (
-    MOST_STEPS,
-    MOST_STEPS_OF_A_FLOW,
+    MAX_STEPS,
+    MAX_STEPS_OF_A_FLOW,
     PER_CHUNK,
     Applied,
     FlowChange,
@@ -33,16 +33,16 @@ T = TypeVar("T")
 #: Changes, members or fields of one call.
 PER_CALL = 1_000
 #: Members that are done, of one call; each change that names one counts as one of them.
-MOST_DONE = 2_000
+MAX_DONE = 2_000
 #: Things to be sent that one call answers.
-MOST_TODO = 64
+MAX_TODO = 64
 _WHENS: frozenset[str] = frozenset(get_args(When))
 _KINDS: frozenset[str] = frozenset(get_args(Kind))
 _TODOS: frozenset[str] = frozenset(get_args(Todo))
 _PARENT = "^"
 _FIELDS = 9
 #: Of a delay, a time or a lease.
-MOST_SECONDS = 1e12
+MAX_SECONDS = 1e12
 
 
 def _kind_and_step(change: FlowChange) -> tuple[str, str]:
@@ -176,14 +176,14 @@ class FlowStore:
             else:
                 for one in some:
                     rows += (kind, step, one.number, one.entry, one.detail or b"")
-        args = (self._now(now), self.run_id, source, MOST_TODO, *rows)
+        args = (self._now(now), self.run_id, source, MAX_TODO, *rows)
         return self._ask(self._call("apply", args, _applied))
 
     def sent(self, items: Iterable[TodoItem], *, now: int | None = None) -> Applied:
         """Take off what was sent; what is left."""
         rows = [part for one in items for part in (one.step or _PARENT, one.stamp)]
         return self._ask(
-            self._call("sent", (self._now(now), self.run_id, MOST_TODO, *rows), _applied)
+            self._call("sent", (self._now(now), self.run_id, MAX_TODO, *rows), _applied)
         )
 
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
@@ -311,9 +311,9 @@ def unpacked_items(packed: bytes) -> list[bytes]:
 
 
 def _rows(steps: Sequence[StoredStep]) -> list[Argument]:
-    if len(steps) > MOST_STEPS:
+    if len(steps) > MAX_STEPS:
         raise ConfigError(
-            f"{len(steps):,} steps are too many for one call; pass at most {MOST_STEPS:,}, or map similar steps"
+            f"{len(steps):,} steps are too many for one call; pass at most {MAX_STEPS:,}, or map similar steps"
         )
     return [
         part
@@ -355,7 +355,7 @@ def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
     name, _, given = flow.partition(":")
     state = _text(meta.get("state", b""))
     # A damaged list may name a step any number of times.
-    names = list(dict.fromkeys(_text(steps.get("*", b"")).split(",")))[: 2 * MOST_STEPS_OF_A_FLOW]
+    names = list(dict.fromkeys(_text(steps.get("*", b"")).split(",")))[: 2 * MAX_STEPS_OF_A_FLOW]
     return FlowFacts(
         name=name,
         id=given,
@@ -432,7 +432,7 @@ def _due_at(options: Mapping[str, Any], ready_at: int) -> int:
 
 def _seconds(value: Any) -> float | None:
     """A number of seconds as a definition makes it; None for anything else, infinity and NaN among it."""
-    return value if isinstance(value, int | float) and 0 <= value < MOST_SECONDS else None
+    return value if isinstance(value, int | float) and 0 <= value < MAX_SECONDS else None
 
 
 def _options(raw: bytes) -> dict[str, Any]:

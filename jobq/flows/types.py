@@ -12,7 +12,7 @@ Todo = Literal["send", "map", "flow", "cancel", "revive", "drop", "parent", "sub
 #: Messages of one chunk of a map.
 PER_CHUNK = 250
 #: Steps of one call, and of a flow.
-MOST_STEPS, MOST_STEPS_OF_A_FLOW = 1_000, 10_000
+MAX_STEPS, MAX_STEPS_OF_A_FLOW = 1_000, 10_000
 #: How long a sub-flow, and a flow that was announced, waits for its begin.
 LONG_LIFE_MS = 366 * 86_400_000
 #: Why a member whose message is gone isn't retried.
@@ -20,7 +20,7 @@ PURGED = (
     "its message was purged or has expired, so it can't be retried; start the flow under another id"
 )
 #: Bytes of a result, and of all results of a flow.
-MOST_RESULT_BYTES, MOST_RESULTS_BYTES = 64 << 10, 64 << 20
+MAX_RESULT_BYTES, MAX_RESULTS_BYTES = 64 << 10, 64 << 20
 
 
 class StoredStep(NamedTuple):

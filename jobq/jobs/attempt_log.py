@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from jobq.errors import masked_text, shortened
 
 #: Bytes of an attempt's log that are kept, the newest.
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 #: The least time between two times that the log of a running attempt is stored.
 STORE_EVERY_S = 1.0
 #: (queue, mid, attempt, text, how long to keep it).
@@ -44,10 +44,10 @@ class AttemptLog:
         with self._lock:
             if self._inside:
                 return  # what the client logs while it stores this
-            self._lines.append(line[-MOST_BYTES:])
+            self._lines.append(line[-MAX_BYTES:])
             self._size += len(self._lines[-1])
             self._is_stored = False
-            while self._size > MOST_BYTES:
+            while self._size > MAX_BYTES:
                 self._size -= len(self._lines.popleft())
                 self._ndropped += 1
             if time.monotonic() - self._stored_at >= STORE_EVERY_S:

@@ -40,7 +40,7 @@ MEMBER_SIGN = "~"
 FLOW_HEADER = "flow"
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 #: Characters of a refusal's reason that are passed on.
-MOST_WHY = 1_000
+MAX_WHY = 1_000
 
 _Retries = Annotated[int, Meta(ge=0, le=10_000)]
 _Seconds = Annotated[float, Meta(gt=0, le=3_153_600_000)]
@@ -252,7 +252,7 @@ def _explained(content: bytes, error: Exception) -> CodecError:
             f"content is of envelope version {version}, this jobq reads {ENVELOPE}; upgrade it"
         )
     refused = read_refusal(content)
-    why = refused.why[:MOST_WHY] if refused else str(error) or type(error).__name__
+    why = refused.why[:MAX_WHY] if refused else str(error) or type(error).__name__
     return CodecError(f"content is not a call of a job: {why}")
 
 

@@ -33,7 +33,7 @@ Checkpoint = Callable[[str, str, str, str], str | None]
 FlowOf = Callable[["Context"], MemberFlow]
 
 #: Bytes of a checkpoint as JSON.
-MOST_CHECKPOINT = 16_384
+MAX_CHECKPOINT = 16_384
 PROGRESS_EVERY_S = 0.5
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -293,9 +293,9 @@ class Context:
         process, and is removed when the message ends. Each call is a round trip; it is sent before this returns.
         """
         text = encode_plain(value, "the checkpoint").decode()
-        if len(text.encode()) > MOST_CHECKPOINT:
+        if len(text.encode()) > MAX_CHECKPOINT:
             raise CodecError(
-                f"the checkpoint takes {len(text.encode()):,} bytes of the {MOST_CHECKPOINT:,} allowed; "
+                f"the checkpoint takes {len(text.encode()):,} bytes of the {MAX_CHECKPOINT:,} allowed; "
                 "store the bulk elsewhere and keep where it is"
             )
         self._checkpoint = self._kept(text)

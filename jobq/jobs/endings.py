@@ -34,7 +34,7 @@ Stops = Callable[[BaseException], bool]
 #: Characters of the reason that a job gives with `Dead`.
 MAX_VERDICT = 1_024
 #: After this many different names the log stops to tell new ones apart.
-MOST_NAMES = 1_000
+MAX_NAMES = 1_000
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Unrunnable:
             return self._dead(queue, message, why, record)
         # One line per job, not per message: a release may leave thousands of messages.
         level = logging.DEBUG if (queue, name) in self._seen else logging.WARNING
-        if len(self._seen) < MOST_NAMES:
+        if len(self._seen) < MAX_NAMES:
             self._seen.add((queue, name))
         failure_log.log(
             level,

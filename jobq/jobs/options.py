@@ -19,7 +19,7 @@ from jobq.jobs.queues import ClientLike
 from jobq.jobs.retry import (
     DEFAULT_POLICY,
     DEFAULT_RETRIES,
-    MOST_RETRIES,
+    MAX_RETRIES,
     ErrorFilter,
     Listed,
     Policy,
@@ -36,9 +36,9 @@ from jobq.queue.types import (
 
 DAY_S = 86_400.0
 #: Names that a job hides, and their length.
-MOST_REDACTED, LONGEST_REDACTED = 50, 100
+MAX_REDACTED, MAX_REDACTED_LENGTH = 50, 100
 #: Former names of a job.
-MOST_ALIASES = 20
+MAX_ALIASES = 20
 
 
 #: What becomes of a call of a unique job while one like it lives.
@@ -143,7 +143,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
             return self.retries
         if isinstance(self.retry, Listed):
             return len(self.retry.waits)
-        return DEFAULT_RETRIES if self.retry_within is None else MOST_RETRIES
+        return DEFAULT_RETRIES if self.retry_within is None else MAX_RETRIES
 
     @property
     def rules(self) -> Rules:
@@ -334,9 +334,9 @@ def _trace(name: str, value: Any) -> str:
 
 def _aliases(name: str, value: Any) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or len(names) > MOST_ALIASES:
+    if not isinstance(names, list | tuple) or len(names) > MAX_ALIASES:
         raise ConfigError(
-            f"aliases={value!r:.200} is not a list of names; name up to {MOST_ALIASES} former names of the job"
+            f"aliases={value!r:.200} is not a list of names; name up to {MAX_ALIASES} former names of the job"
         )
     return tuple(dict.fromkeys(checked_job_name(one) for one in names))
 
@@ -357,19 +357,19 @@ def checked_job_name(name: Any) -> str:
 
 def _redact(name: str, value: Any) -> tuple[str, ...]:
     names = ("*",) if value is True else (value,) if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or len(names) > MOST_REDACTED:
+    if not isinstance(names, list | tuple) or len(names) > MAX_REDACTED:
         raise ConfigError(
-            f"redact={value!r:.200} doesn't say what to hide; use up to {MOST_REDACTED} names of arguments or of keys "
+            f"redact={value!r:.200} doesn't say what to hide; use up to {MAX_REDACTED} names of arguments or of keys "
             "in them, or True for all arguments"
         )
     for one in names:
         if (
             not isinstance(one, str)
-            or not 0 < len(one) <= LONGEST_REDACTED
+            or not 0 < len(one) <= MAX_REDACTED_LENGTH
             or not one.isprintable()
         ):
             raise ConfigError(
-                f"redact has {one!r:.120}, which can't be a name; use 1-{LONGEST_REDACTED} printable characters"
+                f"redact has {one!r:.120}, which can't be a name; use 1-{MAX_REDACTED_LENGTH} printable characters"
             )
     return tuple(names)
 
@@ -392,7 +392,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "durability": _durability,
     "headers": _headers,
     "expires_in": _duration(0.001),
-    "retries": _whole(0, MOST_RETRIES),
+    "retries": _whole(0, MAX_RETRIES),
     "retry_within": _duration(0.001),
     "timeout": _duration(0.001),
     "hard_timeout": _duration(0.001),

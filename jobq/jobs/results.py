@@ -29,7 +29,7 @@ R = TypeVar("R")
 DONE = b'{"end":"done"}'
 
 #: Bytes of the result of a flow's member.
-MOST_MEMBER_RESULT = 65_536
+MAX_MEMBER_RESULT = 65_536
 
 
 class ResultRefusedError(CodecError):
@@ -38,7 +38,7 @@ class ResultRefusedError(CodecError):
 
 def encode_result(value: Any, job: str, mid: str = "") -> bytes:
     """What a job returned, or ResultRefusedError if JSON can't carry it, or if it is too long for a flow's member."""
-    limit = MOST_MEMBER_RESULT if mid.startswith(MEMBER_SIGN) else HARD_LIMIT
+    limit = MAX_MEMBER_RESULT if mid.startswith(MEMBER_SIGN) else HARD_LIMIT
     try:
         encoded = b'{"ok":%b}' % encode_plain(value, f"the result of {job}")
         checked_size(encoded, f"the result of {job}", limit)

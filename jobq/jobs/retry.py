@@ -28,10 +28,10 @@ ErrorFilter = type[BaseException] | tuple[type[BaseException], ...] | Matcher
 AfterError = Literal["retry", "dead", "snooze", "hold"]
 
 DEFAULT_RETRIES = 5
-MOST_RETRIES = 10_000
+MAX_RETRIES = 10_000
 
 #: No backoff is longer: ten years.
-LONGEST_S = 315_360_000.0
+MAX_S = 315_360_000.0
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
 
 def bounded_s(seconds: float) -> float:
     """A wait from 0 to ten years."""
-    return min(max(0.0, seconds), LONGEST_S)
+    return min(max(0.0, seconds), MAX_S)
 
 
 def _positive(name: str, value: Duration) -> float:
     seconds = duration_s(value)
-    if not 0 <= seconds <= LONGEST_S:
+    if not 0 <= seconds <= MAX_S:
         raise ConfigError(
             f"{name} wait of {value!r} is out of range; it must be between 0 seconds and ten years"
         )

@@ -22,11 +22,11 @@ from jobq.jobs.codec import check, decode
 from jobq.jobs.options import JobSettings
 from jobq.jobs.queues import QueueLike
 from jobq.jobs.results import Receipt
-from jobq.queue.mids import LONGEST_MID
+from jobq.queue.mids import MAX_MID_LENGTH
 
 #: Of the digest: 128 bits, in characters that need no quotes in a shell.
 DIGEST_CHARACTERS = 22
-_MOST_NAME = LONGEST_MID - DIGEST_CHARACTERS - 2
+_MOST_NAME = MAX_MID_LENGTH - DIGEST_CHARACTERS - 2
 #: Characters of the arguments in an error.
 _SHOWN = 60
 _NEEDS_NAMES = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

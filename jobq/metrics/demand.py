@@ -16,7 +16,7 @@ from jobq.queue.types import Sample
 from jobq.records import JsonRecord
 
 #: A rate of arrivals is measured over at least this time; a sample older than the second figure is forgotten.
-LEAST_S, KEPT_S = 10.0, 600.0
+MIN_S, KEPT_S = 10.0, 600.0
 #: Room for arrivals that vary.
 SPARE = 1.2
 
@@ -92,10 +92,10 @@ class DemandMeter:
             first, last = self._before.get(name, (now, now))
             if now.at - first.at > KEPT_S:
                 first = last = now
-            if now.at - last.at >= LEAST_S:
+            if now.at - last.at >= MIN_S:
                 first, last = last, now
             self._before[name] = first, last
-        if now.at - first.at < LEAST_S:
+        if now.at - first.at < MIN_S:
             return None
         came = now.fence - first.fence + now.ready - first.ready
         return max(0, came) / (now.at - first.at)

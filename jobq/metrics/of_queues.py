@@ -23,14 +23,14 @@ from jobq.schedules.definition import decoded
 from jobq.schedules.listing import late_by, queues_with
 from jobq.topics.calls import listed_topics
 from jobq.topics.topic import Topic
-from jobq.worker.counters import MOST_QUEUES, OTHER
+from jobq.worker.counters import MAX_QUEUES, OTHER
 
 #: Scrapes within this time get the same answer.
 CACHED_S = 5.0
 #: How often every queue is asked for schedules; those that have some are asked each time.
 ALL_SCHEDULES_S = 60.0
 #: Beyond this, queues, topics with their groups, and schedules are counted as one, OTHER.
-MOST_LABELS = MOST_QUEUES
+MAX_LABELS = MAX_QUEUES
 #: Of these the greatest counts where several have one label; others are added up.
 _GREATEST = frozenset(
     (
@@ -45,7 +45,7 @@ _LAKE_LAG = ("jobq_lake_overrun_seconds", "jobq_lake_lag_seconds")
 
 
 class Sheet:
-    """The values of one scrape. Names beyond MOST_LABELS, in the order of their arrival, share the label OTHER."""
+    """The values of one scrape. Names beyond MAX_LABELS, in the order of their arrival, share the label OTHER."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Rows] = {name: {} for name in EXPORTER}
@@ -72,7 +72,7 @@ class Sheet:
 
     def _key(self, name: str, labels: tuple[str, ...]) -> tuple[str, ...]:
         rows = self.rows[name]
-        room = MOST_LABELS * (len(PLACES) if name == "jobq_queue_messages" else 1)
+        room = MAX_LABELS * (len(PLACES) if name == "jobq_queue_messages" else 1)
         return labels if labels in rows or len(rows) < room else (OTHER, *labels[1:])
 
 
@@ -196,7 +196,7 @@ class QueueExporter:
             try:
                 groups = topic.groups()
                 asked += len(groups)
-                if asked > MOST_LABELS:
+                if asked > MAX_LABELS:
                     left_out += 1
                     continue
                 for group in groups:

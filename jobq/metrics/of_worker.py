@@ -10,7 +10,7 @@ from jobq.worker.counters import OUTCOMES, Counted, Histogram, counted
 from jobq.worker.monitor import PoolView
 
 #: Queues that the label of jobq_worker_info names.
-MOST_NAMED = 20
+MAX_NAMED = 20
 
 
 def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
@@ -31,7 +31,7 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
     for name, count in found.plain.items():
         yield Family(WORKER[f"jobq_{name}_total"], {(): count})
     yield Family(WORKER["jobq_server_full"], {(): int(pool.state.is_server_full)})
-    queues = ",".join(name for name, _ in pool.settings.queues[:MOST_NAMED])
+    queues = ",".join(name for name, _ in pool.settings.queues[:MAX_NAMED])
     yield Family(WORKER["jobq_worker_info"], {(__version__, queues): 1})
 
 

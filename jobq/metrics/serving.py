@@ -19,7 +19,7 @@ from jobq.errors import ConfigError, UnavailableError
 
 logger = logging.getLogger("jobq.metrics")
 #: How long a client may take for a step of its request, and how many are served at once. One more closes the oldest.
-STEP_S, MOST_CLIENTS = 5.0, 32
+STEP_S, MAX_CLIENTS = 5.0, 32
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -91,7 +91,7 @@ def _listen_at_port(endpoint: Endpoint) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(MOST_CLIENTS)
+        made.listen(MAX_CLIENTS)
     except BaseException:
         made.close()
         raise
@@ -109,7 +109,7 @@ def _listen_at_path(path: str) -> socket.socket:
             made.bind(path)
         finally:
             os.umask(before)
-        made.listen(MOST_CLIENTS)
+        made.listen(MAX_CLIENTS)
     except BaseException:
         made.close()
         raise
@@ -147,7 +147,7 @@ class PageServer(ThreadingMixIn, HTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Make room by closing the connection that has lasted longest."""
         with self._lock:
-            while len(self._clients) >= MOST_CLIENTS:
+            while len(self._clients) >= MAX_CLIENTS:
                 with suppress(OSError):
                     self._clients.pop(next(iter(self._clients))).shutdown(socket.SHUT_RDWR)
             self._clients[id(request)] = request

@@ -24,7 +24,7 @@ from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
 from jobq.jobs.signing import opened, seal_of, unverified
 from jobq.observe.runs import RunningMessage, longest_by_queue, runs_in, usual_times
-from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn, ServerFacts
+from jobq.observe.why import MAX_AHEAD, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
@@ -33,14 +33,14 @@ from jobq.queue.types import DeadMessage, Page, Sample, Status, WaitingHead, tex
 
 T = TypeVar("T")
 #: Newest events in which a message's history is looked for, and how many are read at once.
-MOST_EVENTS, EVENTS_PER_CALL = 5_000, 500
+MAX_EVENTS, EVENTS_PER_CALL = 5_000, 500
 _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
 #: So many before a message are counted one by one.
 FEW_AHEAD = 100
 #: Queues that come before one at a worker, as many as are asked about.
-MOST_FIRST = 50
+MAX_FIRST = 50
 #: Over which time a rate is measured, and at least.
-RATE_MS, LEAST_RATE_MS = 60_000, 1_000
+RATE_MS, MIN_RATE_MS = 60_000, 1_000
 #: One part of what is asked of a server, or a number that stands in its place.
 Asked: TypeAlias = Read | ScriptCall[Any] | int
 #: What of INFO says whether the server takes writes.
@@ -85,7 +85,7 @@ class Collector:
         busy = [worker.name for worker in workers if worker.running]
         firsts = list(dict.fromkeys(
             name for worker in workers if worker.is_live(now_ms) for name in worker.before(queue.name)
-        ))[:MOST_FIRST]  # fmt: skip
+        ))[:MAX_FIRST]  # fmt: skip
         second = self._ask(
             self._asked_second(mid, first, digests, busy) | self._asked_of_others(firsts)
         )
@@ -153,7 +153,7 @@ class Collector:
             "content": plain("HGET", keys.key(prefix, "messages"), mid),
             "counts": queue.admin.sample_call(),
             "dead": queue.admin.dead_call(mid),
-            "ahead": plain("LPOS", ready, mid, "MAXLEN", MOST_AHEAD),
+            "ahead": plain("LPOS", ready, mid, "MAXLEN", MAX_AHEAD),
             "length": plain("LLEN", ready),
             "has keys": plain("HEXISTS", keys.key(prefix, "meta"), "turn"),
             "events": events_before(prefix, "+", EVENTS_PER_CALL),
@@ -189,7 +189,7 @@ class Collector:
             asked["page"] = queue.admin.content_call("ready", 0, int(ahead), now=now)
         if len(page) == EVENTS_PER_CALL:
             oldest = f"({page[-1][0].decode()}"
-            asked["more events"] = events_before(queue.prefix, oldest, MOST_EVENTS - len(page))
+            asked["more events"] = events_before(queue.prefix, oldest, MAX_EVENTS - len(page))
         return asked
 
     def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
@@ -283,7 +283,7 @@ def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
     if found is not None:
         whole = page is not None and page.following == found
         return len(page.entries) if page is not None and whole else int(found)
-    return MOST_AHEAD if length is not None and int(length) > MOST_AHEAD else None
+    return MAX_AHEAD if length is not None and int(length) > MAX_AHEAD else None
 
 
 def _ready_of(queues: Sequence[str], second: dict[str, Any]) -> dict[str, int]:
@@ -397,7 +397,7 @@ def _envelope(content: bytes) -> dict[object, object]:
 
 
 def history(queue: Queue, mid: str) -> list[Event]:
-    """The events of a mid among the newest MOST_EVENTS of its queue, oldest first."""
+    """The events of a mid among the newest MAX_EVENTS of its queue, oldest first."""
     return _of_mid(newest(queue), mid)
 
 
@@ -421,13 +421,13 @@ def _rate(events: Iterable[WrittenEvent], now_ms: int, added: int) -> float | No
     for seen, one in enumerate(events, 1):
         if one.at_ms < now_ms - RATE_MS:
             break
-        if seen == MOST_EVENTS or (seen > EVENTS_PER_CALL and now_ms - one.at_ms > LEAST_RATE_MS):
+        if seen == MAX_EVENTS or (seen > EVENTS_PER_CALL and now_ms - one.at_ms > MIN_RATE_MS):
             since = one.at_ms
             break
         number += one.record.partition(_SEPARATOR)[0] in _ATTEMPTS
     if not number and not added:
         return None
-    return number / max(LEAST_RATE_MS, min(RATE_MS, now_ms - since)) * 1000
+    return number / max(MIN_RATE_MS, min(RATE_MS, now_ms - since)) * 1000
 
 
 class EndedRuns(NamedTuple):
@@ -449,7 +449,7 @@ def ended_runs(queue: Queue) -> EndedRuns | None:
     since = max(now_ms - RATE_MS, oldest)
     ended = sum(event.kind in ATTEMPTS and event.finished_at >= since for event in found if event)
     mean_s = sum(event.run_us for event in ran) / len(ran) / 1e6
-    return EndedRuns(ended / max(LEAST_RATE_MS, now_ms - since) * 1000, mean_s)
+    return EndedRuns(ended / max(MIN_RATE_MS, now_ms - since) * 1000, mean_s)
 
 
 class WrittenEvent(NamedTuple):
@@ -462,7 +462,7 @@ class WrittenEvent(NamedTuple):
 
 
 def newest(
-    queue: Queue, since_ms: int = 0, before: str = "+", most: int = MOST_EVENTS
+    queue: Queue, since_ms: int = 0, before: str = "+", most: int = MAX_EVENTS
 ) -> Iterator[WrittenEvent]:
     """The newest entries, newest first. before: an entry's id behind `(`, to go on from there."""
     last, left = before, most

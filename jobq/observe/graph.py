@@ -2,7 +2,7 @@
 
 Each node is in the layer behind the last one that it waits for. Four sweeps order the nodes of a layer by the mean
 place of their neighbours; then each moves as close to its neighbours as the order allows. Edges are horizontal and
-vertical lines. Over MOST_NODES nodes, those of a layer that have the same job become one: "24 x resize, 20 done".
+vertical lines. Over MAX_NODES nodes, those of a layer that have the same job become one: "24 x resize, 20 done".
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple
 from jobq.observe.chart import ChartFrame, Drawing, short, text
 
 #: More nodes than this are folded.
-MOST_NODES = 300
+MAX_NODES = 300
 #: Layers that are drawn, and parts of edges between two layers; the shortest edges are drawn first.
-MOST_LAYERS, MOST_SEGMENTS = 100, 4_000
+MAX_LAYERS, MAX_SEGMENTS = 100, 4_000
 SWEEPS = 4
 BOX_WIDTH, BOX_HEIGHT, GAP, LANE = 168, 52, 18, 12
 #: Between two layers: room for the arrow, and for each vertical line.
@@ -83,12 +83,12 @@ def draw(
     every = {node.name: node for node in nodes}
     known = [edge for edge in edges if {edge.start, edge.end} <= every.keys()]
     layer_of = layers(every, known)
-    shown = {name: node for name, node in every.items() if layer_of[name] < MOST_LAYERS}
+    shown = {name: node for name, node in every.items() if layer_of[name] < MAX_LAYERS}
     left_out = len(every) - len(shown)
     drawn = [
         edge for edge in known if edge.end in shown and layer_of[edge.start] < layer_of[edge.end]
     ]
-    if len(shown) > MOST_NODES:
+    if len(shown) > MAX_NODES:
         shown, drawn, layer_of = folded(shown, drawn, layer_of, urgency)
     drawn, longest = _short_ones(drawn, layer_of)
     plan = _Plan(shown, drawn, layer_of)
@@ -99,7 +99,7 @@ def _short_ones(edges: list[GraphEdge], layer_of: Mapping[str, int]) -> tuple[li
     """Return the shortest edges that there is room for, and how many are left out."""
     order = sorted(edges, key=lambda one: layer_of[one.end] - layer_of[one.start])
     room = accumulate(layer_of[one.end] - layer_of[one.start] for one in order)
-    kept = sum(total <= MOST_SEGMENTS for total in room)
+    kept = sum(total <= MAX_SEGMENTS for total in room)
     return order[:kept], len(edges) - kept
 
 
@@ -129,7 +129,7 @@ def folded(
         groups = defaultdict[tuple[int, str], list[GraphNode]](list)
         for name, node in nodes.items():
             groups[layer_of[name], node.job if by_job else ""].append(node)
-        if len(groups) <= MOST_NODES:
+        if len(groups) <= MAX_NODES:
             break
     made, place = dict[str, GraphNode](), dict[str, str]()
     levels = dict[str, int]()

@@ -32,7 +32,7 @@ DEEPEST = 20
 #: What records inside a job carry.
 FIELDS = ("job", "mid", "attempt", "queue")
 #: A line waits at most so long while further lines come.
-LONGEST_WAIT_S = 0.1
+MAX_WAIT_S = 0.1
 #: Before the lines in their memory: the number of their bytes.
 _HEAD = 8
 _ROOM = LINES_SIZE - _HEAD
@@ -164,7 +164,7 @@ class JobLog:
                     self._write(self._memory)
                     kept = 0
                 if not kept:
-                    self._due_at = now + LONGEST_WAIT_S
+                    self._due_at = now + MAX_WAIT_S
                 end = kept + size
                 self._memory[_HEAD + kept : _HEAD + end] = line
                 nbytes[0] = end

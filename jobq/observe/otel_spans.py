@@ -29,9 +29,9 @@ from jobq.jobs.registry import default_registry
 from jobq.jobs.results import Receipt
 
 #: An attempt that starts later than this after its enqueue begins a new trace, which links the enqueuer's.
-LONGEST_WAIT_S = 3600.0
+MAX_WAIT_S = 3600.0
 #: Bytes of the header `baggage` that go with a message.
-MOST_BAGGAGE = 1024
+MAX_BAGGAGE = 1024
 #: What an attempt ends with by no fault.
 _DELAYED = (Snooze, Hold)
 _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
@@ -120,7 +120,7 @@ class Spans:
                 if (
                     parent[-3:] == "-00"
                     and "baggage" not in headers
-                    and (self._drops_roots or context.continues_trace(LONGEST_WAIT_S))
+                    and (self._drops_roots or context.continues_trace(MAX_WAIT_S))
                 ):
                     known, around = self._unsampled
                     if known != parent:
@@ -172,7 +172,7 @@ class TracedAttempt:
         self, tracer: trace.Tracer, figures: TraceMetrics | None, context: Context
     ) -> None:
         self._figures, self._context, self._started = figures, context, time.perf_counter()
-        carried, links = _carried(context.headers, context.continues_trace(LONGEST_WAIT_S))
+        carried, links = _carried(context.headers, context.continues_trace(MAX_WAIT_S))
         self._span = tracer.start_span(
             f"process {context.queue}", carried, SpanKind.CONSUMER, _attributes(context), links
         )
@@ -330,6 +330,6 @@ def _carry(headers: dict[str, str]) -> None:
 
 def _cut(baggage: str) -> str:
     """The first members that fit."""
-    if len(baggage) <= MOST_BAGGAGE:
+    if len(baggage) <= MAX_BAGGAGE:
         return baggage
-    return baggage[: MOST_BAGGAGE + 1].rpartition(",")[0]
+    return baggage[: MAX_BAGGAGE + 1].rpartition(",")[0]

@@ -42,7 +42,7 @@ _LONGEST_NAME = 200
 #: How long what workers stored counts as read.
 READ_EVERY_S = 10.0
 #: Levels that are shown: envelopes nest no deeper.
-MOST_LEVELS = 70
+MAX_LEVELS = 70
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
 #: Texts up to this length are looked into for JSON.
 _MOST_JSON = 65_536
@@ -132,7 +132,7 @@ class Redactor:
 
     def tree(self, value: Any, more: Iterable[str] = ()) -> Any:
         """Return JSON data with its secrets hidden."""
-        return self._tree(value, tuple(more), MOST_LEVELS)
+        return self._tree(value, tuple(more), MAX_LEVELS)
 
     def declared(self, job: str) -> tuple[str, ...]:
         """Return the names that a job hides; '*' for all. Positions of arguments aren't among them."""

@@ -11,7 +11,7 @@ from jobq.events import Event
 from jobq.queue.presence import ChildEntry
 
 #: Runs of a job that its usual time is computed from, at least.
-LEAST_RUNS = 3
+MIN_RUNS = 3
 #: A run is stuck when it has taken this many times the usual time, and at least so long.
 STUCK_TIMES, STUCK_LEAST_MS = 3, 10_000
 #: And when nothing is known of its job.
@@ -28,7 +28,7 @@ def usual_times(events: Iterable[Event | None]) -> dict[str, int]:
     return {
         job: sorted(times)[min(len(times) - 1, len(times) * 95 // 100)] // 1000
         for job, times in runs.items()
-        if len(times) >= LEAST_RUNS
+        if len(times) >= MIN_RUNS
     }
 
 

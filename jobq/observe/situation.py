@@ -15,7 +15,7 @@ from jobq.client.pipelining import Read, read_together, run_each
 from jobq.errors import JobqError, UnavailableError
 from jobq.events import ATTEMPTS, Event
 from jobq.observe.facts import (
-    LEAST_RATE_MS,
+    MIN_RATE_MS,
     RATE_MS,
     SECTIONS,
     entries,
@@ -37,11 +37,11 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, text_of
 
 #: Queues whose events and messages are looked at, those with most in them; and how many of their newest events.
-MOST_QUEUES, EVENTS_OF_EACH = 30, 200
+MAX_QUEUES, EVENTS_OF_EACH = 30, 200
 #: Messages of unknown jobs that are looked at in each queue; of more, the numbers by job are estimates.
-MOST_UNKNOWN = 100
+MAX_UNKNOWN = 100
 #: A longer content isn't read for the name of its job, and no more messages are asked for in one call.
-MOST_CONTENT, PER_CALL = 1 << 16, 500
+MAX_CONTENT, PER_CALL = 1 << 16, 500
 
 
 def read_situation(client: Client, names: Sequence[str] | None = None) -> Situation:
@@ -119,7 +119,7 @@ def _busiest(samples: Mapping[str, Sample]) -> list[str]:
         return -sample.unknowns, -counts.ready, -counts.locked, -counts.messages, -counts.dead
 
     used = [name for name, one in samples.items() if one.counts.messages or one.counts.dead]
-    return sorted(used, key=rank)[:MOST_QUEUES]
+    return sorted(used, key=rank)[:MAX_QUEUES]
 
 
 def _digests(workers: Iterable[WorkerEntry], samples: Mapping[str, Sample]) -> list[str]:
@@ -169,13 +169,13 @@ def _facts(
 
 
 def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:
-    """Queue -> job -> messages that wait since a worker didn't know it, of MOST_QUEUES; '' for jobs without a name.
+    """Queue -> job -> messages that wait since a worker didn't know it, of MAX_QUEUES; '' for jobs without a name.
 
     Of many messages, the numbers by job are estimates. No round trip where no queue has such messages.
     """
-    names = [name for name, one in samples.items() if one.unknowns][:MOST_QUEUES]
+    names = [name for name, one in samples.items() if one.unknowns][:MAX_QUEUES]
     reads = [
-        plain("HRANDFIELD", keys.key(Queue(name, client).prefix, "nunknowns"), MOST_UNKNOWN)
+        plain("HRANDFIELD", keys.key(Queue(name, client).prefix, "nunknowns"), MAX_UNKNOWN)
         for name in names
     ]
     replies = read_together(client, reads)
@@ -193,7 +193,7 @@ def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dic
 
 def _numbers(number: int, jobs: Sequence[str]) -> dict[str, int]:
     """Return how many messages each job has, from some of them."""
-    more = number / len(jobs) if len(jobs) >= MOST_UNKNOWN and number > len(jobs) else 1.0
+    more = number / len(jobs) if len(jobs) >= MAX_UNKNOWN and number > len(jobs) else 1.0
     return {job: round(count * more) for job, count in Counter(jobs).items()}
 
 
@@ -203,7 +203,7 @@ def _rate(events: Sequence[Event], now_ms: int) -> float:
     if len(events) >= EVENTS_OF_EACH:
         since = max(since, events[-1].finished_at)
     ended = sum(event.kind in ATTEMPTS and event.finished_at >= since for event in events)
-    return ended / max(LEAST_RATE_MS, now_ms - since) * 1000
+    return ended / max(MIN_RATE_MS, now_ms - since) * 1000
 
 
 def with_jobs(
@@ -227,7 +227,7 @@ def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[s
     short = [
         one
         for one, size in zip(messages, sizes, strict=True)
-        if not isinstance(size, Exception) and 0 < size <= MOST_CONTENT
+        if not isinstance(size, Exception) and 0 < size <= MAX_CONTENT
     ]
     contents = read_together(client, [plain("HGET", held[name], mid) for name, mid in short])
     return {
@@ -239,7 +239,7 @@ def jobs_of(client: Client, messages: Sequence[tuple[str, str]]) -> dict[tuple[s
 
 def usual_by_queue(client: Client, names: Iterable[str]) -> dict[str, dict[str, int]]:
     """Queue -> job -> its usual time in ms, of a few queues."""
-    chosen = list(dict.fromkeys(names))[:MOST_QUEUES]
+    chosen = list(dict.fromkeys(names))[:MAX_QUEUES]
     reads = [events_before(Queue(name, client).prefix, "+", EVENTS_OF_EACH) for name in chosen]
     replies = read_together(client, reads)
     return {

@@ -14,14 +14,14 @@ from jobq.events import Event
 from jobq.flows.identity import Member
 from jobq.flows.state import FLOW_OVER, FlowView, step_sentence
 from jobq.observe.runs import RunningMessage
-from jobq.queue.members import MOST_ENTRIES
+from jobq.queue.members import MAX_ENTRIES
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Status
 from jobq.records import JsonRecord
 
 #: Positions in ready that are looked at; beyond, a message is "over 10,000" from the head.
-MOST_AHEAD = 10_000
+MAX_AHEAD = 10_000
 _WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
 _RUNNING = ("locked", "locked-with-requeue")
 _ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
@@ -80,7 +80,7 @@ class ServerFacts(NamedTuple):
 class MessageFacts:
     """What is known of one message in one queue. Times are epoch ms by the server's clock.
 
-    job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MOST_AHEAD for that many or more.
+    job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MAX_AHEAD for that many or more.
     workers: all that list the queue, those that are gone too. knows: worker -> whether it knows the job; unknown ones
     are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
     line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys. flow_entries:
@@ -274,10 +274,10 @@ def _paused(facts: MessageFacts) -> Iterator[Reason]:
 
 
 def _flows_behind(facts: MessageFacts) -> Iterator[Reason]:
-    if facts.flow_entries > MOST_ENTRIES:
+    if facts.flow_entries > MAX_ENTRIES:
         text = (
             f"waits: queue {facts.queue} hands out nothing, because {facts.flow_entries:,} entries wait to be taken to "
-            f"flows; it goes on below {MOST_ENTRIES:,}"
+            f"flows; it goes on below {MAX_ENTRIES:,}"
         )
         yield Reason("flows_behind", text, "jobq flow check, and see why workers don't take them")
 
@@ -424,7 +424,7 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
     busy = min(slots, sum(worker.running for worker in working))
     if facts.ahead is None or not working or not (facts.ahead or busy == slots > 0):
         return
-    over = "over " if facts.ahead >= MOST_AHEAD else ""
+    over = "over " if facts.ahead >= MAX_AHEAD else ""
     ahead = f"{over}{counted(facts.ahead, 'message')} of the queue come before it"
     text = f"waits: {ahead if facts.ahead else 'it comes next'}"
     if slots:

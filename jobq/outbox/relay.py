@@ -33,13 +33,13 @@ from jobq.outbox.tables import NOTIFIED_POLL_S, PIECE_S, Backlog, OutboxTable, R
 logger = logging.getLogger("jobq.outbox")
 BATCH = 500
 #: Between tries while a server is away.
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+SHORTEST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 #: Between sweeps that leave rows behind.
 LEFT_PAUSE_S = 1.0
 #: Errors of one row, or of rows like it: it stays, and others go on.
 _OF_ROW = (ConfigError, ScriptError)
 #: After so many of them, the other rows of the queue in this batch stay, too: each costs a call.
-MOST_OF_ROWS = 20
+MAX_OF_ROWS = 20
 #: Errors of the server of one queue, on a Cluster.
 _OF_NODE = (UnavailableError, ServerFullError)
 _MOST_WHY = 1_000
@@ -129,7 +129,7 @@ class Relay:
                         raise
                     self._note_trouble(str(error))
                     self._sleep(pause_s)
-                    pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+                    pause_s = min(MAX_PAUSE_S, pause_s * 2)
         finally:
             self._table.close()
 
@@ -199,7 +199,7 @@ class Relay:
             try:
                 for options, group in groups:
                     yield from self._together(queue, list(group), options, wrong)
-                    if len(wrong) >= MOST_OF_ROWS:
+                    if len(wrong) >= MAX_OF_ROWS:
                         break
             except (NotDurableError, *_OF_NODE) as error:
                 # Rows that were accepted stay, and are sent again under the same mids, which confirms them.
@@ -251,7 +251,7 @@ class Relay:
                     logger.warning(
                         "row %s of the outbox (%s) stays: %s", row.number, row.mid, error
                     )
-                if len(wrong) >= MOST_OF_ROWS:
+                if len(wrong) >= MAX_OF_ROWS:
                     return
             else:
                 yield row.number

@@ -24,7 +24,7 @@ from jobq.outbox.schema import schema
 
 #: What a count goes up to, as the statements have it: counting millions of rows every few seconds would cost more than
 #: relaying them.
-MOST_COUNTED = 100_000
+MAX_COUNTED = 100_000
 T = TypeVar("T")
 #: How long to wait for a connection, and for a lock.
 CONNECT_S = 5
@@ -57,7 +57,7 @@ class Refused(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """What waits: rows (at most MOST_COUNTED), the age of the oldest in seconds, and failed rows."""
+    """What waits: rows (at most MAX_COUNTED), the age of the oldest in seconds, and failed rows."""
 
     rows: int
     oldest_s: float

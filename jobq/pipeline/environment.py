@@ -28,7 +28,7 @@ def spark_variables() -> dict[str, str]:
 DEFAULT_HEAP = "1g"
 MIB = 1024**2
 #: Spark refuses less than 450 MiB, and the garbage collector keeps a part of the heap.
-LEAST_HEAP = 512 * MIB
+MIN_HEAP = 512 * MIB
 _SIZE = re.compile(r"(\d+)([kmgt]?)b?")
 _UNITS = {"": MIB, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024**2 * MIB}
 
@@ -49,7 +49,7 @@ def heap_bytes(text: str) -> int:
 def checked_heap(text: str) -> str:
     """Return the size for Spark. ConfigError if it is too small."""
     size = heap_bytes(text)
-    if size < LEAST_HEAP:
+    if size < MIN_HEAP:
         raise ConfigError(
             f"memory={text!r} is too small for Spark; it must be at least 512m, better 1g"
         )

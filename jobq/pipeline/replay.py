@@ -26,7 +26,7 @@ from jobq.errors import BadRecordError, CodecError, LakeError, LeaseLostError, P
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.lake.tables import parted
-from jobq.queue.mids import LONGEST_MID
+from jobq.queue.mids import MAX_MID_LENGTH
 from jobq.queue.queue import Queue
 from jobq.queue.types import PER_CALL
 from jobq.topics import Record
@@ -231,7 +231,7 @@ class QueueReplay:
     def mid(self, index: int) -> str:
         """Return the mid of the message of that index."""
         named = ":".join(filter(None, ("replay", self._replay, self._source, str(index))))
-        if len(named) <= LONGEST_MID:
+        if len(named) <= MAX_MID_LENGTH:
             return named
         return f"replay:{hashlib.blake2b(named.encode(), digest_size=24).hexdigest()}"
 
@@ -278,7 +278,7 @@ def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
     return sorted(newest.values(), key=lambda one: (one.died_at_ms, one.dead_id))
 
 
-MOST_REFUSED = 1_000
+MAX_REFUSED = 1_000
 
 
 class DeadReplay:
@@ -337,7 +337,7 @@ class DeadReplay:
         ids = {one.mid: one.dead_id for one in some}
         added = [ids[one.mid] for one in done if one.action == "added"]
         refused = [one.mid for one in done if one.action != "added"]
-        self.refused += refused[: MOST_REFUSED - len(self.refused)]
+        self.refused += refused[: MAX_REFUSED - len(self.refused)]
         if added:
             self._queue.admin.purge(*added)
         return len(added)

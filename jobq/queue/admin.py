@@ -46,9 +46,9 @@ PAGE = 1_000
 #: Messages in each of several pages: one page occupies the server for a few milliseconds at most.
 SHORT_PAGE = 250
 #: Most dead messages that a queue may be set to keep, and longest.
-MOST_DEAD, LONGEST_MS = 10**9, 3_153_600_000_000
+MAX_DEAD, MAX_MS = 10**9, 3_153_600_000_000
 #: Of the log of an attempt, with its seal, in bytes.
-LONGEST_LOG = 100_000
+MAX_LOG_LENGTH = 100_000
 #: The largest whole number that Lua holds without rounding.
 MAX_NUMBER = 2**53
 NOTHING: Mapping[str, Argument] = MappingProxyType({})
@@ -281,19 +281,19 @@ class Admin:
     def log_words(self, mid: str, attempt: int) -> tuple[Argument, ...]:
         """The command of `log`, to be sent together with others; the reply is empty if nothing is kept."""
         where = keys.attempt_log(self.prefix, checked_mid(mid), attempt)
-        return "GETRANGE", where, 0, LONGEST_LOG - 1
+        return "GETRANGE", where, 0, MAX_LOG_LENGTH - 1
 
     def retention(self, most: int | None = None, age: Duration | None = None) -> DeadLimits:
         """Set how many dead messages the queue keeps, or how long; return what is in force.
 
         The oldest beyond either limit are deleted as others die and as workers do their upkeep, a few at a time.
         """
-        if most is not None and not 1 <= most <= MOST_DEAD:
+        if most is not None and not 1 <= most <= MAX_DEAD:
             raise ConfigError(
-                f"most={most!r} is out of range; it must be between 1 and {MOST_DEAD:,}"
+                f"most={most!r} is out of range; it must be between 1 and {MAX_DEAD:,}"
             )
         age_ms = None if age is None else round(duration_s(age) * 1000)
-        if age_ms is not None and not 1 <= age_ms <= LONGEST_MS:
+        if age_ms is not None and not 1 <= age_ms <= MAX_MS:
             raise ConfigError(
                 f"age={age!r} is out of range; it must be between a millisecond and 100 years"
             )

@@ -21,7 +21,7 @@ HOUR_S = 3_600.0
 #: Of a message that may be in any generation.
 ANY = "*"
 #: What the bin of one operation holds in one queue.
-MOST_MESSAGES, MOST_BYTES = 10_000, 16 * 1024 * 1024
+MAX_MESSAGES, MAX_BYTES = 10_000, 16 * 1024 * 1024
 #: Where messages were, or what was done to them.
 Taken = Literal["waiting", "dead", "revived", "edited"]
 _OPERATION = re.compile(r"[A-Za-z0-9_.-]{1,64}")

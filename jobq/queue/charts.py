@@ -17,8 +17,8 @@ from jobq.queue import keys
 MINUTES, MINUTE_MS = 1_440, 60_000
 _MINUTE = struct.Struct("<6IQ")
 #: Rings of queues: 46,080 bytes each, 32 MB in all. The other queues are kept as one sum.
-MOST_RINGS = 700
-MOST_NUMBER = 2**32 - 1
+MAX_RINGS = 700
+MAX_NUMBER = 2**32 - 1
 #: A ring outlives its last minute.
 KEPT_MS = (MINUTES + 60) * MINUTE_MS
 
@@ -37,7 +37,7 @@ class ChartMinute(NamedTuple):
     @property
     def packed(self) -> bytes:
         """Return its bytes."""
-        numbers = [min(MOST_NUMBER, max(0, one)) for one in self[:-1]]
+        numbers = [min(MAX_NUMBER, max(0, one)) for one in self[:-1]]
         return _MINUTE.pack(*numbers, max(0, self.fence) & (2**64 - 1))
 
     @property

@@ -24,7 +24,7 @@ NAMES_PER_CALL = 500
 #: How often a process lists a queue that it enqueues to: the list may have lost the name.
 LIST_EVERY_S = 60.0
 #: Queues that a page or a command looks at. A longer list is cut down to names in use.
-MOST_QUEUES = 10_000
+MAX_QUEUES = 10_000
 #: Keys of a queue, one of which exists once the queue was used.
 _TRACES = ("messages", "meta", "schedules")
 #: Queues whose keys are looked for in one round trip.
@@ -68,7 +68,7 @@ def queue_names(client: Client) -> list[str]:
 
 
 def listed_queues(client: Client) -> ListedQueues:
-    """At most MOST_QUEUES queues to look at.
+    """At most MAX_QUEUES queues to look at.
 
     Every producer may write any name into the list. A longer list is cut down to queues that workers serve or that
     have keys, then to its first names. On a Cluster, where each look is a round trip, keys aren't looked for.
@@ -80,7 +80,7 @@ def listed_queues(client: Client) -> ListedQueues:
         else:
             strange.append(name)
     names.sort()
-    kept = names if len(names) <= MOST_QUEUES else sorted(_used(client, names)[:MOST_QUEUES])
+    kept = names if len(names) <= MAX_QUEUES else sorted(_used(client, names)[:MAX_QUEUES])
     return ListedQueues(kept, sorted(strange), len(names) - len(kept))
 
 

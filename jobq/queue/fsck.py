@@ -28,7 +28,7 @@ PARTS = (
     "dead_messages", "last_dead", "quarantine",
 )  # fmt: skip
 #: Suspects that are checked one by one; each check reads whole lists.
-MOST_SUSPECTS = 1_000
+MAX_SUSPECTS = 1_000
 #: This many are checked one by one without a walk through the queue.
 FEW = 10
 #: Mids of one repair: each takes the server a walk through ready and the circle.
@@ -220,7 +220,7 @@ def _confirmed(
 ) -> list[Violation]:
     found: list[Violation] = []
     for asked, mid in enumerate(sorted(suspects)):
-        if asked < MOST_SUSPECTS or not found:
+        if asked < MAX_SUSPECTS or not found:
             found += _checked(queue, question, mid, limit).violations
         else:
             found.append(Violation(found[-1].rule, text_of(mid), mid))

@@ -14,7 +14,7 @@ from jobq.queue.types import text_of
 #: What each mid of a member begins with.
 MARK = "~"
 #: Above this many entries the queue hands out nothing.
-MOST_ENTRIES = 1_000_000
+MAX_ENTRIES = 1_000_000
 #: How long other drainers leave the entries to the one that read them.
 CLAIM_MS = 1_000
 

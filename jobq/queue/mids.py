@@ -10,7 +10,7 @@ from typing import overload
 from jobq.errors import ConfigError
 
 #: In characters.
-LONGEST_MID = 128
+MAX_MID_LENGTH = 128
 # Without a hyphen, a double click selects a whole mid, and a command takes it for no option.
 _PLAIN = bytes.maketrans(b"+/", b"__")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
@@ -79,6 +79,6 @@ def members_mid(mid: str) -> str:
 
 def checked_mid(mid: str) -> str:
     """Return `mid`; raise ConfigError for one that is empty, too long or not printable."""
-    if not 0 < len(mid) <= LONGEST_MID or not mid.isprintable():
-        raise ConfigError(f"mid {mid!r} can't be used; use 1-{LONGEST_MID} printable characters")
+    if not 0 < len(mid) <= MAX_MID_LENGTH or not mid.isprintable():
+        raise ConfigError(f"mid {mid!r} can't be used; use 1-{MAX_MID_LENGTH} printable characters")
     return mid

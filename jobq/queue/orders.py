@@ -35,11 +35,11 @@ VERBS = {
 #: How long an order waits for its worker, and an answer for its reader.
 KEPT_MS, ANSWER_MS = 60_000, 300_000
 #: Orders that may wait for one worker.
-MOST_WAITING = 16
+MAX_WAITING = 16
 #: A worker reads its orders at least this often.
 READ_EVERY_S = 5.0
-LONGEST_BY = 200
-MOST_ANSWER_BYTES = 64 << 10
+MAX_BY_LENGTH = 200
+MAX_ANSWER_BYTES = 64 << 10
 LOOK_EVERY_S = 0.1
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -100,12 +100,12 @@ def send(client: Client, worker: WorkerEntry, verb: str, *, by: str = "", child:
         raise ConfigError(f"unknown order {verb!r}; use one of {', '.join(VERBS)}")
     now_ms = check(client, worker)
     key, order_id = keys.orders(client.namespace, worker.name), secrets.token_hex(16)
-    if client.command("LLEN", key) >= MOST_WAITING:
+    if client.command("LLEN", key) >= MAX_WAITING:
         raise ConfigError(
-            f"{MOST_WAITING} orders wait for worker {worker.name!r}, which is the most; try again in a minute"
+            f"{MAX_WAITING} orders wait for worker {worker.name!r}, which is the most; try again in a minute"
         )
     facts = {
-        "id": order_id, "verb": verb, "by": by[:LONGEST_BY], "child": child, "at": now_ms,
+        "id": order_id, "verb": verb, "by": by[:MAX_BY_LENGTH], "child": child, "at": now_ms,
         "pid": worker.pid, "started_at": worker.started_at,
     }  # fmt: skip
     client.command("RPUSH", key, json.dumps(facts))
@@ -175,7 +175,7 @@ def _stack(facts: Any) -> ChildStack | None:
 def waiting_for(client: Client, worker: str, pid: int, started_at: int) -> list[Order]:
     """Return, and take off the list, the orders for this run of a worker that are younger than a minute."""
     key = keys.orders(client.namespace, worker)
-    found = client.command("LRANGE", key, 0, MOST_WAITING - 1)
+    found = client.command("LRANGE", key, 0, MAX_WAITING - 1)
     if not found:
         return []
     now_ms, orders = client.clock_ms(), []
@@ -201,12 +201,12 @@ def _order(facts: Any, raw: bytes) -> Order | None:
     child, at = number_in(facts.get("child")), number_in(facts.get("at"))
     if not _ID.fullmatch(order_id) or not verb or child is None or at is None:
         return None
-    return Order(order_id, verb[:LONGEST_BY], by[:LONGEST_BY], child, at, raw)
+    return Order(order_id, verb[:MAX_BY_LENGTH], by[:MAX_BY_LENGTH], child, at, raw)
 
 
 def put_answer(client: Client, order_id: str, given: OrderAnswer) -> None:
     """Store an answer; of long stacks the middle is left out."""
-    share = MOST_ANSWER_BYTES // max(1, len(given.children))
+    share = MAX_ANSWER_BYTES // max(1, len(given.children))
     facts = given._asdict() | {
         "children": [one._asdict() | {"stack": _cut(one.stack, share)} for one in given.children]
     }

@@ -46,11 +46,11 @@ MAX_BYTES = 64 * 1024 * 1024
 FIRST_TRY_S = 0.2
 #: A producer with a buffer rather waits at its end than lose what is in it.
 FLUSH_S = 10.0
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
+SHORTEST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
 #: How long a call is tried again that the server refuses.
 REFUSED_S = 300.0
 #: Mids of unknown outcome that are kept until a flush names them; the log names all.
-MOST_UNKNOWN = 10_000
+MAX_UNKNOWN = 10_000
 
 
 Values = dict[str, Argument]
@@ -125,7 +125,7 @@ class OutageBuffer:
         self._sender: threading.Thread | None = None
         self._size = 0
         self._trouble = ""
-        self._unknown: deque[str] = deque(maxlen=MOST_UNKNOWN)
+        self._unknown: deque[str] = deque(maxlen=MAX_UNKNOWN)
         self.nmessages = 0
 
     def enqueue(
@@ -165,7 +165,7 @@ class OutageBuffer:
                     f"{self.nmessages} enqueued are still only in this process's memory after {within_s:g} s: "
                     f"{self._trouble}"
                 )
-            unknown, self._unknown = self._unknown, deque(maxlen=MOST_UNKNOWN)
+            unknown, self._unknown = self._unknown, deque(maxlen=MAX_UNKNOWN)
         if unknown:
             raise UnavailableError(
                 f"whether {_named(unknown)} arrived before an outage is unknown, since it lasted too long to send "
@@ -233,7 +233,7 @@ class OutageBuffer:
                 over, pause = over + now_over, SHORTEST_PAUSE_S
             else:
                 time.sleep(pause)
-                pause = min(LONGEST_PAUSE_S, pause * 2)
+                pause = min(MAX_PAUSE_S, pause * 2)
 
     def _send_each(self, calls: Sequence[_Call]) -> int:
         """Send in order what can be sent now; how many messages wait no more.

@@ -31,16 +31,16 @@ NAME_KEPT_MS = 30_000
 #: The entry of a worker that was killed stays visible this long.
 KEPT_MS = 3_600_000
 #: Most running jobs in a worker's entry, those that run longest; the entry has their number, too.
-MOST_RUNNING = 500
+MAX_RUNNING = 500
 #: Job names of a program that are kept, in bytes. Of a larger program the jobs are unknown to readers.
-MOST_NAMES_BYTES = 1 << 20
+MAX_NAMES_BYTES = 1 << 20
 PER_CALL = 500
 #: Between the name that was given to a worker and what distinguishes it from others of that name.
 TWIN = "#"
 #: Among what the calls of a job must not show: all arguments.
 EVERYTHING = "*"
 #: Schedules in a worker's entry; a worker that declares more doesn't say which.
-MOST_SCHEDULES = 500
+MAX_SCHEDULES = 500
 _NAME = attrgetter("name")
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
 
@@ -158,12 +158,12 @@ def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry 
 
 
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
-    """Store what a worker's children run: of more than MOST_RUNNING jobs those that run longest."""
+    """Store what a worker's children run: of more than MAX_RUNNING jobs those that run longest."""
     oldest = sorted(job.started_at for child in children for job in child.running)
-    latest = oldest[MOST_RUNNING - 1] if len(oldest) > MOST_RUNNING else LATEST_MS
+    latest = oldest[MAX_RUNNING - 1] if len(oldest) > MAX_RUNNING else LATEST_MS
     facts = [
         structs.asdict(child)
-        | {"running": [structs.astuple(job) for job in child.running if job.started_at <= latest][:MOST_RUNNING]}
+        | {"running": [structs.astuple(job) for job in child.running if job.started_at <= latest][:MAX_RUNNING]}
         for child in children
     ]  # fmt: skip
     _store(client, keys.running(client.namespace), name, json.dumps(facts))
@@ -172,7 +172,7 @@ def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> No
 def put_jobs(client: Client, names: Sequence[str]) -> None:
     """Store the names of a worker's jobs."""
     text = json.dumps(sorted(names))
-    if len(text) <= MOST_NAMES_BYTES:
+    if len(text) <= MAX_NAMES_BYTES:
         _store(client, keys.jobs(client.namespace), digest_of(names), text)
 
 

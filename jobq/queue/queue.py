@@ -52,7 +52,7 @@ from jobq.queue.mids import (
 )
 from jobq.queue.outage import attach_buffer
 from jobq.queue.rules import (
-    MOST_WEIGHT,
+    MAX_WEIGHT,
     UNCHANGED,
     KeyFacts,
     Number,
@@ -99,9 +99,9 @@ _WITH_REASON = frozenset(("dead", "crashed"))
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
 #: Endings and hand-outs of one call.
-MOST = 1_000
+MAX_COUNT = 1_000
 #: What the scripts take for a mid at most.
-MOST_MID_BYTES = 512
+MAX_MID_BYTES = 512
 
 #: A content, with its mid, with its key.
 Content = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
@@ -428,8 +428,8 @@ class Queue:
         now: int | None,
     ) -> CallState:
         """The next call of `caller`."""
-        if not (0 <= dequeue <= MOST and len(endings) <= MOST):
-            raise _out_of_range(dequeue if len(endings) <= MOST else len(endings), 0)
+        if not (0 <= dequeue <= MAX_COUNT and len(endings) <= MAX_COUNT):
+            raise _out_of_range(dequeue if len(endings) <= MAX_COUNT else len(endings), 0)
         values: Values = {
             "now": "" if now is None else now, "crash_limit": crash_limit, "limit": dequeue, "count": len(endings),
             "lease_ms": LEASE_MS if lease == LEASE_S else _lease_ms(lease),
@@ -477,7 +477,7 @@ class Queue:
         """Renew leases, each a mid and a token; False where the message was handed out again or cancelled."""
         if not leases:
             return []
-        if len(leases) > MOST:
+        if len(leases) > MAX_COUNT:
             raise _out_of_range(len(leases), 0)
         values: Values = {"now": moment(now), "lease_ms": _lease_ms(lease)}
         reply = self.scripts["extend"].run(values, [part for one in leases for part in one])
@@ -493,7 +493,7 @@ class Queue:
         """Give back messages that weren't started, to the front of ready; costs no attempt."""
         if not leases:
             return []
-        if len(leases) > MOST:
+        if len(leases) > MAX_COUNT:
             raise _out_of_range(len(leases), 0)
         own = caller or self.callers.take()
         rest = [part for lease in leases for part in lease]
@@ -507,7 +507,7 @@ class Queue:
         reply = self.scripts["close"].run_for(caller_id, {"caller": caller_id})
         texts = [item.decode() for item in reply]
         held = [Lease(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
-        return held[:MOST]  # only a forged record hands out more
+        return held[:MAX_COUNT]  # only a forged record hands out more
 
     def progress(self, mid: str, token: str, text: str) -> bool:
         """Note how far a running attempt is; False when it no longer holds the message."""
@@ -598,7 +598,7 @@ class Queue:
         """
         most, *rule = self._rule("", number_given("max", max), {
             "max": number_given("key_max", key_max), "rate": rate_given("key_rate", key_rate),
-            "weight": number_given("key_weight", key_weight, MOST_WEIGHT),
+            "weight": number_given("key_weight", key_weight, MAX_WEIGHT),
             "waiting": number_given("key_waiting", key_waiting),
         })  # fmt: skip
         return QueueRules(number_kept(most), *_rule_kept(rule))
@@ -615,7 +615,7 @@ class Queue:
         """Set what one key may do; return its rule. None: as all keys. For the settings see `rules`."""
         _, *rule = self._rule(checked_key(key), "-", {
             "max": number_given("max", max), "rate": rate_given("rate", rate),
-            "weight": number_given("weight", weight, MOST_WEIGHT), "waiting": number_given("waiting", waiting),
+            "weight": number_given("weight", weight, MAX_WEIGHT), "waiting": number_given("waiting", waiting),
         })  # fmt: skip
         return _rule_kept(rule)
 
@@ -970,7 +970,7 @@ def _batches(
 
 
 def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> Values:
-    if not 1 <= limit <= MOST:
+    if not 1 <= limit <= MAX_COUNT:
         raise _out_of_range(limit, 1)
     return {
         "now": "" if now is None else now, "crash_limit": crash_limit, "limit": limit,
@@ -1024,7 +1024,7 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
             mid, content, attempt, ncrashes, generation, lock_expires_at, unknowns = row
             if not mid:
                 continue
-            if len(mid) > MOST_MID_BYTES:
+            if len(mid) > MAX_MID_BYTES:
                 raise ScriptError(
                     f"a script handed out a mid of {len(mid):,} bytes; its record was forged"
                 )
@@ -1043,7 +1043,7 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
 
 
 def _out_of_range(number: int, least: int) -> ConfigError:
-    return ConfigError(f"{number!r} messages in one call: take {least} to {MOST}")
+    return ConfigError(f"{number!r} messages in one call: take {least} to {MAX_COUNT}")
 
 
 def _lease_ms(lease: Duration) -> int:

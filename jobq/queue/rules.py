@@ -10,10 +10,10 @@ from jobq.durations import DAY_MS, Duration, Rate, rate_of
 from jobq.errors import ConfigError
 from jobq.queue.types import text_of
 
-MOST_WEIGHT = 1_000
-MOST = 1_000_000_000
+MAX_WEIGHT = 1_000
+MAX_COUNT = 1_000_000_000
 #: Of a hold, in seconds.
-LONGEST_HOLD_S = 365 * DAY_MS / 1000
+MAX_HOLD_S = 365 * DAY_MS / 1000
 
 
 class Unchanged:
@@ -106,7 +106,7 @@ class KeyFacts(NamedTuple):
     holders: list[tuple[str, int]]
 
 
-def number_given(name: str, value: Number, most: int = MOST) -> Argument:
+def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
     """A setting as the script `rule` takes it."""
     if isinstance(value, Unchanged):
         return "-"
@@ -144,7 +144,7 @@ def rate_kept(most: bytes | int, span_ms: bytes | int) -> Rate | None:
 
 def hold_ms(wait: Duration, seconds: float) -> int:
     """How long a key is held."""
-    if not 0 <= seconds <= LONGEST_HOLD_S:
+    if not 0 <= seconds <= MAX_HOLD_S:
         raise ConfigError(f"{wait!r:.200} is out of range; hold a key for 0 seconds to 365 days")
     return round(seconds * 1000)
 

@@ -30,7 +30,7 @@ CRASH_LIMIT = 3
 
 
 #: Of a key, in characters.
-LONGEST_KEY = 128
+MAX_KEY_LENGTH = 128
 MAX_DURATION_S = 3_153_600_000.0
 _YEAR_10000_S = 253_402_300_800.0
 
@@ -79,9 +79,9 @@ def check_start(delay: object, at: object) -> None:
 
 def checked_key(key: str) -> str:
     """Return `key`; raise ConfigError for one that is empty, too long or not printable."""
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH or not key.isprintable():
         raise ConfigError(
-            f"key={key!r:.200} can't be used; use 1-{LONGEST_KEY} printable characters"
+            f"key={key!r:.200} can't be used; use 1-{MAX_KEY_LENGTH} printable characters"
         )
     return key
 

@@ -25,10 +25,10 @@ Overlap = Literal["skip", "queue", "allow", "cancel"]
 #: With missed="skip", a tick that is later than this is missed.
 GRACE_MS = 60_000
 #: With missed="all", so many ticks are made up for; and this many are counted.
-CAP, MOST_COUNTED = 100, 10_000
-MOST_NAME = 100
+CAP, MAX_COUNTED = 100, 10_000
+MAX_NAME = 100
 #: Ticks that `times` may count.
-MOST_TIMES = 10_000
+MAX_TIMES = 10_000
 _BOUNDS = ("start", "end", "times")
 _DAY_S = 86_400.0
 
@@ -108,7 +108,7 @@ def owed(schedule: Schedule, last_ms: int, now_ms: int) -> list[Owed]:
         count += 1
         if len(newest) < (CAP if all_of_them else 1):
             newest.append(tick)
-        if count == MOST_COUNTED:
+        if count == MAX_COUNTED:
             break
     if not newest:
         return []
@@ -179,10 +179,10 @@ def checked_schedule(
 
 def checked_name(name: Any) -> str:
     """A name for a schedule, or ConfigError."""
-    good = isinstance(name, str) and 0 < len(name) <= MOST_NAME and name.isprintable()
+    good = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
     if not good or " " in name:
         raise ConfigError(
-            f"schedule name {name!r:.120} can't be used; use 1-{MOST_NAME} printable characters without spaces"
+            f"schedule name {name!r:.120} can't be used; use 1-{MAX_NAME} printable characters without spaces"
         )
     return str(name)
 
@@ -209,8 +209,8 @@ def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, in
         f"{key}_ms": _moment_ms(key, given[key], tz) for key in ("start", "end") if key in given
     }
     times = given.get("times", 0)
-    if type(times) is not int or not 0 <= times <= MOST_TIMES:
-        raise ConfigError(f"times={times!r} is out of range; take 1 to {MOST_TIMES:,}")
+    if type(times) is not int or not 0 <= times <= MAX_TIMES:
+        raise ConfigError(f"times={times!r} is out of range; take 1 to {MAX_TIMES:,}")
     if times and "start_ms" not in moments:
         raise ConfigError(f"times={times} of schedule {name!r} counts from start=…; add it")
     if moments.get("end_ms", math.inf) < moments.get("start_ms", 0):

@@ -25,7 +25,7 @@ NAMES = {
     "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 }  # fmt: skip
 #: Days after which an expression that has matched none is taken for one that never does.
-MOST_DAYS = 50 * 366
+MAX_DAYS = 50 * 366
 _EXAMPLE = "write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
 _WEEKDAY = "day of the week"
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -162,7 +162,7 @@ class Cron:
         last = _LAST.date()
         day = _local(min(moment_ms, _ms(_LAST)), self._zone).date() - step * _DAY
         day, empty = max(first, min(day, last)), 0
-        while empty < MOST_DAYS and first <= day <= last:
+        while empty < MAX_DAYS and first <= day <= last:
             if self._matches(day):
                 empty = 0
                 yield day

@@ -34,10 +34,10 @@ RETRY_S = 1.0
 #: A last tick that is further ahead than this was written when the server's clock was ahead.
 CLOCK_MS = 60_000
 #: Calls of one look at a queue; the rest waits for the next one, since leases must be renewed.
-MOST_CALLS = 20
+MAX_CALLS = 20
 
 #: Undeclared schedules of a queue that are named at the start.
-MOST_TOLD = 20
+MAX_TOLD = 20
 
 #: (number of the queue, call) -> whether the server answered.
 Ask = Callable[[int, Callable[[], object]], bool]
@@ -125,7 +125,7 @@ class Scheduler:
             if last_ms > now_ms + CLOCK_MS:
                 due = [Owed(last_ms, 0, runs=False)]
             for one in due:
-                ticked = calls < MOST_CALLS and self._tick(queue, schedule, one, last_ms)
+                ticked = calls < MAX_CALLS and self._tick(queue, schedule, one, last_ms)
                 if ticked is None:
                     # The next look tries it again; it takes none of the calls of others.
                     break
@@ -160,7 +160,7 @@ class Scheduler:
                 if worker.schedules is None:
                     return
                 names -= worker.schedules.get(queue.name, frozenset())
-        for name in sorted(names)[:MOST_TOLD]:
+        for name in sorted(names)[:MAX_TOLD]:
             logger.warning(
                 "queue %s: no running worker declares schedule %s, so it has no ticks: "
                 "jobq schedule delete %s --queues %s --force, or deploy the code that declares it",

@@ -14,7 +14,7 @@ MONTHS = (
     "December",
 )  # fmt: skip
 #: Times of day that are listed one by one.
-MOST_TIMES = 6
+MAX_TIMES = 6
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
 
 
@@ -42,7 +42,7 @@ def _every(ms: int) -> str:
 
 
 def _times(minute: str, hour: str, minutes: Sequence[int], hours: Sequence[int]) -> str:
-    if len(minutes) * len(hours) <= MOST_TIMES:
+    if len(minutes) * len(hours) <= MAX_TIMES:
         return "at " + _listed(f"{h:02}:{m:02}" for h, m in product(hours, minutes))
     past = _past(minute, minutes)
     if not past:
@@ -66,7 +66,7 @@ def _past(field: str, minutes: Sequence[int]) -> str:
     step = _step(field, 60)
     if step:
         return "every minute" if step == 1 else f"every {step} minutes"
-    if len(minutes) > MOST_TIMES:
+    if len(minutes) > MAX_TIMES:
         return ""
     if list(minutes) == [0]:
         return "on the hour"

@@ -20,7 +20,7 @@ from jobq.flows.state import (
 )
 
 #: Reasons of dead members that an error lists.
-MOST_LISTED = 5
+MAX_LISTED = 5
 
 
 class StartedFlow(Protocol):
@@ -104,5 +104,5 @@ def _shown(client: Client, view: FlowView) -> str:
             + (f"; {said}" if said else "")
         )
     lines += [f"  waits for {one.sentence}" for one in view.waits_for]
-    lines += [f"  {one.mid}: {one.reason}" for one in failed_members(client, view, MOST_LISTED)]
+    lines += [f"  {one.mid}: {one.reason}" for one in failed_members(client, view, MAX_LISTED)]
     return "\n".join(lines)

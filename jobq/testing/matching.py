@@ -17,7 +17,7 @@ from jobq.testing.waiting import EnqueuedCall
 #: How exactly a time must be met, in seconds. A long delay may differ by a hundredth.
 CLOSE_S = 1.0
 #: Calls that an error lists.
-MOST_LISTED = 5
+MAX_LISTED = 5
 #: What a difference in the job's name weighs: a call of another job is further away than any call of this one.
 OTHER_JOB = 100
 
@@ -166,13 +166,13 @@ def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str
         return f"nothing is {what}"
     lines = [f"{what}, nearest first:"]
     nearest = sorted(calls, key=expected.distance)
-    for call in nearest[:MOST_LISTED]:
+    for call in nearest[:MAX_LISTED]:
         lines.append(f"  {call!r}")
         if expected.name not in (None, call.job):
             lines.append(f"    - job is {call.job!r}, not {expected.name!r}")
         lines += [f"    - {difference}" for difference in expected.differences(call)]
-    if len(calls) > MOST_LISTED:
-        lines.append(f"  and {len(calls) - MOST_LISTED:,} more")
+    if len(calls) > MAX_LISTED:
+        lines.append(f"  and {len(calls) - MAX_LISTED:,} more")
     return "\n".join(lines)
 
 

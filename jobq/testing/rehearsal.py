@@ -42,11 +42,11 @@ from jobq.testing.lines import Line, LineWatch, WatchedCode
 
 FaultName = Literal["twice", "killed", "zombie", "late", "reordered"]
 #: How many attempts a message may take until it is done.
-MOST_ATTEMPTS = 10
+MAX_ATTEMPTS = 10
 #: How much later a late attempt comes.
 LATE_S = 7_200
 #: What a value takes at most in a report.
-LONGEST = 200
+MAX_LENGTH = 200
 
 
 _EXCEPTION = (
@@ -156,7 +156,7 @@ class Lifecycle:
 
     def to_the_end(self) -> None:
         """Run attempts until the message is done or dead."""
-        while not self.is_over and self.nattempts < MOST_ATTEMPTS:
+        while not self.is_over and self.nattempts < MAX_ATTEMPTS:
             self.attempt()
 
     @property
@@ -454,7 +454,7 @@ def _count(wanted: Any, given: Any) -> str:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}…"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from jobq.client.steps import Request, Steps
 from jobq.topics import keys
 
 #: Topics that a page or a command looks at, with two round trips or more for each.
-MOST_TOPICS = 1_000
+MAX_TOPICS = 1_000
 
 
 class TopicCalls(BlockingFacade):
@@ -121,11 +121,11 @@ def topic_names(client: Client) -> list[str]:
 
 
 def listed_topics(client: Client) -> ListedTopics:
-    """Return at most MOST_TOPICS topics to look at, the first by name: every producer may write names into the list."""
+    """Return at most MAX_TOPICS topics to look at, the first by name: every producer may write names into the list."""
     listed = _listed(client)
     names = sorted(name.decode() for name in listed if is_name("topic", name))
     strange = sorted(name for name in listed if not is_name("topic", name))
-    return ListedTopics(names[:MOST_TOPICS], strange, max(0, len(names) - MOST_TOPICS))
+    return ListedTopics(names[:MAX_TOPICS], strange, max(0, len(names) - MAX_TOPICS))
 
 
 def strange_topic_names(client: Client) -> list[bytes]:

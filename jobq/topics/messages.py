@@ -12,7 +12,7 @@ from jobq.errors import CodecError, ConfigError
 from jobq.records import JsonRecord
 
 #: Content, key and headers may each have this many bytes.
-LONGEST = 1024 * 1024
+MAX_LENGTH = 1024 * 1024
 Position = str | int | datetime
 
 
@@ -118,9 +118,9 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
     if record.headers:
         shape, values = shape + "h", [*values, _encoded_headers(record.headers)]
     for value in values:
-        if len(value) > LONGEST:
+        if len(value) > MAX_LENGTH:
             raise CodecError(
-                f"a message with {len(value):,} bytes in one part is over {LONGEST:,}; "
+                f"a message with {len(value):,} bytes in one part is over {MAX_LENGTH:,}; "
                 "store it elsewhere and append a reference"
             )
     return [shape, *values]

@@ -14,14 +14,14 @@ from typing import Any
 from jobq.client.steps import Steps
 from jobq.errors import ConfigError, OutOfRangeError
 from jobq.topics.calls import TopicCalls
-from jobq.topics.messages import LONGEST, Position, TopicMessage, decoded, moment_of, position_of
+from jobq.topics.messages import MAX_LENGTH, Position, TopicMessage, decoded, moment_of, position_of
 
 #: The first page; the following are as large as PAGE_BYTES allows.
 FIRST_PAGE = 64
-LONGEST_PAGE = 5_000
+MAX_PAGE_LENGTH = 5_000
 PAGE_BYTES = 256 * 1024
 #: Most that one XRANGE may bring.
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 
 
 class RangeReader:
@@ -42,7 +42,7 @@ class RangeReader:
             page: list[Any] = yield from self._page()
             if page:
                 size = sum(len(fields[1]) for _, fields in page) // len(page)
-                self._count = max(1, min(LONGEST_PAGE, PAGE_BYTES // (size + 64)))
+                self._count = max(1, min(MAX_PAGE_LENGTH, PAGE_BYTES // (size + 64)))
                 return page
         return []
 
@@ -50,12 +50,12 @@ class RangeReader:
         """Bytes of the topic's longest message; as many as one may have where that isn't known."""
         found = yield from self._binding.command_steps("HGET", self._binding.key("meta"), "longest")
         known = found and found.isdigit() and len(found) < 10
-        return max(1, int(found)) if known else LONGEST
+        return max(1, int(found)) if known else MAX_LENGTH
 
     def _page(self) -> Steps[list[Any]]:
         binding, following, upto = self._binding, self._following, self._upto
         page: list[Any] = []
-        if following > 0 and self._count * self._longest <= MOST_BYTES:
+        if following > 0 and self._count * self._longest <= MAX_BYTES:
             page = yield from binding.command_steps(
                 "XRANGE", binding.log_key, following, upto, "COUNT", self._count
             )

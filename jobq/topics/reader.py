@@ -24,10 +24,10 @@ from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded
 from jobq.topics.waiting import LogWaiter
 
 Commit = Literal["manual", "auto", "read"]
-MOST = 1_000
+MAX_COUNT = 1_000
 #: A pause, a seek and a group that is created again don't wake waiting readers.
 LOOK_EVERY_S = 1.0
-LONGEST_WAIT_S = 3600.0
+MAX_WAIT_S = 3600.0
 log = logging.getLogger("jobq.topic")
 
 
@@ -83,8 +83,8 @@ class Reader(BlockingFacade):
         block: how long to wait for the first one. Messages whose lease has ended come before new ones.
         Raises OutOfRangeError when the next message was dropped and the group's rule is 'error'.
         """
-        if not 1 <= count <= MOST:
-            raise ConfigError(f"count={count!r}: take 1 to {MOST:,} messages at a time")
+        if not 1 <= count <= MAX_COUNT:
+            raise ConfigError(f"count={count!r}: take 1 to {MAX_COUNT:,} messages at a time")
         deadline = time.monotonic() + duration_s(block)
         if self._unseen:
             seen, self._unseen = self._unseen[:count], self._unseen[count:]
@@ -166,7 +166,7 @@ class Reader(BlockingFacade):
         asked for; closing the reader gives back what an exception or a break left unhandled.
         """
         while True:
-            batch = self.poll(block=LONGEST_WAIT_S)
+            batch = self.poll(block=MAX_WAIT_S)
             for message in batch.messages:
                 if not self.begin(batch, message):
                     break
@@ -351,7 +351,7 @@ class AsyncReader(AsyncFacade[Reader]):
     async def __aiter__(self) -> AsyncIterator[TopicMessage]:
         """Reader's iteration."""
         while True:
-            batch = await self.poll(block=LONGEST_WAIT_S)
+            batch = await self.poll(block=MAX_WAIT_S)
             for message in batch.messages:
                 if not await self.begin(batch, message):
                     break

@@ -28,12 +28,12 @@ from jobq.topics.messages import Lag, TopicBatch, TopicMessage
 
 #: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.
 FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
-LONGEST_INDEX = 15
+MAX_INDEX_LENGTH = 15
 #: How many indexes others may take between reading the counter and the call.
 SPARE = 64
 #: Holes passed over in one call, and where there were none just now: each costs the call a key's name.
 STRETCH, NEAR = 1_000, 16
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.25
 
 
 class RedismqTopic:
@@ -94,7 +94,7 @@ class RedismqTopic:
     def index_at(self, key: str) -> int:
         """Return the index kept there, 0 for none. Raises ScriptError for a value that is not an index."""
         found = self.client.command("GET", key)
-        if found and not (found.isdigit() and len(found) <= LONGEST_INDEX):
+        if found and not (found.isdigit() and len(found) <= MAX_INDEX_LENGTH):
             raise ScriptError(
                 f"{key} holds {found[:40]!r}, which is not an index; SET it to one, or delete the topic or "
                 "unsubscribe the group that it belongs to"
@@ -185,7 +185,7 @@ class RedismqReader:
                 return batch._replace(skipped=skipped)
             if not more:
                 time.sleep(min(left, pause))
-                pause = min(LONGEST_PAUSE_S, 2 * pause)
+                pause = min(MAX_PAUSE_S, 2 * pause)
 
     def seek(self, place: int | str) -> int:
         """Move the group to 'earliest', 'latest' or an index; the index that comes next."""

@@ -21,7 +21,7 @@ from jobq.topics import keys
 from jobq.topics.calls import TopicCalls
 from jobq.topics.group import AsyncTopicGroup, TopicGroup
 from jobq.topics.messages import (
-    LONGEST,
+    MAX_LENGTH,
     Appended,
     Description,
     Position,
@@ -312,7 +312,7 @@ def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:
     args: list[str | bytes] = []
     count = size = 0
     for record in records:
-        if isinstance(record, bytes) and len(record) <= LONGEST:
+        if isinstance(record, bytes) and len(record) <= MAX_LENGTH:
             # Most are, and most of the time goes here.
             args += ("m", record)
             size += len(record)

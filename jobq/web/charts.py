@@ -33,7 +33,7 @@ LONG_S = 3_600
 POINTS, ROWS = 150, 12
 SPARK_POINTS, SPARK_S = 60, 900
 #: Minutes in which workers started that a chart marks.
-MOST_STARTS = 6
+MAX_STARTS = 6
 Points = Sequence[tuple[float, float | None]]
 
 
@@ -101,7 +101,7 @@ def starts(workers: Sequence[WorkerEntry], since_s: float) -> list[Mark]:
         if worker.started_at / 1000 >= since_s and not worker.damaged:
             minute = worker.started_at // 60_000
             found[minute] = found.get(minute, 0) + 1
-    if len(found) > MOST_STARTS:
+    if len(found) > MAX_STARTS:
         return []
     return [
         Mark(minute * 60, f"{counted(count, 'worker')} started")

@@ -28,7 +28,7 @@ from jobq.observe.redaction import Redactor, ShownArguments
 from jobq.queue.types import text_of
 
 #: Characters of a text that is shown whole.
-MOST_SHOWN = 65_536
+MAX_SHOWN = 65_536
 
 
 class ShownCall(NamedTuple):
@@ -124,8 +124,8 @@ class Contents:
 
     def plain(self, text: str, job: str = "") -> str:
         """Return a text that was never sealed, with secrets hidden."""
-        more = len(text) - MOST_SHOWN
-        cut = f"{text[:MOST_SHOWN]}… and {more:,} characters more" if more > 0 else text
+        more = len(text) - MAX_SHOWN
+        cut = f"{text[:MAX_SHOWN]}… and {more:,} characters more" if more > 0 else text
         return self._redactor.text(cut, self._redactor.declared(job))
 
     def value(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> Any:
@@ -181,5 +181,5 @@ class Contents:
         refusal = read_refusal(plain)
         raw = refusal.raw if refusal else plain
         return ShownCall(
-            note=note, raw=self.plain(text_of(raw[:MOST_SHOWN])) if self.may_see else "", size=size
+            note=note, raw=self.plain(text_of(raw[:MAX_SHOWN])) if self.may_see else "", size=size
         )

@@ -12,10 +12,10 @@ from jobq.client.connection import Client
 from jobq.errors import ScriptError, UnavailableError
 from jobq.queue.queue import Queue
 from jobq.web.contents import Contents
-from jobq.web.filters import MOST_CHARACTERS, Filter, quoted
+from jobq.web.filters import MAX_CHARACTERS, Filter, quoted
 from jobq.web.search import (
-    MOST_MESSAGES,
-    MOST_SECONDS,
+    MAX_MESSAGES,
+    MAX_SECONDS,
     PER_CALL,
     DeadFingerprints,
     ListedRow,
@@ -24,7 +24,7 @@ from jobq.web.search import (
 )
 
 #: Groups of a page, and characters of an error that tell groups apart.
-MOST_GROUPS, MOST_ERROR = 200, 160
+MAX_GROUPS, MAX_ERROR = 200, 160
 #: What differs between errors of one kind: numbers, ids, addresses, texts in quotes.
 _VARIES = re.compile(
     r"\*+|'[^']{0,200}'|\"[^\"]{0,200}\"|<[^<>]{0,200}>|\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+(?:[.,:]\d+)*"
@@ -74,7 +74,7 @@ class _Tally:
 
 def groups(
     client: Client, contents: Contents, asked: Filter, names: Sequence[str],
-    most: int = MOST_MESSAGES, seconds: float = MOST_SECONDS,
+    most: int = MAX_MESSAGES, seconds: float = MAX_SECONDS,
 ) -> DeadGroups:  # fmt: skip
     """Group the newest dead of each queue that match. The queues share what one request may look at."""
     until, now_ms = time.monotonic() + seconds, client.clock_ms()
@@ -105,7 +105,7 @@ def groups(
     ]  # fmt: skip
     found.sort(key=lambda one: (-one.number, -one.newest_at, one.queue, one.job, one.error))
     return DeadGroups(
-        found[:MOST_GROUPS], len(found[MOST_GROUPS:]), looked_at, max(total, looked_at), now_ms, problems,
+        found[:MAX_GROUPS], len(found[MAX_GROUPS:]), looked_at, max(total, looked_at), now_ms, problems,
     )  # fmt: skip
 
 
@@ -125,9 +125,9 @@ def _newest(
 def shape(error: str) -> str:
     """Return the first line of an error with `*` for what varies: `Timeout after 30 s` -> `Timeout after * s`."""
     line = error.partition("\n")[0]
-    found = re.sub(r"\*[\s*]*\*", "*", _VARIES.sub("*", line[: 4 * MOST_ERROR]))
-    whole = len(found) <= MOST_ERROR and len(line) <= 4 * MOST_ERROR
-    return found if whole else f"{found[:MOST_ERROR].rstrip('*')}*"
+    found = re.sub(r"\*[\s*]*\*", "*", _VARIES.sub("*", line[: 4 * MAX_ERROR]))
+    whole = len(found) <= MAX_ERROR and len(line) <= 4 * MAX_ERROR
+    return found if whole else f"{found[:MAX_ERROR].rstrip('*')}*"
 
 
 def filter_of_group(queue: str, job: str, error: str) -> str:
@@ -135,7 +135,7 @@ def filter_of_group(queue: str, job: str, error: str) -> str:
     parts = [quoted(part) if part else "" for part in error.split("*")]
     named = f"queue:{quoted(queue)} job:{quoted(job) if job else chr(34) * 2} error:"
     text = named + ("*".join(parts) or '""')
-    while len(text) > MOST_CHARACTERS and len(parts) > 1:
+    while len(text) > MAX_CHARACTERS and len(parts) > 1:
         parts = [*parts[:-2], ""] if parts[-1] == "" else [*parts[:-1], ""]
         text = named + "*".join(parts)
-    return text if len(text) <= MOST_CHARACTERS else f"queue:{quoted(queue)}"
+    return text if len(text) <= MAX_CHARACTERS else f"queue:{quoted(queue)}"

@@ -17,7 +17,7 @@ from jobq.events import KINDS
 from jobq.observe.redaction import HIDDEN
 
 #: Characters of a filter, and conditions in it.
-MOST_CHARACTERS, MOST_TERMS = 500, 20
+MAX_CHARACTERS, MAX_TERMS = 500, 20
 PLACES = ("ready", "due", "running", "done", "dead")
 #: What each key is.
 KEYS: dict[str, Literal["text", "word", "number", "duration"]] = {
@@ -161,17 +161,17 @@ def parse(
     text: str, *, may_see_arguments: bool = False, keys: Sequence[str] = tuple(KEYS)
 ) -> Filter:
     """Read a filter. keys: those that this list knows. FilterError names the column of what is wrong."""
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         raise FilterError(
-            f"the filter has {len(text):,} characters; {MOST_CHARACTERS} are allowed",
-            MOST_CHARACTERS + 1,
+            f"the filter has {len(text):,} characters; {MAX_CHARACTERS} are allowed",
+            MAX_CHARACTERS + 1,
         )
     reader = _Reader(text)
     terms: list[Term] = []
     while reader.more():
         column = reader.at + 1
-        if len(terms) == MOST_TERMS:
-            raise FilterError(f"a filter has at most {MOST_TERMS} conditions", column)
+        if len(terms) == MAX_TERMS:
+            raise FilterError(f"a filter has at most {MAX_TERMS} conditions", column)
         term = _term(reader, column, keys)
         if term.path and not may_see_arguments:
             raise FilterError(

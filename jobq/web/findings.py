@@ -25,9 +25,9 @@ from jobq.web.site import Site
 from jobq.web.words import sentence, word_of
 
 #: Most of one kind on the first page.
-MOST = 8
+MAX_COUNT = 8
 #: How often late schedules are looked for, from when on one is late, and at how many of a queue.
-LATE_EVERY_S, LATE_MS, MOST_SCHEDULES = 15.0, 60_000, 1_000
+LATE_EVERY_S, LATE_MS, MAX_SCHEDULES = 15.0, 60_000, 1_000
 
 
 class PageFinding(NamedTuple):
@@ -58,7 +58,7 @@ def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     return [
         *_causes(snapshot), *_queues(snapshot),
         *site.part(LateSchedules, lambda site: LateSchedules(site.client)).found(snapshot),
-        *(one for find in FINDERS for one in find(site, snapshot)[:MOST]),
+        *(one for find in FINDERS for one in find(site, snapshot)[:MAX_COUNT]),
     ]  # fmt: skip
 
 
@@ -89,11 +89,11 @@ class LateSchedules:
             (is_undeclared(row, known.get(queue, ())), row)
             for queue, one in found.items()
             if isinstance(one, Schedules)
-            for row in islice(rows_of(queue, one), MOST_SCHEDULES)
+            for row in islice(rows_of(queue, one), MAX_SCHEDULES)
         ]
         shown = [(gone, row) for gone, row in rows if gone or row.late_ms > LATE_MS]
         shown.sort(key=lambda each: -each[1].late_ms)
-        return [_late(row, gone) for gone, row in shown[:MOST]]
+        return [_late(row, gone) for gone, row in shown[:MAX_COUNT]]
 
 
 def _late(row: ScheduleRow, undeclared: bool) -> PageFinding:
@@ -122,11 +122,11 @@ def _queues(snapshot: Snapshot) -> list[PageFinding]:
             if one.state == "falling_behind" and one.growth.since_s is not None
             else None,
         )
-        for one in found[:MOST]
+        for one in found[:MAX_COUNT]
     ]  # fmt: skip
-    if len(found) > MOST:
+    if len(found) > MAX_COUNT:
         shown.append(
-            PageFinding("unknown", "more", f"{len(found) - MOST:,} more queues", "", "queues")
+            PageFinding("unknown", "more", f"{len(found) - MAX_COUNT:,} more queues", "", "queues")
         )
     return shown
 
@@ -148,9 +148,9 @@ def _causes(snapshot: Snapshot) -> list[PageFinding]:
         # The state of a queue tells these with the figures of a longer time.
         if one in snapshot.causes or not told.issuperset(one.queues)
     ]
-    lines = [cause_line(one) for one in shown[:MOST]]
-    if len(shown) > MOST:
-        more = f"{len(shown) - MOST:,} more"
+    lines = [cause_line(one) for one in shown[:MAX_COUNT]]
+    if len(shown) > MAX_COUNT:
+        more = f"{len(shown) - MAX_COUNT:,} more"
         lines.append(PageFinding("unknown", "more", more, "jobq check doctor lists them"))
     return lines
 

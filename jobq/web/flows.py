@@ -11,9 +11,9 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from jobq.client.connection import Client
-from jobq.durations import MOST_NAMES, counted, lasting
+from jobq.durations import MAX_NAMES, counted, lasting
 from jobq.errors import JobqError
-from jobq.flows.identity import LONGEST_NUMBER, member_mid
+from jobq.flows.identity import MAX_NUMBER_LENGTH, member_mid
 from jobq.flows.listing import FlowRow, flow_page
 from jobq.flows.run import FlowRun
 from jobq.flows.state import (
@@ -30,7 +30,7 @@ from jobq.queue.queue import Queue
 from jobq.web.acting import audited
 from jobq.web.contents import Contents
 from jobq.web.filters import quoted
-from jobq.web.findings import MOST, PageFinding
+from jobq.web.findings import MAX_COUNT, PageFinding
 from jobq.web.formats import duration, number
 from jobq.web.search import dead_row
 from jobq.web.site import site_of
@@ -50,9 +50,9 @@ GLYPHS = {
 #: A folded node has the look of that of its steps that a person has to look at first.
 URGENCY = ("dead", "running", "delayed", "ready", "waiting", "skipped", "done")
 #: Steps that the table of a page has, and dead members whose reasons it shows; each of those is read by a call.
-MOST_ROWS, MOST_REASONS = 100, 6
+MAX_ROWS, MAX_REASONS = 100, 6
 #: How often flows are looked at for the first page, and how many of the newest.
-LOOK_EVERY_S, MOST_LOOKED_AT = 15.0, 100
+LOOK_EVERY_S, MAX_LOOKED_AT = 15.0, 100
 
 
 class StepRow(NamedTuple):
@@ -104,9 +104,9 @@ def step_rows(flow: FlowView) -> list[StepRow]:
 
 def listed_steps(rows: Sequence[StepRow]) -> list[StepRow]:
     """Return the rows of a table: all of them, or those that need a look first."""
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return list(rows)
-    return sorted(rows, key=lambda row: URGENCY.index(row.look))[:MOST_ROWS]
+    return sorted(rows, key=lambda row: URGENCY.index(row.look))[:MAX_ROWS]
 
 
 def _row(flow: FlowView, view: StepView, on_path: bool) -> StepRow:
@@ -242,11 +242,11 @@ def dead_members(client: Client, contents: Contents, view: FlowView) -> list[Dea
             and one is not None
             and one.facts.queue
             and at.isdecimal()
-            and len(at) <= LONGEST_NUMBER
+            and len(at) <= MAX_NUMBER_LENGTH
         ):
             mid = member_mid(view.facts.run, step, int(at))
             found.append(_dead_member(client, contents, step, one.facts.queue, mid, view))
-        if len(found) == MOST_REASONS:
+        if len(found) == MAX_REASONS:
             break
     return found
 
@@ -283,13 +283,13 @@ class FlowsInNeed:
 
     def _read(self) -> list[PageFinding]:
         try:
-            rows = flow_page(self._client, 0, MOST_LOOKED_AT).rows
+            rows = flow_page(self._client, 0, MAX_LOOKED_AT).rows
         except JobqError:  # the roles may not, or the server is away: the page says that elsewhere
             return []
         found = [one for row in rows if row.view is not None and (one := _in_need(row.view))]
-        if len(found) > MOST:
-            more = f"{len(found) - MOST + 1:,} more flows"
-            found = [*found[: MOST - 1], PageFinding("unknown", "more", more, "", "flows")]
+        if len(found) > MAX_COUNT:
+            more = f"{len(found) - MAX_COUNT + 1:,} more flows"
+            found = [*found[: MAX_COUNT - 1], PageFinding("unknown", "more", more, "", "flows")]
         return found
 
 
@@ -299,7 +299,7 @@ def _in_need(view: FlowView) -> PageFinding | None:
     if view.state == "failed":
         failed = [one.name for one in view.steps if one.state in ("failed", "cancelled")]
         dead = f", {counted(view.dead, 'member')} dead" if view.dead else ""
-        names = ", ".join(failed[:MOST_NAMES]) + " …" * (len(failed) > MOST_NAMES)
+        names = ", ".join(failed[:MAX_NAMES]) + " …" * (len(failed) > MAX_NAMES)
         text = f"{names} failed{dead}. Retry it, or remove it: jobq flow delete {facts.flow_id}"
         return PageFinding(
             "dead", "failed", facts.flow_id, text, "flow", where, facts.ended_at or None

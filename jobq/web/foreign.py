@@ -33,7 +33,7 @@ from jobq.topics.messages import Retention, TopicMessage
 from jobq.topics.topic import Topic
 
 #: Rows of a page, groups whose lag a list of topics asks for, and characters of a content.
-MOST_ROWS, MOST_GROUPS, MOST_SHOWN = 100, 200, 2_000
+MAX_ROWS, MAX_GROUPS, MAX_SHOWN = 100, 200, 2_000
 #: Where Sidekiq and Resque keep their keys.
 SYSTEMS = (RubyQueueName("sidekiq", "", ""), RubyQueueName("resque", "resque", ""))
 RELIABLE_PLACES = ("waiting", "pending", "dead")
@@ -77,8 +77,8 @@ class ShownBytes:
             tree = self._redactor.tree(msgspec.json.decode(content))
             text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            text = self._redactor.text(text_of(content[: 2 * MOST_SHOWN]))
-        return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+            text = self._redactor.text(text_of(content[: 2 * MAX_SHOWN]))
+        return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 # Topics.
@@ -138,15 +138,15 @@ def topics(client: Client, offset: int = 0) -> Readable[TopicRow]:
         topic = Topic(name, client)
         facts = topic.describe()
         asked += len(facts.groups)
-        lags = [topic.group(one).lag() for one in facts.groups] if asked <= MOST_GROUPS else []
+        lags = [topic.group(one).lag() for one in facts.groups] if asked <= MAX_GROUPS else []
         lag = max((one.messages for one in lags), default=None if facts.groups else 0)
         paused = sum(one.paused for one in lags)
         return TopicRow.of(
             topic_record(name, facts), lag=lag, newest_at=facts.newest_at, paused=paused
         )
 
-    found = read_each(client, names[offset : offset + MOST_ROWS], row)
-    return found._replace(more=len(names) > offset + MOST_ROWS)
+    found = read_each(client, names[offset : offset + MAX_ROWS], row)
+    return found._replace(more=len(names) > offset + MAX_ROWS)
 
 
 def topic(client: Client, name: str) -> TopicView:
@@ -158,7 +158,7 @@ def topic(client: Client, name: str) -> TopicView:
         lag = opened.group(group).lag()
         return GroupRow.of(lag, group=group, lag=lag.messages)
 
-    groups = read_each(client, facts.groups[:MOST_GROUPS], row)
+    groups = read_each(client, facts.groups[:MAX_GROUPS], row)
     return TopicView.of(facts, topic=name, groups=groups.rows, unread=groups.unread)
 
 
@@ -197,12 +197,12 @@ def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable[dict[str, Any]]:
         facts = rsmq.get_queue_attributes(name).as_dict()
         return {"queue": name, "visible": facts["msgs"] - facts["hiddenmsgs"], **facts}
 
-    found = read_each(rsmq.client, names[offset : offset + MOST_ROWS], row)
-    return found._replace(more=len(names) > offset + MOST_ROWS)
+    found = read_each(rsmq.client, names[offset : offset + MAX_ROWS], row)
+    return found._replace(more=len(names) > offset + MAX_ROWS)
 
 
 def rsmq_messages(
-    rsmq: Rsmq, name: str, place: str, offset: int, shown: ShownBytes, most: int = MOST_ROWS
+    rsmq: Rsmq, name: str, place: str, offset: int, shown: ShownBytes, most: int = MAX_ROWS
 ) -> list[dict[str, Any]]:
     """Messages of a queue, the next one first."""
     return [
@@ -231,9 +231,9 @@ def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
     except ScriptError as error:  # the user may not list keys
         refused = Readable[ReliableRecord]([], {f"{queue.ns}:*": str(error)})
         return ReliableQueues(FoundQueues([], 0, False), refused)
-    names = found.names[offset : offset + MOST_ROWS]
+    names = found.names[offset : offset + MAX_ROWS]
     readable = read_each(queue.client, names, queue.info)
-    more = len(found.names) > offset + MOST_ROWS
+    more = len(found.names) > offset + MAX_ROWS
     return ReliableQueues(found, readable._replace(more=more))
 
 
@@ -250,7 +250,7 @@ def reliable_messages(
             "at": getattr(one, "delivered_at", None) or getattr(one, "died_at", None),
             "elapsed_ms": getattr(one, "elapsed_ms", None), "deliveries": getattr(one, "deliveries", 0),
         }
-        for one in reads[place](key, offset, MOST_ROWS)
+        for one in reads[place](key, offset, MAX_ROWS)
     ]  # fmt: skip
 
 
@@ -263,17 +263,17 @@ def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
     for system in SYSTEMS:
         listed = read_each(client, [system], lambda one: queues_of(client, one))
         names = listed.rows[0] if listed.rows else []
-        found = read_each(client, names[:MOST_ROWS], lambda one: ruby_record(client, one))
+        found = read_each(client, names[:MAX_ROWS], lambda one: ruby_record(client, one))
         rows += found.rows
         unread |= {system.key("queues"): why for why in listed.unread.values()} | found.unread
-        more = more or len(names) > MOST_ROWS
+        more = more or len(names) > MAX_ROWS
     return Readable(rows, unread, more)
 
 
 def ruby_workers(client: Client) -> Readable[RubyWorker]:
     """Rows of Ruby's workers, jobq's that serve Ruby's queues among them."""
     reads = {"sidekiq": lambda: sidekiq_processes(client), "resque": lambda: resque_workers(client)}
-    found = read_each(client, reads, lambda name: list(islice(reads[name](), MOST_ROWS)))
+    found = read_each(client, reads, lambda name: list(islice(reads[name](), MAX_ROWS)))
     return Readable(list(chain.from_iterable(found.rows)), found.unread)
 
 
@@ -283,7 +283,7 @@ def ruby_queue(
     """One queue: its counts, its next jobs as Ruby wrote them, and what workers of jobq have taken."""
     of = next(one for one in SYSTEMS if one.system == system)._replace(queue=name)
     kind = SidekiqQueue if system == "sidekiq" else ResqueQueue
-    jobs = kind(name, client, namespace=of.namespace).peek(offset, MOST_ROWS)
+    jobs = kind(name, client, namespace=of.namespace).peek(offset, MAX_ROWS)
     return structs.asdict(ruby_record(client, of)) | {
         "jobs": [{"content": shown(raw), "bytes": len(raw)} for raw in jobs],
         "claims": [one._asdict() for one in Claims(client, of).waiting()],

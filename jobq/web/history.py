@@ -27,14 +27,14 @@ from jobq.records import JsonRecord, Moment, words
 T = TypeVar("T")
 Failure = TypeVar("Failure", "RunRow", "ErrorFigures")
 #: Events of one look at the streams, and how many streams are asked at once.
-MOST_EVENTS, AT_ONCE = 20_000, 100
+MAX_EVENTS, AT_ONCE = 20_000, 100
 #: How long one look at the streams serves all who ask the same.
 KEPT_S = 5.0
 #: The kinds that end a run, and those of them that failed.
 ENDS = ("done", "retry", "dead", "crashed", "recovered")
 FAILED = ENDS[1:]
 #: Points of a chart, rows of a list of runs, and of a list of groups.
-POINTS, SLOWEST, MOST_GROUPS = 60, 20, 1_000
+POINTS, SLOWEST, MAX_GROUPS = 60, 20, 1_000
 #: Upper bounds of a histogram of run times, ms; one more bucket has the rest.
 BOUNDS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
@@ -244,7 +244,7 @@ class StreamHistory:
     source = "events"
 
     def __init__(
-        self, client: Client, names: Callable[[], Sequence[str]], most: int = MOST_EVENTS
+        self, client: Client, names: Callable[[], Sequence[str]], most: int = MAX_EVENTS
     ) -> None:
         """names: the queues. most: events of one look."""
         self._client, self._names, self._most = client, names, most
@@ -274,7 +274,7 @@ class StreamHistory:
             if event.kind in ENDS and event.job:
                 by_job[event.job].append((queue, event))
         rows = [figures_of(job, events) for job, events in by_job.items()]
-        return sorted(rows, key=lambda row: (-row.runs, row.job))[:MOST_GROUPS]
+        return sorted(rows, key=lambda row: (-row.runs, row.job))[:MAX_GROUPS]
 
     def job(self, span: Span, job: str) -> JobHistory:
         """Everything of one job."""
@@ -287,7 +287,7 @@ class StreamHistory:
             if event.kind in FAILED and job in ("", event.job):
                 groups[group_of(event)].append((queue, event))
         rows = [error_figures(group, span, events) for group, events in groups.items()]
-        return sorted(rows, key=lambda row: (-row.failures, row.group))[:MOST_GROUPS]
+        return sorted(rows, key=lambda row: (-row.failures, row.group))[:MAX_GROUPS]
 
     def error(self, span: Span, group: str) -> ErrorHistory:
         """One group of errors."""
@@ -441,7 +441,7 @@ def error_figures(group: str, span: Span, events: Sequence[tuple[str, Event]]) -
 
 
 def _names(found: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({name for name in found if name}))[:MOST_GROUPS]
+    return tuple(sorted({name for name in found if name}))[:MAX_GROUPS]
 
 
 def matches(run: RunRow, wanted: Wanted) -> bool:

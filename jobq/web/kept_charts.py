@@ -11,7 +11,7 @@ from jobq.errors import JobqError
 from jobq.queue.charts import MINUTE_MS, ChartMinute, kept_minutes
 
 #: Rings are read again after this; and those of so many queues are remembered.
-READ_EVERY_S, MOST_REMEMBERED = 30.0, 50
+READ_EVERY_S, MAX_REMEMBERED = 30.0, 50
 #: The number of a figure, as of the sampler's rings, whose value is a rate.
 _RATE = 4
 Points = list[tuple[float, float | None]]
@@ -54,7 +54,7 @@ class KeptCharts:
                 JobqError
             ):  # the roles may not, or the server is away: the page says that elsewhere
                 pass
-            if len(self._read) >= MOST_REMEMBERED:
+            if len(self._read) >= MAX_REMEMBERED:
                 self._read.clear()
             self._read[queue] = time.monotonic(), minutes
             return minutes

@@ -1,7 +1,7 @@
 """History from a lake: the figures of `jobq.web.history` by SQL, in a child process that can be killed.
 
 The statements are in the SQL of reports, and the engine of reports runs them (`jobq.pipeline.report.engines`). The
-child answers one query at a time and is killed after MOST_S. It ends when its stdin does. Run as `python -m
+child answers one query at a time and is killed after MAX_S. It ends when its stdin does. Run as `python -m
 jobq.web.lake`; its first line says where the lake is.
 """
 
@@ -32,7 +32,7 @@ from jobq.web.history import (
     BOUNDS_MS,
     ENDS,
     FAILED,
-    MOST_GROUPS,
+    MAX_GROUPS,
     POINTS,
     SLOWEST,
     ErrorFigures,
@@ -50,12 +50,12 @@ from jobq.web.history import (
 )
 
 #: How long a query may take, and how large an answer may be.
-MOST_S, MOST_BYTES = 10.0, 16 << 20
+MAX_S, MAX_BYTES = 10.0, 16 << 20
 #: Of more than this, outcomes are read from hourly sums where there are any.
 ROLLED_MS, DAY_MS = 172_800_000, 86_400_000
 #: Of an entry of the audit log: the second number of its id, which has at most 64 bits without a sign.
-MOST_SEQ = 2**63 - 1
-_SEQ = f"coalesce(try_cast(split_part(entry_id, '-', 2) AS BIGINT), {MOST_SEQ})"
+MAX_SEQ = 2**63 - 1
+_SEQ = f"coalesce(try_cast(split_part(entry_id, '-', 2) AS BIGINT), {MAX_SEQ})"
 #: The last day of all, and the end of the year 9999, epoch ms.
 LAST_DAY = "9999-12-31"
 LATEST_MS = 253_402_300_799_999
@@ -95,7 +95,7 @@ class LakeHistory:
     source = "lake"
 
     def __init__(
-        self, path: str, options: Mapping[str, str] | None = None, most_s: float = MOST_S, server: str = ""
+        self, path: str, options: Mapping[str, str] | None = None, most_s: float = MAX_S, server: str = ""
     ) -> None:  # fmt: skip
         """path, options: as of jobq.pipeline.lake.Lake.open.
 
@@ -142,7 +142,7 @@ class LakeHistory:
               quantile(ran, 0.99) AS run99, quantile(waits, 0.5) AS wait50, quantile(waits, 0.95) AS wait95,
               quantile(waits, 0.99) AS wait99
             FROM counted ORDER BY runs DESC, job LIMIT {most}""",
-            chosen, most=MOST_GROUPS,
+            chosen, most=MAX_GROUPS,
         )  # fmt: skip
         return [_figures(row) for row in rows]
 
@@ -313,7 +313,7 @@ class LakeHistory:
         ms, _, number = before.partition("-")
         args = {
             "upto": min(int(ms or LATEST_MS), LATEST_MS),
-            "last": min(int(number or 0), MOST_SEQ),
+            "last": min(int(number or 0), MAX_SEQ),
         }
         chosen = HistoryFilter("(ms < :upto OR (ms = :upto AND seq < :last))", args)
         for name in ("who", "verb", "op"):
@@ -388,13 +388,13 @@ class LakeHistory:
             count_if(kind = 'dead') AS dead, collect_set(job) AS jobs, collect_set(queue) AS queues,
             collect_set(worker) AS workers, min(at_ms) AS first_at, max(at_ms) AS last_at
             FROM events WHERE {chosen} GROUP BY grouped ORDER BY failures DESC, grouped LIMIT {most}""",
-            mine, most=MOST_GROUPS,
+            mine, most=MAX_GROUPS,
         )  # fmt: skip
         trends: dict[str, list[int]] = {row["grouped"]: [0] * POINTS for row in rows}
         counted = self.query(
             """SELECT grouped, {point} AS point, count(*) AS failures
             FROM events WHERE {chosen} GROUP BY 1, 2 LIMIT {most}""",
-            mine, most=MOST_GROUPS * POINTS,
+            mine, most=MAX_GROUPS * POINTS,
         )  # fmt: skip
         for row in counted:
             if row["grouped"] in trends:
@@ -509,7 +509,7 @@ def _ms(us: float | None) -> float | None:
 
 
 def _names(found: Sequence[str | None]) -> tuple[str, ...]:
-    return tuple(sorted(name for name in found if name))[:MOST_GROUPS]
+    return tuple(sorted(name for name in found if name))[:MAX_GROUPS]
 
 
 def _chart_point(span: Span, number: int, row: Mapping[str, Any] | None) -> Point:
@@ -562,7 +562,7 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
             # Of a statement that fails, reports say that Spark may be able to compute it.
             cause = error.__cause__ if "duckdb" in type(error.__cause__).__module__ else error
             answer = json.dumps({"error": str(cause)[:1000]})
-        if len(answer) > MOST_BYTES:
+        if len(answer) > MAX_BYTES:
             answer = '{"error": "the answer is too large; choose a shorter range of time"}'
         answers.write(answer.encode() + b"\n")
         answers.flush()

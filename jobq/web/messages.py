@@ -32,7 +32,7 @@ _KINDS = {
 }  # fmt: skip
 _NOWHERE = ("nil", "")
 #: Attempts whose log is shown.
-MOST_LOGS = 5
+MAX_LOGS = 5
 
 
 class StateShown(NamedTuple):
@@ -130,7 +130,7 @@ def _logs(
     collector: Collector, facts: MessageFacts, newest: int, contents: Contents
 ) -> Iterator[tuple[int, str]]:
     """What the newest attempts logged, if their job declares keep_logs. It may quote arguments."""
-    numbers = range(newest, max(0, newest - MOST_LOGS), -1) if contents.may_see else ()
+    numbers = range(newest, max(0, newest - MAX_LOGS), -1) if contents.may_see else ()
     for number, found in collector.logs(facts.mid, numbers).items():
         text = found.decode("utf-8", "replace")
         yield number, contents.text("log", facts.queue, facts.mid, text, job=facts.job)

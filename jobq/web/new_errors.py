@@ -17,9 +17,9 @@ NEW_MS = 900_000
 #: Before an error is new, its queues have to be known for this long without it: it may only be rare.
 KNOWN_MS = NEW_MS // 10
 #: Groups of errors that are kept; beyond it those that were not seen for the longest time are dropped.
-MOST_KEPT = 5_000
+MAX_KEPT = 5_000
 #: Jobs and queues that are kept of a group.
-MOST_NAMES = 20
+MAX_NAMES = 20
 
 
 class NewError(NamedTuple):
@@ -51,9 +51,9 @@ class _Group:
             self.error = event.error or event.kind
         self.first_at, self.last_at = min(at_ms, self.first_at), max(at_ms, self.last_at)
         self.counts[event.kind] += count
-        if event.job in self.jobs or len(self.jobs) < MOST_NAMES:
+        if event.job in self.jobs or len(self.jobs) < MAX_NAMES:
             self.jobs[event.job] += count
-        if len(self.queues) < MOST_NAMES:
+        if len(self.queues) < MAX_NAMES:
             self.queues.add(queue)
 
 
@@ -79,9 +79,9 @@ class ErrorGroups:
                     group = group_of(event)
                     kept = self._groups.get(group) or self._groups.setdefault(group, _Group(at_ms))
                     kept.add(queue, at_ms, event, count)
-            if len(self._groups) > MOST_KEPT:
+            if len(self._groups) > MAX_KEPT:
                 newest = sorted(self._groups.items(), key=lambda one: -one[1].last_at)
-                self._groups = dict(newest[: MOST_KEPT // 2])
+                self._groups = dict(newest[: MAX_KEPT // 2])
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop what is known of queues that are gone."""

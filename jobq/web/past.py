@@ -22,7 +22,7 @@ from jobq.web.sources import sources_of
 LONG_RANGES = {"7d": 604_800, "30d": 2_592_000}
 #: How long an answer is shown: of a range of a day at most, and of a longer one.
 KEPT_S, LONG_KEPT_S = 60.0, 300.0
-MOST_KEPT = 100
+MAX_KEPT = 100
 
 
 class Past(NamedTuple):
@@ -56,7 +56,7 @@ class PastReader:
                 found = Past(self._lake.outcomes(span, queue), span.step / 1000, marks, begins_s)
             except LakeError as error:
                 found = Past(error=str(error))
-            if len(self._known) >= MOST_KEPT:
+            if len(self._known) >= MAX_KEPT:
                 self._known.clear()
             kept_s = LONG_KEPT_S if word in LONG_RANGES else KEPT_S
             self._known[asked] = (time.monotonic() + kept_s, found)

@@ -46,7 +46,7 @@ FINE, COARSE = (900, EVERY_S), (1_440, 60.0)
 SPARK = (64, 15.0)
 READY, DELAYED, RUNNING, DEAD, HANDOUTS = range(5)
 #: Queues with rings; 48 KiB each.
-MOST_RINGS = 2_000
+MAX_RINGS = 2_000
 #: The name under which the sums of all queues are kept.
 ALL = ""
 
@@ -270,7 +270,7 @@ class Sampling:
             ALL, now_ms, totals.ready, totals.delayed, totals.running, totals.dead,
             dequeued_per_s=totals.dequeued_per_s,
         )  # fmt: skip
-        for one in (everything, *figures[:MOST_RINGS]):
+        for one in (everything, *figures[:MAX_RINGS]):
             if not one.broken:
                 rate = float("nan") if one.dequeued_per_s is None else one.dequeued_per_s
                 values = (one.ready, one.delayed, one.running, one.dead, rate)

@@ -29,13 +29,13 @@ from jobq.web.contents import Contents, ShownCall
 from jobq.web.filters import PLACES, Filter, Row
 
 #: What one request looks at, and for how long.
-MOST_MESSAGES, MOST_SECONDS = 20_000, 1.0
+MAX_MESSAGES, MAX_SECONDS = 20_000, 1.0
 #: Messages of one call: it takes the server two milliseconds at most.
 PER_CALL = 250
 #: Rows of a page.
 ROWS = 100
 #: Workers of which is asked what they run.
-MOST_WORKERS = 200
+MAX_WORKERS = 200
 #: The filter keys of each kind of list.
 LIVE_KEYS = ("queue", "place", "job", "mid", "attempt", "crashes", "age", "due")
 DEAD_KEYS = ("queue", "job", "mid", "error", "fingerprint", "attempt", "crashes", "age")
@@ -63,8 +63,8 @@ _STORED: dict[str, tuple[str, ...]] = {
 class SearchLimits(NamedTuple):
     """What one request may look at and return."""
 
-    messages: int = MOST_MESSAGES
-    seconds: float = MOST_SECONDS
+    messages: int = MAX_MESSAGES
+    seconds: float = MAX_SECONDS
     rows: int = ROWS
 
 
@@ -282,7 +282,7 @@ def dead_row(contents: Contents, queue: str, message: DeadMessage, now_ms: int) 
 class DeadFingerprints:
     """Fingerprints of dead messages, which only events have: read if a filter asks for them.
 
-    One that died before the newest MOST_MESSAGES events of its queue has none.
+    One that died before the newest MAX_MESSAGES events of its queue has none.
     """
 
     def __init__(self, asked: Filter) -> None:
@@ -303,7 +303,7 @@ class DeadFingerprints:
 
     def _read(self, queue: Queue) -> Iterator[tuple[str, str]]:
         """Yield mids and fingerprints, the newest last."""
-        for written in reversed(list(newest(queue, most=MOST_MESSAGES))):
+        for written in reversed(list(newest(queue, most=MAX_MESSAGES))):
             event = event_of(written)
             if event is not None and event.kind == "dead" and event.fingerprint:
                 yield event.mid, event.fingerprint
@@ -356,7 +356,7 @@ def running(client: Client, queue: str, rows: Sequence[ListedRow]) -> list[Liste
     """Return the rows with where each runs, as of the workers' last heartbeats."""
     serving = [one.name for one in presence.workers(client) if one.serves(queue) and one.running]
     places: dict[str, RunningOn] = {}
-    for name, children in presence.running(client, serving[:MOST_WORKERS]).items():
+    for name, children in presence.running(client, serving[:MAX_WORKERS]).items():
         for child in children or ():
             for job in child.running:
                 if job.queue == queue:

@@ -24,7 +24,7 @@ logger = logging.getLogger("jobq.web")
 #: How long a client may take to connect and send its headers, for its body, and to take 48 KiB of a reply.
 PATIENCE_S = 30.0
 #: Connections at a time; fewer where the process may open few files.
-MOST_CONNECTIONS = 1_000
+MAX_CONNECTIONS = 1_000
 #: Connections that asyncio accepts before it looks at any of them, and those that wait in the kernel.
 ACCEPTED_AT_ONCE, BACKLOG = 16, 256
 #: How long to let requests end.
@@ -186,7 +186,7 @@ class BoundedServer(uvicorn.Server):
 def most_connections() -> int:
     """Return how many connections to keep open: half of the files, since Redis and pages need some."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, max(8, files // 2))
+    return MAX_CONNECTIONS if files < 0 else min(MAX_CONNECTIONS, max(8, files // 2))
 
 
 def once_a_minute() -> Callable[[logging.LogRecord], bool]:

@@ -13,9 +13,9 @@ from jobq.queue import keys
 from jobq.web.outcomes import StreamEntry
 
 #: Most events of a tick; of more, this number of the newest stand for all.
-MOST_EVENTS, SAMPLE = 5_000, 2_000
+MAX_EVENTS, SAMPLE = 5_000, 2_000
 #: After a start this much is read of the past.
-PAST_MS, MOST_PAST = 900_000, 50_000
+PAST_MS, MAX_PAST = 900_000, 50_000
 #: Of one stream at once.
 PER_CALL = 1_000
 
@@ -119,7 +119,7 @@ class Tail:
             follower.forget(gone)
 
     def _follow(self, grown: Mapping[str, int], added: Mapping[str, int]) -> None:
-        wanted = shared(grown, MOST_EVENTS if sum(grown.values()) <= MOST_EVENTS else SAMPLE)
+        wanted = shared(grown, MAX_EVENTS if sum(grown.values()) <= MAX_EVENTS else SAMPLE)
         words: dict[str, tuple[Any, ...]] = {}
         for name, count in wanted.items():
             after = f"({self._streams[name].last}"
@@ -137,10 +137,10 @@ class Tail:
                 self.sampled = self.sampled or more
                 self._give(name, found, number / len(found) if more else 1.0)
 
-    def read_past(self, now_ms: int, most: int = MOST_EVENTS) -> bool:
+    def read_past(self, now_ms: int, most: int = MAX_EVENTS) -> bool:
         """Read part of the last 15 minutes of streams that are new here; return whether more is left."""
         open_streams = {name: one for name, one in self._streams.items() if one.until}
-        left = min(most, MOST_PAST - self._past)
+        left = min(most, MAX_PAST - self._past)
         if not open_streams or left <= 0:
             for stream in open_streams.values():
                 stream.give_up(stream.floor or f"{now_ms}-0")

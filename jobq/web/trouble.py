@@ -13,7 +13,7 @@ LATE_S = 60.0
 #: A queue fails when a larger share of at least so many attempts failed.
 FAILING_SHARE, FAILING_ATTEMPTS = 0.2, 20
 #: Growth is measured over this, and not told from less.
-GROWTH_S, LEAST_GROWTH_S, GROWTH_EVERY_S = 300.0, 20.0, 10.0
+GROWTH_S, MIN_GROWTH_S, GROWTH_EVERY_S = 300.0, 20.0, 10.0
 #: A backlog that is worked off within this isn't worth a person's attention.
 SHORT_S = 30.0
 #: The words for what is wrong, the worst first. The last two are fine.
@@ -145,6 +145,6 @@ class GrowthWatch:
         if not points or at_s - points[-1][0] >= GROWTH_EVERY_S:
             points.append((at_s, value))
         first, before = points[0]
-        if at_s - first < LEAST_GROWTH_S:
+        if at_s - first < MIN_GROWTH_S:
             return Growth(None, self._since)
         return Growth((value - before) / (at_s - first), self._since)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jobq.observe.redaction import Hidden
 
 #: Parts of one tree, characters of one text, and levels.
-MOST_PARTS, MOST_TEXT, MOST_LEVELS = 500, 4_000, 32
+MAX_PARTS, MAX_TEXT, MAX_LEVELS = 500, 4_000, 32
 
 
 class Part(NamedTuple):
@@ -23,12 +23,12 @@ class Part(NamedTuple):
 
 class _Budget:
     def __init__(self) -> None:
-        self.left = MOST_PARTS
+        self.left = MAX_PARTS
 
 
 def tree(name: str, value: Any) -> Part:
     """Return a value as a tree; what there is no room for is counted."""
-    return _part(name, value, _Budget(), MOST_LEVELS)
+    return _part(name, value, _Budget(), MAX_LEVELS)
 
 
 def arguments(args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str]) -> list[Part]:
@@ -39,7 +39,7 @@ def arguments(args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str])
         if budget.left <= 0:
             more = len(args) + len(kwargs) - len(found)
             return [*found, Part("", "cut", f"{more:,} more")]
-        found.append(_part(label, value, budget, MOST_LEVELS))
+        found.append(_part(label, value, budget, MAX_LEVELS))
     return found
 
 
@@ -48,8 +48,8 @@ def _part(name: str, value: Any, budget: _Budget, levels: int) -> Part:
     if isinstance(value, Hidden):
         return Part(name, "secret", "hidden")
     if isinstance(value, str):
-        more = len(value) - MOST_TEXT
-        text = value if more <= 0 else f"{value[:MOST_TEXT]}… {more:,} characters more"
+        more = len(value) - MAX_TEXT
+        text = value if more <= 0 else f"{value[:MAX_TEXT]}… {more:,} characters more"
         return Part(name, "text", text)
     if value is None or isinstance(value, bool):
         return Part(name, "word", {None: "null", True: "true", False: "false"}[value])

@@ -14,7 +14,7 @@ from typing import Any
 from a2wsgi import ASGIMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jobq.web.access.gate import MOST_BODY
+from jobq.web.access.gate import MAX_BODY
 from jobq.web.app import create_app
 
 StartResponse = Callable[..., Any]
@@ -84,7 +84,7 @@ def _checked(environ: dict[str, Any]) -> dict[str, Any]:
     length = int(environ.get("CONTENT_LENGTH") or 0)
     if length < 0:
         raise ValueError("the length of the body is negative")
-    if length > MOST_BODY:
+    if length > MAX_BODY:
         return environ  # the application refuses it by its length, before it reads
     # A client that sends less than it said must not keep the bridge waiting for the rest.
     body = environ["wsgi.input"].read(length)

@@ -11,7 +11,7 @@ from jobq.errors import CodecError, JobqError
 from jobq.jobs.codec import decode
 from jobq.jobs.signing import unverified
 from jobq.queue import keys
-from jobq.queue.charts import KEPT_MS, MINUTE_MS, MINUTES, MOST_RINGS, ChartMinute
+from jobq.queue.charts import KEPT_MS, MAX_RINGS, MINUTE_MS, MINUTES, ChartMinute
 from jobq.queue.directory import listed_queues
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, WaitingHead
@@ -66,14 +66,14 @@ class ChartKeeper:
 
     def _ringed(self, found: Mapping[str, ChartMinute], minute: int) -> list[str]:
         """Return the queues that have a ring, or get one while there is room: the busiest first."""
-        if not found.keys() <= self._kept or len(self._kept) > MOST_RINGS:
+        if not found.keys() <= self._kept or len(self._kept) > MAX_RINGS:
             index = keys.charts(self._client.namespace, "queues")
             self._client.command("ZREMRANGEBYSCORE", index, 0, minute - KEPT_MS // MINUTE_MS)
-            known = self._client.command("ZRANGE", index, 0, MOST_RINGS - 1)
+            known = self._client.command("ZRANGE", index, 0, MAX_RINGS - 1)
             self._kept = {name.decode(errors="replace") for name in known}
             used = [name for name, one in found.items() if any(one[1:]) and name not in self._kept]
             used.sort(key=lambda name: -sum(found[name][1:4]))
-            self._kept |= set(used[: max(0, MOST_RINGS - len(self._kept))])
+            self._kept |= set(used[: max(0, MAX_RINGS - len(self._kept))])
         return [name for name in found if name in self._kept]
 
     def _changed(self, name: str, now: ChartMinute) -> bool:

@@ -2,7 +2,7 @@
 
 A page has one writer at a time: a child, then its successor in the same place; or the supervisor. Anyone reads. Every
 job and queue that can be counted is known before the first fork, so the labels of metrics are bounded: names beyond
-MOST_JOBS and MOST_QUEUES, and names that only messages know, are counted as OTHER.
+MAX_JOBS and MAX_QUEUES, and names that only messages know, are counted as OTHER.
 
 An ending is counted once the server has accepted it. Until then the page has a mark in the message's slot, by which
 the supervisor counts what a dead child had reported and not counted.
@@ -22,7 +22,7 @@ from jobq.jobs.crashes import CAUSES
 from jobq.queue.types import Ending, RunFigures
 from jobq.worker.shared_state import COUNT
 
-MOST_QUEUES, MOST_JOBS = 1_000, 200
+MAX_QUEUES, MAX_JOBS = 1_000, 200
 #: Stands for all names beyond that.
 OTHER = "other"
 OUTCOMES = ("done", "retry", "dead", "crashed", "snoozed", "expired", "aborted")
@@ -79,7 +79,7 @@ class Labels(NamedTuple):
     @classmethod
     def of(cls, queues: Sequence[str], jobs: Sequence[str]) -> Labels:
         """Return the first of these names, and OTHER behind each."""
-        return cls((*queues[:MOST_QUEUES], OTHER), (*sorted(jobs)[:MOST_JOBS], OTHER))
+        return cls((*queues[:MAX_QUEUES], OTHER), (*sorted(jobs)[:MAX_JOBS], OTHER))
 
 
 class Counters:

@@ -20,7 +20,7 @@ from jobq.queue.types import Ending, Message
 from jobq.worker import logger
 
 #: Digests kept of messages that were handed out. Messages given back are never looked up again.
-MOST = 10_000
+MAX_COUNT = 10_000
 TIDY_EVERY_S = 30.0
 
 
@@ -47,7 +47,7 @@ class DoneCalls:
             scores = [None] * len(sealed)
         self._done |= {token for token, score in zip(sealed, scores, strict=True) if score}
         self._digests |= sealed
-        for token in list(islice(self._digests, max(0, len(self._digests) - MOST))):
+        for token in list(islice(self._digests, max(0, len(self._digests) - MAX_COUNT))):
             del self._digests[token]
             self._done.discard(token)
 

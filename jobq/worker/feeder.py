@@ -18,7 +18,7 @@ import msgspec
 from jobq.config import WorkerSettings
 from jobq.jobs.forks import flush
 from jobq.worker import exit_codes, logger
-from jobq.worker.pool import BACKOFF_S, LONGEST_BACKOFF_S, SETTLED_S, PoolMember
+from jobq.worker.pool import BACKOFF_S, MAX_BACKOFF_S, SETTLED_S, PoolMember
 from jobq.worker.process import reseed
 from jobq.worker.signals import die_with
 
@@ -135,7 +135,7 @@ class Feeder:
                 control = SourceControl(self.settings, self._members, parent, self._asks)
                 _source_main(self._source, control, self._quiet)
         except OSError as error:
-            self._due_at = time.monotonic() + LONGEST_BACKOFF_S
+            self._due_at = time.monotonic() + MAX_BACKOFF_S
             logger.error("no process can be forked for the message source: %s", error)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -184,7 +184,7 @@ class Feeder:
         elif not self.done:
             settled = time.monotonic() - self._started_at > SETTLED_S
             self._failures = 0 if settled else self._failures + 1
-            wait_s = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**self._failures)
+            wait_s = min(MAX_BACKOFF_S, BACKOFF_S * 2**self._failures)
             self._due_at = time.monotonic() + wait_s
             logger.warning(
                 "the message source %d left with %d; another in %.1f s", pid, code, wait_s

@@ -24,7 +24,7 @@ from jobq.worker.cautions import OnceAMinute
 #: While there are messages to run, a child drains at most this often: one call to a flow takes thousands of members.
 EVERY_S = 0.05
 #: Entries that it takes in a row, before it runs what was handed out.
-MOST_ENTRIES = 1_024
+MAX_ENTRIES = 1_024
 
 
 class Flows(Protocol):
@@ -112,7 +112,7 @@ class FlowDrains:
 
     def _drain(self, index: int) -> int:
         try:
-            taken = self._flows.drain(self._names[index], MOST_ENTRIES)
+            taken = self._flows.drain(self._names[index], MAX_ENTRIES)
         except JobqError as error:
             taken = 0
             if self._once.is_due(self._names[index]):

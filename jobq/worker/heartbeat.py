@@ -26,7 +26,7 @@ from jobq.worker.recycle import resident_bytes
 
 _MAY_ASK = "#!lua flags=no-writes\nreturn redis.acl_check_cmd('INFO', 'memory') and 1 or 0"
 #: Names in one log line.
-MOST_NAMES = 10
+MAX_NAMES = 10
 #: About how often a worker removes what others, which were killed, left in the lists.
 CLEAN_EVERY_S = 600.0
 
@@ -127,7 +127,7 @@ def _may_ask(client: Client) -> bool:
 
 def named(names: Sequence[str]) -> str:
     """Return names for a log line; of many, the first ones and a count."""
-    return listed(names, MOST_NAMES)
+    return listed(names, MAX_NAMES)
 
 
 class Heartbeat:
@@ -176,7 +176,7 @@ class Heartbeat:
     def declares(self, schedules: Mapping[str, Sequence[str]]) -> None:
         """Say in the entry which schedules this worker's code declares, by queue."""
         self._facts.pop("schedules", None)
-        if sum(map(len, schedules.values())) <= presence.MOST_SCHEDULES:
+        if sum(map(len, schedules.values())) <= presence.MAX_SCHEDULES:
             self._facts["schedules"] = schedules
 
     def send(self, members: list[PoolMember], quiet: bool = False, leaving: bool = False) -> bool:

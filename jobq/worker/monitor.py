@@ -25,7 +25,7 @@ from jobq.jobs.crashes import ChildDeath, CrashReport, MonitorListener
 from jobq.jobs.forks import flush
 from jobq.worker import exit_codes, logger
 from jobq.worker.counters import Counters, Labels
-from jobq.worker.pool import BACKOFF_S, LONGEST_BACKOFF_S, PoolMember
+from jobq.worker.pool import BACKOFF_S, MAX_BACKOFF_S, PoolMember
 from jobq.worker.process import reseed
 from jobq.worker.recycle import resident_bytes
 from jobq.worker.shared_state import NEVER, Phase
@@ -168,7 +168,7 @@ class Monitor:
             return
         if self.pid:
             self.pid = 0
-            self._due_at = time.monotonic() + min(LONGEST_BACKOFF_S, BACKOFF_S * 2**self._failures)
+            self._due_at = time.monotonic() + min(MAX_BACKOFF_S, BACKOFF_S * 2**self._failures)
             self._failures += 1
             logger.warning("the monitor process died; it is started again")
         if time.monotonic() < self._due_at:
@@ -178,7 +178,7 @@ class Monitor:
                 listener.open()
             self._fork(alive_write)
         except (ConfigError, OSError) as error:
-            self._due_at = time.monotonic() + LONGEST_BACKOFF_S
+            self._due_at = time.monotonic() + MAX_BACKOFF_S
             logger.error("the monitor process can't start: %s", error)
 
     def _fork(self, alive_write: int) -> None:

@@ -19,7 +19,7 @@ from jobq.worker.pool import PoolMember, StackDump
 #: After a failed try, the next one waits this many times as long as the try took.
 PAUSE_PER_TRY = 4
 #: Dumps that may wait for the one that children write.
-MOST_DUMPS = 4
+MAX_DUMPS = 4
 #: What a verb does, and what is answered; an empty text: the worker can't, as it leaves.
 Act = Callable[[], str]
 
@@ -73,7 +73,7 @@ class Orders:
         logger.info("order %r, given by %r", order.verb, order.by or "someone")
         if order.verb == "dump":
             chosen = [one for one in self._members if one.pid and order.child in (0, one.pid)]
-            if len(self._dumps) >= MOST_DUMPS:
+            if len(self._dumps) >= MAX_DUMPS:
                 self._answer(order, "refused", "it has other dumps to make; try again")
             elif chosen:
                 self.dump(chosen, partial(self._answer_dump, order, chosen))

@@ -21,7 +21,7 @@ from jobq.worker.queue_line import same_node
 from jobq.worker.scheduling import QueueTurns
 
 #: With several queues: the longest wait for markers; what is due sooner than NEAR_MS, the child asks for itself.
-LONGEST_NAP_S, NEAR_MS = 30.0, 2_000
+MAX_NAP_S, NEAR_MS = 30.0, 2_000
 #: How often a busy child looks for markers; the share of its time that this may take on a Cluster; and how often it
 #: asks all queues when it can't look.
 LOOK_EVERY_S, LOOK_SHARE, ASK_ALL_EVERY_S = 0.05, 0.1, 2.0
@@ -87,7 +87,7 @@ class Polling:
             return nap_s
         self.skipped()  # notes when to ask them again
         # On a Cluster each queue's wait is a command of its own.
-        longest_s = max(LONGEST_NAP_S, float(len(self._queues)))
+        longest_s = max(MAX_NAP_S, float(len(self._queues)))
         soonest = min(self._ask_at.values(), default=0.0)
         return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
 

@@ -17,7 +17,7 @@ from jobq.worker.programs import end_programs
 from jobq.worker.shared_state import Phase, SharedSlots
 
 BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 5.0
+MAX_BACKOFF_S = 5.0
 #: A child that ran this long, or ended a job, is not part of a crash loop.
 SETTLED_S = 5.0
 #: How long a child gets to write its stacks.
@@ -70,7 +70,7 @@ class PoolMember:
         self._failures = self._failures + 1 if crashed and not useful else int(crashed)
         self.pid = 0
         wait_s = BACKOFF_S * 2 ** (self._failures - 2) if self._failures > 1 else 0.0
-        self.due_at = time.monotonic() + min(LONGEST_BACKOFF_S, wait_s)
+        self.due_at = time.monotonic() + min(MAX_BACKOFF_S, wait_s)
 
     @property
     def is_booting(self) -> bool:

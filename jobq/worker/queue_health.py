@@ -17,15 +17,15 @@ from jobq.worker import logger
 
 FINE, AWAY, BROKEN = range(3)
 FIRST_PAUSE_NS = 50_000_000
-LONGEST_PAUSE_NS = 5_000_000_000
+MAX_PAUSE_NS = 5_000_000_000
 #: A pause is at least this many times as long as the try before it, up to the longest pause of its kind: a try may
 #: have waited for a server, or slept with the machine, for hours.
 PAUSE_PER_TRY = 20
-LONGEST_NS = {AWAY: 30_000_000_000, BROKEN: LONGEST_PAUSE_NS}
+MAX_NS = {AWAY: 30_000_000_000, BROKEN: MAX_PAUSE_NS}
 
 #: A shorter outage is not logged.
 LOGGED_FROM_NS = 1_000_000_000
-MOST_NAMES = 5
+MAX_NAMES = 5
 
 # Words of a queue.
 _STATE, _SINCE, _AGAIN, _PAUSE, _LENGTH, _WORDS = 0, 1, 2, 3, 4, 5
@@ -102,8 +102,8 @@ class QueueHealth:
         for index in indexes:
             at = 1 + _WORDS * index
             pause = max(2 * self._words[at + _PAUSE], FIRST_PAUSE_NS)
-            took = min(PAUSE_PER_TRY * (now - asked_at), LONGEST_NS[state])
-            pause = max(min(pause, LONGEST_PAUSE_NS), took)
+            took = min(PAUSE_PER_TRY * (now - asked_at), MAX_NS[state])
+            pause = max(min(pause, MAX_PAUSE_NS), took)
             self._texts[_TEXT * index : _TEXT * index + len(text)] = text
             self._words[at + _LENGTH] = len(text)
             self._words[at + _PAUSE], self._words[at + _AGAIN] = pause, now + pause
@@ -194,4 +194,4 @@ class OutageLog:
 
     def _named(self, indexes: Iterable[int]) -> str:
         names = [self._names[index] for index in indexes]
-        return f"queue{'s' * (len(names) > 1)} {listed(names, MOST_NAMES)}"
+        return f"queue{'s' * (len(names) > 1)} {listed(names, MAX_NAMES)}"

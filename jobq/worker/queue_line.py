@@ -19,7 +19,7 @@ from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller, NumberedCall, new_id
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError, UnavailableError
-from jobq.queue.queue import MOST, Queue
+from jobq.queue.queue import MAX_COUNT, Queue
 from jobq.queue.types import Dequeued, Ending, Finished, Lease
 from jobq.worker import logger
 from jobq.worker.cautions import OnceAMinute
@@ -225,7 +225,7 @@ class QueueLine:
             if handed is not None and handed.messages:
                 return handed, deadline
         while self.nlate:
-            self._report(min(self.nlate, MOST), client)
+            self._report(min(self.nlate, MAX_COUNT), client)
         return None, 0
 
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
@@ -263,7 +263,7 @@ class QueueLine:
 
     # From one state to the next.
 
-    def _begin(self, limit: int, most: int = MOST) -> CallUnderWay:
+    def _begin(self, limit: int, most: int = MAX_COUNT) -> CallUnderWay:
         """Make a call of the first endings."""
         assert self._call is None
         settings, now = self._settings, boot_ns()

@@ -24,10 +24,10 @@ PER_LOOK = 100
 #: How often the other queues are checked; the least time between two checks; queues per command.
 SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
 #: Entries of a queue's outbox that the supervisor takes to flows in a row. Leases must be renewed in time.
-MOST_ENTRIES = 256
+MAX_ENTRIES = 256
 #: A node that doesn't answer takes at most a fifth of the supervisor's time. The longest pause bounds the case that the
 #: worker itself was stopped for an hour during a try.
-PAUSE_PER_TRY, LONGEST_PAUSE_NS = 4, 10_000_000_000
+PAUSE_PER_TRY, MAX_PAUSE_NS = 4, 10_000_000_000
 
 
 class QueueUpkeep:
@@ -95,7 +95,7 @@ class QueueUpkeep:
         there, now = same_node(self._queues, index), boot_ns()
         self._health.failed(there, AWAY, error, asked_at)
         for each in there:
-            pause = min(PAUSE_PER_TRY * (now - asked_at), LONGEST_PAUSE_NS)
+            pause = min(PAUSE_PER_TRY * (now - asked_at), MAX_PAUSE_NS)
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
@@ -156,7 +156,7 @@ class QueueUpkeep:
         """Take entries that no child took to the flows."""
         name = self._queues[index].name
         try:
-            self._flows.drain(name, MOST_ENTRIES)
+            self._flows.drain(name, MAX_ENTRIES)
         except JobqError as error:
             if self._once.is_due(name):
                 logger.warning("what queue %s says to flows waits: %s", name, error)

@@ -34,7 +34,7 @@ from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
 
 #: Queues that a message source may have the worker serve later.
-MOST_LATER_QUEUES = 200
+MAX_LATER_QUEUES = 200
 #: How long a worker tries to reach the server before it says that it can't.
 FIRST_TRY_S = 1.0
 HANDLED = (
@@ -81,7 +81,7 @@ def run_worker(
         opened.close()
     connections.warn_of_new()
     alive_read, alive_write = os.pipe()
-    health = QueueHealth(len(settings.queues), MOST_LATER_QUEUES if source else 0)
+    health = QueueHealth(len(settings.queues), MAX_LATER_QUEUES if source else 0)
     plan = PoolPlan(
         settings, client, registry, hooks or Hooks(), alive_read, alive_write, health, log
     )

@@ -44,7 +44,7 @@ from jobq.worker.systemd import Systemd
 # glibc's: gives free memory back.
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 PATIENCE_S = 1.0
-LEAST_TIMEOUT_S = 0.2
+MIN_TIMEOUT_S = 0.2
 BUSY_POLL_S = 0.05
 IDLE_POLL_S = 0.25
 #: From asking children to hurry until killing them.
@@ -58,7 +58,7 @@ def _connected(plan: PoolPlan) -> Client:
     given, lease_s = plan.client.settings, plan.settings.lease_s
     patience_s = min(PATIENCE_S, lease_s / 6)
     # While it waits for an answer, timeouts are not enforced.
-    timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, lease_s / 6))
+    timeout_s = min(given.socket_timeout_s, max(MIN_TIMEOUT_S, lease_s / 6))
     if plan.client.is_cluster:
         # The leases of the other nodes wait while this one is asked.
         patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)

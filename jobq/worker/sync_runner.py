@@ -14,7 +14,7 @@ from jobq.worker.scheduling import BatchSize
 from jobq.worker.timers import kill_after_s
 
 #: The next batch is fetched while the last jobs of a batch run, if there are so many and they are so short.
-LEAST_BATCH, SHORT_S = 4, 0.01
+MIN_BATCH, SHORT_S = 4, 0.01
 #: About how long it takes to fetch one.
 FETCH_S = 0.002
 
@@ -89,7 +89,7 @@ class SyncRunner(Runner):
         And 0 if they are so short that many would run before the reply: smaller batches would cost more than the wait.
         """
         size = self._sizes[index]
-        if count < LEAST_BATCH or size.each_s > SHORT_S:
+        if count < MIN_BATCH or size.each_s > SHORT_S:
             return 0
         nlast = 1 + int(FETCH_S / size.each_s)
         return nlast if nlast <= count // 4 else 0

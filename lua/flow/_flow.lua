@@ -6,7 +6,7 @@ local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', '
 -- revived: the newest retry has revived the dead members before this one.
 local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut', 'revived'}
 -- MARK and a step: the entry of its queue's outbox that its newest retry wrote.
-local FOLLOWS, ROOTS, ALL, MARK, LARGEST, MOST_BITS = '>', '>', '*', 'm:', 9007199254740991, 33554432
+local FOLLOWS, ROOTS, ALL, MARK, LARGEST, MAX_BITS = '>', '>', '*', 'm:', 9007199254740991, 33554432
 
 local function count_in(value)
   local number = tonumber(value)
@@ -73,7 +73,7 @@ local function bit_of(s, number)
   for _, extent in ipairs(s.extents) do
     if number < extent[2] then
       local bit = extent[1] + number
-      return bit < MOST_BITS and bit or nil
+      return bit < MAX_BITS and bit or nil
     end
     number = number - extent[2]
   end

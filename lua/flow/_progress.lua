@@ -1,11 +1,11 @@
 -- progress: what follows from counts that changed. A step becomes ready once; a flow is over when nothing can go on.
 -- needs: meta steps calls todo step_of is_over is_done to_do still_to_do expire_all FOLLOWS PARENT SUBS
--- A flow has fewer steps than MOST_NAMES; what a damaged list has beyond is left out.
-local MOST_NAMES = 20000
+-- A flow has fewer steps than MAX_NAMES; what a damaged list has beyond is left out.
+local MAX_NAMES = 20000
 local function names_in(value)
   local names, count = {}, 0
   for name in string.gmatch(value or '', '[^,]+') do
-    if count == MOST_NAMES then break end
+    if count == MAX_NAMES then break end
     count = count + 1
     names[count] = name
   end

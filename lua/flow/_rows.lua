@@ -2,7 +2,7 @@
 -- needs: meta steps calls known text FOLLOWS ROOTS ALL
 local STEP_KINDS = {step = 1, map = 1, wait = 1, timer = 1, flow = 1}
 local WHENS = {done = 1, ended = 1, failed = 1}
-local WIDTH, MOST_EDGES, MOST_OF_A_FLOW = 7, 1000, 10000
+local WIDTH, MAX_EDGES, MAX_OF_A_FLOW = 7, 1000, 10000
 
 -- is_known: whether there is such a step before this one.
 local function check_edges(name, edges, is_known)
@@ -13,7 +13,7 @@ local function check_edges(name, edges, is_known)
     if not is_known(step) then refuse('the edges of a step', 'to steps before it') end
     count, rest = count + 1, more
   end
-  if count > MOST_EDGES then refuse('the edges of a step', '1,000 at most') end
+  if count > MAX_EDGES then refuse('the edges of a step', '1,000 at most') end
 end
 
 local function check_row(at, is_known)

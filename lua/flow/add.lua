@@ -34,7 +34,7 @@ local fresh = new_rows(3, step_of)
 if not flow then return {'closed', ''} end
 if flow.state ~= 'running' or flow.over > 0 then return {'closed', flow.state} end
 if not fresh then return {'conflict', ''} end
-if redis.call('HLEN', steps) + #fresh > 2 * MOST_OF_A_FLOW then return {'full', ''} end
+if redis.call('HLEN', steps) + #fresh > 2 * MAX_OF_A_FLOW then return {'full', ''} end
 local bits, subs = keep_rows(fresh, flow.bits)
 flow.bits, flow.subs = bits, flow.subs + subs
 local candidates = {}

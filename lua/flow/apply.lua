@@ -33,7 +33,7 @@ keys_are(10)
 arguments_are(4, 0, 1000, 5)
 whole_or_none('now', now, 0, 253402300799999)
 limit = whole('limit', limit, 1, 250)
-local MOST_LISTED, nlisted = 2000, 0
+local MAX_LISTED, nlisted = 2000, 0
 -- So many numbers and ranges of numbers with commas between them, each of at most 7 digits.
 local function check_list(list)
   for part in string.gmatch(list .. ',', '([^,]*),') do
@@ -41,7 +41,7 @@ local function check_list(list)
     if dash == '' then last = first end
     local count = first and last ~= '' and #first < 8 and #last < 8 and last - first + 1 or 0
     nlisted = nlisted + count
-    if count < 1 or nlisted > MOST_LISTED then refuse('number', 'up to 2,000 whole numbers from 0 to 9999999, as 0-63,70') end
+    if count < 1 or nlisted > MAX_LISTED then refuse('number', 'up to 2,000 whole numbers from 0 to 9999999, as 0-63,70') end
   end
 end
 
@@ -65,7 +65,7 @@ probe('STRLEN', done, ended, retried)
 --@include _todo
 --@include _progress
 
-local MOST_RESULTS, MOST_REASONS = 67108864, 1000
+local MAX_RESULTS, MAX_REASONS = 67108864, 1000
 local TOO_LONG = 'results of the flow are over 64 MiB; store them and return references'
 local now_ms, flow, refused = time_ms(now), read_flow(run), 0
 if not flow then return {'', 0, 0, ''} end
@@ -81,7 +81,7 @@ end
 
 local nreasons = redis.call('HLEN', failed)
 local function say_why(s, number, reason)
-  if nreasons < MOST_REASONS then nreasons = nreasons + redis.call('HSET', failed, s.name .. ':' .. number, reason) end
+  if nreasons < MAX_REASONS then nreasons = nreasons + redis.call('HSET', failed, s.name .. ':' .. number, reason) end
 end
 
 -- Whether this source may say what becomes of the member.
@@ -132,7 +132,7 @@ local function member_ended(kind, name, number, entry, result)
   local good = s.kind ~= 'wait' and (kind == 'done' or kind == 'result')
   local why = kind == 'dead' and string.sub(result or '', 1, 200) or ''
   if kind ~= 'result' then result = nil end
-  if result and flow.bytes + #result > MOST_RESULTS and redis.call('GETBIT', done, bit) == 0 then
+  if result and flow.bytes + #result > MAX_RESULTS and redis.call('GETBIT', done, bit) == 0 then
     good, kind = false, TOO_LONG
   end
   set_ended(s, bit)
@@ -263,12 +263,12 @@ local function add_runs(runs, s, first, last)
     local ends = base + extent[2]
     while at < ends and at <= stop do
       local bit, run = extent[1] + at - base, runs[#runs]
-      if bit >= MOST_BITS then return last + 1 - at end
+      if bit >= MAX_BITS then return last + 1 - at end
       if not run or bit ~= run[1] + run[2] or run[2] == 32 then
         run = {bit, 0}
         runs[#runs + 1] = run
       end
-      local more = math.min(32 - run[2], ends - at, stop + 1 - at, MOST_BITS - bit)
+      local more = math.min(32 - run[2], ends - at, stop + 1 - at, MAX_BITS - bit)
       run[2], at = run[2] + more, at + more
     end
     base = ends

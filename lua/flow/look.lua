@@ -19,10 +19,10 @@ arguments_are(1)
 whole_or_none('now', now, 0, 253402300799999)
 --@include shared/_clock
 
-local MOST_FIELDS = 30000
+local MAX_FIELDS = 30000
 local now_ms = time_ms(now)
 if redis.call('HLEN', meta) == 0 then return {'gone'} end
 for _, key in ipairs(KEYS) do
-  if redis.call('HLEN', key) > MOST_FIELDS then return {'gone'} end
+  if redis.call('HLEN', key) > MAX_FIELDS then return {'gone'} end
 end
 return {now_ms, redis.call('HGETALL', meta), redis.call('HGETALL', steps), redis.call('HGETALL', todo)}

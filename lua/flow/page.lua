@@ -18,20 +18,20 @@ local meta, steps, done, ended, retried = unpack(KEYS)
 local step, what, cursor, limit = unpack(ARGV)
 
 --@include shared/_arguments
-local MOST_LOOKED_AT, MOST_MEMBERS = 32768, 10000000
+local MAX_LOOKED_AT, MAX_MEMBERS = 32768, 10000000
 keys_are(5)
 arguments_are(4)
 one_of('what', what, 'live', 'failed', 'revive')
-cursor = whole('cursor', cursor, 0, MOST_MEMBERS)
+cursor = whole('cursor', cursor, 0, MAX_MEMBERS)
 limit = whole('limit', limit, 1, 1000)
 --@include _flow
 
 local flow = read_flow()
 local s = flow and step_of(step)
 if not s then return {-1} end
-local size = math.min(s.size, MOST_MEMBERS)
+local size = math.min(s.size, MAX_MEMBERS)
 if what == 'revive' then cursor = math.max(cursor, math.min(s.revived, size)) end
-local stop, found = math.min(size, cursor + MOST_LOOKED_AT), {0}
+local stop, found = math.min(size, cursor + MAX_LOOKED_AT), {0}
 
 -- The bits from `first` to `last` as bytes, and the number of the first byte's first bit.
 local function bytes_of(key, first, last)
@@ -74,7 +74,7 @@ end
 local begins = 0
 for _, extent in ipairs(s.extents) do
   -- Damaged extents may go beyond the bits that a flow can have. No member there ever ends.
-  local ends, there = begins + extent[2], math.min(begins + extent[2], begins + MOST_BITS - extent[1])
+  local ends, there = begins + extent[2], math.min(begins + extent[2], begins + MAX_BITS - extent[1])
   if cursor < ends and cursor < stop and #found <= limit then
     if cursor < there then cursor = look(cursor, math.min(there, stop), extent[1] + cursor - begins) end
     if cursor >= there then cursor = math.min(ends, stop) end

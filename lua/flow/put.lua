@@ -23,13 +23,13 @@ if not string.find(step, '^[%w_-]+$') or #step > 32 then refuse('step', '1-32 le
 probe('HLEN', meta, steps, items)
 --@include _flow
 
-local MOST_BYTES = 8388608
+local MAX_BYTES = 8388608
 local flow = read_flow()
 if not flow or flow.over > 0 or flow.state == 'cancelled' then return {'closed'} end
 local s, field = step_of(step), step .. ':' .. chunk
 if s and s.sealed == 1 or redis.call('HEXISTS', items, field) == 1 then return {'ok'} end
 local bytes = count_in(redis.call('HGET', meta, 'stored')) + #packed
-if bytes > MOST_BYTES then return {'full'} end
+if bytes > MAX_BYTES then return {'full'} end
 redis.call('HSET', items, field, packed)
 redis.call('HSET', meta, 'stored', text(bytes))
 local left = redis.call('PTTL', meta)

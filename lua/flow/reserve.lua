@@ -31,7 +31,7 @@ probe('STRLEN', done, ended)
 --@include _flow
 
 -- Blocks so long that a million bits, with what the server puts in front, fit 128 KiB.
-local PER_CHUNK, LEAST_BLOCK, MOST_BLOCK = 250, 250, 65000
+local PER_CHUNK, MIN_BLOCK, MAX_BLOCK = 250, 250, 65000
 local now_ms, flow = time_ms(now), read_flow(run)
 local s = flow and step_of(step)
 if flow and (not s or s.kind ~= 'map') then refuse('step', 'a map') end
@@ -42,7 +42,7 @@ if chunk + 1 < s.chunks then return {'added', first, s.chunks} end
 if chunk + 1 == s.chunks then
   return {s.size - first == count and 'doubt' or 'other', first, s.chunks}
 end
-if flow.bits >= MOST_BITS or chunk > s.chunks or s.size ~= first then return {'other', first, s.chunks} end
+if flow.bits >= MAX_BITS or chunk > s.chunks or s.size ~= first then return {'other', first, s.chunks} end
 
 -- Bits that are made at once take no more memory than they need.
 local function grow(key, bits)
@@ -56,7 +56,7 @@ end
 local room = 0
 for _, extent in ipairs(s.extents) do room = room + extent[2] end
 if room < s.size + count then
-  local length = math.min(math.max(LEAST_BLOCK, room), MOST_BLOCK)
+  local length = math.min(math.max(MIN_BLOCK, room), MAX_BLOCK)
   local last = s.extents[#s.extents]
   if last and last[1] + last[2] == flow.bits then
     last[2] = last[2] + length

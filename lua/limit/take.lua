@@ -45,7 +45,7 @@ local call = open_call(last_call, number)
 --@include _held
 --@include _keep_state
 
-local STEP_BACK_MS, LONGEST_TURN_MS = 60000, 3600000
+local STEP_BACK_MS, MAX_TURN_MS = 60000, 3600000
 local clock_ms = time_ms(now)
 most, span_ms = in_force(most, span_ms)
 local window_ms = span_ms + margin_ms
@@ -89,7 +89,7 @@ if free_at > now_ms or held > clock_ms then
   free_at = math.max(free_at, held)
   -- A little early: a late caller leaves its share unused.
   local turn = math.max(stored(advice) or 0, free_at) + 0.95 * cost * window_ms / most
-  turn = math.min(turn, clock_ms + LONGEST_TURN_MS)
+  turn = math.min(turn, clock_ms + MAX_TURN_MS)
   local turn_ms = math.ceil(turn - clock_ms)
   if turn_ms <= patience_ms then
     redis.call('HSET', state, 'advice', string.format('%.3f', turn))

@@ -27,7 +27,7 @@ keys_are(19)
 arguments_are(6)
 one_of('keyed', keyed, '', 'key', 'ordered')
 --@include queue/_stored
-whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
+whole_or_none('dedupe_ms', dedupe_ms, 0, MAX_MS)
 --@include shared/_caller
 --@include shared/_call
 number = checked_number(caller, number)
@@ -68,7 +68,7 @@ local function unpacked(batch)
   end
   for i = 1, #head, width do
     local mid, size, key = head[i], head[i + 2], width == 4 and head[i + 3] or ''
-    if type(mid) ~= 'string' or mid == '' or #mid > LONGEST_MID or not is_text(mid) or string.byte(mid) == 126 then
+    if type(mid) ~= 'string' or mid == '' or #mid > MAX_MID_LENGTH or not is_text(mid) or string.byte(mid) == 126 then
       refuse('a mid of the batch', '1 to 512 bytes of UTF-8 without control characters, and without ~ in front')
     end
     if type(size) ~= 'number' or size < 0 or size > 1048576 or size % 1 ~= 0 or type(head[i + 1]) ~= 'string' then

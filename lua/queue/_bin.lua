@@ -33,13 +33,13 @@ local function parts_in(text, n)
   if at == #text + 1 then return parts end
 end
 
-local MOST_IN_BIN, MOST_BIN_BYTES = 10000, 16777216
+local MAX_IN_BIN, MAX_BIN_BYTES = 10000, 16777216
 local in_bin, bin_bytes, bin_changed = redis.call('HLEN', bin), count_of(bin, 'bytes'), false
 
 -- -> whether there was room for it
 local function keep(place, id, parts)
   local text = joined(parts, PARTS[place])
-  if in_bin > MOST_IN_BIN or bin_bytes + #id + #text > MOST_BIN_BYTES then return false end
+  if in_bin > MAX_IN_BIN or bin_bytes + #id + #text > MAX_BIN_BYTES then return false end
   redis.call('HSET', bin, LETTERS[place] .. id, text)
   in_bin, bin_bytes, bin_changed = in_bin + 1, bin_bytes + #id + #text, true
   return true

@@ -1,11 +1,11 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
--- needs: meta events time_ms LATEST_MS LONGEST_LOCK_MS stored whole_or_none
+-- needs: meta events time_ms LATEST_MS MAX_LOCK_MS stored whole_or_none
 local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until, stepped_back_ms
 local function read_clock(now)
   paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until = unpack(redis.call('HMGET', meta,
     'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members', 'walked', 'plain_until'))
   now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
-  floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, LONGEST_LOCK_MS, 0)
+  floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, MAX_LOCK_MS, 0)
   max_content = stored(max_content, 1048576, 0)
   -- There once the queue had keys or rules.
   turn = turn and math.floor(stored(turn, 9e15, 0))

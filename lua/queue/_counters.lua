@@ -17,5 +17,5 @@ end
 local function own_options(text)
   local lock_ms, sign, number = string.match(text or '', '^(%d*),([@<>]?)(%d*)')
   number = stored(number, LATEST_MS, nil)
-  return stored(lock_ms, LONGEST_LOCK_MS, nil), sign == '' and number or nil, sign == '@' and number or nil
+  return stored(lock_ms, MAX_LOCK_MS, nil), sign == '' and number or nil, sign == '@' and number or nil
 end

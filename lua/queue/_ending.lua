@@ -8,7 +8,7 @@ local function evict(most, new)
   local count = redis.call('ZCARD', dead)
   if count == 0 then return 0 end
   local limits = redis.call('HMGET', meta, 'dead_max', 'dead_age_ms')
-  local surplus, oldest = count + new - stored(limits[1], 1e9, DEAD_MAX), now_ms - stored(limits[2], MOST_MS, DEAD_AGE_MS)
+  local surplus, oldest = count + new - stored(limits[1], 1e9, DEAD_MAX), now_ms - stored(limits[2], MAX_MS, DEAD_AGE_MS)
   local head = redis.call('ZRANGE', dead, 0, most, 'WITHSCORES')
   for i = 1, #head, 2 do
     local id, over = head[i], (i + 1) / 2 <= surplus

@@ -1,6 +1,6 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
 -- needs: tokens options any free emit level now_ms rarely tick done turn in_lines members_done
-local LONGEST_RECORD, MAX_TRACEBACK, COMMA = 65536, 16384, 44
+local MAX_RECORD_LENGTH, MAX_TRACEBACK, COMMA = 65536, 16384, 44
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true, hold = true}
 
@@ -14,13 +14,13 @@ local function check_endings(first, count)
       if outcome == 'retry' then
         local backoff, traceback = string.match(detail, '^([^\31]*)\31(.*)$')
         if traceback and #traceback > MAX_TRACEBACK then refuse('a traceback', MAX_TRACEBACK .. ' bytes at most') end
-        whole_or_none('detail', backoff or detail, 0, MOST_MS)
+        whole_or_none('detail', backoff or detail, 0, MAX_MS)
       elseif outcome ~= 'dead' and outcome ~= 'crashed' then
-        whole_or_none('detail', detail, 0, MOST_MS)
+        whole_or_none('detail', detail, 0, MAX_MS)
       end
     end
-    if argv[at + 4] ~= '0' then whole('age_ms', argv[at + 4], 0, MOST_MS) end
-    if #argv[at + 5] > LONGEST_RECORD then refuse('record', LONGEST_RECORD .. ' bytes at most') end
+    if argv[at + 4] ~= '0' then whole('age_ms', argv[at + 4], 0, MAX_MS) end
+    if #argv[at + 5] > MAX_RECORD_LENGTH then refuse('record', MAX_RECORD_LENGTH .. ' bytes at most') end
   end
 end
 

@@ -1,7 +1,7 @@
 -- members: messages of flows, whose mids begin with ~. The script that ends some appends that to flow_outbox, in one entry
 -- for the whole call; drainers take it to the flows. `members` of meta counts those that haven't ended, once there were any.
 -- needs: flow_outbox meta members not_plain
-local TILDE, MOST_ENTRIES = 126, 1000000
+local TILDE, MAX_ENTRIES = 126, 1000000
 local member_records, nrecords, with_result = {}, 0, {}
 -- A key of another type raises here, where nothing is written yet.
 local nentries = members and redis.call('XLEN', flow_outbox) or 0

@@ -8,7 +8,7 @@ local function pick(limit, reply, mids)
   local n = #mids
   local window = redis.call('LRANGE', ready, '0', limit - n + math.min(notes, limit - n) - 1)
   if #window == 0 then return reply, mids end
-  if #window * max_content > MOST_BYTES then window = rarely().readable(window) end
+  if #window * max_content > MAX_BYTES then window = rarely().readable(window) end
   local noted = notes > 0 and redis.call('SMISMEMBER', left_ready, unpack(window)) or {}
   local crashes = any.crashes and rarely().counts(ncrashes, window) or {}
   local unknowns = any.unknowns and rarely().counts(nunknowns, window) or {}
@@ -17,7 +17,7 @@ local function pick(limit, reply, mids)
   local stale, used = {}, 0
   for i = 1, #window do
     local mid = window[i]
-    local is_strange = strange[i] or #mid > LONGEST_MID
+    local is_strange = strange[i] or #mid > MAX_MID_LENGTH
     if noted[i] == 1 or not (contents[i] or is_strange) then
       stale[#stale + 1] = mid
     elseif is_strange then

@@ -1,12 +1,12 @@
 -- pick_rare: what pick needs where ready holds more than short mids of plain text: stale copies, long contents, and
 -- bytes that can't be mids.
 -- needs: messages options ready left_ready any count_in is_mid own_options
-local MOST_STALE = 1000
+local MAX_STALE = 1000
 
 -- Drop the stale copies that stand at the head. -> notes that are left
 local function drop_stale()
   local notes = redis.call('SCARD', left_ready)
-  local head, n = redis.call('LRANGE', ready, 0, math.min(notes, MOST_STALE) - 1), 0
+  local head, n = redis.call('LRANGE', ready, 0, math.min(notes, MAX_STALE) - 1), 0
   if not head[1] then -- no copies, so no note is true
     redis.call('DEL', left_ready)
     any.left_ready = false
@@ -24,10 +24,10 @@ end
 -- As much of `window` as has 4 MiB of content: measured before it is read.
 local function readable(window)
   local bytes, i = redis.call('HSTRLEN', messages, window[1]), 1
-  while window[i + 1] and bytes <= MOST_BYTES do
+  while window[i + 1] and bytes <= MAX_BYTES do
     bytes, i = bytes + redis.call('HSTRLEN', messages, window[i + 1]), i + 1
   end
-  return {unpack(window, 1, bytes > MOST_BYTES and math.max(1, i - 1) or i)}
+  return {unpack(window, 1, bytes > MAX_BYTES and math.max(1, i - 1) or i)}
 end
 
 -- Those of `window` that can't be mids, by index.

@@ -1,6 +1,6 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MOST_ENTRIES member_records members plain_until stored LATEST_MS
+-- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MAX_ENTRIES member_records members plain_until stored LATEST_MS
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
@@ -27,7 +27,7 @@ end
 
 -- 1: it stands still, since it is paused, or so much waits in flow_outbox; 2: something does.
 local function standing()
-  local still = paused == '1' or nentries > MOST_ENTRIES
+  local still = paused == '1' or nentries > MAX_ENTRIES
   return (still and 1 or 0) + ((nentries > 0 or member_records[1]) and 2 or 0)
 end
 
@@ -58,7 +58,7 @@ local function hand_out(limit, by)
     redis.call('HSET', meta, 'walked', string.format('%d', now_ms))
   end
   local reply, mids = {0, 0, 0}, {}
-  local still = paused == '1' or nentries > MOST_ENTRIES
+  local still = paused == '1' or nentries > MAX_ENTRIES
   local room, nturns = still and 0 or limit, 0
   if turn then
     local most = in_lines().most_running

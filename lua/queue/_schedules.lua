@@ -1,6 +1,6 @@
 -- schedules: what is kept of a schedule: `last tick,p if it is paused,mid of its last run`, and the log of its ticks.
 -- needs: ticks tick_log stored LATEST_MS
-local MOST_LOGGED, CLOCK_MS = 1000, 60000
+local MAX_LOGGED, CLOCK_MS = 1000, 60000
 
 local function schedule_state(name)
   local last, paused, mid = string.match(redis.call('HGET', ticks, name) or '', '^(%d+),(p?),(.*)$')
@@ -21,5 +21,5 @@ end
 local function log_tick(name, tick_ms, late_ms, outcome, missed, mid)
   redis.call('LPUSH', tick_log, table.concat(
     {name, string.format('%.0f', tick_ms), string.format('%.0f', late_ms), outcome, string.format('%.0f', missed), mid}, '\31'))
-  redis.call('LTRIM', tick_log, 0, MOST_LOGGED - 1)
+  redis.call('LTRIM', tick_log, 0, MAX_LOGGED - 1)
 end

@@ -82,7 +82,7 @@ local function take_lines(some, order, reply, mids)
   local crashes = any.crashes and window[1] and rarely().counts(ncrashes, window) or {}
   local unknowns = any.unknowns and window[1] and rarely().counts(nunknowns, window) or {}
   local short, strange, used, j, n = window, {}, 0, 0, #mids
-  if nwindow * max_content > MOST_BYTES then short = rarely().readable(window) end
+  if nwindow * max_content > MAX_BYTES then short = rarely().readable(window) end
   if not string.find(table.concat(window), '^[ -~]*$') then strange = rarely().strange_ones(window) end
   local contents, nshort = short[1] and redis.call('HMGET', messages, unpack(short)) or {}, #short
   for i = 1, nfields do
@@ -92,7 +92,7 @@ local function take_lines(some, order, reply, mids)
       j = j + 1
       if j > nshort or (n > 0 and crashes[j]) then break end
       s.waiting = math.max(0, s.waiting - 1)
-      if strange[j] or #mid > LONGEST_MID then
+      if strange[j] or #mid > MAX_MID_LENGTH then
         rarely().set_aside(mid)
       elseif contents[j] then
         local at = 7 * n + 3

@@ -30,7 +30,7 @@ local FIXED_KEYS, FIRST = 28, 5
 keys_are(FIXED_KEYS, FIXED_KEYS + 1000)
 arguments_are(4, 1, 1000)
 --@include _stored
-remember_ms = whole_or_none('remember_ms', remember_ms, 1, MOST_MS)
+remember_ms = whole_or_none('remember_ms', remember_ms, 1, MAX_MS)
 if #KEYS ~= FIXED_KEYS + (remember_ms and #ARGV - FIRST + 1 or 0) then refuse('keys', 'one per message to remember behind the others') end
 --@include shared/_caller
 --@include shared/_call

@@ -30,7 +30,7 @@ local function head()
   if #mids == 0 then return '' end
   local stale = redis.call('SMISMEMBER', left_ready, unpack(mids))
   for i, mid in ipairs(mids) do
-    if stale[i] == 0 and #mid <= LONGEST_MID then return mid end
+    if stale[i] == 0 and #mid <= MAX_MID_LENGTH then return mid end
   end
   return ''
 end

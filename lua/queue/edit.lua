@@ -29,7 +29,7 @@ arguments_are(5, 1, 250, 3)
 --@include shared/_caller
 --@include shared/_call
 number = checked_number(caller, number)
-life_ms = whole_or_none('life_ms', life_ms, 1, LONGEST_LOCK_MS)
+life_ms = whole_or_none('life_ms', life_ms, 1, MAX_LOCK_MS)
 local longest = 0
 for i = 8, #ARGV, 3 do
   if #ARGV[i] > 1048576 then refuse('a content', '1 MiB at most') end

@@ -85,7 +85,7 @@ keys_are(FIXED_KEYS + (in_order and 2 or again == 'member' and 1 or drop_results
 --@include _stored
 one_of('can_update', can_update, '0', '1')
 one_of('can_requeue', can_requeue, '0', '1')
-whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
+whole_or_none('lock_ms', lock_ms, 1, MAX_LOCK_MS)
 one_of('again', again, '', 'done', 'start', 'member')
 local are_members = again == 'member'
 if are_members then
@@ -94,10 +94,10 @@ if are_members then
 end
 local from_now_ms = string.match(dedupe_ms, '^@(.*)$')
 local read = from_now_ms and whole or whole_or_none
-read('dedupe_ms', from_now_ms or dedupe_ms, 0, MOST_MS)
-at_most_ms = whole_or_none('at_most_ms', at_most_ms, 0, MOST_MS)
+read('dedupe_ms', from_now_ms or dedupe_ms, 0, MAX_MS)
+at_most_ms = whole_or_none('at_most_ms', at_most_ms, 0, MAX_MS)
 if at_most_ms and (delay_ms == '' or dedupe_ms ~= '') then refuse('at_most_ms', 'with delay_ms and without dedupe_ms') end
-delay_ms, at = whole_or_none('delay_ms', delay_ms, 0, MOST_MS), whole_or_none('at', at, 0, LATEST_MS)
+delay_ms, at = whole_or_none('delay_ms', delay_ms, 0, MAX_MS), whole_or_none('at', at, 0, LATEST_MS)
 --@include shared/_caller
 --@include shared/_call
 number = checked_number(caller, number)
@@ -199,7 +199,7 @@ if any_key and not later and mids[1] then
 end
 local write = write_each
 if #batch > 2 then
-  if #batch / 2 * max_content <= MOST_BYTES then write = write_together else probe_live() end
+  if #batch / 2 * max_content <= MAX_BYTES then write = write_together else probe_live() end
 end
 local new = write(batch, lives, probe_live)
 local changed = new[1] ~= nil

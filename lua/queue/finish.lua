@@ -88,7 +88,7 @@ local function check_results()
   for j = 1, #KEYS - FIXED_KEYS do
     local at = FIRST + 6 * count + 3 * (j - 1)
     whole('index', ARGV[at], 1, count)
-    whole('ttl_ms', ARGV[at + 1], 1, MOST_MS)
+    whole('ttl_ms', ARGV[at + 1], 1, MAX_MS)
     if #ARGV[at + 2] > 2097152 then refuse('a result', '2 MiB at most') end
   end
 end

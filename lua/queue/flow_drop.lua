@@ -22,10 +22,10 @@ for i = 2, #ARGV do
   if #ARGV[i] > 41 or not string.find(ARGV[i], '^%d+%-%d+$') then refuse('an id', 'two numbers with a hyphen between them') end
 end
 probe('STRLEN', eoq_backoff, flow_claim)
-local nwake, before, MOST_ENTRIES = redis.call('LLEN', wake), redis.call('XLEN', flow_outbox), 1000000
+local nwake, before, MAX_ENTRIES = redis.call('LLEN', wake), redis.call('XLEN', flow_outbox), 1000000
 --@include _wake
 local gone = redis.call('XDEL', flow_outbox, unpack(ARGV, 2))
 -- Messages of flows stood still.
-if before > MOST_ENTRIES and before - gone <= MOST_ENTRIES then wake_up() end
+if before > MAX_ENTRIES and before - gone <= MAX_ENTRIES then wake_up() end
 if drainer ~= '' and redis.call('GET', flow_claim) == drainer then redis.call('DEL', flow_claim) end
 return {gone, before - gone}

@@ -24,7 +24,7 @@ if #drainer > 64 or not string.find(drainer, '^[!-~]*$') then refuse('drainer', 
 claim_ms, limit = whole('claim_ms', claim_ms, 1, 60000), whole('limit', limit, 1, 1000)
 if after ~= '' and not string.find(after, '^%d+%-%d+$') or #after > 40 then refuse('after', 'the id of an entry') end
 local start = after == '' and '-' or '(' .. after
-local found, MOST_BYTES = redis.call('XRANGE', flow_outbox, start, '+', 'COUNT', limit), 1048576
+local found, MAX_BYTES = redis.call('XRANGE', flow_outbox, start, '+', 'COUNT', limit), 1048576
 if drainer ~= '' then
   local holder = redis.call('GET', flow_claim)
   if holder and holder ~= drainer and found[1] then return {'claimed'} end
@@ -37,9 +37,9 @@ end
 local reply, bytes = {'entries'}, 0
 for i, entry in ipairs(found) do
   local fields = entry[2] or {}
-  local text = fields[1] == '1' and #fields == 2 and #fields[2] <= 2 * MOST_BYTES and fields[2] or ''
+  local text = fields[1] == '1' and #fields == 2 and #fields[2] <= 2 * MAX_BYTES and fields[2] or ''
   bytes = bytes + #text
-  if i > 1 and bytes > MOST_BYTES then break end
+  if i > 1 and bytes > MAX_BYTES then break end
   reply[2 * i], reply[2 * i + 1] = entry[1], text
 end
 return reply

@@ -19,7 +19,7 @@ local most, age_ms, on_dead = unpack(ARGV)
 keys_are(1)
 arguments_are(3)
 --@include _stored
-most, age_ms = whole_or_none('most', most, 1, 1000000000), whole_or_none('age_ms', age_ms, 1, MOST_MS)
+most, age_ms = whole_or_none('most', most, 1, 1000000000), whole_or_none('age_ms', age_ms, 1, MAX_MS)
 one_of('on_dead', on_dead, '', '1')
 
 if on_dead == '1' then redis.call('HSET', meta, 'on_dead', '1') end

@@ -32,7 +32,7 @@ arguments_are(5, 1, 1000, 2)
 --@include shared/_call
 number = checked_number(caller, number)
 for i = 7, #ARGV, 2 do whole_or_none('not_before', ARGV[i], 0, LATEST_MS) end
-life_ms = whole_or_none('life_ms', life_ms, 1, LONGEST_LOCK_MS)
+life_ms = whole_or_none('life_ms', life_ms, 1, MAX_LOCK_MS)
 local call = open_call(last_call, number)
 --@include shared/_clock
 --@include _clock

@@ -30,7 +30,7 @@ if #definition > 65536 then refuse('definition', '64 KiB at most') end
 --@include _clock
 read_clock(now)
 --@include _schedules
-local MOST = 1000
+local MAX_COUNT = 1000
 -- While a release is rolled out, old and new workers replace each other's times just after each tick. For this long
 -- after its time a tick still counts as one of the new times.
 local DECLARED_MS = 2000
@@ -49,7 +49,7 @@ if verb == 'declare' or verb == 'add' then
   -- A letter before the definition says where it comes from.
   local whole_text = (verb == 'declare' and 'c' or 'a') .. definition
   if verb == 'add' and found and string.sub(found, 1, 1) == 'c' then return {'taken', string.sub(found, 2)} end
-  if not found and redis.call('HLEN', schedules) >= MOST then return {'full'} end
+  if not found and redis.call('HLEN', schedules) >= MAX_COUNT then return {'full'} end
   if found == whole_text and known.last then return {'same'} end
   local last = known.last or now_ms
   if found and times_of(string.sub(found, 2)) ~= times_of(definition) then

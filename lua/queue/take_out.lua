@@ -35,7 +35,7 @@ arguments_are(6, 1, 250, 2)
 --@include shared/_caller
 --@include shared/_call
 number = checked_number(caller, number)
-life_ms = whole_or_none('life_ms', life_ms, 1, LONGEST_LOCK_MS)
+life_ms = whole_or_none('life_ms', life_ms, 1, MAX_LOCK_MS)
 one_of('place', place, 'waiting', 'dead')
 local call = open_call(last_call, number)
 --@include shared/_clock

@@ -46,12 +46,12 @@ one_of('keyed', keyed, '', 'key', 'ordered')
 one_of('overlap', overlap, 'skip', 'queue', 'allow', 'cancel', 'miss', 'run')
 tick_ms, due_ms = whole('tick_ms', tick_ms, 0, LATEST_MS), whole('due_ms', due_ms, 0, LATEST_MS)
 after_ms = whole('after_ms', after_ms, 0, LATEST_MS)
-missed = whole('missed', missed, 0, MOST_MS)
-whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
-whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
+missed = whole('missed', missed, 0, MAX_MS)
+whole_or_none('lock_ms', lock_ms, 1, MAX_LOCK_MS)
+whole_or_none('dedupe_ms', dedupe_ms, 0, MAX_MS)
 --@include _text
 if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end
-if mid == '' or #mid > LONGEST_MID or not is_text(mid) or string.byte(mid) == 126 then
+if mid == '' or #mid > MAX_MID_LENGTH or not is_text(mid) or string.byte(mid) == 126 then
   refuse('mid', '1 to 512 bytes of UTF-8 without control characters, and without ~ in front')
 end
 if #key > 512 or (key == '') ~= (keyed == '') or not is_text(key) then

@@ -1,7 +1,7 @@
 -- options: words from an argument on, each at most once, up to the first word that is not an option; or nil.
 -- `known` says per word whether a 'number' or a 'text' follows, or nothing (true). -> options, next position
 -- needs:
-local LONGEST_WORD = 512
+local MAX_WORD_LENGTH = 512
 
 local function whole_word(text)
   return text and #text < 16 and string.match(text, '^%d+$') and tonumber(text) or nil
@@ -14,7 +14,7 @@ local function read_options(known, position)
     local kind = known[word]
     if kind == 'number' then value = whole_word(ARGV[position + 1]) end
     if kind == 'text' then value = ARGV[position + 1] end
-    if options[word] or not value or value == '' or (kind == 'text' and #value > LONGEST_WORD) then return nil end
+    if options[word] or not value or value == '' or (kind == 'text' and #value > MAX_WORD_LENGTH) then return nil end
     options[word] = value
     position = position + (kind == true and 1 or 2)
   end

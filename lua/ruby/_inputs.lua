@@ -1,6 +1,6 @@
 -- inputs: what several of these scripts take: numbers within limits, and the id of a claim.
 -- needs: refuse
-local MOST, LATEST_MS, LONGEST_LEASE_MS = 9007199254740991, 253402300799999, 86400000
+local MAX_COUNT, LATEST_MS, MAX_LEASE_MS = 9007199254740991, 253402300799999, 86400000
 
 local function is_claim_id(text)
   return #text <= 64 and string.find(text, '^[%w_-]+$') ~= nil

@@ -25,5 +25,5 @@ limit = whole('limit', limit, 1, 1000)
 local second = string.format('%.3f', now_ms / 1000)
 local reply = redis.call('ZRANGEBYSCORE', waiting, '-inf', second, 'WITHSCORES', 'LIMIT', 0, limit)
 local following = redis.call('ZRANGEBYSCORE', waiting, '(' .. second, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-table.insert(reply, 1, following[2] and math.ceil(math.min(MOST, following[2] * 1000 - now_ms)) or -1)
+table.insert(reply, 1, following[2] and math.ceil(math.min(MAX_COUNT, following[2] * 1000 - now_ms)) or -1)
 return reply

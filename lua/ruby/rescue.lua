@@ -20,7 +20,7 @@ local now, lease_ms = unpack(ARGV)
 keys_are(1)
 arguments_are(2)
 local now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
-lease_ms = whole('lease_ms', lease_ms, 1, LONGEST_LEASE_MS)
+lease_ms = whole('lease_ms', lease_ms, 1, MAX_LEASE_MS)
 
 for _, claim in ipairs(redis.call('ZRANGEBYSCORE', claims, '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 100)) do
   if is_claim_id(claim) then

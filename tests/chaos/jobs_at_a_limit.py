@@ -15,7 +15,7 @@ from jobq.errors import JobqError
 from jobq.jobs.executor import Call
 from jobq.limits.rate_limit import Grant
 
-MOST, SPAN_MS, MARGIN_S = 200, 1_000, 0.25
+MAX_COUNT, SPAN_MS, MARGIN_S = 200, 1_000, 0.25
 #: How long a job goes on after its call.
 WORK_S = 0.01
 #: Of the web processes together, by chance; jobs take the rest.
@@ -33,7 +33,7 @@ class NotedLimit(RateLimit):
         return self.last
 
 
-PROVIDER = NotedLimit("provider", f"{MOST}/s", margin=MARGIN_S)
+PROVIDER = NotedLimit("provider", f"{MAX_COUNT}/s", margin=MARGIN_S)
 
 
 def call(mid: str, granted: int, attempt: int = 0) -> None:

@@ -24,7 +24,7 @@ import pytest
 from jobq.chaos.servers import OwnServer
 from jobq.chaos.workers import children_of, signalled, wait_until
 from jobq.queue.queue import Queue
-from tests.chaos.jobs_at_a_limit import MARGIN_S, MOST, SPAN_MS
+from tests.chaos.jobs_at_a_limit import MARGIN_S, MAX_COUNT, SPAN_MS
 
 from .conftest import JOBS, SEED
 
@@ -39,13 +39,13 @@ BATCH = 250
 def over(times: Iterable[float]) -> list[float]:
     """Those that made too many in a span."""
     ordered = sorted(times)
-    pairs = zip(ordered, ordered[MOST:], strict=False)
+    pairs = zip(ordered, ordered[MAX_COUNT:], strict=False)
     return [later for first, later in pairs if later - first < SPAN_MS]
 
 
 def test_judge_finds_a_call_too_many() -> None:
-    assert over([*range(MOST), SPAN_MS]) == []
-    assert over([*range(MOST), SPAN_MS - 1]) == [SPAN_MS - 1]
+    assert over([*range(MAX_COUNT), SPAN_MS]) == []
+    assert over([*range(MAX_COUNT), SPAN_MS - 1]) == [SPAN_MS - 1]
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def judged(queue: Queue, calls: list[dict[str, Any]]) -> None:
     starts = sorted(one["granted"] for one in calls)
     # The last tenth waits for its turns alone.
     busy = starts[: len(starts) * 9 // 10]
-    used = len(busy) / (busy[-1] - busy[0]) * (SPAN_MS + MARGIN_S * 1000) / MOST
+    used = len(busy) / (busy[-1] - busy[0]) * (SPAN_MS + MARGIN_S * 1000) / MAX_COUNT
     handed = (kinds["done"] + kinds["snoozed"]) / CALLS
     print(
         f"{len(calls)} calls, {len(late)} late, {sum(crashes.values())} crashes; {used:.0%} of the rate, "

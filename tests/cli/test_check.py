@@ -198,8 +198,8 @@ def test_doctor_names_a_bounded_number_of_full_lines_and_unserved_queues(
         one.rules(key_waiting=1)
         for key in range(8):
             one.enqueue(b"{}", key=f"k{key}")
-    monkeypatch.setattr(held_back, "MOST_QUEUES", 2)
-    monkeypatch.setattr(attention, "MOST_OF_KIND", 3)
+    monkeypatch.setattr(held_back, "MAX_QUEUES", 2)
+    monkeypatch.setattr(attention, "MAX_OF_KIND", 3)
     found = [one for one in cli("check", "doctor", "--json").records if one["level"] != "fail"]
     full = [one["value"] for one in found if one["check"] == "keys"]
     assert len(full) == 3 and full[2] == "2 more queues with keys were not looked at"
@@ -219,8 +219,8 @@ def test_doctor_says_that_there_are_more_limits_and_flows_than_it_looks_at(
         assert store.create(StoredFlow(steps, "hash", "low", 60_000)) == "created"
         put_on_list(client, f"f:{number}")
         store.sent(store.apply("qlow", [FlowChange("begin")]).todo)
-    monkeypatch.setattr(held_back, "MOST_LIMITS", 1)
-    monkeypatch.setattr(held_back, "MOST_FLOWS", 1)
+    monkeypatch.setattr(held_back, "MAX_LIMITS", 1)
+    monkeypatch.setattr(held_back, "MAX_FLOWS", 1)
     found = [one["value"] for one in cli("check", "doctor", "--json").records]
     assert "2 more limits were not looked at" in found
     assert "flows older than the newest 1 were not looked at" in found

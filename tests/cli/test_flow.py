@@ -111,7 +111,7 @@ def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkey
         "warn",
         "queue low: 1 entry waits for flows, the ",
     )
-    monkeypatch.setattr("jobq.cli.check.MOST_ENTRIES", 0)
+    monkeypatch.setattr("jobq.cli.check.MAX_ENTRIES", 0)
     [found] = [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
     assert found["level"] == "fail" and "hands out nothing" in found["value"]
 

@@ -43,7 +43,7 @@ def test_queue_that_rests_until_flows_are_told_says_so(
     assert cli("queues", "--json").records[0]["flow_entries"] == 2
     assert "rests" not in cli("queues").out
     for module in ("cli.queues", "observe.why"):
-        monkeypatch.setattr(f"jobq.{module}.MOST_ENTRIES", 1)
+        monkeypatch.setattr(f"jobq.{module}.MAX_ENTRIES", 1)
     assert "rests: 2 entries for flows" in cli("queues").out
     assert "hands out nothing, because 2 entries wait to be taken to flows" in cli("why", "m").out
     queue.cancel("m")

@@ -145,7 +145,7 @@ def test_verb_looks_at_queues_in_use_when_the_list_is_too_long(
 ) -> None:
     filled("healthy")
     redis.sadd("jobq:queues", *(f"a{number}" for number in range(20)))
-    monkeypatch.setattr(directory, "MOST_QUEUES", 10)
+    monkeypatch.setattr(directory, "MAX_QUEUES", 10)
     for verb in (("queues", "--json"), ("dead", "list", "--all", "--json")):
         ended = cli(*verb)
         assert {record["queue"] for record in ended.records} == {"healthy"}
@@ -158,7 +158,7 @@ def test_why_searches_a_bounded_number_of_queues_when_none_has_the_message(
 ) -> None:
     filled("healthy")
     redis.sadd("jobq:queues", "a", "b")
-    monkeypatch.setattr(why, "MOST_SEARCHED", 2)
+    monkeypatch.setattr(why, "MAX_SEARCHED", 2)
     ended = cli("why", "none")
     assert ended.code == 1 and "the events of 2 of 3 queues were searched" in ended.err
 

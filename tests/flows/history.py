@@ -26,8 +26,8 @@ F, PART = "import:7", "part:7"
 QUEUES = ("low", "high")
 START_MS = 1_700_000_000_000
 #: A call that a program is about to make is made this soon, or the program is dead.
-LONGEST_PAUSE_MS = 45 * 60_000
-MOST_PROGRAMS = 8
+MAX_PAUSE_MS = 45 * 60_000
+MAX_PROGRAMS = 8
 
 
 class Broken(AssertionError):
@@ -368,14 +368,14 @@ class History:
     def _pass_time(self) -> None:
         leap = self.rng.choices([0, 300, 20_000, 400_000, 2_000_000], [20, 10, 4, 1, 0.5])[0]
         self.now += leap
-        for pair in [one for one in self.programs if self.now - one[1] > LONGEST_PAUSE_MS]:
+        for pair in [one for one in self.programs if self.now - one[1] > MAX_PAUSE_MS]:
             pair[0].kill()
             self.programs.remove(pair)
 
     def _turn(self) -> None:
         rng = self.rng
         chance = rng.random()
-        if chance < 0.28 and len(self.programs) < MOST_PROGRAMS:
+        if chance < 0.28 and len(self.programs) < MAX_PROGRAMS:
             kinds: list[tuple[str, Callable[[], Any], float]] = [
                 ("drain", self.drain, 6), ("work", self.work, 6), ("revive", self.revive, 1), ("say", self.say, 2),
                 ("start", self.start, 1), ("cancel", self.cancel, 0.05), ("forge", self.forge, self.forges),

@@ -8,7 +8,7 @@ import pytest
 
 from jobq.flows.entries import Done, Said, heard, in_calls
 from jobq.flows.identity import member_of
-from jobq.flows.store import MOST_DONE, PER_CALL
+from jobq.flows.store import MAX_DONE, PER_CALL
 from jobq.flows.types import FlowChange
 from jobq.queue.members import OutboxEntry
 
@@ -92,7 +92,7 @@ def test_members_of_an_entry_are_one_change_and_words_stay_in_between():
 
 
 def test_a_call_takes_no_more_than_the_script_allows():
-    many = FlowChange("done", "rows", members=tuple(range(2 * MOST_DONE + 500)))
+    many = FlowChange("done", "rows", members=tuple(range(2 * MAX_DONE + 500)))
     changes = [
         FlowChange("done", "a"),
         many,
@@ -102,4 +102,4 @@ def test_a_call_takes_no_more_than_the_script_allows():
     assert [one for call in calls for change in call for one in change.members] == [*many.members]
     assert sum(len(call) for call in calls) == 1 + 3 + PER_CALL + 1
     for call in calls:
-        assert len(call) <= PER_CALL and sum(len(one.members) or 1 for one in call) <= MOST_DONE
+        assert len(call) <= PER_CALL and sum(len(one.members) or 1 for one in call) <= MAX_DONE

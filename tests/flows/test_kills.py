@@ -28,9 +28,9 @@ pytestmark = pytest.mark.one_server
 QUEUES = ("low", "high")
 F, PART = "import:7", "part:7"
 #: Calls that each of these flows takes at least.
-LEAST_CALLS = 30
+MIN_CALLS = 30
 #: Far more than any of them needs.
-MOST_LIVES, MOST_ROUNDS = 5, 60
+MAX_LIVES, MAX_ROUNDS = 5, 60
 
 
 class KilledError(BaseException):
@@ -123,7 +123,7 @@ class World:
 
     def survive(self, act: Callable[[], Any]) -> Any:
         """Do it, again by another process after a kill."""
-        for _ in range(MOST_LIVES):
+        for _ in range(MAX_LIVES):
             try:
                 return act()
             except KilledError:
@@ -162,7 +162,7 @@ class World:
 
     def work(self) -> None:
         """Drain and run until nothing moves any more."""
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             moved = sum(self.survive(partial(self.drain, name)) for name in QUEUES)
             moved += sum(self.survive(partial(self.run_one, name)) for name in QUEUES)
             if not moved:
@@ -216,5 +216,5 @@ def test_a_kill_at_any_call_changes_nothing(client: Client, name: str) -> None:
         except AssertionError as error:
             raise AssertionError(f"killed before call {kill_at}") from error
         if not world.nkills:
-            assert kill_at > LEAST_CALLS
+            assert kill_at > MIN_CALLS
             return

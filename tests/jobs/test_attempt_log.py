@@ -13,7 +13,7 @@ import pytest
 
 from jobq.config import CodecSettings
 from jobq.errors import ConfigError
-from jobq.jobs.attempt_log import MOST_BYTES, AttemptLog, AttemptLogs
+from jobq.jobs.attempt_log import MAX_BYTES, AttemptLog, AttemptLogs
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry, job
@@ -129,10 +129,10 @@ def test_only_the_newest_64_kib_are_kept():
     remark, *lines = stored[-1].splitlines()
     assert remark == b"(%d earlier lines were dropped)" % (5_000 - len(lines))
     assert lines[-1] == b"line 004999 of some length"
-    assert MOST_BYTES - 100 < sum(len(line) + 1 for line in lines) <= MOST_BYTES
+    assert MAX_BYTES - 100 < sum(len(line) + 1 for line in lines) <= MAX_BYTES
     log.add(b"x" * 10**6)
     log.store()
-    assert stored[-1].partition(b"\n")[2] == b"x" * MOST_BYTES
+    assert stored[-1].partition(b"\n")[2] == b"x" * MAX_BYTES
 
 
 def test_it_is_stored_with_the_first_line_and_then_once_a_second(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ import pytest
 
 import jobq
 from jobq.errors import CodecError, LeaseLostError
-from jobq.jobs.context import MOST_CHECKPOINT, Call, Checkpoint
+from jobq.jobs.context import MAX_CHECKPOINT, Call, Checkpoint
 from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.registry import Registry, job
 from jobq.queue.queue import Queue
@@ -74,8 +74,8 @@ def test_what_json_cannot_carry_or_is_too_long_is_refused(inside: Callable[..., 
         with pytest.raises(CodecError, match="the checkpoint is a set"):
             context.checkpoint({1})
         with pytest.raises(CodecError, match="16,387 bytes of the 16,384"):
-            context.checkpoint("x" * (MOST_CHECKPOINT + 1))
-        return bool(context.checkpoint("x" * (MOST_CHECKPOINT - 2)))
+            context.checkpoint("x" * (MAX_CHECKPOINT + 1))
+        return bool(context.checkpoint("x" * (MAX_CHECKPOINT - 2)))
 
     assert inside(look)
 

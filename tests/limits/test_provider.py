@@ -17,7 +17,7 @@ from jobq import RateLimit
 from jobq.client.steps import drive
 
 JOBS = 50_000 if os.environ.get("JOBQ_LIMITS") == "large" else 1_500
-MOST, SPAN_MS, JITTER_MS = 100, 60_000, 500
+MAX_COUNT, SPAN_MS, JITTER_MS = 100, 60_000, 500
 BEGIN = 1_700_000_000_000
 
 
@@ -62,7 +62,7 @@ class Simulation:
         left, random, at = jobs, self.random, 0.0
         for number in range(jobs):
             heapq.heappush(self.events, (number * 2.0, number, False))
-        while at < 1.4 * jobs / MOST * SPAN_MS:
+        while at < 1.4 * jobs / MAX_COUNT * SPAN_MS:
             at += random.expovariate(web_per_span / SPAN_MS)
             heapq.heappush(self.events, (at, -len(self.events), True))
         while left:
@@ -90,15 +90,15 @@ class Simulation:
 
 @pytest.mark.one_server
 def test_a_provider_never_refuses_and_nearly_all_of_its_rate_is_used(client, redis):
-    limit = RateLimit("stripe", f"{MOST}/m", margin=JITTER_MS / 1_000)
+    limit = RateLimit("stripe", f"{MAX_COUNT}/m", margin=JITTER_MS / 1_000)
     simulated = Simulation(limit, seed=3)
     simulated.run(JOBS, web_per_span=20, death=0.01)
 
-    assert simulated.by_grant.worst() <= MOST
-    assert simulated.by_arrival.worst() <= MOST
+    assert simulated.by_grant.worst() <= MAX_COUNT
+    assert simulated.by_arrival.worst() <= MAX_COUNT
     granted = sum(at <= simulated.end for at in simulated.by_grant.times)
     spans = (simulated.end + SPAN_MS) / (SPAN_MS + JITTER_MS)
-    assert granted / spans >= 0.9 * MOST
+    assert granted / spans >= 0.9 * MAX_COUNT
     crashed = sum(count - 1 for count in simulated.attempts.values())
     # Turns are given for an hour. Behind a longer backlog a job comes once more for each hour that it waits.
     hours = simulated.end / 3_600_000

@@ -49,14 +49,14 @@ def test_run_times_and_arrivals_are_measured(client, monkeypatch):
     queue.finish([Ending(mid=one.mid, token=one.token, record=record) for one in handed[:6]])
     runs = ended_runs(queue)
     assert runs is not None and runs.mean_run_s == 2.0 and 0.05 < runs.per_s <= 6
-    clock[0] += demand.LEAST_S
+    clock[0] += demand.MIN_S
     # 10 were handed out, and 10 fewer wait: nothing arrived.
     [row] = meter.measure(["low"], 2).queues
     assert (row.busy, row.ready, row.arrivals_per_s, row.mean_run_ms) == (4, 2, 0.0, 2000.0)
     assert row.wanted_slots == 4
     for number in range(20, 40):
         queue.enqueue(encode("resize"), mid=f"m{number}")
-    clock[0] += demand.LEAST_S
+    clock[0] += demand.MIN_S
     [row] = meter.measure(["low"], 2).queues
     assert row.arrivals_per_s == 2.0 and row.wanted_slots == 27  # 2 x 2 s x 1.2 + 22 x 2 s / 2 s
     clock[0] += demand.KEPT_S + 1

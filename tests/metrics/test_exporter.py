@@ -12,7 +12,7 @@ from jobq.errors import UnavailableError
 from jobq.jobs.codec import encode
 from jobq.metrics import of_queues
 from jobq.metrics.names import EXPORTER
-from jobq.metrics.of_queues import MOST_LABELS, QueueExporter, Sheet, put_schedules
+from jobq.metrics.of_queues import MAX_LABELS, QueueExporter, Sheet, put_schedules
 from jobq.metrics.serving import fetch, parse_endpoint
 from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
@@ -119,7 +119,7 @@ def test_names_without_a_queue_are_counted_when_the_list_is_too_long(
 ):
     Queue("low", client).enqueue(b"v")
     redis.sadd("jobq:queues", b"\xff", *(f"a{number}" for number in range(9)))
-    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    monkeypatch.setattr(directory, "MAX_QUEUES", 3)
     found = scrape()
     assert found["jobq_queue_dead"] == {("low",): 0}
     assert found["jobq_queues_left_out"] == {(): 10}
@@ -132,11 +132,11 @@ def test_topics_beyond_the_bounds_are_counted_and_not_read(client, scrape, redis
             Topic(name, client).group(f"g{number}").subscribe("earliest")
     redis.sadd("jobq:topics", b"\xff")
     assert scrape()["jobq_topics_left_out"] == {(): 1}
-    monkeypatch.setattr(of_queues, "MOST_LABELS", 4)
+    monkeypatch.setattr(of_queues, "MAX_LABELS", 4)
     found = scrape()
     assert {topic for topic, _ in found["jobq_topic_lag_messages"]} == {"a", "b"}
     assert found["jobq_topics_left_out"] == {(): 2}
-    monkeypatch.setattr(calls, "MOST_TOPICS", 1)
+    monkeypatch.setattr(calls, "MAX_TOPICS", 1)
     found = scrape()
     assert {topic for topic, _ in found["jobq_topic_lag_messages"]} == {"a"}
     assert found["jobq_topics_left_out"] == {(): 3}
@@ -177,17 +177,17 @@ def test_answer_is_kept_for_a_moment_and_a_lost_server_is_reported(client, redis
 
 def test_labels_beyond_the_bound_are_one():
     sheet = Sheet()
-    for number in range(MOST_LABELS + 5):
+    for number in range(MAX_LABELS + 5):
         sheet.put("jobq_queue_dead", 1, f"q{number}")
         sheet.put("jobq_queue_oldest_seconds", number, f"q{number}")
-    assert len(sheet.rows["jobq_queue_dead"]) == MOST_LABELS + 1
+    assert len(sheet.rows["jobq_queue_dead"]) == MAX_LABELS + 1
     assert sheet.rows["jobq_queue_dead"]["other",] == 5
-    assert sheet.rows["jobq_queue_oldest_seconds"]["other",] == MOST_LABELS + 4
+    assert sheet.rows["jobq_queue_oldest_seconds"]["other",] == MAX_LABELS + 4
 
 
 def test_lake_lag_beyond_the_bound_is_that_of_the_queue_that_lacks_most_of_its_stream():
     sheet = Sheet()
-    lags = [(9_000.0, 1.0)] * MOST_LABELS + [
+    lags = [(9_000.0, 1.0)] * MAX_LABELS + [
         (300.0, 60.0),
         (2_000.0, 5_000.0),
         (0.0, 0.0),
@@ -199,7 +199,7 @@ def test_lake_lag_beyond_the_bound_is_that_of_the_queue_that_lacks_most_of_its_s
         ("jobq_lake_overrun_seconds", 2_000.0),
         ("jobq_lake_lag_seconds", 5_000.0),
     ):
-        assert len(sheet.rows[name]) == MOST_LABELS + 1
+        assert len(sheet.rows[name]) == MAX_LABELS + 1
         assert sheet.rows[name]["other",] == seconds
     sheet.put_lake_lag("drops", 0.0, 3.0)
     assert [sheet.rows[f"jobq_lake_{name}_seconds"]["other",] for name in ("overrun", "lag")] == [

@@ -12,8 +12,8 @@ import pytest
 from jobq.observe.chart import ChartFrame
 from jobq.observe.graph import (
     BOX_HEIGHT,
-    MOST_LAYERS,
-    MOST_NODES,
+    MAX_LAYERS,
+    MAX_NODES,
     DrawnGraph,
     GraphEdge,
     GraphNode,
@@ -140,12 +140,12 @@ def test_what_is_too_large_is_left_out_and_counted():
     nodes, edges = random_graph(3, 3_000)
     nodes = [one._replace(job=f"job-{i}") for i, one in enumerate(nodes)]
     drawn = draw(FRAME, nodes, edges)
-    assert drawn.drawing.count('class="box"') <= MOST_NODES
+    assert drawn.drawing.count('class="box"') <= MAX_NODES
     assert drawn.folded + drawn.steps + drawn.drawing.count('class="box"') == 3_000
     line = [node(f"n{i}") for i in range(250)]
     every = [GraphEdge(a.name, b.name) for i, a in enumerate(line) for b in line[i + 1 :]]
     drawn = draw(FRAME, line, every)
-    assert drawn.steps == 250 - MOST_LAYERS and drawn.edges > 0
+    assert drawn.steps == 250 - MAX_LAYERS and drawn.edges > 0
     assert len(drawn.drawing) < 1_000_000
     assert draw(FRAME, [], []) == DrawnGraph(draw(FRAME, [], []).drawing)
 

@@ -18,7 +18,7 @@ from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
 from jobq.limits.rate_limit import RateLimit
-from jobq.observe.facts import MOST_EVENTS, Collector, starts_per_s
+from jobq.observe.facts import MAX_EVENTS, Collector, starts_per_s
 from jobq.observe.why import MessageFacts, RunningOn, ServerFacts, why
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry, RunningJob, WorkerEntry
@@ -213,7 +213,7 @@ def test_history_is_found_among_the_newest_events_alone(queue: Queue, redis: Any
     events = f"{queue.prefix}events"
     redis.xadd(events, {"1": "done\x1fold\x1f5\x1fa.b"}, id="1-1")
     pipe = redis.pipeline()
-    for n in range(MOST_EVENTS):
+    for n in range(MAX_EVENTS):
         pipe.xadd(
             events, {"1": f"done\x1fm\x1f5\x1fa.b\x1f{n}" if n % 1_000 == 0 else "done\x1fn\x1f5"}
         )

@@ -27,7 +27,7 @@ PROGRAM = Path(__file__).with_name("streaming_program.py")
 #: Each costs a JVM; the last run, to the end, is one more.
 KILLS = 12 if os.environ.get("JOBQ_PIPELINE") == "soak" else 1
 #: A queue waits while its stream has so many: one keeps 100,000, which are there before the queries have started often.
-MOST_UNREAD = 5_000
+MAX_UNREAD = 5_000
 
 
 class Work:
@@ -48,7 +48,7 @@ class Work:
                 queues.append(Queue("later", client))
             for queue in queues:
                 key = offsets.events_key(client.namespace, queue.name)
-                if int(client.command("XLEN", key)) > MOST_UNREAD:
+                if int(client.command("XLEN", key)) > MAX_UNREAD:
                     continue
                 queue.enqueue_many([b"v"] * 50)
                 held = queue.dequeue(50).messages

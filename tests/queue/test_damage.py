@@ -213,7 +213,7 @@ def test_directories_are_read_when_they_hold_what_is_no_name(queue: Queue, redis
 def test_names_in_use_are_kept_when_the_list_of_queues_is_too_long(
     queue: Queue, redis: Any, client: Any, monkeypatch: Any
 ):
-    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    monkeypatch.setattr(directory, "MAX_QUEUES", 3)
     for name in ("z-waits", "z-ran"):
         Queue(name, client).enqueue(b"v")
     [message] = Queue("z-ran", client).dequeue().messages
@@ -231,7 +231,7 @@ def test_names_in_use_are_kept_when_the_list_of_queues_is_too_long(
 def test_names_count_as_in_use_when_their_keys_may_not_be_looked_for(
     queue: Queue, redis: Any, client: Any, monkeypatch: Any
 ):
-    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    monkeypatch.setattr(directory, "MAX_QUEUES", 3)
     redis.sadd("jobq:queues", *(f"a{number}" for number in range(9)))
     redis.execute_command("ACL", "SETUSER", "default", "-exists")
     try:

@@ -11,7 +11,7 @@ import pytest
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
 from jobq.queue.fsck import repair
-from jobq.queue.members import MOST_ENTRIES, OutboxRecord
+from jobq.queue.members import MAX_ENTRIES, OutboxRecord
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Enqueued
 
@@ -236,7 +236,7 @@ def test_no_message_is_handed_out_while_too_much_waits_for_flows(queue: Queue, r
 
     def run(name: str, *args: Any) -> Any:
         script = queue.scripts[name]
-        text = re.sub(rf"\b{MOST_ENTRIES}\b", "3", script.script.text)
+        text = re.sub(rf"\b{MAX_ENTRIES}\b", "3", script.script.text)
         assert text != script.script.text
         names = [*script.keys, f"{queue.prefix}call:me"][: len(script.script.keys)]
         return redis.eval(text, len(names), *names, *args)

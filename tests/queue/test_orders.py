@@ -45,11 +45,11 @@ def test_old_order_is_dropped(client: Any, redis: Any) -> None:
 
 
 def test_number_of_waiting_orders_is_bounded(client: Any) -> None:
-    for _ in range(orders.MOST_WAITING):
+    for _ in range(orders.MAX_WAITING):
         orders.send(client, entry(client), "dump")
     with pytest.raises(ConfigError, match="16 orders wait"):
         orders.send(client, entry(client), "dump")
-    assert len(read(client)) == orders.MOST_WAITING
+    assert len(read(client)) == orders.MAX_WAITING
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_hostile_orders_and_answers_are_nothing(client: Any, redis: Any) -> None
 def test_answer_is_cut_to_64_kib(client: Any, redis: Any) -> None:
     stacks = tuple(ChildStack(pid, (("low", "m"),), "x" * 50_000) for pid in (1, 2))
     orders.put_answer(client, "a" * 32, OrderAnswer("w", "dump", "done", "stacks", 5, stacks))
-    assert redis.strlen(f"jobq:order:{'a' * 32}") < orders.MOST_ANSWER_BYTES + 1_000
+    assert redis.strlen(f"jobq:order:{'a' * 32}") < orders.MAX_ANSWER_BYTES + 1_000
     found = orders.answer(client, "a" * 32)
     assert found and [one.pid for one in found.children] == [1, 2] and found.at == 5
     assert "(17,232 characters left out)" in found.children[0].stack

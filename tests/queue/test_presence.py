@@ -56,7 +56,7 @@ def test_what_runs_and_which_jobs_are_known_are_read_back(client: Client):
 
 
 def test_of_many_running_jobs_those_that_run_longest_are_kept(client: Client):
-    many = tuple(RunningJob("low", f"m{n}", 10_000 - n) for n in range(presence.MOST_RUNNING + 50))
+    many = tuple(RunningJob("low", f"m{n}", 10_000 - n) for n in range(presence.MAX_RUNNING + 50))
     presence.put_running(client, "w", [ChildEntry(1, "working", 0, 0, many)])
     [child] = presence.running(client, ["w"])["w"] or ()
     assert set(child.running) == set(many[50:])

@@ -118,6 +118,6 @@ def test_dequeue_hands_out_no_more_than_its_bound(queue, monkeypatch):
     queue.enqueue_many((f"m{n}", b"{}") for n in range(1500))
     with pytest.raises(ConfigError, match="take 1 to 1000"):
         queue.dequeue(1001)
-    monkeypatch.setattr("jobq.queue.queue.MOST", 10**9)
+    monkeypatch.setattr("jobq.queue.queue.MAX_COUNT", 10**9)
     with pytest.raises(ScriptError, match="limit must be a whole number from 1 to 1000"):
         queue.dequeue(10**6)

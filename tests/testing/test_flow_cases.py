@@ -179,7 +179,7 @@ def test_flow_that_was_started_takes_no_steps_and_one_that_was_cancelled_no_retr
 def test_failures_beyond_those_that_are_read_say_so(
     jobq: Kit, load: Any, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobq.flows.inputs.MOST_REASONS", 1)
+    monkeypatch.setattr("jobq.flows.inputs.MAX_REASONS", 1)
     batch = Batch(load, [1, 3], id="1", client=jobq.client)
     run = batch.start()
     jobq.drain(raises=False)

@@ -14,7 +14,7 @@ from jobq.errors import (
     ServerFullError,
 )
 from jobq.topics import Record, Topic, topic_names
-from jobq.topics.messages import LONGEST, encoded
+from jobq.topics.messages import MAX_LENGTH, encoded
 
 
 def test_append_gives_indexes_from_one_on(topic):
@@ -30,7 +30,7 @@ def test_message_comes_back_with_all_it_was_given(topic, at):
     assert message.headers == {"trace": "1", "größe": "ü"}
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\x1f\r\n", bytes(range(256)), b"x" * LONGEST])
+@pytest.mark.parametrize("content", [b"", b"x", b"\x1f\r\n", bytes(range(256)), b"x" * MAX_LENGTH])
 def test_content_of_any_bytes_survives(topic, content):
     topic.append(content)
     assert topic.get(1).content == content
@@ -49,8 +49,8 @@ def test_append_many_of_nothing_changes_nothing(topic, redis):
 @pytest.mark.parametrize(
     ("record", "error", "told"),
     [
-        (Record(b"x" * (LONGEST + 1)), CodecError, "1,048,577"),
-        (Record(b"", "k" * (LONGEST + 1)), CodecError, "over"),
+        (Record(b"x" * (MAX_LENGTH + 1)), CodecError, "1,048,577"),
+        (Record(b"", "k" * (MAX_LENGTH + 1)), CodecError, "over"),
         (Record(None), ConfigError, "key"),
         ("text", ConfigError, "'text' is not a message"),
         (Record("text"), ConfigError, "must be bytes"),  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_older_call_is_refused_and_writes_nothing(topic, facts):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["m"], ["x", "1"], ["mk", "1"], ["m", "1", "km", "2", "3"], ["m", "x" * (LONGEST + 1)]]
+    "words", [[], ["m"], ["x", "1"], ["mk", "1"], ["m", "1", "km", "2", "3"], ["m", "x" * (MAX_LENGTH + 1)]]
 )  # fmt: skip
 def test_script_refuses_what_no_message_is_and_writes_nothing(topic, facts, words):
     topic.append(b"a")

@@ -11,14 +11,14 @@ import time
 from types import SimpleNamespace
 
 from bench.dashboard import PAGES, fill
-from jobq.observe.situation import MOST_QUEUES
+from jobq.observe.situation import MAX_QUEUES
 from jobq.web.live import sampler_of
 from jobq.web.sampler import Sampling
 
 SOAK = os.environ.get("JOBQ_WEB") == "soak"
 QUEUES, MESSAGES, WORKERS = 500, 1_000_000 if SOAK else 10_000, 1_000
 #: Of a page, compressed; processor time of a page and of a refresh, by path.
-MOST_BYTES, PAGE_MS, REFRESH_MS = 60 * 1024, {"/": 100, "/queues": 150, "/queues/q7": 100}, 30
+MAX_BYTES, PAGE_MS, REFRESH_MS = 60 * 1024, {"/": 100, "/queues": 150, "/queues/q7": 100}, 30
 
 
 def counted(client) -> dict[str, int]:
@@ -44,7 +44,7 @@ def test_pages_of_a_large_installation_are_small_and_ask_the_server_nothing(
         page.get(path)
         reply, calls = asked(client, page, path)
         assert reply.status_code == 200
-        assert len(gzip.compress(reply.content)) <= MOST_BYTES, path
+        assert len(gzip.compress(reply.content)) <= MAX_BYTES, path
         assert not {"keys", "monitor", "scan", "hgetall"} & calls.keys(), path
         assert sum(calls.values()) <= 10, (path, calls)
         if SOAK:
@@ -89,4 +89,4 @@ def test_reading_calls_one_script_per_queue_and_little_else(client):
     assert calls["hgetall"] == 1 and calls["smembers"] == 1
     assert not {"keys", "monitor", "scan", "xrange", "xread"} & calls.keys()
     # The newest events of the busiest queues, to say what is wrong there.
-    assert calls["xrevrange"] <= MOST_QUEUES
+    assert calls["xrevrange"] <= MAX_QUEUES

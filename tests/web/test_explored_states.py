@@ -26,7 +26,7 @@ from tests.model.world import Record, Scope, World
 SOAK = os.environ.get("JOBQ_WEB") == "soak"
 pytestmark = pytest.mark.timeout(43_200 if SOAK else 600)
 #: Transitions of a scope.
-MOST = 1_000_000 if SOAK else 500
+MAX_COUNT = 1_000_000 if SOAK else 500
 #: Together they reach every word.
 SHORT = tuple(
     one for one in SCOPES
@@ -65,7 +65,7 @@ class Meeting(Explorer):
         self.met: dict[str, Met] = {}
 
     def _step(self, world: World, step: Action, seen: Seen) -> Any:
-        return super()._step(world, step, seen) if self.result.transitions < MOST else None
+        return super()._step(world, step, seen) if self.result.transitions < MAX_COUNT else None
 
     def _settle(self, world: World) -> None:
         super()._settle(world)

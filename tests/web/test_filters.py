@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.observe.redaction import HIDDEN
-from jobq.web.filters import MOST_CHARACTERS, FilterError, Row, parse, quoted
+from jobq.web.filters import MAX_CHARACTERS, FilterError, Row, parse, quoted
 
 ROW = Row(
     "mails", "order:7", place="due", job="shop.mail.send", error="Timeout: no route\nTraceback", attempt=3,
@@ -127,4 +127,4 @@ def test_stars_stand_for_any_text(pattern: str, text: str):
 def test_no_pattern_takes_long():
     pattern = "*a" * 230
     assert not parse(f"error:{pattern}b*")(replace(ROW, error="a" * 200_000))
-    assert MOST_CHARACTERS == 500
+    assert MAX_CHARACTERS == 500

@@ -27,10 +27,10 @@ from tests.web.conftest import browsing, serving_app
 from tests.web.shop import Shop
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-MOST_CLICKS = 9
+MAX_CLICKS = 9
 JOB, FAILED, OLD = "shop.mail.send_receipt", 12, 3
 SEES = "ProviderAwayError"
-MOST_TABS = 80
+MAX_TABS = 80
 #: The name of what has the focus.
 NAME = "(document.activeElement.labels?.[0] || document.activeElement).textContent.trim()"
 
@@ -141,7 +141,7 @@ def test_dead_are_found_and_revived_in_few_clicks(outage: Any, browser: Any):
         visitor.sees("10 m")
         assert page.said == []
     assert places(mails) == (OLD, FAILED - 1)
-    assert visitor.clicks <= MOST_CLICKS, visitor.clicks
+    assert visitor.clicks <= MAX_CLICKS, visitor.clicks
 
 
 class Typist:
@@ -163,11 +163,11 @@ class Typist:
     def go_to(self, text: str) -> None:
         """Press Tab until what has the focus has this text."""
         self.page.wait_for_selector("html[data-ready]")
-        for _ in range(MOST_TABS):
+        for _ in range(MAX_TABS):
             self.page.keyboard.press("Tab")
             if self.page.evaluate(NAME).startswith(text):
                 return
-        raise AssertionError(f"{MOST_TABS} times Tab didn't lead to {text!r}")
+        raise AssertionError(f"{MAX_TABS} times Tab didn't lead to {text!r}")
 
 
 def test_dead_are_found_and_revived_by_keyboard_alone(outage: Any, browser: Any):

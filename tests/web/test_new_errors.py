@@ -56,7 +56,7 @@ def test_error_may_be_older_than_what_is_known_of_a_queue(groups):
 
 
 def test_groups_are_bounded_and_the_most_frequent_come_first(groups, monkeypatch):
-    monkeypatch.setattr(new_errors, "MOST_KEPT", 10)
+    monkeypatch.setattr(new_errors, "MAX_KEPT", 10)
     for n in range(40):
         groups.take("low", [entry(4_000 - n, "crashed", f"g{n}", f"job{n}")])
     assert sorted(found(groups)) == [f"g{n}" for n in range(35, 40)]

@@ -32,7 +32,7 @@ ROUTES = (
 )  # fmt: skip
 LOOKS = {"light": (1440, 900), "dark": (390, 844)}
 #: Share of an image that may differ. A column that is aligned otherwise changes twice as much.
-MOST_CHANGED = 0.001
+MAX_CHANGED = 0.001
 STYLE = """
 @font-face { font-family: Blocks; src: url(data:font/ttf;base64,%s); }
 * { font-family: Blocks !important; font-synthesis: none !important; }
@@ -183,7 +183,7 @@ def compare(
         return
     shown = tmp_path / f"{name}.png"
     shown.write_bytes(base64.b64decode(fresh))
-    assert 0 <= found["changed"] <= MOST_CHANGED, (
+    assert 0 <= found["changed"] <= MAX_CHANGED, (
         f"the page looks different: {found['changed']:.2%} changed, {found.get('before', '')} -> {found['size']}; "
         f"look at {shown}, and if that is meant run this test with --renew-pictures"
     )
@@ -196,4 +196,4 @@ def test_what_differs_is_found(tab: tuple[Any, Any, str]):
     other = base64.b64encode(page.screenshot(full_page=True)).decode()
     kept = blank.evaluate(COMPARE, [fresh, ""])["picture"]
     assert blank.evaluate(COMPARE, [fresh, kept])["changed"] == 0
-    assert blank.evaluate(COMPARE, [other, kept])["changed"] > MOST_CHANGED
+    assert blank.evaluate(COMPARE, [other, kept])["changed"] > MAX_CHANGED

@@ -49,7 +49,7 @@ def test_pages_show_queues_in_use_and_count_others_when_the_list_is_too_long(
 ):
     Queue("low", client).enqueue(encode("resize"))
     redis.sadd("jobq:queues", b"\xff", *(f"a{number}" for number in range(9)))
-    monkeypatch.setattr(directory, "MOST_QUEUES", 3)
+    monkeypatch.setattr(directory, "MAX_QUEUES", 3)
     visitor = visit()
     for path in ("/", "/queues"):
         page = visitor.get(path)
@@ -113,7 +113,7 @@ def test_of_too_many_events_the_newest_stand_for_all(client, monkeypatch):
     run(low), run(high)
     sampling = Sampling(client)
     sampling.catch_up()
-    monkeypatch.setattr("jobq.web.tail.MOST_EVENTS", 20)
+    monkeypatch.setattr("jobq.web.tail.MAX_EVENTS", 20)
     monkeypatch.setattr("jobq.web.tail.SAMPLE", 20)
     run(low, "done", 100), run(high, "done", 5)
     found = sampling.take_snapshot()
@@ -149,7 +149,7 @@ def test_after_a_sleep_events_are_read_back_to_where_reading_ended(client):
 def test_past_is_read_within_its_bound(client, monkeypatch):
     low = Queue("low", client)
     run(low, "done", 50)
-    monkeypatch.setattr("jobq.web.tail.MOST_PAST", 20)
+    monkeypatch.setattr("jobq.web.tail.MAX_PAST", 20)
     sampling = Sampling(client)
     assert sampling.catch_up().queues["low"].recent.done == 20
     assert sampling.tail.since_ms("low") > 0

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from jobq.web.serving import (
-    MOST_CONNECTIONS,
+    MAX_CONNECTIONS,
     PATIENCE_S,
     BoundedServer,
     Connections,
@@ -24,7 +24,7 @@ from jobq.web.serving import (
     once_a_minute,
 )
 
-MOST = 8
+MAX_COUNT = 8
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = 64 << 20
 
@@ -43,7 +43,7 @@ def served(now: Callable[[], float] = lambda: 0.0) -> Iterator[Callable[[], sock
     listening = socket.create_server(("127.0.0.1", 0))
     address = listening.getsockname()
     app = Starlette(routes=[Route("/{path:path}", _answer, methods=["GET", "POST"])])
-    server = BoundedServer(app, listening, Connections(MOST, now))
+    server = BoundedServer(app, listening, Connections(MAX_COUNT, now))
     thread = threading.Thread(target=server.serve_until_signal)
     thread.start()
     with ExitStack() as opened:
@@ -73,7 +73,7 @@ def exchanged(client: socket.socket) -> bytes:
 
 def test_server_answers_when_silent_clients_hold_more_connections_than_it_keeps():
     with served() as connect:
-        silent = [connect() for _ in range(4 * MOST)]
+        silent = [connect() for _ in range(4 * MAX_COUNT)]
         for _ in range(3):
             assert exchanged(connect()).startswith(b"HTTP/1.1 200")
         assert silent[0].recv(1) == b"", "the longest waiting is closed first"
@@ -83,7 +83,7 @@ def test_server_closes_those_that_wait_and_keeps_a_request_under_way(caplog):
     with served() as connect:
         slow = connect()
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
-        for _ in range(MOST):
+        for _ in range(MAX_COUNT):
             assert exchanged(connect()).startswith(b"HTTP/1.1 200")
         slow.settimeout(60)
         assert slow.recv(1) == b"", "a body that doesn't come is waited for like headers"
@@ -144,7 +144,7 @@ def test_a_connection_is_only_closed_while_it_waits():
 
 
 def test_the_number_of_connections_leaves_files_for_the_server_itself(monkeypatch):
-    for files, most in [(256, 128), (1 << 20, MOST_CONNECTIONS), (-1, MOST_CONNECTIONS)]:
+    for files, most in [(256, 128), (1 << 20, MAX_CONNECTIONS), (-1, MAX_CONNECTIONS)]:
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         assert most_connections() == most
 

@@ -9,7 +9,7 @@ import pytest
 from jobq.client.connection import Client
 from jobq.jobs.codec import encode
 from jobq.queue import charts, keys
-from jobq.queue.charts import MINUTE_MS, MINUTES, MOST_RINGS, kept_minutes
+from jobq.queue.charts import MAX_RINGS, MINUTE_MS, MINUTES, kept_minutes
 from jobq.queue.queue import Queue
 from jobq.worker import charts as keeping
 from jobq.worker.charts import ChartKeeper
@@ -88,7 +88,7 @@ def test_only_one_worker_keeps_a_minute(minutes: Minutes, client: Client, redis:
 def test_rings_are_bounded_and_the_other_queues_are_one_sum(
     minutes: Minutes, client: Client, redis: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(keeping, "MOST_RINGS", 2)
+    monkeypatch.setattr(keeping, "MAX_RINGS", 2)
     for number in range(4):
         queue = Queue(f"q{number}", client)
         queue.enqueue_many([(f"m{n}", encode("a")) for n in range(number + 1)])
@@ -98,7 +98,7 @@ def test_rings_are_bounded_and_the_other_queues_are_one_sum(
     rest = charts.minutes_in(redis.get("jobq:charts:rest"), minutes.now // MINUTE_MS)
     assert rest[-1].ready == 3 and minutes.kept("")[-1][1] == 10
     size = len(redis.get(keys.chart(client.namespace, "q3")))
-    assert size <= 32 * MINUTES <= 64 * 1024 and 32 * MINUTES * MOST_RINGS <= 32 << 20
+    assert size <= 32 * MINUTES <= 64 * 1024 and 32 * MINUTES * MAX_RINGS <= 32 << 20
 
 
 def test_full_server_leaves_a_gap(minutes: Minutes, client: Client, redis: Any):

@@ -6,7 +6,7 @@ import os
 
 from jobq.events import attempt_record
 from jobq.queue.types import Ending
-from jobq.worker.counters import MOST_JOBS, MOST_QUEUES, OTHER, Counters, Labels, counted
+from jobq.worker.counters import MAX_JOBS, MAX_QUEUES, OTHER, Counters, Labels, counted
 
 TWO = Labels.of(["high", "low"], ["mail", "resize"])
 
@@ -63,7 +63,7 @@ def test_what_a_dead_child_reported_and_did_not_count_is_counted_by_its_mark():
 
 
 def test_labels_are_bounded():
-    queues = [f"q{number}" for number in range(MOST_QUEUES + 5)]
+    queues = [f"q{number}" for number in range(MAX_QUEUES + 5)]
     jobs = [f"job{number:05}" for number in range(10_000)]
     page = Counters(Labels.of(queues, jobs))
     for number in range(10_000):
@@ -72,8 +72,8 @@ def test_labels_are_bounded():
     found = counted([page])
     assert sum(found.attempts.values()) == 20_000
     assert len(found.attempts) <= 4096
-    assert len(found.runs) == MOST_JOBS + 1 and len(found.waits) <= MOST_QUEUES + 1
-    assert {queue for queue, _, _ in found.attempts} <= {*queues[:MOST_QUEUES], OTHER}
+    assert len(found.runs) == MAX_JOBS + 1 and len(found.waits) <= MAX_QUEUES + 1
+    assert {queue for queue, _, _ in found.attempts} <= {*queues[:MAX_QUEUES], OTHER}
 
 
 def test_batch_of_scattered_slots_loses_and_keeps_exactly_its_marks():

@@ -212,7 +212,7 @@ OPEN_FOLDER = "_open"
 _OPEN = "compact-open"
 _LIFE = ["queue", "mid", "enqueued_at"]
 #: So many small files of a day are joined by the next refresh.
-MOST_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
+MAX_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
 #: So many minutes are compared with the ranges of files; with more, every file of their days is read.
 _MOST_MINUTES = 50_000
 
@@ -512,7 +512,7 @@ def _is_open(file: LiveFile) -> bool:
 def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
     """Return the small files of days that have many."""
     days = files_by_day(one for one in files if one.size < SMALL_BYTES)
-    return {one for some in days.values() if len(some) > MOST_FILES for one in some}
+    return {one for some in days.values() if len(some) > MAX_FILES for one in some}
 
 
 def _has_between(minutes: Sequence[int], low: int, high: int) -> bool:

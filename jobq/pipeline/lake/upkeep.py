@@ -49,7 +49,7 @@ SMALL = 4
 #: Tables whose files are replaced day by day by their refresh.
 _REFRESHED = (JOB_RUNS.name, ROLLUP.name)
 #: The least age for vacuum in a bucket: a younger file may still be in the making.
-LEAST_S = 3600.0
+MIN_S = 3600.0
 
 
 class Compacted(NamedTuple):
@@ -260,7 +260,7 @@ def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
 
     deltalake takes whole hours; `older_s` is rounded up.
     """
-    if not lake.store.is_local and older_s < LEAST_S:
+    if not lake.store.is_local and older_s < MIN_S:
         raise ConfigError(
             f"older={older_s:g}s would take files that an ingest is writing just now; it must be at least 1h"
         )

@@ -20,7 +20,7 @@ from jobq.topics.calls import TopicCalls, topic_names
 
 #: Rows of a partition by default, about. Each partition costs PySpark 40 ms.
 ROWS_PER_PART = 500_000
-MOST_PARTS = 32
+MAX_PARTS = 32
 UNKNOWN = -1
 
 
@@ -188,7 +188,7 @@ def divided(
     total = sum(one.rows for one in todo)
     # A power of two suits most numbers of cores.
     fitting = 2 ** max(0, round(math.log2(max(1, total) / ROWS_PER_PART)))
-    count = count or min(MOST_PARTS, fitting)
+    count = count or min(MAX_PARTS, fitting)
     fair = max(1, math.ceil(total / count))
     return packed(split(client, todo, fair), count)
 

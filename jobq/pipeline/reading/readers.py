@@ -75,7 +75,7 @@ def _shelves(request: ReadRequest, client: Client) -> list[Any]:
     found = (
         live.message_parts(client, names) if is_live else live.dead_parts(client, request, names)
     )
-    return ranges.packed(found, request.partitions or ranges.MOST_PARTS)
+    return ranges.packed(found, request.partitions or ranges.MAX_PARTS)
 
 
 def _counts(request: ReadRequest, client: Client) -> list[Any]:
@@ -169,7 +169,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stretches = [piece for one in stretches for piece in self._pieces(one)]
         else:
             stretches = ranges.split(self._connected(), stretches, ranges.ROWS_PER_PART)
-        packs = ranges.packed(stretches, self.request.partitions or ranges.MOST_PARTS)
+        packs = ranges.packed(stretches, self.request.partitions or ranges.MAX_PARTS)
         return [InputPartition(pack) for pack in packs]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -27,7 +27,7 @@ from jobq.pipeline.report.run import SLOWER, TOO_FEW, EventsSeen, ReportResult
 #: Lines of a summary card.
 TOLD = 3
 #: Characters of an error on a card; the table has the rest.
-LONGEST = 60
+MAX_LENGTH = 60
 _SHARE, _CHANGE = ReportColumn("share", "", "share"), ReportColumn("change", "", "share")
 
 
@@ -94,7 +94,7 @@ def _culprit(row: Mapping[str, Any]) -> str:
     jobs = row["jobs"].split(", ") if row["jobs"] else []
     many = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
     error = row["error"] or "unnamed"
-    error = error if len(error) <= LONGEST else error[: LONGEST - 1] + "…"
+    error = error if len(error) <= MAX_LENGTH else error[: MAX_LENGTH - 1] + "…"
     return f"{error}{' in ' + jobs[0] + many if jobs else ''}"
 
 

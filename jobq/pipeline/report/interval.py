@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 #: Fewer runs on a side are not enough.
-LEAST = 30
+MIN_COUNT = 30
 
 
 class MedianSample(NamedTuple):

@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 from jobq.config import parse_queues, parse_time
 from jobq.errors import ConfigError
 from jobq.pipeline.options import unknown
-from jobq.pipeline.report.interval import LEAST
+from jobq.pipeline.report.interval import MIN_COUNT
 
 #: Possible lengths of a time bucket, seconds.
 STRETCHES = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
 HOUR_S = 3600
 #: The most points of a chart, and of one with a point a week.
-POINTS, MOST_POINTS = 180, 2_000
+POINTS, MAX_POINTS = 180, 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class ReportQuery:
     def bucket_s(self) -> int:
         """The length of a time bucket: the shortest with no more than POINTS rows, else a week; longer over decades."""
         span = (self.until - self.since).total_seconds()
-        longest = STRETCHES[-1] * ceil(span / STRETCHES[-1] / MOST_POINTS)
+        longest = STRETCHES[-1] * ceil(span / STRETCHES[-1] / MAX_POINTS)
         fitting = (s for s in STRETCHES if span / s <= POINTS and s >= self.least_bucket_s)
         return next(fitting, longest)
 
@@ -129,7 +129,7 @@ class ReportQuery:
             "edges": edges, "start_s": edges[0], "unit_s": gcd(*(b - a for a, b in pairwise(edges))),
             "target_ms": round(self.target_s * 1000), "objective": self.objective,
             "page_burn": self.page_burn, "confidence": self.confidence,
-            "least_runs": LEAST, "min_runs": self.min_runs, "min_hours": self.min_hours,
+            "least_runs": MIN_COUNT, "min_runs": self.min_runs, "min_hours": self.min_hours,
             "min_score": self.min_score, "trace_rows": self.trace_rows,
         }  # fmt: skip
 

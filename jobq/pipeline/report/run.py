@@ -25,13 +25,13 @@ from jobq.pipeline.report import registry
 from jobq.pipeline.report.capacity import sized
 from jobq.pipeline.report.engines import EXACT_ROWS, Row, SparkEngine, SqlEngine, as_spark
 from jobq.pipeline.report.expired import HOURS, ExpiredPart, SeenHours, no_hours
-from jobq.pipeline.report.interval import LEAST, MedianSample, difference
+from jobq.pipeline.report.interval import MIN_COUNT, MedianSample, difference
 from jobq.pipeline.report.query import ReportQuery, iso
 from jobq.pipeline.report.registry import Report, statement
 from jobq.pipeline.report.sources import EventSource, ingest_state
 
 #: Groups with sketches in memory before Spark sorts all rows instead. Spark's default is 128.
-MOST_SKETCHES = "10000"
+MAX_SKETCHES = "10000"
 _SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
 #: Views: as they were read, those of the range and its queues, and those with the first wait.
 _READ, _CHOSEN, _PLAIN = "events_read", "events_chosen", "events_plain"
@@ -110,7 +110,7 @@ def _many_sketches(engine: SqlEngine) -> Iterator[None]:
         return
     conf = engine.spark.conf
     before = conf.get(_SKETCHES)
-    conf.set(_SKETCHES, MOST_SKETCHES)
+    conf.set(_SKETCHES, MAX_SKETCHES)
     try:
         yield
     finally:
@@ -286,12 +286,12 @@ def make_report(engine: SqlEngine, report: Report, query: ReportQuery) -> Report
 
 def judge(report: Report, query: ReportQuery, rows: Sequence[Row]) -> ReportResult:
     """Return each job's verdict, the worst first."""
-    enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= LEAST]
+    enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= MIN_COUNT]
     judged = [_judged(row, query) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))
     name = query.at_name or "the middle of the range, as no mark lies in it"
     notes = [
-        f"Before and after {iso(query.compared_at)} ({name}), {len(enough):,} of {len(rows):,} jobs with {LEAST} "
+        f"Before and after {iso(query.compared_at)} ({name}), {len(enough):,} of {len(rows):,} jobs with {MIN_COUNT} "
         f"runs or more on both sides. The intervals hold together at {100 * query.confidence:.4g} %; slower or faster "
         f"means by more than {100 * query.min_change:.4g} %."
     ]
@@ -309,7 +309,7 @@ def _judged(row: Row, query: ReportQuery) -> Row:
     judged: Row = {**told, "verdict": TOO_FEW, "change": None, "low_us": None, "high_us": None}
     if row["before_us"] and row["after_us"] is not None:
         judged["change"] = row["after_us"] / row["before_us"] - 1
-    if min(row["n_before"], row["n_after"]) < LEAST:
+    if min(row["n_before"], row["n_after"]) < MIN_COUNT:
         return judged
     found = difference(
         *(

@@ -13,7 +13,7 @@ from jobq.errors import BadRecordError, JobqError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.writing import column_types
-from jobq.pipeline.writing.settings import LONGEST_S, WriteSettings
+from jobq.pipeline.writing.settings import MAX_S, WriteSettings
 from jobq.queue.mids import mid_of, users_mid
 from jobq.queue.types import checked_key
 
@@ -139,7 +139,7 @@ def _when(value: Any) -> str:
     if isinstance(value, str):
         return value
     seconds = float(value)
-    if not isfinite(seconds) or not 0 <= seconds < LONGEST_S:
+    if not isfinite(seconds) or not 0 <= seconds < MAX_S:
         raise BadRecordError(
             f"a delay of {value} seconds is out of range; it must be between 0 and 100 years"
         )

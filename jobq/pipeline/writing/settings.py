@@ -28,8 +28,8 @@ SERVING = {
     "delayColumn": column_types.is_time, "keyColumn": column_types.is_id,
 }  # fmt: skip
 #: The most messages of one call.
-MOST = 1_000
-LONGEST_S = 3_153_600_000
+MAX_COUNT = 1_000
+MAX_S = 3_153_600_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,13 +149,15 @@ def _ordered(options: SparkOptions) -> bool:
 
 def _batch(options: SparkOptions) -> int:
     number = options.number("batch", 500, 1)
-    if number > MOST:
-        raise ConfigError(f"option batch={number} is out of range; it must be between 1 and {MOST}")
+    if number > MAX_COUNT:
+        raise ConfigError(
+            f"option batch={number} is out of range; it must be between 1 and {MAX_COUNT}"
+        )
     return number
 
 
 def _ms(options: SparkOptions, name: str, default: str = "") -> int:
     seconds = duration_s(options.text(name, default))
-    if not seconds < LONGEST_S:
+    if not seconds < MAX_S:
         raise ConfigError(f"option {name} is out of range; it must be less than 100 years")
     return round(seconds * 1000)

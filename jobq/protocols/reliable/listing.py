@@ -12,7 +12,7 @@ from jobq.protocols.reliable.keys import checked_key, checked_space
 from jobq.queue.types import text_of
 
 #: Keys that one call looks at.
-MOST_KEYS = 20_000
+MAX_KEYS = 20_000
 
 
 class FoundQueues(NamedTuple):
@@ -23,7 +23,7 @@ class FoundQueues(NamedTuple):
     whole: bool
 
 
-def find_queues(client: Client, ns: str = "reliable", most: int = MOST_KEYS) -> FoundQueues:
+def find_queues(client: Client, ns: str = "reliable", most: int = MAX_KEYS) -> FoundQueues:
     """Look for queues among the keys of all nodes. A name that the module can't have is left out."""
     found = scan_keys(client, f"{literal(checked_space(ns))}:*:meta", most)
     names = {_name(ns, text_of(key)) for key in found.keys}

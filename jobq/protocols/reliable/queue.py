@@ -29,7 +29,7 @@ from jobq.protocols.reliable.waiting import BlockingPop, recovering
 
 #: The script's pages end there.
 PAGE_BYTES = 262_144
-LONGEST_S = 1_000_000_000
+MAX_S = 1_000_000_000
 _ID = re.compile(r"\d+-\d+", re.ASCII)
 
 
@@ -348,9 +348,9 @@ def _checked_block(block: int) -> None:
 
 def _milliseconds(recover_after: float | str | timedelta) -> int:
     seconds = duration_s(recover_after)
-    if not 0 <= seconds <= LONGEST_S:
+    if not 0 <= seconds <= MAX_S:
         raise ConfigError(
-            f"recover_after={recover_after!r} is out of range; it must be between 0 and {LONGEST_S:,} s"
+            f"recover_after={recover_after!r} is out of range; it must be between 0 and {MAX_S:,} s"
         )
     return round(seconds * 1000)
 

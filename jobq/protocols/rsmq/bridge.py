@@ -20,7 +20,7 @@ from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import IN_FLIGHT, PipelinedCalls
 from jobq.errors import JobqError, ScriptError
 from jobq.protocols.rsmq import javascript
-from jobq.protocols.rsmq.checks import MOST_SIZE
+from jobq.protocols.rsmq.checks import MAX_SIZE
 from jobq.protocols.rsmq.errors import RsmqError
 from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage
 from jobq.protocols.rsmq.requests import Requests, then
@@ -109,7 +109,7 @@ class Bridge:
             return n, error
 
     def _create_queue(self, o: Options) -> ScriptCall[int]:
-        defaults = {"vt": VT_S, "delay": DELAY_S, "maxsize": MOST_SIZE}
+        defaults = {"vt": VT_S, "delay": DELAY_S, "maxsize": MAX_SIZE}
         given = {item: value for item in defaults if (value := o.get(item)) is not None}
         return self._requests.create(_text(o, "qname"), **{**defaults, **given})
 

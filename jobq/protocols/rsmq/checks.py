@@ -17,8 +17,8 @@ from jobq.protocols.rsmq.errors import (
     MissingParameterError,
 )
 
-LONGEST_S = 9_999_999
-LEAST_SIZE, MOST_SIZE, ANY_SIZE = 1024, 65536, -1
+MAX_S = 9_999_999
+MIN_SIZE, MAX_SIZE, ANY_SIZE = 1024, 65536, -1
 #: The registry of queues has the key that a queue of this name would have.
 RESERVED = "QUEUES"
 
@@ -101,16 +101,16 @@ def whole(value: Any) -> int | None:
 def seconds(item: str, value: Any) -> int:
     """A visibility timeout or a delay."""
     number = whole(value)
-    if number is None or not 0 <= number <= LONGEST_S:
-        raise InvalidValueError(item, 0, LONGEST_S)
+    if number is None or not 0 <= number <= MAX_S:
+        raise InvalidValueError(item, 0, MAX_S)
     return number
 
 
 def maxsize(value: Any) -> int:
     """Bytes of a message, or -1."""
     number = whole(value)
-    if number is None or (number != ANY_SIZE and not LEAST_SIZE <= number <= MOST_SIZE):
-        raise InvalidValueError("maxsize", LEAST_SIZE, MOST_SIZE)
+    if number is None or (number != ANY_SIZE and not MIN_SIZE <= number <= MAX_SIZE):
+        raise InvalidValueError("maxsize", MIN_SIZE, MAX_SIZE)
     return number
 
 

@@ -13,7 +13,7 @@ from jobq.client.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.steps import Steps
 from jobq.protocols.rsmq import steps
-from jobq.protocols.rsmq.checks import MOST_SIZE
+from jobq.protocols.rsmq.checks import MAX_SIZE
 from jobq.protocols.rsmq.consumer import AsyncConsumer, Consumed, ConsumeOptions, Consumer
 from jobq.protocols.rsmq.keys import Keys
 from jobq.protocols.rsmq.messages import (
@@ -58,7 +58,7 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def create_queue(
-        self, qname: str, vt: int = VT_S, delay: int = DELAY_S, maxsize: int = MOST_SIZE
+        self, qname: str, vt: int = VT_S, delay: int = DELAY_S, maxsize: int = MAX_SIZE
     ) -> ScriptCall[int]:
         """Return 1. vt, delay: 0 to 9,999,999 seconds. maxsize: 1,024 to 65,536 bytes, or -1 for any size."""
         return self.requests.create(qname, vt, delay, maxsize)

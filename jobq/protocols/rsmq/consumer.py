@@ -147,7 +147,7 @@ class Consuming:
         if after is None:
             return None
         try:
-            return whole_s(min(duration_s(after), checks.LONGEST_S))
+            return whole_s(min(duration_s(after), checks.MAX_S))
         except (ValueError, TypeError, OverflowError, JobqError) as refused:
             # One handler's mistake must not end the loop.
             logger.warning("queue %s: after=%r is ignored: %s", self.qname, after, refused)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.protocols.rsmq.checks import ANY_SIZE, MOST_SIZE, is_regular_id, text_of, whole
+from jobq.protocols.rsmq.checks import ANY_SIZE, MAX_SIZE, is_regular_id, text_of, whole
 
 VT_S, DELAY_S = 30, 0
 _MILLISECONDS_FROM = 1e11
@@ -129,7 +129,7 @@ def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
     """`as_node`: hidden as Node counts them, from the beginning of the current second on."""
     vt, delay, maxsize, received, sent, created, modified = map(_text, reply[1:8])
     return Attributes(
-        _whole(vt, VT_S), _whole(delay, DELAY_S), _whole(maxsize, MOST_SIZE), _whole(received, 0),
+        _whole(vt, VT_S), _whole(delay, DELAY_S), _whole(maxsize, MAX_SIZE), _whole(received, 0),
         _whole(sent, 0), epoch_s(created), epoch_s(modified), reply[8], reply[10 if as_node else 9],
     )  # fmt: skip
 

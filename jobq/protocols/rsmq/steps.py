@@ -24,7 +24,7 @@ from jobq.protocols.rsmq.messages import (
 from jobq.protocols.rsmq.requests import MessageRef, Requests
 
 #: Pauses between polls where nobody publishes: the first, and the longest that they grow to.
-FIRST_S, LONGEST_S = 0.02, 1.0
+FIRST_S, MAX_S = 0.02, 1.0
 
 
 def counts(requests: Requests, qname: str) -> Steps[RsmqCounts]:
@@ -123,7 +123,7 @@ class Pauses:
     def next_s(self, found: Received) -> float:
         """Seconds until the next poll; 0 when the wait is over."""
         left = self._deadline - time.monotonic()
-        pause, self._pause = self._pause, min(LONGEST_S, self._pause * 2)
+        pause, self._pause = self._pause, min(MAX_S, self._pause * 2)
         if found.next_s is not None:
             pause = min(pause, found.next_s)
         return max(0.0, min(left, pause))

@@ -12,7 +12,7 @@ from jobq.protocols.ruby.job_format import read_job
 from jobq.protocols.ruby.key_names import RubyQueueName
 
 #: Claims of one Ruby queue that are searched, the oldest first.
-MOST_CLAIMS = 100
+MAX_CLAIMS = 100
 
 
 class ClaimedJob(NamedTuple):
@@ -31,7 +31,7 @@ def claimed_job(
     Two round trips on one server.
     """
     claims = [Claims(client, ruby_queue) for ruby_queue in ruby_queues]
-    listed = read_together(client, [one.listed_call(MOST_CLAIMS) for one in claims])
+    listed = read_together(client, [one.listed_call(MAX_CLAIMS) for one in claims])
     waiting = [
         (one, claim_id, lease_at)
         for one, reply in zip(claims, listed, strict=True)

@@ -18,7 +18,7 @@ from jobq.errors import CodecError, JobqError, ScriptError
 from jobq.jobs.signing import opened, seal_of, shown_text
 from jobq.protocols.ruby.activejob import WRAPPERS
 from jobq.protocols.ruby.job_format import (
-    MOST_BYTES,
+    MAX_BYTES,
     UNREADABLE,
     epoch_ms,
     read_back,
@@ -33,8 +33,8 @@ from jobq.queue.types import DeadMessage, text_of
 
 logger = logging.getLogger("jobq")
 #: As Sidekiq keeps its dead by default.
-MOST_DEAD = 10_000
-LONGEST_S = 180 * 86_400
+MAX_DEAD = 10_000
+MAX_S = 180 * 86_400
 #: The class of error of a job that no call could be made of.
 REFUSED = "jobq.errors.CodecError"
 _write = msgspec.json.Encoder().encode
@@ -64,8 +64,8 @@ def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None
     at = at or time.time()
     dead = RubyQueueName("sidekiq", namespace, "").key("dead")
     client.command("ZADD", dead, repr(at), job)
-    client.command("ZREMRANGEBYSCORE", dead, "-inf", repr(at - LONGEST_S))
-    client.command("ZREMRANGEBYRANK", dead, 0, -MOST_DEAD - 1)
+    client.command("ZREMRANGEBYSCORE", dead, "-inf", repr(at - MAX_S))
+    client.command("ZREMRANGEBYRANK", dead, 0, -MAX_DEAD - 1)
 
 
 def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
@@ -108,7 +108,7 @@ def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED)
     One that Sidekiq's API and web interface couldn't show is the only argument of a job that they can; queue
     and jid are those of that one.
     """
-    if len(raw) > MOST_BYTES:
+    if len(raw) > MAX_BYTES:
         return raw  # with more around it, it might be longer than a server takes
     noted = _write({"error_class": kind, "error_message": why})
     fields = _fields(raw)

@@ -48,7 +48,7 @@ BEAT_S = 5.0
 #: How often to look for queues that a pattern names, as Resque's workers do.
 MATCH_S = 5.0
 #: Claims whose jobs wait for room: how often they are tried again, and beyond how many nothing more is taken.
-PARKED_S, MOST_PARKED = 0.25, 50
+PARKED_S, MAX_PARKED = 0.25, 50
 #: Other queues wait as long; what wasn't done is tried again in a later round.
 PATIENCE_S = 2.0
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class QueueIntake:
         """Take and deliver once; return how many jobs. greedy: take all there are, whatever the backlog."""
         moved = self._carry_owed() + self._carry_parked()
         ready, room = (0, LIMIT) if greedy else self._room()
-        if len(self.parked) >= MOST_PARKED:
+        if len(self.parked) >= MAX_PARKED:
             room = 0
         if room:
             self._owed = self.claims.take(room)

@@ -29,13 +29,13 @@ from jobq.protocols.ruby.key_names import RubyQueueName, checked_queue
 
 #: Sidekiq's own, where a job says `retry: true`.
 RETRIES = 25
-MOST_RETRIES = 10_000
+MAX_RETRIES = 10_000
 ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
 #: As deep as Ruby's JSON reads and writes.
 DEEPEST = 100
 #: Longer than any job of which a message can be made. What JSON holds takes many times its bytes once it is read, and
 #: a process that is killed for its memory would take the same job again.
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 #: The class under which Ruby is shown a job that it can't read itself; the only argument is what was pushed.
 UNREADABLE = "(unreadable job)"
 _TRACES = ("sentry-trace", "baggage", "traceparent", "tracestate")
@@ -83,8 +83,8 @@ def refused(ruby_queue: RubyQueueName, raw: bytes, mid: str, fault: str) -> Arri
 
 def read_fields(raw: bytes) -> dict[str, Any]:
     """The fields of a job, or CodecError."""
-    if len(raw) > MOST_BYTES:
-        raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MOST_BYTES:,} isn't read")
+    if len(raw) > MAX_BYTES:
+        raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MAX_BYTES:,} isn't read")
     fields = decode_any(raw)
     if not isinstance(fields, dict):
         raise CodecError("it is JSON, but no object")
@@ -152,7 +152,7 @@ def allowed_retries(fields: Mapping[str, Any]) -> int | None:
     most = wanted if type(wanted) is int else RETRIES if wanted else 0
     # retry_count is 0 once the first run has failed.
     most -= used + 1 if type(used) is int else 0
-    return min(MOST_RETRIES, max(0, most))
+    return min(MAX_RETRIES, max(0, most))
 
 
 def retry_queue(fields: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from jobq.client.connection import Client
 from jobq.durations import DAY_MS
 from jobq.errors import JobAborted, JobqError, Outcome
 from jobq.jobs.context import Context
-from jobq.jobs.retry import LONGEST_S, Decision
+from jobq.jobs.retry import MAX_S, Decision
 from jobq.protocols.ruby.job_format import ORIGIN, epoch_ms, origin, retry_queue
 from jobq.protocols.ruby.key_names import RubyQueueName, System
 
@@ -104,7 +104,7 @@ class RubyRetries:
             return None
         window_s = fields.get("retry_for")
         if isinstance(window_s, int | float) and not isinstance(window_s, bool):
-            window_s = min(max(0.0, window_s), LONGEST_S)
+            window_s = min(max(0.0, window_s), MAX_S)
             began = self._first_failure(context, error, fields, window_s)
             if began + window_s * 1000 < time.time() * 1000:
                 why = f"attempt {context.failures}, retry_for of {window_s:g} s is over"
@@ -183,4 +183,4 @@ def wait_s(count: int, draw: Callable[[], float] = random.random) -> float:
     """Sidekiq's wait after the `count`-th retry, 0 for the first failure: 15 s, growing to weeks."""
     # A job may say that it was retried any number of times; no queue waits longer than that.
     count = min(max(0, count), _MOST_COUNT)
-    return min(float(count**4 + 15 + int(draw() * 10) * (count + 1)), LONGEST_S)
+    return min(float(count**4 + 15 + int(draw() * 10) * (count + 1)), MAX_S)

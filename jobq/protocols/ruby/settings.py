@@ -12,9 +12,9 @@ from jobq.jobs.options import checked_job_name
 from jobq.protocols.ruby.key_names import RubyQueueName, System, queue_named
 
 #: As for queues of jobq.
-MOST_WEIGHT = 1_000
+MAX_WEIGHT = 1_000
 #: Queues that patterns name.
-MOST_MATCHES = 200
+MAX_MATCHES = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +69,9 @@ def parse_queue_names(
 
 
 def _weight(queue: RubyQueueName, text: str) -> int:
-    if not 1 <= int(text) <= MOST_WEIGHT:
+    if not 1 <= int(text) <= MAX_WEIGHT:
         raise ConfigError(
-            f"the weight {text} of {queue} is out of range; it must be between 1 and {MOST_WEIGHT:,}. "
+            f"the weight {text} of {queue} is out of range; it must be between 1 and {MAX_WEIGHT:,}. "
             f"For a queue of that name use another option: --{queue.system} {text}"
         )
     return int(text)
@@ -92,9 +92,9 @@ def expanded(
             for name in listed(queue):
                 if queue.matches(name.queue) and not _is_excluded(queues, name):
                     found.setdefault(name, weight)
-    if len(found) > max(MOST_MATCHES, len(queues)):
+    if len(found) > max(MAX_MATCHES, len(queues)):
         raise ConfigError(
-            f"{len(found):,} queues of Ruby match; an intake takes {MOST_MATCHES}, with a connection for each. Divide "
+            f"{len(found):,} queues of Ruby match; an intake takes {MAX_MATCHES}, with a connection for each. Divide "
             "them among several workers"
         )
     return found

@@ -12,9 +12,9 @@ from jobq.errors import JobqError
 PER_SECOND, BURST = 30.0, 60.0
 #: Refusals that the audit log takes for each user: 20 at once, then one in ten minutes.
 REFUSALS_PER_SECOND, REFUSALS = 1 / 600, 20.0
-MOST_SCANS = 4
+MAX_SCANS = 4
 #: Users whose rate is remembered. The oldest is forgotten first.
-MOST_USERS = 10_000
+MAX_USERS = 10_000
 
 
 class TooManyScansError(JobqError):
@@ -39,7 +39,7 @@ class RequestRate:
             left = min(self._burst, left + (now - at) * self._per_second)
             allowed = left >= 1
             self._left[user] = (left - allowed, now)
-            if len(self._left) > MOST_USERS:
+            if len(self._left) > MAX_USERS:
                 del self._left[next(iter(self._left))]
         return allowed
 
@@ -60,7 +60,7 @@ class RefusalRate:
             if taken:
                 return f"{why}; refusals left out before this entry: {count:,}" if count else why
             self._left_out[user] = count + 1
-            if len(self._left_out) > MOST_USERS:
+            if len(self._left_out) > MAX_USERS:
                 del self._left_out[next(iter(self._left_out))]
         return None
 
@@ -68,7 +68,7 @@ class RefusalRate:
 class ScanSlots:
     """Searches that read many messages; the server serves its workers first."""
 
-    def __init__(self, most: int = MOST_SCANS) -> None:
+    def __init__(self, most: int = MAX_SCANS) -> None:
         self._free = BoundedSemaphore(most)
 
     @contextmanager

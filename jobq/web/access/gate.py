@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jobq.errors import JobqError
 from jobq.web.access.settings import UNIX, AccessSettings, is_loopback, proxy_advice
 
-MOST_BODY, MOST_URL, MOST_QUERY_KEYS = 1 << 20, 8 * 1024, 50
+MAX_BODY, MAX_URL, MAX_QUERY_KEYS = 1 << 20, 8 * 1024, 50
 #: Methods that must not change anything, and need no proof of where they came from.
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 #: Probes call these by the address of a pod. They show nothing.
 PROBES = frozenset(("/healthz", "/readyz"))
 #: Proxies in a row whose addresses are read.
-MOST_PROXIES = 20
+MAX_PROXIES = 20
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\\\s]+))(?::(\d{1,5}))?")
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
@@ -70,7 +70,7 @@ class Gate:
             nonlocal received, too_large
             message = await receive()
             received += len(message.get("body", b""))
-            if received > MOST_BODY:
+            if received > MAX_BODY:
                 too_large = True
                 raise BodyTooLargeError
             return message
@@ -140,7 +140,7 @@ class Gate:
         if not trusted:
             return found
         lines = headers.getlist("x-forwarded-for")
-        chain = [one.strip() for line in lines for one in line.split(",")][-MOST_PROXIES:]
+        chain = [one.strip() for line in lines for one in line.split(",")][-MAX_PROXIES:]
         browser = self._browser(peer, chain)
         found["client"] = (browser, 0)
         found["jobq.shared_address"] = self.trusts(browser)
@@ -193,23 +193,23 @@ def _known_hosts(settings: AccessSettings) -> frozenset[str] | None:
     return frozenset(name.lower() for name in (*bound, *settings.hosts))
 
 
-_TOO_LARGE = RefusedRequest(413, f"The body is larger than {MOST_BODY} bytes.")
+_TOO_LARGE = RefusedRequest(413, f"The body is larger than {MAX_BODY} bytes.")
 
 
 def _size_refusal(scope: Scope, headers: Headers) -> RefusedRequest | None:
     query: bytes = scope.get("query_string", b"")
     if (
         len(scope.get("raw_path") or scope["path"].encode("utf-8", "replace")) + len(query)
-        > MOST_URL
+        > MAX_URL
     ):
-        return RefusedRequest(414, f"The address is longer than {MOST_URL} bytes.")
-    if query.count(b"&") >= MOST_QUERY_KEYS:
-        return RefusedRequest(400, f"The address has more than {MOST_QUERY_KEYS} parameters.")
+        return RefusedRequest(414, f"The address is longer than {MAX_URL} bytes.")
+    if query.count(b"&") >= MAX_QUERY_KEYS:
+        return RefusedRequest(400, f"The address has more than {MAX_QUERY_KEYS} parameters.")
     # WSGI allows an empty CONTENT_LENGTH for a request without a body: wsgiref and Django's runserver have it.
     length = headers.get("content-length") or "0"
     if not length.isascii() or not length.isdigit():
         return RefusedRequest(400, "The header Content-Length is not a number.")
-    return _TOO_LARGE if int(length[:20]) > MOST_BODY else None
+    return _TOO_LARGE if int(length[:20]) > MAX_BODY else None
 
 
 def _origin_refusal(

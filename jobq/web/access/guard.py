@@ -18,14 +18,14 @@ from jobq.web.access.bounds import RefusalRate, RequestRate, ScanSlots
 from jobq.web.access.gate import host_name
 from jobq.web.access.identity import ADMIN, NOBODY, READ, Identity, checked_user_name
 from jobq.web.access.login_limits import PER_ADDRESS, PER_PROXY, LoginLimits
-from jobq.web.access.sessions import LONGEST_S, LoginLinks, Sessions, WebSession
+from jobq.web.access.sessions import MAX_S, LoginLinks, Sessions, WebSession
 from jobq.web.access.settings import AccessSettings, is_loopback, proxy_advice
 from jobq.web.access.users import UsersFile
 
 logger = logging.getLogger("jobq.web")
 #: While the server is away, a session that was valid so short a time ago may read.
 AWAY_S = 600.0
-MOST_REMEMBERED = 1_000
+MAX_REMEMBERED = 1_000
 LOCAL = "local"
 
 
@@ -159,7 +159,7 @@ class Guard:
             self._recent.pop(session_id, None)
             if identity is not NOBODY:
                 self._recent[session_id] = _Remembered(identity, self._clock())
-                if len(self._recent) > MOST_REMEMBERED:
+                if len(self._recent) > MAX_REMEMBERED:
                     self._recent.popitem(last=False)
         if session is not None and identity is NOBODY:
             self.sessions.end(session_id)
@@ -214,7 +214,7 @@ class Cookie(NamedTuple):
     def set_on(self, response: Response, value: str) -> None:
         """Set it, for a day at most."""
         response.set_cookie(
-            self.name, value, max_age=int(LONGEST_S), path=self.path, secure=self.secure, httponly=True,
+            self.name, value, max_age=int(MAX_S), path=self.path, secure=self.secure, httponly=True,
             samesite="strict",
         )  # fmt: skip
 

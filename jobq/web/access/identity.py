@@ -8,7 +8,7 @@ from enum import IntEnum
 from jobq.errors import ConfigError
 
 #: Characters of a name at most. Names stand in the audit stream and in pages.
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 
 
 class UserRole(IntEnum):
@@ -41,9 +41,9 @@ def role_of(word: str) -> UserRole:
 
 def checked_user_name(name: str) -> str:
     """Return `name`, as the users file takes it; else raise ConfigError."""
-    if not 0 < len(name) <= LONGEST_NAME or ":" in name or " " in name or not name.isprintable():
+    if not 0 < len(name) <= MAX_NAME_LENGTH or ":" in name or " " in name or not name.isprintable():
         raise ConfigError(
-            f"user name {name!r} can't be used; use 1 to {LONGEST_NAME} printable characters "
+            f"user name {name!r} can't be used; use 1 to {MAX_NAME_LENGTH} printable characters "
             "without white space or a colon"
         )
     return name
@@ -64,9 +64,9 @@ class Identity:
     via: str = "program"
 
     def __post_init__(self) -> None:
-        if not self.name.isprintable() or not bool(self.role) <= len(self.name) <= LONGEST_NAME:
+        if not self.name.isprintable() or not bool(self.role) <= len(self.name) <= MAX_NAME_LENGTH:
             raise ConfigError(
-                f"the name of an identity is 1 to {LONGEST_NAME} printable characters, not {self.name!r}"
+                f"the name of an identity is 1 to {MAX_NAME_LENGTH} printable characters, not {self.name!r}"
             )
         if not isinstance(self.role, UserRole):
             # A program may give the word.

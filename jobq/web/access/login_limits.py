@@ -19,7 +19,7 @@ from jobq.web.access.passwords import token_digest
 PER_ADDRESS, PER_NAME, PER_PROXY = 5, 10, 100
 WINDOW_MS = 15 * 60 * 1000
 #: Counts that this process keeps at most.
-MOST_HERE = 10_000
+MAX_HERE = 10_000
 
 
 class LoginLimits:
@@ -74,7 +74,7 @@ class LoginLimits:
             count, until = self._here.get(key, (0, 0.0))
             if now >= until:
                 count, until = 0, now + WINDOW_MS / 1000
-            if len(self._here) >= MOST_HERE:
+            if len(self._here) >= MAX_HERE:
                 self._here.clear()
             self._here[key] = (count + 1, until)
         return max(1.0, until - now) if count >= most else 0.0

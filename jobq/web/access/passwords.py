@@ -14,8 +14,8 @@ from jobq.errors import ConfigError
 #: Cost of a hash: 32 MiB and about 0.2 s of a processor.
 LOG2_N, BLOCK, PARALLEL = 15, 8, 1
 #: OpenSSL refuses the parameters above with less.
-MOST_MEMORY = 64 * 1024 * 1024
-SHORTEST, LONGEST = 10, 1024
+MAX_MEMORY = 64 * 1024 * 1024
+SHORTEST, MAX_LENGTH = 10, 1024
 TOKEN_PREFIX = "jobq_"  # noqa: S105 # nosec B105
 #: Hashes computed at the same time at most, so that a flood of logins takes no more than twice the memory.
 _slots = threading.BoundedSemaphore(2)
@@ -23,9 +23,9 @@ _slots = threading.BoundedSemaphore(2)
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
     """`scrypt:15:8:1:SALT:HASH`. ConfigError for a password that is too short or too long."""
-    if not SHORTEST <= len(password) <= LONGEST:
+    if not SHORTEST <= len(password) <= MAX_LENGTH:
         raise ConfigError(
-            f"the password has {len(password)} characters; it must be between {SHORTEST} and {LONGEST}"
+            f"the password has {len(password)} characters; it must be between {SHORTEST} and {MAX_LENGTH}"
         )
     salt = secrets.token_bytes(16) if salt is None else salt
     digest = _scrypt(password, salt, LOG2_N)
@@ -35,8 +35,10 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
 def password_matches(password: str, stored: str | None) -> bool:
     """Whether the password has this hash. Without one it takes as long, and the answer is no."""
     salt, expected = _read(stored or _NOBODY)
-    found = _scrypt(password[:LONGEST], salt, LOG2_N)
-    return hmac.compare_digest(found, expected) and stored is not None and len(password) <= LONGEST
+    found = _scrypt(password[:MAX_LENGTH], salt, LOG2_N)
+    return (
+        hmac.compare_digest(found, expected) and stored is not None and len(password) <= MAX_LENGTH
+    )
 
 
 def is_hash(stored: str) -> bool:
@@ -61,7 +63,7 @@ def _scrypt(password: str, salt: bytes, log2_n: int) -> bytes:
     with _slots:
         return hashlib.scrypt(
             password.encode("utf-8", "surrogatepass"), salt=salt, n=1 << log2_n, r=BLOCK, p=PARALLEL,
-            maxmem=MOST_MEMORY, dklen=32,
+            maxmem=MAX_MEMORY, dklen=32,
         )  # fmt: skip
 
 

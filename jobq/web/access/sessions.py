@@ -17,15 +17,15 @@ from jobq.queue import keys
 from jobq.web.access.passwords import token_digest
 
 #: A session ends after this time without a request, and at most so long after the login.
-IDLE_S, LONGEST_S = 8 * 3600.0, 24 * 3600.0
+IDLE_S, MAX_S = 8 * 3600.0, 24 * 3600.0
 #: How long a link works.
 LINK_S = 600.0
 #: How often the end of a session in use is moved.
 MOVED_EVERY_S = 60.0
 #: Sessions whose last move is remembered.
-MOST_MOVED = 10_000
+MAX_MOVED = 10_000
 #: Sessions that this process alone keeps, since the server took no writes.
-MOST_HERE = 100
+MAX_HERE = 100
 #: Characters of an id: 256 bits in base64.
 ID_LENGTH = 43
 
@@ -75,8 +75,8 @@ class Sessions:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         now = self._clock()
-        left_s = found.started_at + LONGEST_S - now
-        if not 0 < left_s <= LONGEST_S:
+        left_s = found.started_at + MAX_S - now
+        if not 0 < left_s <= MAX_S:
             return None
         if self._is_due(key, now):
             # PEXPIRE never brings back a session that ended in the meantime.
@@ -98,14 +98,14 @@ class Sessions:
         with self._lock:
             if now < self._moved.get(key, 0.0) + MOVED_EVERY_S:
                 return False
-            if len(self._moved) >= MOST_MOVED:
+            if len(self._moved) >= MAX_MOVED:
                 self._moved.clear()
             self._moved[key] = now
             return True
 
     def _keep_here(self, key: str, raw: bytes) -> None:
         with self._lock:
-            if len(self._here) >= MOST_HERE:
+            if len(self._here) >= MAX_HERE:
                 del self._here[next(iter(self._here))]
             self._here[key] = (self._clock() + IDLE_S, raw)
 

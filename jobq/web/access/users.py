@@ -26,7 +26,7 @@ from jobq.web.access.passwords import (
 )
 
 #: Bytes of the file that are read at most; a thousand users need 200 KB.
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +78,7 @@ class UsersFile:
             with _opened(self.path) as (descriptor, found):
                 seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
                 if seen != self._seen:
-                    self._entries = _parsed(self.path, os.read(descriptor, MOST_BYTES + 1))
+                    self._entries = _parsed(self.path, os.read(descriptor, MAX_BYTES + 1))
                     tokens = self._entries.tokens
                     self._by_digest = {one.sha256: name for name, one in tokens.items()}
                     self._seen = seen
@@ -187,8 +187,8 @@ def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
 
 
 def _parsed(path: Path, raw: bytes) -> Entries:
-    if len(raw) > MOST_BYTES:
-        raise ConfigError(f"the users file {path} is larger than {MOST_BYTES} bytes")
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"the users file {path} is larger than {MAX_BYTES} bytes")
     try:
         entries = msgspec.json.decode(raw, type=Entries)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -180,5 +180,5 @@ def _entry(one: AuditEntry, source: str, call: ApiCall) -> KeptAuditEntry:
 
 
 def _listed(found: foreign.Readable[Any], at: int) -> dict[str, Any]:
-    following = cursor_text(at + foreign.MOST_ROWS) if found.more else None
+    following = cursor_text(at + foreign.MAX_ROWS) if found.more else None
     return {"items": found.rows, "next": following, "unread": found.unread}

@@ -26,7 +26,7 @@ from jobq.web.operations.store import OperationState, SampleMessage
 from jobq.web.operations.verbs import VERBS
 from jobq.web.viewer import contents_of
 
-LONGEST_KEY = 200
+MAX_KEY_LENGTH = 200
 
 
 class CountReply(JsonRecord):
@@ -198,9 +198,9 @@ def _service(call: ApiCall) -> Operations:
 def _own_id(call: ApiCall) -> str:
     """Return the id that a repeated request finds again; '' without an Idempotency-Key."""
     key = call.request.headers.get("idempotency-key", "")
-    if len(key) > LONGEST_KEY:
+    if len(key) > MAX_KEY_LENGTH:
         raise ConfigError(
-            f"Idempotency-Key has {len(key)} characters; it must be at most {LONGEST_KEY}"
+            f"Idempotency-Key has {len(key)} characters; it must be at most {MAX_KEY_LENGTH}"
         )
     return sha256(f"{call.identity.name}\0{key}".encode()).hexdigest()[:16] if key else ""
 

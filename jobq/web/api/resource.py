@@ -36,9 +36,9 @@ from jobq.web.site import Site, site_of
 
 logger = logging.getLogger("jobq.web")
 ROOT = "/api/v1"
-MOST_ITEMS = 1_000
+MAX_ITEMS = 1_000
 #: The longest range of time that can be asked for.
-MOST_DAYS = 400
+MAX_DAYS = 400
 T = TypeVar("T")
 
 
@@ -60,7 +60,7 @@ class Parameter(NamedTuple):
     default: str = ""
     needed: bool = False
     least: int = 1
-    most: int = MOST_ITEMS
+    most: int = MAX_ITEMS
     values: tuple[str, ...] = ()
 
     def value_of(self, given: str) -> Any:
@@ -78,9 +78,9 @@ class Parameter(NamedTuple):
             return int(text)
         if self.kind == "duration":
             seconds = duration_s(text) if text else 0.0
-            if text and not 0 < seconds <= MOST_DAYS * 86_400:
+            if text and not 0 < seconds <= MAX_DAYS * 86_400:
                 raise ConfigError(
-                    f"{self.name}={text!r:.100} is out of range; it must be between 30s and {MOST_DAYS}d"
+                    f"{self.name}={text!r:.100} is out of range; it must be between 30s and {MAX_DAYS}d"
                 )
             return seconds
         if self.kind == "names":
@@ -199,13 +199,13 @@ PAGING = (
 
 
 def span_of(now_ms: int, range_s: float, since: str, until: str) -> Span:
-    """Return a range of time. ConfigError if it ends before it begins, or is longer than MOST_DAYS."""
+    """Return a range of time. ConfigError if it ends before it begins, or is longer than MAX_DAYS."""
     end = _moment(until, now_ms) if until else now_ms + 1
     begin = _moment(since, now_ms) if since else end - round(1000 * range_s)
     if not begin < end:
         raise ConfigError(f"since={since!r:.50} is not before until={until!r:.50}; swap them")
-    if end - begin > MOST_DAYS * DAY_MS:
-        raise ConfigError(f"the range is longer than {MOST_DAYS} days; choose a shorter one")
+    if end - begin > MAX_DAYS * DAY_MS:
+        raise ConfigError(f"the range is longer than {MAX_DAYS} days; choose a shorter one")
     return Span(begin, end)
 
 

@@ -18,7 +18,7 @@ from jobq.events import in_utc
 from jobq.records import JsonRecord
 
 #: Whole numbers beyond this lose digits in JavaScript.
-MOST_EXACT = 2**53 - 1
+MAX_EXACT = 2**53 - 1
 _REF = "#/components/schemas/{name}"
 _ATTRIBUTE = re.compile(r"\n    (\w+): (.*(?:\n {8}.*)*)")
 _TIME = {"examples": ["2026-11-23T14:02:03.250Z"]}
@@ -76,7 +76,7 @@ def _writer(info: inspect.Type) -> Write:
 
 def _whole(value: int) -> int | str:
     number = int(value)
-    return number if -MOST_EXACT <= number <= MOST_EXACT else str(number)
+    return number if -MAX_EXACT <= number <= MAX_EXACT else str(number)
 
 
 def _text(value: object) -> str:

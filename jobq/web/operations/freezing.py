@@ -10,8 +10,8 @@ from itertools import takewhile
 from jobq.client.connection import Client
 from jobq.client.scripts import Argument
 from jobq.queue import keys
-from jobq.queue.bin import MOST_BYTES
-from jobq.queue.bin import MOST_MESSAGES as MOST_IN_BIN
+from jobq.queue.bin import MAX_BYTES
+from jobq.queue.bin import MAX_MESSAGES as MAX_IN_BIN
 from jobq.queue.directory import listed_queues
 from jobq.queue.queue import Queue
 from jobq.web import search
@@ -19,7 +19,7 @@ from jobq.web.contents import Contents
 from jobq.web.filters import Filter, Row
 from jobq.web.operations.store import (
     CHUNK,
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     FrozenChunk,
     OperationState,
     OperationStore,
@@ -31,7 +31,7 @@ from jobq.web.search import ListedRow, SearchLimits, dead_row
 #: Bytes of contents that one call reads.
 BYTES_AT_ONCE = 1 << 20
 #: Kinds of jobs, errors and queues that a preview names, and its samples.
-MOST_NAMED, SAMPLES = 20, 5
+MAX_NAMED, SAMPLES = 20, 5
 #: Of the bin, beside a content: options, numbers, the reason of a dead message.
 ROOM = 2_000
 _PLACES = {
@@ -64,9 +64,9 @@ class Freezer:
             self.state.problems |= found.problems
             self._take(found.rows)
             self.state.looked_at, self.state.total = found.looked_at, found.total
-            self.state.capped = self.state.number >= MOST_MESSAGES and bool(found.cursor)
+            self.state.capped = self.state.number >= MAX_MESSAGES and bool(found.cursor)
             cursor = found.cursor
-            if not cursor or self.state.number >= MOST_MESSAGES:
+            if not cursor or self.state.number >= MAX_MESSAGES:
                 return self._finish()
             self._save()
             self._renew()
@@ -116,7 +116,7 @@ class Freezer:
 
     def _take(self, rows: Sequence[ListedRow]) -> None:
         """Keep rows as chunks of one queue each."""
-        room = MOST_MESSAGES - self.state.number
+        room = MAX_MESSAGES - self.state.number
         fresh = [row for row in rows if self._is_new(row)][:room]
         while fresh:
             queue = fresh[0].row.queue
@@ -172,7 +172,7 @@ class Freezer:
 
     def _save(self) -> None:
         for name, counter in self._counters.items():
-            setattr(self.state, name, counter.most_common(MOST_NAMED))
+            setattr(self.state, name, counter.most_common(MAX_NAMED))
         self.store.save(self.state)
 
     def _finish(self) -> None:
@@ -186,10 +186,10 @@ class Freezer:
         if self.verb.undone == "time":
             return ""
         for queue, number in self._counters["queues"].most_common(1):
-            if number > MOST_IN_BIN:
-                return f"{number:,} messages of {queue} are more than the {MOST_IN_BIN:,} that are kept for an undo."
+            if number > MAX_IN_BIN:
+                return f"{number:,} messages of {queue} are more than the {MAX_IN_BIN:,} that are kept for an undo."
         for queue, size in self._sizes.most_common(1):
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 return (
                     f"The messages of {queue} are larger than the 16 MiB that are kept for an undo."
                 )

@@ -27,10 +27,10 @@ from jobq.web.site import Site
 
 log = logging.getLogger("jobq.web")
 #: Operations that one process works on at the same time, and ids that one can be made of.
-MOST_AT_ONCE, MOST_IDS = 4, 1_000
-LONGEST_SPREAD_S = 86_400
+MAX_AT_ONCE, MAX_IDS = 4, 1_000
+MAX_SPREAD_S = 86_400
 #: Operations among which the newest of a user is looked for, and how long they count as read.
-MOST_RECENT, RECENT_S = 20, 2.0
+MAX_RECENT, RECENT_S = 20, 2.0
 #: Phases in which some process works on the operation.
 _BUSY = ("freezing", "applying", "undoing")
 
@@ -121,8 +121,8 @@ class Operations:
         chosen = self.allowed(who, verb, filter)
         asked = parse(filter, may_see_arguments=who.arguments, keys=chosen.keys)
         if ids is not None:
-            if not 0 < len(ids) <= MOST_IDS:
-                raise ConfigError(f"{len(ids):,} messages were chosen; choose 1 to {MOST_IDS:,}")
+            if not 0 < len(ids) <= MAX_IDS:
+                raise ConfigError(f"{len(ids):,} messages were chosen; choose 1 to {MAX_IDS:,}")
             ids = sorted({(checked_name("queue", queue), one) for queue, one in ids})
         state = OperationState(
             id=op or new_op(), verb=verb, by=who.name, role=who.role.word, filter=asked.text if ids is None else "",
@@ -158,7 +158,7 @@ class Operations:
         now = time.monotonic()
         until, views = self._recent
         if now >= until:
-            views = [OperationView(*one) for one in self.shown.recent(MOST_RECENT)]
+            views = [OperationView(*one) for one in self.shown.recent(MAX_RECENT)]
             self._recent = now + RECENT_S, views
         mine = (one for one in views if one.state.applied_by == who.name)
         return next((one for one in mine if one.is_at_work or one.may_undo), None)
@@ -175,7 +175,7 @@ class Operations:
             )
         if view.confirmation and confirmed.strip() != view.confirmation:
             raise ConfigError(f"this can't be undone; type {view.confirmation} to confirm it")
-        if not 0 <= spread_s <= LONGEST_SPREAD_S:
+        if not 0 <= spread_s <= MAX_SPREAD_S:
             raise ConfigError(
                 f"spread={spread_s!r} is out of range; it must be between 0 s and a day"
             )
@@ -283,9 +283,9 @@ class Operations:
     ) -> None:
         with self._starting:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            if len(self._threads) >= MOST_AT_ONCE:
+            if len(self._threads) >= MAX_AT_ONCE:
                 raise ConfigError(
-                    f"{MOST_AT_ONCE} operations are under way here; wait until one is over"
+                    f"{MAX_AT_ONCE} operations are under way here; wait until one is over"
                 )
             token = self.store.lock(state.id)
             if not token:

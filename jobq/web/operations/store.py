@@ -27,8 +27,8 @@ KEPT_MS = 3_600_000
 #: How long a process that works on an operation is believed to live without a sign.
 LOCK_MS = 30_000
 #: Messages of a chunk, and of an operation.
-CHUNK, MOST_MESSAGES = 250, 100_000
-MOST_LISTED = 200
+CHUNK, MAX_MESSAGES = 250, 100_000
+MAX_LISTED = 200
 _ID = re.compile(r"[0-9a-f]{16}")
 OperationPhase = Literal[
     "freezing", "previewed", "applying", "stopped", "done", "undoing", "undone", "failed"
@@ -124,7 +124,7 @@ class OperationStore:
         listed = keys.web_operations(self.client.namespace)
         self.save(state)
         self.client.command("ZADD", listed, state.created_at, state.id)
-        self.client.command("ZREMRANGEBYRANK", listed, 0, -MOST_LISTED - 1)
+        self.client.command("ZREMRANGEBYRANK", listed, 0, -MAX_LISTED - 1)
         self.client.command("PEXPIRE", listed, KEPT_MS)
 
     def save(self, state: OperationState, **fields: Argument) -> None:
@@ -167,7 +167,7 @@ class OperationStore:
 
     def _newest(self, most: int) -> list[str]:
         names = keys.web_operations(self.client.namespace)
-        ids = self.client.command("ZREVRANGE", names, 0, MOST_LISTED - 1)
+        ids = self.client.command("ZREVRANGE", names, 0, MAX_LISTED - 1)
         found = [one.decode() for one in ids if _ID.fullmatch(one.decode("utf-8", "replace"))]
         return found[:most]
 

@@ -23,7 +23,7 @@ from jobq.web.viewer import contents_of, filter_of
 
 nav("dead", "Dead", section="Now", order=30, key="d")
 #: Rows of an export.
-MOST_EXPORTED = 5_000
+MAX_EXPORTED = 5_000
 
 
 @page("/dead")
@@ -51,7 +51,7 @@ def dead_export(request: Request) -> Response:
         asked.check()
         found = _rows(
             request, asked.filter, listed_queues(site_of(request).client).names,
-            SearchLimits(rows=MOST_EXPORTED),
+            SearchLimits(rows=MAX_EXPORTED),
         )  # fmt: skip
     headers = {"content-disposition": 'attachment; filename="dead.jsonl"'}
     text = "".join(f"{line}\n" for line in _lines(found))

@@ -26,7 +26,7 @@ from jobq.web.sampler import Snapshot
 from jobq.web.site import Site, site_of
 from jobq.web.viewer import contents_of
 
-LONGEST_SEARCH = 100
+MAX_SEARCH_LENGTH = 100
 #: Flows of one page of the list.
 PER_PAGE = 25
 #: What a page says after an action.
@@ -59,7 +59,7 @@ def flows_in_need(site: Site, snapshot: Snapshot) -> list[PageFinding]:
 def flows(request: Request) -> Response:
     """List flows, the newest first."""
     query, offset = request.query_params, offset_of(request)
-    name, state = query.get("q", "")[:LONGEST_SEARCH].strip(), query.get("state", "")
+    name, state = query.get("q", "")[:MAX_SEARCH_LENGTH].strip(), query.get("state", "")
     state = state if state in FLOW_STATES else ""
 
     client = site_of(request).client

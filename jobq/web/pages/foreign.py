@@ -20,7 +20,7 @@ from jobq.topics.group import TopicGroup
 from jobq.web import foreign
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import audited
-from jobq.web.foreign import MOST_ROWS, RELIABLE_PLACES, SYSTEMS, ShownBytes
+from jobq.web.foreign import MAX_ROWS, RELIABLE_PLACES, SYSTEMS, ShownBytes
 from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, identity_of, nav, page, path_to
 from jobq.web.site import SCANNED_S, Site, site_of
@@ -70,7 +70,7 @@ def topics(request: Request) -> Response:
     """List topics."""
     offset = offset_of(request)
     found = foreign.topics(site_of(request).client, offset)
-    return render(request, "topics.html", found=found, offset=offset, step=MOST_ROWS)
+    return render(request, "topics.html", found=found, offset=offset, step=MAX_ROWS)
 
 
 @page("/topics/{topic}")
@@ -144,7 +144,7 @@ def rsmq(request: Request) -> Response:
     """List RSMQ's queues."""
     offset = offset_of(request)
     found = foreign.rsmq_queues(Rsmq(site_of(request).client), offset)
-    return render(request, "rsmq.html", found=found, offset=offset, step=MOST_ROWS)
+    return render(request, "rsmq.html", found=found, offset=offset, step=MAX_ROWS)
 
 
 @page("/rsmq/{rsmq}")
@@ -162,10 +162,10 @@ def rsmq_queue(request: Request) -> Response:
         messages = foreign.rsmq_messages(opened, name, place, offset, shown)
     except QueueNotFoundError as error:
         raise HTTPException(404, f"RSMQ has no queue {name!r:.100}") from error
-    others = [one for one in opened.list_queues() if one != name][:MOST_ROWS]
+    others = [one for one in opened.list_queues() if one != name][:MAX_ROWS]
     return render(
         request, "rsmq_queue.html", name=name, facts=facts, messages=messages, place=place, offset=offset,
-        step=MOST_ROWS, others=others, may_see=shown.may_see,
+        step=MAX_ROWS, others=others, may_see=shown.may_see,
     )  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def reliable(request: Request) -> Response:
     """List RELIABLEQ's queues."""
     offset = offset_of(request)
     found = foreign.reliable_queues(ReliableQueue(site_of(request).client), offset)
-    return render(request, "reliable.html", found=found, offset=offset, step=MOST_ROWS)
+    return render(request, "reliable.html", found=found, offset=offset, step=MAX_ROWS)
 
 
 @page("/reliable/{reliable}")
@@ -212,7 +212,7 @@ def reliable_queue(request: Request) -> Response:
         raise HTTPException(404, f"RELIABLEQ has no queue {key!r:.100}") from error
     return render(
         request, "reliable_queue.html", key=key, facts=facts, messages=messages, place=place, offset=offset,
-        step=MOST_ROWS, may_see=shown.may_see,
+        step=MAX_ROWS, may_see=shown.may_see,
     )  # fmt: skip
 
 
@@ -262,6 +262,6 @@ def ruby_queue(request: Request) -> Response:
         "ruby_queue.html",
         found=found,
         offset=offset,
-        step=MOST_ROWS,
+        step=MAX_ROWS,
         may_see=shown.may_see,
     )

@@ -26,8 +26,8 @@ from jobq.observe.chart import (
 from jobq.queue import presence
 from jobq.web import formats
 from jobq.web.charts import ChartView, starts
-from jobq.web.filters import MOST_CHARACTERS, quoted
-from jobq.web.findings import MOST, PageFinding, finder
+from jobq.web.filters import MAX_CHARACTERS, quoted
+from jobq.web.findings import MAX_COUNT, PageFinding, finder
 from jobq.web.history import (
     BOUNDS_MS,
     ENDS,
@@ -61,9 +61,9 @@ RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "
 #: How often these pages refresh themselves; those of a lake don't.
 EVERY_S = 10.0
 #: Rows of a page of attempts, and of the table below a chart.
-MOST_RUNS, TABLE_ROWS = 100, 12
+MAX_RUNS, TABLE_ROWS = 100, 12
 #: Deploys by which the failures of an error are counted.
-MOST_DEPLOYS = 6
+MAX_DEPLOYS = 6
 
 nav("jobs", "Jobs", section="Now", order=30, key="j")
 nav("errors", "Errors", section="Now", order=31, key="e")
@@ -74,7 +74,7 @@ nav("history", "History", section="Records", order=80, key="h")
 def new_errors(site: Site, snapshot: Snapshot) -> list[PageFinding]:
     """Find errors that were first seen in the last minutes."""
     sampler = sampler_of(site)
-    found = sampler.follower(ErrorGroups).new(snapshot.at_ms, sampler.tail.since_ms, MOST)
+    found = sampler.follower(ErrorGroups).new(snapshot.at_ms, sampler.tail.since_ms, MAX_COUNT)
     marks = starts(snapshot.workers, (snapshot.at_ms - NEW_MS) / 1000)
     return [
         PageFinding(
@@ -248,7 +248,7 @@ def history(request: Request) -> Response:
             400, f"kind={wanted.kind!r:.40} is unknown; use one of {', '.join(ENDS)}"
         )
     found, asked = _read(
-        asked, lambda: asked.history.runs(asked.span, wanted, query.get("cursor", ""), MOST_RUNS)
+        asked, lambda: asked.history.runs(asked.span, wanted, query.get("cursor", ""), MAX_RUNS)
     )
     given = {name: value for name, value in wanted._asdict().items() if value}
     return render(
@@ -263,7 +263,7 @@ def _filter_of_dead(figures: ErrorFigures) -> str:
     if figures.group != figures.error:  # an error of a class and a place
         return f"fingerprint:{quoted(figures.group)}"
     jobs = ",".join(quoted(job) for job in figures.jobs if job)
-    return f"job:{jobs}" if jobs and len(jobs) < MOST_CHARACTERS - 4 else ""
+    return f"job:{jobs}" if jobs and len(jobs) < MAX_CHARACTERS - 4 else ""
 
 
 def _shown(request: Request, rows: Sequence[Failure]) -> list[Failure]:
@@ -281,7 +281,7 @@ def _by_deploy(
     asked: AskedRange, group: str, marks: Sequence[Mark]
 ) -> list[tuple[str, int | None, int]]:
     """The newest deploys of the range: name, when (ms), failures from then to the next one; '' is what came before."""
-    newest = marks[-MOST_DEPLOYS:]
+    newest = marks[-MAX_DEPLOYS:]
     if not newest:
         return []
     moments = [round(mark.at * 1000) for mark in newest]

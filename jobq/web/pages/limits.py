@@ -35,10 +35,10 @@ from jobq.web.routes import action, form_of, nav, page, path_to
 from jobq.web.site import site_of
 
 #: Of more limits than this, a page shows those of one page by name.
-MOST_SORTED = 1_000
+MAX_SORTED = 1_000
 #: Keys of a queue that one page looks at, and for how long.
-MOST_KEYS, MOST_S = 20_000, 1.0
-LONGEST_SEARCH = 200
+MAX_KEYS, MAX_S = 20_000, 1.0
+MAX_SEARCH_LENGTH = 200
 #: What the hold buttons offer.
 HOLDS = ("1m", "10m", "1h")
 _NUMBERS = ("max", "weight", "waiting")
@@ -64,12 +64,12 @@ nav("keys", "Keys", section="Control", order=30, shown=lambda site: site.uses("k
 def limits(request: Request) -> Response:
     """List limits, the fullest first."""
     client, query = site_of(request).client, request.query_params
-    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     names = limit_names(client)
     found = [name for name in names if wanted.lower() in name.lower()]
     number = page_number(query.get("page", ""), len(found))
     part = slice((number - 1) * PER_PAGE, number * PER_PAGE)
-    if len(found) > MOST_SORTED:
+    if len(found) > MAX_SORTED:
         rows = limit_facts(client, found[part])
     else:
         rows = sorted(limit_facts(client, found), key=_fullest_first)[part]
@@ -120,7 +120,7 @@ def keys(request: Request) -> Response:
     client, query = site_of(request).client, request.query_params
     names, chosen = _queues_with_keys(client), query.get("queue", "")
     chosen = chosen or (names[0] if names else "")
-    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     if chosen and chosen not in names:
         raise HTTPException(404, f"queue {chosen!r:.120} has no keys")
     rows, looked_at, whole = _rows(Queue(chosen, client), wanted) if chosen else ([], 0, True)
@@ -132,9 +132,9 @@ def keys(request: Request) -> Response:
 
 def _rows(queue: Queue, wanted: str) -> tuple[list[KeyRow], int, bool]:
     """Return the keys with most waiting, how many were looked at, and whether these were all."""
-    found, looked_at, until = [], 0, time.monotonic() + MOST_S
+    found, looked_at, until = [], 0, time.monotonic() + MAX_S
     for row in queue.admin.iter_keys():
-        if looked_at >= MOST_KEYS or time.monotonic() > until:
+        if looked_at >= MAX_KEYS or time.monotonic() > until:
             break
         looked_at += 1
         if wanted.lower() in row.key.lower():

@@ -38,7 +38,7 @@ from jobq.web.site import site_of
 from jobq.web.viewer import AskedFilter, contents_of, filter_of
 
 #: Hits of the find box that are listed.
-MOST_HITS = 100
+MAX_HITS = 100
 PLACE_WORDS = {
     "": "Messages",
     "ready": "Ready",
@@ -164,7 +164,7 @@ def find(request: Request) -> Response:
         if elsewhere is not None:
             return elsewhere
     return render(
-        request, "find.html", live=0, text=text, hits=hits[:MOST_HITS], more=len(hits) - MOST_HITS,
+        request, "find.html", live=0, text=text, hits=hits[:MAX_HITS], more=len(hits) - MAX_HITS,
         state=state_of, example=f"job:{quoted(text)}" if text else "job:shop.*",
     )  # fmt: skip
 

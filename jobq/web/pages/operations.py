@@ -54,7 +54,7 @@ ENDINGS = {
     "undone": ("retry", "undone"), "intent": ("running", "not ended"),
 }  # fmt: skip
 #: Entries that one page of the audit log looks at, and shows.
-MOST_LOOKED_AT, ROWS = 5_000, 100
+MAX_LOOKED_AT, ROWS = 5_000, 100
 
 
 def uses_operations(site: Site) -> bool:
@@ -221,7 +221,7 @@ def audit(request: Request) -> Response:
     is_old = not entries and lake is not None
     if len(found) > ROWS:
         last = shown[-1].entry_id
-    elif lake is not None or len(entries) == MOST_LOOKED_AT:
+    elif lake is not None or len(entries) == MAX_LOOKED_AT:
         last = entries[-1].entry_id if entries else ""
     else:
         last = ""
@@ -244,12 +244,12 @@ def audit(request: Request) -> Response:
 def _entries(log: AuditLog, before: str) -> list[AuditEntry]:
     """The newest entries before this one."""
     found: list[AuditEntry] = []
-    while len(found) < MOST_LOOKED_AT:
+    while len(found) < MAX_LOOKED_AT:
         some = log.page(found[-1].entry_id if found else before)
         found += some
         if not some:
             break
-    return found[:MOST_LOOKED_AT]
+    return found[:MAX_LOOKED_AT]
 
 
 def _matches(entry: AuditEntry, wanted: dict[str, str]) -> bool:

@@ -38,7 +38,7 @@ _ORDERS: dict[str, Callable[[QueueFigures], Any]] = {
     "p95": lambda one: (-(one.recent.run_p95_ms or 0), one.queue),
 }
 #: Rows of a page: all of most installations.
-MOST_ROWS = 1_000
+MAX_ROWS = 1_000
 
 
 @page("/queues")
@@ -51,11 +51,9 @@ def queues(request: Request) -> Response:
     found = [one for one in snapshot.queues.values() if part.lower() in one.queue.lower()]
     found.sort(key=_ORDERS[sort])
     root = path_to(request, "queues")
-    rows = [
-        _row(one, root, charts.spark(sampler, snapshot, one.queue)) for one in found[:MOST_ROWS]
-    ]
+    rows = [_row(one, root, charts.spark(sampler, snapshot, one.queue)) for one in found[:MAX_ROWS]]
     return render(
-        request, "queues.html", snapshot=snapshot, rows=rows, count=len(found), left_out=len(found[MOST_ROWS:]),
+        request, "queues.html", snapshot=snapshot, rows=rows, count=len(found), left_out=len(found[MAX_ROWS:]),
         part=part, sort=sort,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from jobq.web.rendering import render
 from jobq.web.routes import nav, page
 from jobq.web.site import site_of
 
-LONGEST_SEARCH = 200
+MAX_SEARCH_LENGTH = 200
 
 nav("running", "Running", section="Now", order=25)
 
@@ -20,7 +20,7 @@ nav("running", "Running", section="Now", order=25)
 def running(request: Request) -> Response:
     """List what runs, with the usual time of each job."""
     client, query = site_of(request).client, request.query_params
-    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     newest = query.get("sort") == "newest"
     runs = [
         run

@@ -46,14 +46,14 @@ from jobq.web.viewer import redactor_of
 #: A tick that is due for longer than this shows as late.
 LATE_MS = 60_000
 #: Of more schedules than this, only those of one page are looked at, by name.
-MOST_SORTED = 2_000
+MAX_SORTED = 2_000
 #: Ticks of the strip and of the table; times that come.
 STRIP, NEWEST, COMING = 50, 10, 5
 #: Entries of the logs of ticks that a list reads of each queue.
 LOG = 200
 STATES = ("late", "undeclared", "unreadable", "no definition", "paused")
-LONGEST_SEARCH = 200
-LONGEST_VALUE = 300
+MAX_SEARCH_LENGTH = 200
+MAX_VALUE_LENGTH = 300
 #: Outcome of a tick -> the state whose look it has, and a word.
 OUTCOMES = {
     "enqueued": ("done", "enqueued"), "waits": ("ready", "waits for the run before"),
@@ -95,10 +95,10 @@ def schedules(request: Request) -> Response:
     known = listing.known_if_readable(client) if found else {}
     unread = {name: str(one) for name, one in found.items() if isinstance(one, JobqError)}
     read = {name: one for name, one in found.items() if isinstance(one, Schedules)}
-    wanted = query.get("q", "")[:LONGEST_SEARCH].strip()
+    wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     named = [(queue, name) for queue, one in read.items() for name in names_of(one)]
     total, state = len(named), query.get("state", "")
-    if total > MOST_SORTED:
+    if total > MAX_SORTED:
         named = [one for one in named if wanted.lower() in f"{one[1]} {one[0]}".lower()]
         number, shown, matching = _part(
             sorted(named, key=lambda one: one[1]), query.get("page", "")
@@ -114,7 +114,7 @@ def schedules(request: Request) -> Response:
     return render(
         request, "schedules.html", rows=rows, total=total, found=matching, number_of_page=number,
         pages=-(-matching // PER_PAGE), q=wanted, state=state, all_states=STATES, unread=unread,
-        outcomes=OUTCOMES, sorted_whole=total <= MOST_SORTED,
+        outcomes=OUTCOMES, sorted_whole=total <= MAX_SORTED,
     )  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def _arguments(site: Site, one: Schedule) -> list[tuple[str, str]]:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 
 @action("/schedules/{schedule}/steer", role=UserRole.OPERATE)

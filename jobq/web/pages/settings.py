@@ -17,7 +17,7 @@ from jobq.queue import keys
 from jobq.queue.directory import listed_queues
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.types import text_of
-from jobq.web.foreign import MOST_ROWS, read_each
+from jobq.web.foreign import MAX_ROWS, read_each
 from jobq.web.pages.foreign import offset_of
 from jobq.web.rendering import render
 from jobq.web.routes import nav, page
@@ -62,10 +62,10 @@ def settings(request: Request) -> Response:
         level, most = commands(site.client, meta, words)
         return {"queue": name, "level": text_of(level or b"attempts"), "maxlen": _number(most)}
 
-    read = read_each(site.client, names[offset : offset + MOST_ROWS], levels)
+    read = read_each(site.client, names[offset : offset + MAX_ROWS], levels)
     return render(
         request, "settings.html", live=0, found=site.part(Doctor, Doctor).findings(), looks=LOOKS, levels=read,
-        more=len(names) > offset + MOST_ROWS, offset=offset, step=MOST_ROWS, version=__version__,
+        more=len(names) > offset + MAX_ROWS, offset=offset, step=MAX_ROWS, version=__version__,
         url_shown=masked_text(site.client.url), namespace=site.client.namespace,
         operate_shown="" if site.operate is site.client else masked_text(site.operate.url),
     )  # fmt: skip

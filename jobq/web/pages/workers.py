@@ -42,14 +42,14 @@ FINAL = {
     "drain": "It finishes what it runs, gives the rest back, and leaves. Its process manager may start it again.",
     "restart": "It replaces its children one by one, each when its jobs have ended. New code needs a new worker.",
 }
-LONGEST_SEARCH = 200
+MAX_SEARCH_LENGTH = 200
 
 
 @page("/workers")
 def workers(request: Request) -> Response:
     """List the workers, those that need a look first."""
     client, query = site_of(request).client, request.query_params
-    wanted, state = query.get("q", "")[:LONGEST_SEARCH].strip(), query.get("state", "")
+    wanted, state = query.get("q", "")[:MAX_SEARCH_LENGTH].strip(), query.get("state", "")
     now_ms = client.clock_ms()
     everyone, unread = _everyone(client)
     states = {one.name: state_of(one, now_ms) for one in everyone}

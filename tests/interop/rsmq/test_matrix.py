@@ -122,7 +122,7 @@ def test_realtime(pair, client, redis, monkeypatch):
     if other.name == "jobq":
         if publishes:  # then nothing but the publish can end the wait in time
             monkeypatch.setattr("jobq.protocols.rsmq.steps.FIRST_S", 100)
-            monkeypatch.setattr("jobq.protocols.rsmq.steps.LONGEST_S", 100)
+            monkeypatch.setattr("jobq.protocols.rsmq.steps.MAX_S", 100)
         found: list[Any] = []
         poll = threading.Thread(
             target=lambda: found.append(Rsmq(client).receive_message("q", wait=100))

@@ -182,7 +182,7 @@ def test_refreshes_after_any_history_equal_a_computation_from_all_events(
     spark, lake, seed, monkeypatch
 ):
     history, views = History(seed), spark.catalog.listTables()
-    monkeypatch.setattr(rollup, "MOST_FILES", 1)
+    monkeypatch.setattr(rollup, "MAX_FILES", 1)
     ingest(lake, history.more(80))
     rollup.refresh(lake, spark)
     equal(spark, lake, history)

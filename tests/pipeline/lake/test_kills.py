@@ -44,7 +44,7 @@ LONG = [
 ]
 QUEUES = ("low", "high")
 #: The producer waits while a queue has so many: a stream keeps 100,000.
-MOST_UNREAD = 5_000
+MAX_UNREAD = 5_000
 #: Events of a day that upkeep expires.
 NOLD = 300
 DAY_MS = 86_400_000
@@ -74,7 +74,7 @@ def _produce(over: threading.Event, client: Client) -> None:
     numbers = count()
     while not over.is_set():
         # Streams that overrun while a cluster starts would lose events.
-        if all(_unread(client, queue) < MOST_UNREAD for queue in QUEUES):
+        if all(_unread(client, queue) < MAX_UNREAD for queue in QUEUES):
             for number in islice(numbers, 40):
                 jobs_to_ingest.fine.enqueue(number)
                 jobs_to_ingest.fails_at_times.enqueue(number)

@@ -12,7 +12,7 @@ import pytest
 from jobq.client.channel import Channel
 from jobq.protocols.rsmq import AsyncRsmq, QueueNotFoundError, Rsmq
 from jobq.protocols.rsmq.messages import Received
-from jobq.protocols.rsmq.steps import LONGEST_S, Pauses
+from jobq.protocols.rsmq.steps import MAX_S, Pauses
 
 LONG_S = 60
 
@@ -21,7 +21,7 @@ LONG_S = 60
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Polls that nothing but a publish ends in time."""
     monkeypatch.setattr("jobq.protocols.rsmq.steps.FIRST_S", LONG_S)
-    monkeypatch.setattr("jobq.protocols.rsmq.steps.LONGEST_S", LONG_S)
+    monkeypatch.setattr("jobq.protocols.rsmq.steps.MAX_S", LONG_S)
 
 
 def once_subscribed(redis: Any, channel: str, then: Any) -> threading.Thread:
@@ -136,7 +136,7 @@ def test_pauses_grow_to_a_second_and_end_with_the_wait():
     patience = Pauses(1_000)
     pauses = [patience.next_s(Received([])) for _ in range(10)]
     assert pauses == sorted(pauses)
-    assert pauses[0] < 0.05 and pauses[-1] == LONGEST_S
+    assert pauses[0] < 0.05 and pauses[-1] == MAX_S
     assert Pauses(0).next_s(Received([])) == 0
 
 

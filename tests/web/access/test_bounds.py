@@ -13,8 +13,8 @@ from jobq.web import UserRole
 from jobq.web.access import users
 from jobq.web.access.bounds import (
     BURST,
-    MOST_SCANS,
-    MOST_USERS,
+    MAX_SCANS,
+    MAX_USERS,
     PER_SECOND,
     REFUSALS,
     RefusalRate,
@@ -22,7 +22,7 @@ from jobq.web.access.bounds import (
     ScanSlots,
     TooManyScansError,
 )
-from jobq.web.access.gate import MOST_BODY, MOST_QUERY_KEYS, MOST_URL
+from jobq.web.access.gate import MAX_BODY, MAX_QUERY_KEYS, MAX_URL
 from jobq.web.access.settings import AccessSettings
 from tests.web.access.gated import gated
 
@@ -31,8 +31,8 @@ SAME = {"sec-fetch-site": "same-origin"}
 
 def test_a_body_has_a_mebibyte_at_most():
     client = gated()
-    assert client.post("/", content=b"x" * MOST_BODY, headers=SAME).json()["bytes"] == MOST_BODY
-    assert client.post("/", content=b"x" * (MOST_BODY + 1), headers=SAME).status_code == 413
+    assert client.post("/", content=b"x" * MAX_BODY, headers=SAME).json()["bytes"] == MAX_BODY
+    assert client.post("/", content=b"x" * (MAX_BODY + 1), headers=SAME).status_code == 413
 
 
 def test_audit_log_keeps_other_entries_when_a_reader_sends_actions_without_end(visit, client):
@@ -95,10 +95,10 @@ def test_a_length_that_is_none_is_refused(length):
 
 def test_an_address_has_8_kib_and_50_parameters():
     client = gated()
-    assert client.get("/?q=" + "x" * (MOST_URL - 4)).status_code == 200
-    assert client.get("/?q=" + "x" * MOST_URL).status_code == 414
-    assert client.get("/" + "é" * (MOST_URL // 6 + 1)).status_code == 414
-    keys = "&".join(f"k{n}=1" for n in range(MOST_QUERY_KEYS + 1))
+    assert client.get("/?q=" + "x" * (MAX_URL - 4)).status_code == 200
+    assert client.get("/?q=" + "x" * MAX_URL).status_code == 414
+    assert client.get("/" + "é" * (MAX_URL // 6 + 1)).status_code == 414
+    keys = "&".join(f"k{n}=1" for n in range(MAX_QUERY_KEYS + 1))
     assert client.get("/?" + keys.rpartition("&")[0]).status_code == 200
     assert client.get("/?" + keys).status_code == 400
 
@@ -112,14 +112,14 @@ def test_a_user_makes_30_requests_a_second():
     assert sum(rate.take("anna") for _ in range(100)) == PER_SECOND
     now[0] = 1_000.0
     assert sum(rate.take("anna") for _ in range(100)) == BURST
-    for number in range(MOST_USERS + 5):
+    for number in range(MAX_USERS + 5):
         rate.take(f"user{number}")
-    assert len(rate._left) == MOST_USERS
+    assert len(rate._left) == MAX_USERS
 
 
 def test_four_scans_run_at_once():
     slots = ScanSlots()
-    held = [slots.taken() for _ in range(MOST_SCANS)]
+    held = [slots.taken() for _ in range(MAX_SCANS)]
     for one in held:
         one.__enter__()
     with pytest.raises(TooManyScansError, match="try again"), slots.taken():
@@ -136,7 +136,7 @@ def test_a_fifth_search_is_refused_and_a_plain_list_is_not(visit, queue):
     page = visit()
     scans = page.app.state.site.guard.scans
     with ExitStack() as stack:
-        for _ in range(MOST_SCANS):
+        for _ in range(MAX_SCANS):
             stack.enter_context(scans.taken())
         reply = page.get("/queues/low/messages?f=mid:m")
         assert reply.status_code == 503 and reply.headers["retry-after"] == "2"

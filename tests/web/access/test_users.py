@@ -88,7 +88,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         ('{"users": {"a": {"role": "read", "password": "plain"}}}', "hash of 'a' can't be read"),
         ('{"users": {"a": {"role": "read", "passwort": "x"}}}', "damaged"),
         ('{"tokens": {"a": {"role": "x", "sha256": ""}}}', "unknown role 'x'"),
-        ('{"users": {}}' + " " * users.MOST_BYTES, "larger than"),
+        ('{"users": {}}' + " " * users.MAX_BYTES, "larger than"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_refused_and_lets_nobody_in(path, text, says):
@@ -180,7 +180,7 @@ def test_roles_include_the_lower_ones():
 
 
 def test_a_hash_costs_what_the_specification_asks():
-    assert (passwords.BLOCK, passwords.PARALLEL, passwords.MOST_MEMORY) == (8, 1, 1 << 26)
+    assert (passwords.BLOCK, passwords.PARALLEL, passwords.MAX_MEMORY) == (8, 1, 1 << 26)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passwords, "LOG2_N", 15)
         stored = passwords.hash_password(PASSWORD)

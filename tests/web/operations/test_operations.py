@@ -176,7 +176,7 @@ def test_chosen_messages_are_frozen_and_others_are_not(low, kill, frozen, applie
 def test_what_cannot_be_undone_has_to_be_confirmed(
     low, kill, frozen, operations, applied, monkeypatch
 ):
-    monkeypatch.setattr("jobq.web.operations.freezing.MOST_IN_BIN", 3)
+    monkeypatch.setattr("jobq.web.operations.freezing.MAX_IN_BIN", 3)
     kill(low, 4)
     view = frozen("purge", filter="queue:low")
     assert "4 messages of low are more than the 3" in view.state.why_no_undo
@@ -414,7 +414,7 @@ def two_logins(server, redis, client, capsys):
 
 
 def test_more_than_an_operation_may_have_is_capped_and_said(low, kill, frozen, monkeypatch):
-    monkeypatch.setattr("jobq.web.operations.freezing.MOST_MESSAGES", 1_200)
+    monkeypatch.setattr("jobq.web.operations.freezing.MAX_MESSAGES", 1_200)
     low.enqueue_many([(f"m{n}", b"x") for n in range(2_500)])
     state = frozen("cancel", filter="queue:low").state
     assert state.number == 1_200 and state.capped
