@@ -31,7 +31,7 @@ COMMANDS = (
     "worker", "enqueue", "queues", "workers", "control", "status", "running", "why", "cancel", "pause", "resume",
     "queue", "key", "dead", "limit", "events", "flow", "schedule", "web", "outbox", "metrics", "audit-log", "check",
     "topic", "reliable", "rsmq", "ruby", "lake", "report", "spark", "embedded", "functions", "completion", "acl",
-    "demo", "chaos",
+    "demo", "migrate", "chaos",
 )  # fmt: skip
 logger = logging.getLogger("jobq.config")
 _said: set[str] = set()

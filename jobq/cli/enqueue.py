@@ -64,6 +64,9 @@ _OPTIONS = (
         "Kill the process of the job after this long.  [default: the job's]",
     ),
     option("--result-ttl DURATION", "Keep the result for this long.  [default: the job's]"),
+    option(
+        "--remember DURATION", "Remember how the job ended for this long.  [default: the job's]"
+    ),
 )
 
 

@@ -24,7 +24,7 @@ OTHERS = set("""
     rsmq bridge|rsmq queue list|rsmq queue describe|rsmq message send|rsmq message receive|rsmq message pop
     rsmq message delete|rsmq message visibility|rsmq message peek
     ruby push|ruby queues|ruby peek|ruby workers
-    spark doctor|spark shell|spark env|embedded status|functions check|completion|acl|demo|chaos|report
+    spark doctor|spark shell|spark env|embedded status|functions check|completion|acl|migrate check|demo|chaos|report
 """.replace("worker enqueue queues workers status why", "worker|enqueue|queues|workers|status|running|why")
     .strip().replace("\n    ", "|").split("|"))  # fmt: skip
 #: They change a lake, another database or the program of the server; or they load the function that appends.

@@ -77,6 +77,7 @@ def test_names_of_later_features_are_free() -> None:
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_examples_parse(bare: Path, path: tuple[str, ...]) -> None:
     (bare / "calls.jsonl").touch()
+    (bare / "src").mkdir()
     examples = getattr(ALL[path], "examples", "")
     for example in filter(None, (text.strip() for text in examples.splitlines())):
         words = shlex.split(re.split(r" [|<] |   +", example)[0])[1:]

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.one_server
 ROOT = Path(__file__).resolve().parents[2]
 #: Commands that take no part in it, and why.
 ELSEWHERE = {
-    "acl": "sends nothing", "completion": "sends nothing", "schedule next": "sends nothing",
+    "acl": "sends nothing", "migrate check": "sends nothing", "completion": "sends nothing",
+    "schedule next": "sends nothing",
     "schedule lint": "sends nothing",
     "outbox schema": "sends nothing", "lake ddl": "sends nothing", "spark env": "sends nothing",
     "demo": "starts a server of its own", "chaos": "starts servers of its own",
