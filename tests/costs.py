@@ -27,6 +27,7 @@ TOP = 40
 LIMIT_S = 5.0
 #: Tests over the limit that `make test` runs, because no other test checks this promise of the README. At most ten.
 EXPENSIVE = {
+    "tests/lifecycle/test_poison.py::test_each_kind_is_dead_after_three_crashes_and_the_good_ones_run_once": "poison",
     "tests/web/test_hostile.py::test_hostile_text_stays_text_on_every_page": "hostile text on every page",
 }
 

@@ -12,9 +12,11 @@ from jobq.queue.queue import Queue
 
 from .conftest import JOBS, broken
 
+#: tests/lifecycle/test_poison.py holds its promise in make test.
+LONG = {"poison": pytest.mark.long}
 #: Those of the network are in test_network_rounds, those of a Cluster in test_shard_gone.
 NUMBERED = [
-    pytest.param(number, name, id=name)
+    pytest.param(number, name, id=name, marks=LONG.get(name, ()))
     for number, name in enumerate(FAULTS)
     if not {"proxy", "shards"}.intersection(FAULTS[name].needs)
 ]
