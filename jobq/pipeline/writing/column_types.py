@@ -41,25 +41,27 @@ def word(kind: DataType) -> str:
 
 def is_text(kind: DataType) -> str:
     """Check a column of queue names."""
-    return "" if word(kind) in ("string", "varchar", "char") else "take a string"
+    return "" if word(kind) in ("string", "varchar", "char") else "use a string"
 
 
 def is_id(kind: DataType) -> str:
     """Check a column of mids."""
     fits = not is_text(kind) or word(kind) in _WHOLE
-    return "" if fits else "take a string or a whole number; cast(… as string) says how to write it"
+    return (
+        "" if fits else "use a string or a whole number; cast(… as string) chooses how to write it"
+    )
 
 
 def is_arguments(kind: DataType) -> str:
     """Check a column of positional arguments."""
     fits = not is_text(kind) or word(kind) in ("array", "struct")
-    return "" if fits else "take an array, a struct, or a string that is a JSON array"
+    return "" if fits else "use an array, a struct, or a string that is a JSON array"
 
 
 def is_time(kind: DataType) -> str:
     """Check a column of times."""
     fits = word(kind) in (*_WHOLE, "float", "double", "decimal", "timestamp")
-    return "" if fits else "take a number of seconds, or a timestamp"
+    return "" if fits else "use a number of seconds, or a timestamp"
 
 
 def check(kind: DataType, where: str) -> None:

@@ -36,7 +36,7 @@ def test_load_refuses_what_it_does_not_know(source, options, message):
         ({"until": "2026-13-01"}, "is not a time"),
         ({"partitions": "many"}, "partitions='many' is out of range"),
         ({"partitions": "-1"}, "out of range"),
-        ({"failOnDataLoss": "maybe"}, "take true or false"),
+        ({"failOnDataLoss": "maybe"}, "use true or false"),
         ({"since": "2026-01-01", "startingOffsets": "latest"}, "both say where to begin"),
         ({"until": "2026-01-01", "endingOffsets": "latest"}, "both say where to end"),
         ({"maxRowsPerTrigger": "5"}, "isn't for reads"),
@@ -59,7 +59,7 @@ def test_read_refuses_what_it_can_not_use(source, options, message):
         ({"since": "2026-01-01", "startingOffsets": "latest"}, "both say where to begin"),
         ({"endingOffsets": "latest"}, "isn't for streams"),
         ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),
-        ({"maxRowsPerTrigger": "0"}, "take a number from 1"),
+        ({"maxRowsPerTrigger": "0"}, "use a number of at least 1"),
     ],
 )
 def test_stream_refuses_what_it_can_not_use(source, options, message):
@@ -72,11 +72,11 @@ def test_stream_refuses_what_it_can_not_use(source, options, message):
     ("options", "message"),
     [
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many' is out of range"),
-        ({"maxRowsPerTrigger": "0"}, "take a number from 1"),
-        ({"trimOnCommit": "perhaps"}, "take true or false"),
+        ({"maxRowsPerTrigger": "0"}, "use a number of at least 1"),
+        ({"trimOnCommit": "perhaps"}, "use true or false"),
         ({"since": "soon"}, "option since='soon' is not a time"),
-        ({"failOnDataLoss": "maybe"}, "take true or false"),
-        ({"since": "2026-11-21", "startingOffsets": "latest"}, "give one"),
+        ({"failOnDataLoss": "maybe"}, "use true or false"),
+        ({"since": "2026-11-21", "startingOffsets": "latest"}, "use only one"),
         ({"view": "topic", "trimOnCommit": "true"}, "isn't for view 'topic' but for events"),
         ({"view": "queues", "since": "2026-11-21"}, "isn't for view 'queues' but for"),
     ],

@@ -229,9 +229,9 @@ def test_bad_value_is_refused_with_its_row(columns, row, options, said):
         ({"a": StructType().add("b", "binary")}, {}, "column 'a'.b is of type binary"),
         ({"id": "double"}, {"idColumn": "id"}, "idColumn: column 'id' is of type double; use a string"),
         ({"id": "string"}, {"idColumn": "ids"}, "idColumn: column 'ids' is unknown; did you mean 'id'"),
-        ({"q": "long"}, {"queueColumn": "q"}, "take a string"),
+        ({"q": "long"}, {"queueColumn": "q"}, "use a string"),
         ({"d": "date"}, {"delayColumn": "d"}, "number of seconds, or a timestamp"),
-        ({"a": "long"}, {"argsColumn": "a"}, "take an array, a struct"),
+        ({"a": "long"}, {"argsColumn": "a"}, "use an array, a struct"),
         ({"a": "string"}, {"kwargsColumns": "a,c"}, "kwargsColumns: column 'c' is unknown"),
         ({"a": "string"}, {"quue": "low"}, "option 'quue' is unknown; did you mean 'queue'"),
         ({"a": "string"}, {"commit": "atomic"}, "option 'commit' is unknown"),
@@ -269,5 +269,5 @@ def test_key_column_gives_each_row_its_key_and_another_id():
     ).kwargs == {"customer": 7}
     with pytest.raises(BadRecordError, match="row 1 of partition 0: key='' can't be used"):
         messages(schema_of(path="string", customer="string"), [("/a", "")], keyColumn="customer")
-    with pytest.raises(ConfigError, match="give keyColumn, too"):
+    with pytest.raises(ConfigError, match="pass keyColumn, too"):
         messages(schema, rows, ordered="true")
