@@ -79,7 +79,7 @@ class History:
     def audit(self) -> dict[str, LakeAudited]:
         """`jobq lake audit`, by queue."""
         audited = LakeAudit(self.spark, read(self.spark, self.lake))
-        found = audited.run(None, None, losses=losses(self.lake))
+        found = audited.audit(None, None, losses=losses(self.lake))
         return {one.queue: one for one in found}
 
     def report(self, target: Path) -> Reported:

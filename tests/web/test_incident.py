@@ -20,6 +20,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.testing.clock import KitClock
 from jobq.testing.draining import Draining, DrainPlan
+from jobq.testing.relaying import DjangoOutboxes
 from jobq.web import UserRole
 from tests import conftest
 from tests.lifecycle.conftest import DEADLINE_S
@@ -72,7 +73,8 @@ def break_provider(client: Client) -> None:
     registry = Registry()
     job(name=JOB, queue="mails", retries=0, registry=registry)(send_receipt)
     mails.enqueue_many([(f"order-{n}", encode(JOB, [n])) for n in range(FAILED)])
-    Draining(client, registry, KitClock(client)).run(DrainPlan(queues=("mails",), raises=False))
+    draining = Draining(client, registry, KitClock(client), DjangoOutboxes())
+    draining.run(DrainPlan(queues=("mails",), raises=False))
     late = encode(JOB, [99], enqueued_at=now - 400_000)
     mails.enqueue_many([(f"late-{n}", late) for n in range(40)])
 
