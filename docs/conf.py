@@ -13,7 +13,7 @@ project = "jobq"
 author = "The jobq authors"
 copyright = author
 release = jobq.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"jobq {release}"
 exclude_patterns = ["_build"]
@@ -24,3 +24,5 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "inherited-members": False}
 nitpicky = False
 suppress_warnings = ["sphinx_autodoc_typehints"]
+
+napoleon_use_ivar = True

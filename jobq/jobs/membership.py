@@ -47,7 +47,7 @@ class MemberFlow(Protocol):
 
     @property
     def id(self) -> str:
-        """`name:id` of the flow."""
+        """Name and id of the flow, joined by a colon."""
         ...
 
     @property

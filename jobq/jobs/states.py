@@ -26,8 +26,8 @@ class State(NamedTuple):
     """Where a message is.
 
     Attributes:
-        word: scheduled (waits for its time), queued, running, retrying (waits for its next attempt), done, failed
-            (dead), cancelled, expired, or unknown (never enqueued, or over and not remembered).
+        word: scheduled, queued, running, retrying, done, failed, cancelled, expired, or unknown: it was never enqueued,
+            or its end is not remembered.
         attempt: The number of the latest attempt; 0 before the first one.
         progress: What the latest attempt reported; None for nothing.
         error: Why the latest attempt failed. For unknown, what to do about it.
