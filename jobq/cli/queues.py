@@ -29,7 +29,8 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.durations import lasting
 from jobq.errors import JobqError, ScriptError
-from jobq.observe.facts import head_enqueued_at, starts_per_s
+from jobq.jobs.envelope import head_enqueued_at
+from jobq.observe.facts import starts_per_s
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.keys import key

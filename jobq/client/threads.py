@@ -35,12 +35,21 @@ class Threads:
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Run the call as soon as a thread is free."""
         future: Future[T] = Future()
+        waiting = future, call
         with self._lock:
-            self._waiting.append((future, call))
+            self._waiting.append(waiting)
             if self._nrunning >= self._limit:
                 return future
             self._nrunning += 1
-        threading.Thread(target=self._work, name="jobq-call").start()
+        try:
+            threading.Thread(target=self._work, name="jobq-call").start()
+        except RuntimeError:
+            # The process may have no more threads. A thread that ends its call takes this one, if there is one.
+            with self._lock:
+                self._nrunning -= 1
+                if not self._nrunning and waiting in self._waiting:
+                    self._waiting.remove(waiting)
+                    raise
         return future
 
     def _work(self) -> None:

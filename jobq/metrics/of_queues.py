@@ -11,9 +11,9 @@ from typing import Any
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError, UnavailableError
+from jobq.jobs.envelope import head_enqueued_at
 from jobq.metrics.names import EXPORTER, PLACES, Family, LakeBehind, Rows
 from jobq.metrics.serving import logger
-from jobq.observe.facts import head_enqueued_at
 from jobq.observe.situation import unknown_jobs
 from jobq.queue import presence
 from jobq.queue.directory import ListedQueues, listed_queues

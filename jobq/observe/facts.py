@@ -11,8 +11,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
-
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import Read, read_together
@@ -22,14 +20,15 @@ from jobq.events import ATTEMPTS, SEPARATOR, Event, decode, named
 from jobq.flows.identity import Member, member_of
 from jobq.flows.state import FlowView
 from jobq.flows.store import FlowStore
-from jobq.jobs.signing import opened, seal_of, unverified
+from jobq.jobs.envelope import envelope_of
+from jobq.jobs.signing import opened, seal_of
 from jobq.observe.runs import RunningMessage, longest_by_queue, runs_in, usual_times
 from jobq.observe.why import MAX_AHEAD, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
 from jobq.queue.presence import ChildEntry
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyFacts
-from jobq.queue.types import DeadMessage, Page, Sample, Status, WaitingHead, text_of
+from jobq.queue.types import DeadMessage, Page, Sample, Status, text_of
 
 T = TypeVar("T")
 #: Newest events in which a message's history is looked for, and how many are read at once.
@@ -369,31 +368,8 @@ def job_in(queue: Queue, mid: str, content: bytes) -> str:
 
 def job_name(content: bytes) -> str:
     """Return the job that an envelope names, '' for other or encrypted bytes. No signature is checked."""
-    call = _envelope(content)
-    name = call.get("job")
+    name = envelope_of(content).get("job")
     return name if isinstance(name, str) else ""
-
-
-def enqueued_at(content: bytes) -> int:
-    """Return when an envelope says that it was enqueued, epoch ms by the producer's clock; 0 if it doesn't."""
-    at = _envelope(content).get("enqueued_at")
-    return at if isinstance(at, int) and not isinstance(at, bool) and 0 < at < 2**53 else 0
-
-
-def head_enqueued_at(head: WaitingHead | None) -> int:
-    """Return since when the message that is next has waited, epoch ms by its producer's clock; 0 if that is unknown.
-
-    A retry was enqueued long before it waited; of a sealed call the time is unknown.
-    """
-    return enqueued_at(head.content) if head and not head.attempts else 0
-
-
-def _envelope(content: bytes) -> dict[object, object]:
-    try:
-        call = msgspec.json.decode(unverified(content))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return call if isinstance(call, dict) else {}
 
 
 def history(queue: Queue, mid: str) -> list[Event]:

@@ -194,18 +194,23 @@ def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Ite
     name = job or "a job whose name is sealed"
     waiting = f"{counted(number, 'message')} wait{'s' * (number == 1)}"
     live = len(situation.live(queue))
-    if without and len(without) < live:
+    if situation.workers is None or (live and not asked):
+        who = f"a worker of queue {queue} that got them doesn't know the job {name}"
+        headline = f"A worker doesn't know {name}"
+    elif without and len(without) < live:
+        headline = f"Some workers don't know {name}"
         who = f"{len(without)} of {counted(live, 'worker')} of queue {queue} don't know {name}"
     else:
+        headline = f"No worker knows {name}"
         who = f"no worker of queue {queue} knows the job {name}"
     lack = f" (not known to {listed(without)})" if without else ""
     remedy = f"deploy the module with {name}"
     if job:
         remedy += f', or give the job that replaces it the old name: @job(aliases=["{job}"])'
+    worker = without[0] if len(without) == 1 else ""
     yield Incident(
-        "unknown_job", f"No worker knows {name}" if len(without) == live else f"Some workers don't know {name}",
-        f"{who}; {waiting}{lack}", remedy, (queue,), without[0] if len(without) == 1 else "", job,
-    )  # fmt: skip
+        "unknown_job", headline, f"{who}; {waiting}{lack}", remedy, (queue,), worker, job
+    )
 
 
 def _poison(situation: Situation) -> Iterator[Incident]:
@@ -291,7 +296,8 @@ def _backlog(situation: Situation) -> Iterator[Incident]:
         pace = (
             f"; {rate:,.1f} starts/s, empty in about {lasting(takes_s)}" if rate and takes_s else ""
         )
-        text = f"queue {queue} has a backlog: {ready:,} ready{oldest}; {busy:,} of {slots:,} slots are busy{pace}"
+        used = f"; {busy:,} of {slots:,} slots are busy" if situation.workers is not None else ""
+        text = f"queue {queue} has a backlog: {ready:,} ready{oldest}{used}{pace}"
         yield Incident(
             "backlog", f"{queue} has a backlog", text,
             f"add processes or workers: jobq worker --import MODULE --queues {queue}", (queue,),

@@ -14,6 +14,7 @@ from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import Read, read_together, run_each
 from jobq.errors import JobqError, UnavailableError
 from jobq.events import ATTEMPTS, Event
+from jobq.jobs.envelope import head_enqueued_at
 from jobq.observe.facts import (
     MIN_RATE_MS,
     RATE_MS,
@@ -21,7 +22,6 @@ from jobq.observe.facts import (
     entries,
     event_of,
     events_before,
-    head_enqueued_at,
     job_in,
     may_ask_info,
     plain,

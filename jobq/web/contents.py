@@ -11,6 +11,7 @@ from jobq.client.connection import Client
 from jobq.errors import CodecError, JobFailedError, ResultNotStoredError
 from jobq.events import trace_id
 from jobq.jobs.codec import decode, read_refusal
+from jobq.jobs.envelope import enqueued_at
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import (
     ENCRYPTED,
@@ -23,7 +24,7 @@ from jobq.jobs.signing import (
     shown_text,
     unverified,
 )
-from jobq.observe.facts import enqueued_at, job_name
+from jobq.observe.facts import job_name
 from jobq.observe.redaction import Redactor, ShownArguments
 from jobq.queue.types import text_of
 

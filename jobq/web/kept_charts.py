@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from itertools import pairwise
 from threading import Lock
 
@@ -46,14 +47,12 @@ class KeptCharts:
     def _minutes(self, queue: str) -> list[ChartMinute]:
         with self._lock:
             at, minutes = self._read.get(queue, (0.0, []))
-            if at and time.monotonic() < at + READ_EVERY_S:
-                return minutes
-            try:
-                minutes = kept_minutes(self._client, queue, self._client.clock_ms() // MINUTE_MS)
-            except (
-                JobqError
-            ):  # the roles may not, or the server is away: the page says that elsewhere
-                pass
+        if at and time.monotonic() < at + READ_EVERY_S:
+            return minutes
+        # Without the lock: a slow server must not make other pages wait.
+        with suppress(JobqError):  # the roles may not, or the server is away: the page says that
+            minutes = kept_minutes(self._client, queue, self._client.clock_ms() // MINUTE_MS)
+        with self._lock:
             if len(self._read) >= MAX_REMEMBERED:
                 self._read.clear()
             self._read[queue] = time.monotonic(), minutes

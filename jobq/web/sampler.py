@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar, cast
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.errors import JobqError, UnavailableError
-from jobq.observe.facts import head_enqueued_at
+from jobq.jobs.envelope import head_enqueued_at
 from jobq.observe.incidents import Incident, Situation, incidents
 from jobq.observe.runs import RunningMessage
 from jobq.observe.situation import situation_of

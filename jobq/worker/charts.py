@@ -2,55 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jobq.client.connection import Client
 from jobq.client.pipelining import commands, run_each
 from jobq.client.scripts import Argument
-from jobq.errors import CodecError, JobqError
-from jobq.jobs.codec import decode
-from jobq.jobs.signing import unverified
+from jobq.errors import JobqError
+from jobq.jobs.envelope import head_enqueued_at
 from jobq.queue import keys
 from jobq.queue.charts import KEPT_MS, MAX_RINGS, MINUTE_MS, MINUTES, ChartMinute
 from jobq.queue.directory import listed_queues
 from jobq.queue.queue import Queue
-from jobq.queue.types import Sample, WaitingHead
+from jobq.queue.types import Sample
 from jobq.worker import logger
 
 #: Workers try every minute. The one that kept the last minute mostly keeps the next one.
 TURN_MS = 55_000
 #: A ring whose figures stay the same is written again after this, so that it doesn't expire.
 AGAIN_MINUTES = MINUTES // 2
+#: Queues per step. The supervisor must renew leases in between: a step takes it some hundredths of a second.
+PER_STEP = 500
 
 
 class ChartKeeper:
-    """Writes the rings. A worker that has not got the turn sends one command a minute."""
+    """Writes the rings, in steps between heartbeats. A worker that has not got the turn sends one command a minute."""
 
     def __init__(self, client: Client, worker: str) -> None:
         self._client, self._worker = client, worker
         #: Queue -> what was written last by this worker.
         self._written: dict[str, ChartMinute] = {}
         self._kept: set[str] = set()
+        #: Of the minute that is being kept: its time, the queues that are not sampled yet, and the samples.
+        self._now_ms = 0
+        self._left: Sequence[str] = ()
+        self._found: dict[str, ChartMinute] = {}
 
-    def keep(self) -> None:
-        """Keep this minute, if this worker gets the turn. What fails is left out: charts have a gap then."""
-        client = self._client
+    def begin(self) -> None:
+        """Begin to keep this minute, if this worker gets the turn. Errors leave a gap in the charts."""
+        client, self._left = self._client, ()
         try:
             turn = keys.charts(client.namespace, "turn")
             if client.command("SET", turn, self._worker, "NX", "PX", TURN_MS):
-                self._keep(client.clock_ms())
+                self._now_ms, self._found = client.clock_ms(), {}
+                self._left = listed_queues(client).names
         except JobqError as error:
             logger.debug("charts have a gap: %s", error)
 
-    def _keep(self, now_ms: int) -> None:
-        client, minute = self._client, now_ms // MINUTE_MS
-        names = listed_queues(client).names
+    def sample(self) -> None:
+        """Sample the next queues of the minute that was begun, and write it after the last ones."""
+        if not self._left:
+            return
+        names, self._left = self._left[:PER_STEP], self._left[PER_STEP:]
+        try:
+            self._sample(names)
+            if not self._left:
+                self._write(self._found, self._now_ms // MINUTE_MS)
+        except JobqError as error:
+            self._left = ()
+            logger.debug("charts have a gap: %s", error)
+
+    def _sample(self, names: Sequence[str]) -> None:
+        client, now_ms = self._client, self._now_ms
         replies = run_each(client, [Queue(name, client).admin.sample_call() for name in names])
-        found = {
-            name: _minute_of(sample, minute, now_ms)
+        self._found |= {
+            name: _minute_of(sample, now_ms // MINUTE_MS, now_ms)
             for name, sample in zip(names, replies, strict=True)
             if isinstance(sample, Sample)
         }
+
+    def _write(self, found: Mapping[str, ChartMinute], minute: int) -> None:
+        client = self._client
         ringed = self._ringed(found, minute)
         rest = [one for name, one in found.items() if name not in ringed]
         writes = self._writes(keys.chart(client.namespace, ""), _sum(list(found.values()), minute))
@@ -94,7 +115,7 @@ class ChartKeeper:
 
 
 def _minute_of(sample: Sample, minute: int, now_ms: int) -> ChartMinute:
-    counts, at = sample.counts, _enqueued_at(sample.head)
+    counts, at = sample.counts, head_enqueued_at(sample.head)
     oldest_s = max(0, now_ms - at) // 1000 if at else 0
     return ChartMinute(
         minute, counts.ready, counts.delayed, counts.locked, counts.dead, oldest_s, sample.fence
@@ -105,12 +126,3 @@ def _sum(minutes: list[ChartMinute], minute: int) -> ChartMinute:
     columns = list(zip(*minutes, strict=True)) or [(0,)] * len(ChartMinute._fields)
     ready, delayed, running, dead, _, fence = map(sum, columns[1:])
     return ChartMinute(minute, ready, delayed, running, dead, max(columns[5]), fence)
-
-
-def _enqueued_at(head: WaitingHead | None) -> int:
-    if head is None or head.attempts:
-        return 0
-    try:
-        return decode(unverified(head.content)).enqueued_at
-    except CodecError:
-        return 0

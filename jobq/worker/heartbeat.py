@@ -224,8 +224,10 @@ class Heartbeat:
             has_room = has_room and self._register()
             # Not at the start: workers that run for a minute keep charts.
             if has_room and self._charts is not None and self._list_at:
-                self._charts.keep()
+                self._charts.begin()
             self._list_at = now + directory.LIST_EVERY_S
+        if self._charts is not None:
+            self._charts.sample()
         self._note_room(has_room)
         if now >= self._clean_at:
             self._clean_at = now + CLEAN_EVERY_S * random.uniform(0.5, 1.5)

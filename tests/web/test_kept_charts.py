@@ -29,7 +29,8 @@ def test_charts_have_what_workers_kept_when_a_page_is_opened(
         client.clock = lambda minute=minute: real - (6 - minute) * MINUTE_MS
         low.enqueue_many([(f"m{minute}-{n}", encode("a")) for n in range(6)])
         low.dequeue(3, lease=3_600)
-        keeper.keep()
+        keeper.begin()
+        keeper.sample()
         redis.delete(keys.charts(client.namespace, "turn"))
     client.clock = None
     sampling = Sampling(client)

@@ -29,7 +29,8 @@ class Minutes:
         """One minute."""
         self.now += MINUTE_MS
         for keeper in keepers:
-            keeper.keep()
+            keeper.begin()
+            keeper.sample()
         self.redis.delete(keys.charts(self.client.namespace, "turn"))
 
     def kept(self, queue: str) -> list[tuple[int, ...]]:
@@ -80,9 +81,28 @@ def test_only_one_worker_keeps_a_minute(minutes: Minutes, client: Client, redis:
     assert calls["cmdstat_setrange"]["calls"] == 2  # of low, and of all
     redis.config_resetstat()
     minutes.now += MINUTE_MS
-    first.keep()
-    second.keep()
+    first.begin()
+    first.sample()
+    second.begin()
+    second.sample()
     assert redis.info("commandstats")["cmdstat_setrange"]["calls"] == 1
+
+
+def test_queues_are_sampled_in_steps_and_written_after_the_last_one(
+    minutes: Minutes, client: Client, redis: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(keeping, "PER_STEP", 2)
+    for name in ("a", "b", "c"):
+        Queue(name, client).enqueue(encode("a"))
+    keeper, total = ChartKeeper(client, "w"), keys.chart(client.namespace, "")
+    keeper.begin()
+    keeper.sample()
+    assert redis.get(total) is None
+    keeper.sample()
+    assert [one[:2] for one in minutes.kept("")] == [(0, 3)]
+    redis.delete(total)
+    keeper.sample()
+    assert redis.get(total) is None
 
 
 def test_rings_are_bounded_and_the_other_queues_are_one_sum(

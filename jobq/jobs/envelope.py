@@ -1,0 +1,31 @@
+"""Facts that an encoded call states without a key, such as when it was enqueued. No signature is checked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.jobs.signing import unverified
+from jobq.queue.types import WaitingHead
+
+
+def enqueued_at(content: bytes) -> int:
+    """Return when an envelope says that it was enqueued, epoch ms by the producer's clock; 0 if it doesn't."""
+    at = envelope_of(content).get("enqueued_at")
+    return at if isinstance(at, int) and not isinstance(at, bool) and 0 < at < 2**53 else 0
+
+
+def head_enqueued_at(head: WaitingHead | None) -> int:
+    """Return since when the next message has waited, epoch ms by its producer's clock; 0 if that is unknown.
+
+    A retry was enqueued long before it waited. The time of a sealed call is unknown.
+    """
+    return enqueued_at(head.content) if head and not head.attempts else 0
+
+
+def envelope_of(content: bytes) -> dict[object, object]:
+    """Return the fields of an encoded call, {} for other or encrypted bytes."""
+    try:
+        call = msgspec.json.decode(unverified(content))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return call if isinstance(call, dict) else {}
