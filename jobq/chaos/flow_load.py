@@ -30,12 +30,19 @@ DIAMOND, WIDE = "diamond", "wide"
 #: How long the flows of a round are kept: longer than a round lasts.
 KEEP = "2h"
 EACH_MEMBERS = 1_000
+#: The first step of flow 0 and the members with these numbers wait for so many faults: a fast machine would otherwise
+#: end the flows before the first one.
+FAULTS_BEFORE_MEMBER = {2_000: 1, 6_000: 2, 10_000: 3}
+FAULTS_BEFORE_DIAMOND, MAX_WAIT_S, WAIT_STEP_S = 2, 30.0, 0.02
+INJECTED_FILE = "injected"
 
 
 @job(name="jobq.chaos.part")
 def part(number: int, *before: int) -> int:
     """One step: add up what came before."""
     _note("start")
+    if number == 0:
+        _await_injected(FAULTS_BEFORE_DIAMOND)
     if number % LONG_EVERY == 0:
         time.sleep(LONG_S)
     _note("end")
@@ -45,6 +52,7 @@ def part(number: int, *before: int) -> int:
 @job(name="jobq.chaos.member")
 def member(number: int) -> None:
     """One member of a map."""
+    _await_injected(FAULTS_BEFORE_MEMBER.get(number, 0))
     ledger.write("member", number=number)
 
 
@@ -54,6 +62,19 @@ def callback(*before: int) -> int:
     _note("start")
     _note("end")
     return sum(before)
+
+
+def write_injected(to: Ledger) -> None:
+    """Note that one more fault was injected, for the steps that wait for it."""
+    _append(Path(to.folder, INJECTED_FILE), "injected")
+
+
+def _await_injected(count: int) -> None:
+    file, deadline = Path(ledger.folder, INJECTED_FILE), time.monotonic() + MAX_WAIT_S
+    while count and time.monotonic() < deadline:
+        if file.exists() and len(file.read_text().splitlines()) >= count:
+            return
+        time.sleep(WAIT_STEP_S)
 
 
 def address_of(mid: str) -> str:

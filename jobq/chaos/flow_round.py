@@ -173,6 +173,7 @@ def _disturb(
                 producer.kill()
         else:
             plan.fault.inject(setup._replace(random=injection.random))
+        flow_load.write_injected(setup.workers.ledger)
 
 
 def runs_of(client: Client, load: FlowLoad) -> list[FlowRun]:
