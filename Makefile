@@ -163,6 +163,7 @@ soak: $(VENV)/.tested-all ## what make test-all has in short form, at full size:
 	@failed=; \
 	$(SELF) chaos || failed="$$failed chaos"; \
 	JOBQ_MODEL=large JOBQ_LIMITS=large $(BIN)/python -m pytest tests/model tests/limits -n 2 --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests/model"; \
+	JOBQ_EXAMPLES=new $(BIN)/python -m pytest -m hypothesis tests -n 2 --dist loadfile $(PYTEST_ARGS) || failed="$$failed examples"; \
 	JOBQ_BURSTS=soak $(BIN)/python -m pytest tests/lifecycle/test_unique_bursts.py $(PYTEST_ARGS) || failed="$$failed unique"; \
 	JOBQ_COUNTED_JOBS=10000 $(BIN)/python -m pytest tests/lifecycle/test_counted.py $(PYTEST_ARGS) || failed="$$failed counters"; \
 	JOBQ_KIT=large $(BIN)/python -m pytest tests/testing $(PYTEST_ARGS) || failed="$$failed tests/testing"; \

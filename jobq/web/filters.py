@@ -123,7 +123,7 @@ class Term(NamedTuple):
 
     def holds(self, *values: Any) -> bool:
         """Whether these values meet it: at most one, none if there is no such argument."""
-        if HIDDEN in values:
+        if self.path and HIDDEN in values:
             return False
         return self.negated != any(_holds(test, value) for test in self.tests for value in values)
 

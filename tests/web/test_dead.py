@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobq.client.connection import Client
@@ -51,6 +51,7 @@ def test_errors_that_differ_in_values_have_one_shape(error: str, same: str):
 
 
 @given(st.text(max_size=300), st.text(max_size=20))
+@example("[hidden]", "[hidden]")
 def test_filter_of_a_group_finds_its_messages(error: str, job: str):
     text = filter_of_group("low", job, shape(error))
     assert parse(text, keys=DEAD_KEYS)(Row("low", "m", "dead", job, error))
