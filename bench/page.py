@@ -32,16 +32,16 @@ def measure(
     runs: int,
     messages: int = 30_000,
 ) -> None:
-    """The command of a module whose tables stand in docs/reference/performance.md: print them, or write them there."""
+    """The command of a module whose tables stand in docs/internals/performance.md: print them, or write them there."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--runs", type=int, default=runs)
     parser.add_argument("--messages", type=int, default=messages)
-    parser.add_argument("--report", action="store_true", help="into docs/reference/performance.md")
+    parser.add_argument("--report", action="store_true", help="into docs/internals/performance.md")
     chosen = parser.parse_args()
     text = "\n".join(tables(chosen.messages, chosen.runs))
     print(text)
     if chosen.report:
-        put(ROOT / "docs" / "reference" / "performance.md", f"python -m {module} --report", text)
+        put(ROOT / "docs" / "internals" / "performance.md", f"python -m {module} --report", text)
 
 
 def head(heads: Sequence[dict[str, str]], remark: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The last run as Markdown: the tables and figures of docs/reference/benchmarks.md are written from here.
+"""The last run as Markdown: the tables and figures of docs/internals/benchmarks.md are written from here.
 
 The page has two parts, each between marks of its own, so that jobs that wait can be measured again by themselves.
 """

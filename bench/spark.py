@@ -1,7 +1,7 @@
 """`python -m bench.spark`: the pipeline's figures against their targets; medians.
 
 What was measured is kept. A run of all cases starts anew, cases that are named replace their own figures, and --report
-writes the whole into docs/guides/spark/index.md.
+writes the whole into docs/data/index.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.pipeline import CASES
 from bench.server import ROOT
 
 RESULTS = FOLDER / "spark.json"
-PAGE = ROOT / "docs" / "guides" / "spark" / "index.md"
+PAGE = ROOT / "docs" / "data" / "index.md"
 COMMAND = "python -m bench.spark --report"
 #: Figure -> its target, and whether more is better; None where none was set.
 TARGETS = {

@@ -43,9 +43,9 @@ These variables have no option:
 | `JOBQ_EMBEDDED_IDLE` | how long the embedded server runs without clients, 10m |
 | `JOBQ_SERVER` | the program to start as the embedded server or for tests; by default `valkey-server` or `redis-server` on the `PATH`, or the extra `embedded` |
 | `JOBQ_FUNCTIONS` | 1 calls the functions that `jobq functions load` loaded |
-| `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID`, `JOBQ_CODEC_ACCEPT_PLAIN` | [signed and encrypted calls](../guides/security.md) |
-| `JOBQ_DURABILITY`, `JOBQ_DURABLE_WITHIN` | [what must hold before an enqueue returns](../guides/durability.md) |
-| `JOBQ_OUTAGE_BUFFER` | messages that may wait in memory [while Redis is down](../guides/redis-is-down.md#the-outage-buffer) |
+| `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID`, `JOBQ_CODEC_ACCEPT_PLAIN` | [signed and encrypted calls](../operating/security.md) |
+| `JOBQ_DURABILITY`, `JOBQ_DURABLE_WITHIN` | [what must hold before an enqueue returns](../operating/durability.md) |
+| `JOBQ_OUTAGE_BUFFER` | messages that may wait in memory [while Redis is down](../operating/redis-is-down.md#the-outage-buffer) |
 | `JOBQ_MAX_CONTENT` | the largest call, in bytes |
 | `NO_COLOR` | no colours |
 

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/guides/dashboard.md: a shop on a server of its own, in Debian's Chromium.
+"""Make the pictures of docs/operating/dashboard.md: a shop on a server of its own, in Debian's Chromium.
 
 `make pictures`, or `python docs/make_pictures.py FOLDER` for every page, light and dark, at two widths.
 """

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 
 class JobqDataSource(DataSource):
-    """jobq's queues, topics and history as DataFrames, and DataFrames into queues: see docs/guides/spark/index.md."""
+    """jobq's queues, topics and history as DataFrames, and DataFrames into queues: see docs/data/index.md."""
 
     @classmethod
     def name(cls) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 
 class LakeDataSource(DataSource):
-    """A table of jobq's lake: see docs/guides/spark/ingest.md."""
+    """A table of jobq's lake: see docs/data/ingest.md."""
 
     @classmethod
     def name(cls) -> str:

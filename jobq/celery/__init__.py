@@ -9,7 +9,7 @@
 
     fetch.delay("https://example.org")
 
-`jobq worker --import app.tasks` runs it. docs/guides/celery.md says what is different.
+`jobq worker --import app.tasks` runs it. docs/interop/celery.md says what is different.
 """
 
 from __future__ import annotations

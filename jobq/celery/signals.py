@@ -60,12 +60,12 @@ task_retry = Signal("task_retry")
 worker_process_init = ProcessSignal("worker_process_init")
 
 _ELSEWHERE = {
-    "before_task_publish": "use a middleware with enqueue (docs/guides/middleware.md)",
-    "after_task_publish": "use a middleware with enqueue (docs/guides/middleware.md)",
+    "before_task_publish": "use a middleware with enqueue (docs/jobs/middleware.md)",
+    "after_task_publish": "use a middleware with enqueue (docs/jobs/middleware.md)",
     "task_revoked": "see the event `cancelled` (docs/reference/events.md)",
 }
 
 
 def __getattr__(name: str) -> Never:
-    remedy = _ELSEWHERE.get(name, "docs/guides/celery.md lists those that it has")
+    remedy = _ELSEWHERE.get(name, "docs/interop/celery.md lists those that it has")
     raise AttributeError(f"jobq.celery has no signal {name}; {remedy}")

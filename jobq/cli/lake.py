@@ -113,7 +113,7 @@ def lake() -> None:
     default="1h",
 )
 @option("--wait DURATION", "Wait this long for another ingest or maintenance to end.", default="0s")
-@option("--adopt", "Rebuild lost offsets from the rows; see docs/guides/spark/ingest.md.")
+@option("--adopt", "Rebuild lost offsets from the rows; see docs/data/ingest.md.")
 @source_option
 @queues_option
 def ingest(

@@ -1,7 +1,7 @@
 """Sign (HMAC-SHA-256) or encrypt (AES-256-GCM) calls, results, progress and reasons, each for one queue, mid, purpose.
 
 Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
-bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/guides/security.md). A seal is checked before
+bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/operating/security.md). A seal is checked before
 anything of the call is read. Opening raises nothing but CodecError, whatever the bytes are.
 """
 

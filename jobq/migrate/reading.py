@@ -43,8 +43,10 @@ _OF_BOUND = frozenset(("retry", "replace", "add_to_chord", "update_state"))
 _TYPED = ("datetime.", "uuid.", "decimal.", "pathlib.")
 KINDS = ("same", "differs", "none")
 PAGES = {
-    "celery": "docs/guides/celery.md", "rq": "docs/migrating.md#from-rq", "dramatiq": "docs/migrating.md#from-dramatiq"
-}  # fmt: skip
+    "celery": "docs/interop/celery.md",
+    "rq": "docs/interop/migrating.md#from-rq",
+    "dramatiq": "docs/interop/migrating.md#from-dramatiq",
+}
 
 
 class MigrationFinding(JsonRecord, frozen=True):

@@ -288,7 +288,7 @@ class Kit:
         """Run one call with each fault that a worker may meet; AssertionError unless all end as a clean run does.
 
         before: resets what the job works on; it is called before each trial. observe: returns what the job has done
-        there, to compare. Calls that wait in the queues are compared as well. See docs/guides/testing.md for the faults
+        there, to compare. Calls that wait in the queues are compared as well. See docs/jobs/testing.md for the faults
         and the options.
         """
         for_job = job.args(*args, **(kwargs or {}))

@@ -1,7 +1,7 @@
 """Which sealed calls are done, so that a call that is put back without a key doesn't run again.
 
 A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to the epoch ms after which no call that
-is done now is valid. Producers' users may not write there (docs/guides/security.md). It is written after the server
+is done now is valid. Producers' users may not write there (docs/operating/security.md). It is written after the server
 has accepted an ending: if the worker is killed in between, a call may run once more.
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench import rsmq as bench
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "rsmq.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "interop" / "rsmq.md"
 CYCLES = 20
 
 

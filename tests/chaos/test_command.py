@@ -102,5 +102,5 @@ def test_named_server_gets_what_disturbs_nobody_else(url, among, not_among):
 
 
 def test_page_describes_every_fault():
-    page = (ROOT / "docs" / "reference" / "chaos.md").read_text()
+    page = (ROOT / "docs" / "internals" / "chaos.md").read_text()
     assert [name for name in FAULTS if f"| `{name}` |" not in page] == []

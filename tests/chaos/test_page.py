@@ -12,7 +12,7 @@ from jobq.chaos.faults import FAULTS
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = [
     line
-    for line in (ROOT / "docs/reference/faults.md").read_text().splitlines()
+    for line in (ROOT / "docs/internals/faults.md").read_text().splitlines()
     if line[:2] == "| "
 ]
 TESTS = {

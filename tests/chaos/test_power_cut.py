@@ -71,7 +71,7 @@ class Powered(OwnServer):
         return any(mid.encode() in file.read_bytes()[:size] for file, size in self._synced())
 
     def _rewrite(self) -> None:
-        """As docs/guides/durability.md asks for: else half a transaction stays in the file, and counts next time."""
+        """As docs/operating/durability.md asks for: else half a transaction stays in the file, and counts next time."""
         client = self.client("rewrite")
         client.command("BGREWRITEAOF", routed_by="")
         over = b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"

@@ -11,7 +11,7 @@ from tests import tools
 from tests.docs.pages import DEADLINE_S, ROOT, Shell, type_page
 
 django = tools.library("django")
-PAGE = Path("docs/guides/django.md")
+PAGE = Path("docs/jobs/django.md")
 #: Another test installs jobq.
 NOT_RUN = ("pip install",)
 

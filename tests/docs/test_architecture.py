@@ -10,7 +10,9 @@ import pytest
 from bench.shape import code_lines
 from tests.test_layers import CORE, LAYERS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "architecture.md").read_text(
+    encoding="utf-8"
+)
 #: How far a size on the page may be from the true one, as a part of it and in lines.
 TOLERANCE, LINES = 0.1, 60
 ROW = re.compile(r"^\| (\d) \| (?:`(\w+)/`|top of `(jobq)`) \| ([\d,]+) \|", re.MULTILINE)

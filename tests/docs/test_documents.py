@@ -144,12 +144,12 @@ def test_unknown_job_waits_as_long_as_the_operations_page_says():
     assert UnknownJobs().for_s == WorkerSettings().unknown_for_s == 15 * 60
     assert (
         "for 15 minutes (`--unknown-job-retry-for`)"
-        in (ROOT / "docs" / "guides" / "deploying.md").read_text()
+        in (ROOT / "docs" / "operating" / "deploying.md").read_text()
     )
 
 
 def test_architecture_and_contributing_name_files_that_are_there():
-    for page in ("docs/architecture.md", "CONTRIBUTING.md"):
+    for page in ("docs/internals/architecture.md", "CONTRIBUTING.md"):
         text = (ROOT / page).read_text()
         named = re.findall(r"`((?:jobq|lua|tests|docs|examples|bench)/(?!_build)[\w/.]*)`", text)
         assert named

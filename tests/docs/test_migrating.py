@@ -12,7 +12,7 @@ import pytest
 from tests.docs import pages
 from tests.docs.pages import ROOT, Shell
 
-GUIDE = (ROOT / "docs" / "migrating.md").read_text()
+GUIDE = (ROOT / "docs" / "interop" / "migrating.md").read_text()
 
 
 def blocks(section: str, language: str) -> list[str]:

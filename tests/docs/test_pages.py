@@ -26,13 +26,13 @@ READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glo
 #: Pages of docs/ whose blocks other tests run, and which.
 ELSEWHERE = {
     **{
-        f"docs/guides/spark/{name}.md": "tests/pipeline/test_guides.py"
+        f"docs/data/{name}.md": "tests/pipeline/test_guides.py"
         for name in ("index", "ingest", "reports", "replay", "erase", "engines", "source", "write")
     },
-    "docs/guides/django.md": "tests/django/test_guide.py",
-    "docs/migrating.md": "tests/docs/test_migrating.py",
-    "docs/guides/reliable.md": "tests/protocols/reliable/test_page.py",
-    "docs/guides/rsmq.md": "tests/protocols/rsmq/test_documents.py",
+    "docs/jobs/django.md": "tests/django/test_guide.py",
+    "docs/interop/migrating.md": "tests/docs/test_migrating.py",
+    "docs/interop/reliable.md": "tests/protocols/reliable/test_page.py",
+    "docs/interop/rsmq.md": "tests/protocols/rsmq/test_documents.py",
     "docs/reference/api.md": "tests/docs/test_documents.py",
     "docs/reference/cli.md": "tests/docs/test_documents.py",
     "docs/reference/wire.md": "tests/docs/test_documents.py",
@@ -46,7 +46,7 @@ GUIDES = sorted(
 )
 PAGES = ["README.md", *READMES, *GUIDES]
 #: Pages that `make test` follows. `make test-all` follows the others, whose promises the tests of their subjects hold.
-FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}
+FIRST = {"README.md", "docs/index.md", "docs/start/tutorial.md"}
 
 SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
 KEPT = "large packages; tests/pipeline/test_lake_examples.py follows the page in make soak"
@@ -60,11 +60,11 @@ NOT_RUN = {
     ("README.md", "make test"): "the whole suite",
     ("README.md", 'pip install "path/to/jobq[embedded]"'): INSTALLS,
     ("docs/index.md", "pip install"): INSTALLS,
-    ("docs/guides/dashboard.md", "jobq web"): "it serves until it is stopped; tests/web does",
-    ("docs/reference/chaos.md", "jobq chaos"): CHAOS,
-    ("docs/reference/chaos.md", "make chaos"): CHAOS,
-    ("docs/guides/security.md", "jobq acl | valkey-cli"): ACL,
-    ("docs/guides/security.md", "valkey-cli ACL"): ACL,
+    ("docs/operating/dashboard.md", "jobq web"): "it serves until it is stopped; tests/web does",
+    ("docs/internals/chaos.md", "jobq chaos"): CHAOS,
+    ("docs/internals/chaos.md", "make chaos"): CHAOS,
+    ("docs/operating/security.md", "jobq acl | valkey-cli"): ACL,
+    ("docs/operating/security.md", "valkey-cli ACL"): ACL,
     **{
         (f"examples/{name}/README.md", begins): KEPT
         for name, shown in (
@@ -95,16 +95,16 @@ NOT_RUN = {
 NEEDS = {"examples/topic_node/README.md": "node"}
 #: Messages that a page leaves by queue, other than delayed ones. The tutorial revives one at its end.
 LEFT = {
-    "docs/tutorial.md": {"accounts": 1, "low": 1},
-    "docs/guides/logging.md": {"default": 1},
+    "docs/start/tutorial.md": {"accounts": 1, "low": 1},
+    "docs/operating/logging.md": {"default": 1},
 }
 #: Pages with a job that raises, whose traceback the worker logs.
 FAILING = {
-    "docs/guides/celery.md",
-    "docs/guides/retries.md",
-    "docs/guides/flows.md",
-    "docs/guides/logging.md",
-    "docs/guides/context.md",
+    "docs/interop/celery.md",
+    "docs/jobs/retries.md",
+    "docs/jobs/flows.md",
+    "docs/operating/logging.md",
+    "docs/jobs/context.md",
 }
 
 

@@ -13,7 +13,7 @@ from jobq.queue.queue import Queue
 from .pages import ROOT, Shell, blocks
 
 THREADS, CALLS = 5, 40
-GUIDE = (ROOT / "docs/guides/threads.md").read_text()
+GUIDE = (ROOT / "docs/jobs/threads.md").read_text()
 #: Notes each connection that any engine opens.
 SQLALCHEMY = """# app/watched.py
 import os

@@ -1,6 +1,6 @@
 """Whoever says, drains or finishes is killed before each of its calls in turn, and so after each: nothing changes.
 
-The failure table of docs/reference/faults.md, row by row, without processes: tests/chaos kills these.
+The failure table of docs/internals/faults.md, row by row, without processes: tests/chaos kills these.
 """
 
 from __future__ import annotations

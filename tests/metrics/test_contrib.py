@@ -22,7 +22,7 @@ NAMES = {
 }  # fmt: skip
 FILES = [
     ALERTS, ALERTS.with_name("alerts_test.yml"), CONTRIB / "grafana" / "jobq.json",
-    CONTRIB / "keda" / "scaledobject.yaml", ROOT / "docs" / "guides" / "monitoring.md",
+    CONTRIB / "keda" / "scaledobject.yaml", ROOT / "docs" / "operating" / "monitoring.md",
 ]  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_each_alert_fires_on_its_incident_and_is_silent_on_a_normal_day():
 
 def test_each_alert_has_an_incident_and_a_section_that_its_runbook_names():
     text, cases = ALERTS.read_text(), ALERTS.with_name("alerts_test.yml").read_text()
-    guide = (ROOT / "docs" / "guides" / "monitoring.md").read_text()
+    guide = (ROOT / "docs" / "operating" / "monitoring.md").read_text()
     sections = {found.lower() for found in re.findall(r"^### (\w+)$", guide, re.MULTILINE)}
     alerts = re.findall(r"alert: (\w+)", text)
     assert len(alerts) == 19

@@ -113,7 +113,7 @@ def test_command_prints_places_and_exits_with_one_for_what_has_no_equivalent(cap
     seen = capsys.readouterr()
     assert seen.out == (
         "feed.py:18: priority=: no equivalent: use a queue for each priority and jobq worker --strict "
-        "(docs/migrating.md#from-dramatiq)\n"
+        "(docs/interop/migrating.md#from-dramatiq)\n"
     )
     assert "1 no equivalent" in seen.err
     (tmp_path / "a.py").write_text("from celery import shared_task\n@shared_task\ndef a(): pass\n")

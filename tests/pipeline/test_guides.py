@@ -17,7 +17,7 @@ from tests.docs import pages
 from tests.docs.pages import ROOT, Shell, type_page
 from tests.pipeline.conftest import LIMIT_S
 
-FOLDER = ROOT / "docs" / "guides" / "spark"
+FOLDER = ROOT / "docs" / "data"
 #: What isn't run, by how it begins.
 NOT_RUN = {
     "pip install": "the network; tests/packaging installs jobq",

@@ -478,7 +478,7 @@ def test_call_that_somebody_runs_can_be_handed_out_again_as_the_page_says(sealed
     assert place.drain() == ["twice"]
     # Only one of the two may end it.
     assert place.queue.finish([Ending(mid=held.mid, token=held.token)]).replies == ["stale"]
-    page = (ROOT / "docs" / "guides" / "security.md").read_text()
+    page = (ROOT / "docs" / "operating" / "security.md").read_text()
     assert "A call that waits or runs can be handed out once more" in page
 
 

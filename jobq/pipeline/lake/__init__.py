@@ -31,7 +31,7 @@ def read(
 ) -> DataFrame:
     """Return a table's rows from `since`, included, to `until`, excluded, as a DataFrame.
 
-    `since` and `until` limit the time whose UTC day is the column `dt`. docs/guides/spark/ingest.md lists the columns;
+    `since` and `until` limit the time whose UTC day is the column `dt`. docs/data/ingest.md lists the columns;
     `dt` is the last. A table that was never written has no rows.
     """
     from jobq.pipeline.lake import reading  # needs pyarrow; opening a lake doesn't

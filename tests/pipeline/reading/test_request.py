@@ -152,8 +152,6 @@ def test_every_view_can_be_read():
 
 
 def test_page_names_every_option():
-    page = (Path(__file__).parents[3] / "docs" / "guides" / "spark" / "source.md").read_text(
-        encoding="utf-8"
-    )
+    page = (Path(__file__).parents[3] / "docs" / "data" / "source.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(\w+)`", page))
     assert {name for names in (*READ.values(), *STREAM.values()) for name in names} <= named

@@ -1,4 +1,4 @@
-"""What docs/guides/reliable.md shows works as it is written there."""
+"""What docs/interop/reliable.md shows works as it is written there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.keys import PLACES, places
 from tests.protocols.reliable.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "guides" / "reliable.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "interop" / "reliable.md").read_text(encoding="utf-8")
 
 
 def test_example_runs(server, client):

@@ -12,7 +12,7 @@ from jobq.protocols import rsmq as package
 from jobq.protocols.rsmq import Rsmq, RsmqError
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "docs" / "guides" / "rsmq.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "interop" / "rsmq.md").read_text(encoding="utf-8")
 FIRST, LOOP, ASYNC = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
