@@ -15,6 +15,7 @@ from jobq.celery.result import AsyncResult
 from jobq.celery.schedules import options_of
 from jobq.celery.sending import job_for
 from jobq.celery.signals import task_postrun, task_prerun
+from jobq.celery.tasks import STARMAP
 from jobq.celery.tasks import Task as BaseTask
 from jobq.config import settings_from_env
 from jobq.errors import ConfigError
@@ -122,9 +123,7 @@ class Celery:
         args, kwargs = tuple(args or ()), dict(kwargs or {})
         return AsyncResult(job_for(name, args, kwargs, options).enqueue(*args, **kwargs).mid, name)
 
-    def AsyncResult(self, id: str) -> AsyncResult:
-        """The result of an earlier call."""
-        return AsyncResult(id)
+    AsyncResult = staticmethod(AsyncResult)
 
     @property
     def control(self) -> Celery:
@@ -296,3 +295,13 @@ def current_task() -> Any:
 
 
 Celery("default")
+
+
+def starmap(task: str, items: Any) -> list[Any]:
+    """Call a task for each item, one after the other."""
+    if task not in shared.tasks:
+        raise ConfigError(f"no imported module declares the task {task!r:.200}")
+    return [shared.tasks[task](*item) for item in items]
+
+
+shared_task(name=STARMAP)(starmap)

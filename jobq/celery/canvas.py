@@ -235,9 +235,6 @@ class group(_Composed):
         """Run the tasks here and now."""
         return GroupResult(new_mid(), [part.apply(args) for part in self.tasks])
 
-    def __or__(self, other: Any) -> chain:  # type: ignore[override]
-        return chain(self, other)
-
 
 class chord(_Composed):
     """A group, and a task that gets a list of its results."""

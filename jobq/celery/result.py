@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from jobq.celery import shared, states
 from jobq.client.connection import default_client
-from jobq.errors import ConfigError, JobFailedError, JobqError, ResultNotStoredError
+from jobq.errors import ConfigError, JobFailedError, JobqError, JobTimeout, ResultNotStoredError
 from jobq.flows.run import FlowRun
 from jobq.jobs.options import JobSettings
 from jobq.jobs.queues import queue_of
@@ -22,6 +24,9 @@ from jobq.queue.types import DAY_S
 FLOW = "flow/"
 _SETTINGS = JobSettings(result_ttl=DAY_S)
 _FAILED = frozenset(("failed", "skipped"))
+#: The class that the text of an error names: `ValueError: no`, `add 01ab is dead: shop.errors.Refused: no`.
+_CLASS = re.compile(r"(?:^|.*? is (?:dead|failed): )([A-Za-z_][\w.]*)(?=: | \(|$)", re.MULTILINE)
+_RUNS_CODE = {"__new__", "__init_subclass__"}
 
 
 class AsyncResult:
@@ -51,13 +56,17 @@ class AsyncResult:
     result = info
 
     def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> Any:
-        """What the task returned, waiting for it. JobFailedError if it failed, TimeoutError when time is up."""
+        """What the task returned, waiting for it. TimeoutError when time is up.
+
+        If it failed: JobFailedError, which is also of the exception's own class if a loaded module has that.
+        """
         try:
             return self._value(timeout)
         except JobFailedError as error:
+            failure = of_class(error)
             if propagate:
-                raise
-            return error
+                raise failure from None
+            return failure
 
     wait = get
 
@@ -121,8 +130,8 @@ class AsyncResult:
         if state.word == "done":
             with suppress(ResultNotStoredError):
                 return states.SUCCESS, receipt.result(timeout=5)
-        error = JobFailedError(state.error) if state.word in ("failed", "expired") else None
-        return states.OF_JOBQ[state.word], error
+        failed = state.word in ("failed", "expired")
+        return states.OF_JOBQ[state.word], of_class(JobFailedError(state.error)) if failed else None
 
     def _value(self, timeout: float | None) -> Any:
         known = self._known()
@@ -174,9 +183,9 @@ class FlowResult(AsyncResult):
             return states.REVOKED, None
         if step.state in _FAILED or (view.state == "failed" and step.state != "done"):
             try:
-                self.run.result(self.step, timeout=0.01)
+                self._value(0.01)
             except JobqError as error:
-                return states.FAILURE, error
+                return states.FAILURE, of_class(error)
         if step.state == "done":
             with suppress(JobqError):
                 return states.SUCCESS, self.run.result(self.step, timeout=5)
@@ -184,7 +193,13 @@ class FlowResult(AsyncResult):
         return (states.STARTED if step.state == "running" else states.PENDING), None
 
     def _value(self, timeout: float | None) -> Any:
-        return self.run.result(self.step, timeout)
+        try:
+            return self.run.result(self.step, timeout)
+        except JobFailedError:
+            # A step that was skipped fails, as in Celery, with the error of the one before it that failed.
+            states_of = self.run.status().by_name.values()
+            failed = [step.name for step in states_of if step.state == "failed"]
+            return self.run.result([*failed, self.step][0], timeout)
 
 
 class GroupResult:
@@ -256,6 +271,45 @@ class EagerResult(AsyncResult):
 
     def revoke(self, *_: Any, **__: Any) -> None:
         """Leave it: the task has run."""
+
+
+def of_class(error: JobqError) -> JobqError:
+    """The error of a failed task as one that is also of the class which its text names.
+
+    Only a class of a module that is loaded already serves: a message never imports anything. Nor does it run code of
+    that class: one with code of its own for new objects or subclasses is left out.
+    """
+    name = _CLASS.search(str(error))
+    kind = _loaded(name[1]) if name and isinstance(error, JobFailedError) else None
+    if kind is None or any(
+        _RUNS_CODE & vars(base).keys() for base in kind.__mro__ if _is_python(base)
+    ):
+        return error
+    own = {
+        "__module__": kind.__module__,
+        "__str__": Exception.__str__,
+        "__init__": Exception.__init__,
+    }
+    try:
+        return cast("JobqError", type(kind.__name__, (JobFailedError, kind), own)(str(error)))
+    except TypeError:  # two bases whose objects differ in memory, or arguments that must be given
+        return error
+
+
+def _loaded(name: str) -> type[BaseException] | None:
+    """The class of this dotted name in builtins or a loaded module."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, -1, -1):
+        value: Any = sys.modules.get(".".join(parts[:end]) or "builtins")
+        for part in parts[end:]:
+            value = getattr(value, "__dict__", {}).get(part)
+        if type(value) is type and issubclass(value, Exception | JobTimeout):
+            return value
+    return None
+
+
+def _is_python(kind: type) -> bool:
+    return bool(kind.__flags__ & 1 << 9)
 
 
 def custom(note: str) -> tuple[str, Any] | None:

@@ -14,7 +14,7 @@ apps: list[Any] = []
 #: The request of the task that runs here, and the task.
 requests: ContextVar[tuple[Any, ...]] = ContextVar("jobq_celery_requests", default=())
 #: The request of an eager call, for its attempts.
-eager: ContextVar[dict[str, Any] | None] = ContextVar("jobq_celery_eager", default=None)
+eager: ContextVar[dict[str, Any]] = ContextVar("jobq_celery_eager")
 #: The header in which a message carries what only Celery's tasks have.
 HEADER = "jobq-celery"
 

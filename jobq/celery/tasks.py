@@ -7,14 +7,14 @@ import json
 import random
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from hashlib import blake2b
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from jobq.celery import shared, signals, states
-from jobq.celery.canvas import Signature, chain, signature, xmap
+from jobq.celery.canvas import Signature, chain, group, signature, xmap
 from jobq.celery.exceptions import (
     Ignore,
     MaxRetriesExceededError,
@@ -38,35 +38,31 @@ from jobq.queue.types import DAY_S
 
 #: Why a message is dead whose task has failed. What else makes it dead hasn't called `on_failure`.
 _FAILED = "a Celery task is retried only if it asks for it"
+#: The task that runs one of the chunks.
+STARMAP = "celery.starmap"
 #: How long results are kept that Celery would never delete.
 _LONGEST_S = 366 * DAY_S
-#: Attributes that say what jobq does always.
-_REFUSED_ATTRIBUTES = ("priority", "exchange", "routing_key")
+#: What the arguments that `self.retry(args=…)` gave are called in the message's checkpoint.
+_CHANGED = "celery-arguments"
+#: Attributes that are checked as options of a call are.
+_CHECKED_ATTRIBUTES = ("priority", "exchange", "routing_key", "serializer")
+#: What a request has outside of a running task.
+_REQUEST: dict[str, Any] = {
+    "id": None, "args": (), "kwargs": {}, "retries": 0, "called_directly": True, "is_eager": False, "eta": None,
+    "expires": None, "hostname": "", "delivery_info": {}, "headers": {}, "callbacks": (), "errbacks": (),
+    "root_id": None, "parent_id": None, "group": None, "pending": None,
+}  # fmt: skip
+#: Methods of Celery's tasks that are refused, and what to do.
+_MISSING = dict.fromkeys(
+    ("replace", "add_to_chord"), "a running flow takes more steps: jobq.current().flow.step(…)"
+)
 
 
-@dataclass
-class TaskRequest:
-    """Facts about the running call, for `self.request`."""
+class TaskRequest(SimpleNamespace):
+    """Facts about the running call, for `self.request`. pending: what `self.retry(throw=False)` left to be raised."""
 
-    id: str | None = None
-    task: str = ""
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    retries: int = 0
-    called_directly: bool = True
-    is_eager: bool = False
-    eta: str | None = None
-    expires: str | None = None
-    hostname: str = ""
-    delivery_info: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    callbacks: Sequence[Any] = ()
-    errbacks: Sequence[Any] = ()
-    root_id: str | None = None
-    parent_id: str | None = None
-    group: str | None = None
-    #: What `self.retry(throw=False)` left to be raised.
-    pending: Retry | None = None
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{**_REQUEST, **facts})
 
 
 class ExceptionInfo:
@@ -117,28 +113,14 @@ class Task:
         """Do the work. Tasks of functions have theirs."""
         raise NotImplementedError(f"task {self.name} has no run")
 
-    # What subclasses may have.
+    def _leave(self, *args: Any) -> None:
+        """For subclasses: called before and after attempts with what Celery gives."""
 
-    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Called before each attempt."""
+    before_start = on_success = on_failure = on_retry = after_return = _leave
 
-    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        """Called when the task has returned."""
-
-    def on_failure(
-        self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any
-    ) -> None:
-        """Called when the task has failed, and when its message is dead because its process crashed."""
-
-    def on_retry(
-        self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any
-    ) -> None:
-        """Called when the task will be retried."""
-
-    def after_return(
-        self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any
-    ) -> None:
-        """Called after each attempt."""
+    def __getattr__(self, name: str) -> Any:
+        remedy = _MISSING.get(name, "docs/interop/celery.md lists those that it has")
+        raise AttributeError(f"the task {self.name} has no {name}; {remedy}")
 
     # To send it.
 
@@ -164,24 +146,21 @@ class Task:
         """Run a call here and now, as a worker runs it, with its retries and without waiting for them."""
         from jobq.testing.attempts import AttemptFacts, Attempts
 
-        args, kwargs, mid = (
-            tuple(args or ()), dict(kwargs or {}), options.get("task_id") or new_mid(),
-        )  # fmt: skip
-        token, attempt = shared.eager.set({"id": mid, "retries": options.get("retries") or 0}), 0
-        headers = job_for(
-            self.name, args, kwargs, {**options, "task_id": None, "once": None}
-        ).settings.headers
+        args, kwargs = tuple(args or ()), dict(kwargs or {})
+        mid, call = options.get("task_id") or new_mid(), {**options, "task_id": None, "once": None}
+        headers = job_for(self.name, args, kwargs, call).settings.headers
+        facts: AttemptFacts = {"attempt": 0, "mid": mid, "headers": headers}
+        entered = shared.eager.set({"id": mid, "retries": options.get("retries") or 0})
         try:
-            while True:
-                attempt += 1
-                facts: AttemptFacts = {"attempt": attempt, "mid": mid, "headers": headers}
+            outcome = "retry"
+            while outcome in ("retry", "snooze"):
+                facts["attempt"] += 1
                 done = Attempts(default_registry, facts, records=False).run(
                     self.job, *args, **kwargs
                 )
-                if done.outcome not in ("retry", "snooze"):
-                    break
+                outcome = done.outcome
         finally:
-            shared.eager.reset(token)
+            shared.eager.reset(entered)
         if done.outcome == "done":
             return EagerResult(mid, done.value, states.SUCCESS)
         error = done.error or JobFailedError(done.reason)
@@ -211,6 +190,14 @@ class Task:
         """A call for each item, which has all its arguments."""
         return xmap(self, items, star=True)
 
+    def chunks(self, items: Iterable[Any], size: int) -> group:
+        """A group of messages, each of which makes `size` calls one after the other; an item has all its arguments."""
+        calls, options = [list(item) for item in items], {"queue": self.job.queue}
+        parts = [calls[start : start + size] for start in range(0, len(calls), size)]
+        return group(
+            Signature(STARMAP, (self.name, part), None, options, immutable=True) for part in parts
+        )
+
     def __or__(self, other: Any) -> chain:
         return chain(self.s(), other)
 
@@ -234,8 +221,7 @@ class Task:
         request = self.request
         if request.called_directly:
             _raise(exc or Retry("Task can be retried"), exc)
-        changed = {"args": args, "kwargs": kwargs, **options}
-        for key, value in changed.items():
+        for key, value in options.items():
             if value is not None and value != getattr(request, key, None):
                 raise ConfigError(
                     f"retry({key}={value!r:.80}) of {self.name} can't be used: a retry is the same message; send a new "
@@ -243,13 +229,17 @@ class Task:
                 )
         most = self.max_retries if max_retries is None else max_retries
         if most is not None and request.retries >= most:
-            _raise(
-                exc
-                or MaxRetriesExceededError(
-                    f"Can't retry {self.name}[{request.id}] args:{request.args}"
-                ),
-                exc,
-            )
+            spent = f"Can't retry {self.name}[{request.id}] args:{request.args}"
+            _raise(exc or MaxRetriesExceededError(spent), exc)
+        new = (
+            list(request.args if args is None else args), dict(request.kwargs if kwargs is None else kwargs),
+        )  # fmt: skip
+        if new != (list(request.args), request.kwargs):
+            self.job.check_arguments(*new)
+            if request.is_eager:
+                shared.eager.get()[_CHANGED] = new
+            else:
+                current().checkpoint({_CHANGED: new})
         wait = countdown if countdown is not None else self.default_retry_delay
         error = Retry(exc=exc, when=eta or wait, is_eager=request.is_eager)
         if throw:
@@ -279,16 +269,8 @@ class Task:
     def declare(self) -> None:
         """Make the job of this task, from its attributes and the settings of its app."""
         conf = self.app.conf
-        refuse(
-            self.name,
-            {
-                key: getattr(self, key)
-                for key in _REFUSED_ATTRIBUTES
-                if getattr(self, key, None) is not None
-            },
-        )
-        if (self.serializer or "json") != "json":
-            refuse(self.name, {"serializer": self.serializer})
+        given = {key: getattr(self, key, None) for key in _CHECKED_ATTRIBUTES}
+        refuse(self.name, {key: value for key, value in given.items() if value is not None})
         if self._attempt is None:
             self._attempt = _function(self)
         declared: dict[str, Any] = {
@@ -306,9 +288,7 @@ class Task:
         self.job = job(**declared)(self._attempt)
 
     def _retries(self) -> int:
-        if not self.bind and not self.autoretry_for and inspect.ismethod(self.run):
-            return MAX_RETRIES if self.max_retries is None else self.max_retries
-        if not self.bind and not self.autoretry_for:
+        if not self.bind and not self.autoretry_for and not inspect.ismethod(self.run):
             return 0
         most = self.retry_kwargs.get("max_retries", self.max_retries)
         return MAX_RETRIES if most is None else int(most)
@@ -357,48 +337,50 @@ def _function(task: Task) -> Callable[..., Any]:
 
 
 def _attempt(task: Task, args: Any, kwargs: Any) -> Any:
-    context, eager = current(), shared.eager.get()
+    context, eager = current(), shared.eager.get({})
+    is_eager = eager.get("id") == context.mid
+    kept = eager if is_eager else context.attempt > 1 and context.checkpoint_value
+    if isinstance(kept, dict) and _CHANGED in kept:
+        args, kwargs = kept[_CHANGED]
     sent = shared.sent_with(context.headers)
-    is_eager = eager is not None and eager["id"] == context.mid
     request = TaskRequest(
-        context.mid, task.name, args, kwargs, sent.retries + context.failures - 1, called_directly=False,
-        is_eager=is_eager, eta=sent.eta or None, expires=sent.expires or None, hostname=context.worker,
-        delivery_info={"routing_key": context.queue}, headers=context.headers, callbacks=sent.links,
-        errbacks=sent.errbacks, root_id=context.mid,
+        id=context.mid, task=task.name, args=args, kwargs=kwargs, retries=sent.retries + context.failures - 1,
+        called_directly=False, is_eager=is_eager, eta=sent.eta or None, expires=sent.expires or None,
+        hostname=context.worker, delivery_info={"routing_key": context.queue}, headers=context.headers,
+        callbacks=sent.links, errbacks=sent.errbacks, root_id=context.mid,
     )  # fmt: skip
-    end = _End(task, request)
+    facts = {"task_id": context.mid, "args": args, "kwargs": kwargs}
+    state, value, einfo = "", None, None
     entered = shared.requests.set((*shared.requests.get(), (task, request)))
     try:
-        signals.task_prerun.send(task, task_id=request.id, task=task, args=args, kwargs=kwargs)
-        task.before_start(context.mid, args, kwargs)
+        signals.task_prerun.send(task, task=task, **facts)
+        task.before_start(*facts.values())
         try:
             value = _run(task, args, kwargs)
             if request.pending is not None:
                 raise request.pending
         except Ignore:
-            end.status = states.IGNORED
+            state = states.IGNORED
             return None
-        except Retry as error:
-            end.retried(error)
-            raise
-        except Reject as error:
-            end.status = states.FAILURE
-            decision = (
-                Decision("retry") if error.requeue else Decision("dead", why=f"rejected; {_FAILED}")
-            )
-            context.overrule(error, decision)
-            raise
         except (Outcome, Exception, JobTimeout) as error:
-            if isinstance(error, Outcome) and not isinstance(error, Dead):
-                end.status = states.RETRY
-                raise
-            end.failed(error)
+            state, value, einfo = _state_of(error), error, ExceptionInfo(error)
+            _tell(task, request, error, facts)
             raise
-        end.succeeded(value)
+        state = states.SUCCESS
+        _send(request, request.callbacks, (value,), "link")
+        task.on_success(value, *facts.values())
+        signals.task_success.send(task, result=value)
         return value
     finally:
-        end.over()
+        if state:
+            task.after_return(state, value, *facts.values(), einfo)
+        signals.task_postrun.send(task, task=task, **facts, retval=value, state=state)
         shared.requests.reset(entered)
+
+
+def _state_of(error: BaseException) -> str:
+    runs_again = isinstance(error, Outcome) and not isinstance(error, Dead)
+    return states.RETRY if runs_again else states.FAILURE
 
 
 def _run(task: Task, args: Any, kwargs: Any) -> Any:
@@ -419,81 +401,49 @@ def _run(task: Task, args: Any, kwargs: Any) -> Any:
         raise task.retry(exc=error, **retry_kwargs) from error
 
 
-class _End:
-    """What follows from the end of one attempt, in Celery's order."""
-
-    def __init__(self, task: Task, request: TaskRequest) -> None:
-        self.task, self.request = task, request
-        self.status, self.value = "", None
-        self.einfo: ExceptionInfo | None = None
-
-    def succeeded(self, value: Any) -> None:
-        """Send the callbacks, and tell the task and the receivers."""
-        task, request = self.task, self.request
-        self.status, self.value = states.SUCCESS, value
-        self._send(request.callbacks, (value,), "link")
-        task.on_success(value, request.id or "", request.args, request.kwargs)
-        signals.task_success.send(task, result=value)
-
-    def retried(self, error: Retry) -> None:
-        """Tell the task and the receivers, and retry the message."""
-        task, request = self.task, self.request
-        self.status, self.value = states.RETRY, error  # type: ignore[assignment]
-        cause = error.exc or error
-        self.einfo = ExceptionInfo(cause)
+def _tell(task: Task, request: TaskRequest, error: BaseException, facts: Mapping[str, Any]) -> None:
+    """Decide what becomes of the message of an attempt that failed, and tell the task and the receivers."""
+    cause = getattr(error, "exc", None) or error
+    einfo = ExceptionInfo(cause)
+    if isinstance(error, Reject):
+        dead = Decision("dead", why=f"rejected; {_FAILED}")
+        current().overrule(error, Decision("retry") if error.requeue else dead)
+    elif isinstance(error, Retry):
         current().overrule(error, Decision("retry", seconds_until(error.when)))
-        task.on_retry(cause, request.id or "", request.args, request.kwargs, self.einfo)
-        signals.task_retry.send(task, request=request, reason=cause, einfo=self.einfo)
-
-    def failed(self, error: BaseException) -> None:
-        """Tell the task, its errbacks and the receivers; the message is dead."""
-        task, request = self.task, self.request
-        self.status, self.value = states.FAILURE, error  # type: ignore[assignment]
-        self.einfo = ExceptionInfo(error)
+        task.on_retry(cause, *facts.values(), einfo)
+        signals.task_retry.send(task, request=request, reason=cause, einfo=einfo)
+    elif _state_of(error) == states.FAILURE:
         current().overrule(error, Decision("dead", why=_FAILED))
-        self._call_errbacks(error)
-        task.on_failure(error, request.id or "", request.args, request.kwargs, self.einfo)
+        _call_errbacks(request, error)
+        task.on_failure(error, *facts.values(), einfo)
         signals.task_failure.send(
-            task, task_id=request.id, exception=error, args=request.args, kwargs=request.kwargs,
-            traceback=error.__traceback__, einfo=self.einfo,
-        )  # fmt: skip
+            task, **facts, exception=error, traceback=error.__traceback__, einfo=einfo
+        )
 
-    def over(self) -> None:
-        """Tell that the attempt is over."""
-        task, request = self.task, self.request
-        if self.status:
-            task.after_return(
-                self.status, self.value, request.id or "", request.args, request.kwargs, self.einfo
-            )
-        signals.task_postrun.send(
-            task, task_id=request.id, task=task, args=request.args, kwargs=request.kwargs, retval=self.value,
-            state=self.status,
-        )  # fmt: skip
 
-    def _call_errbacks(self, error: BaseException) -> None:
-        """Call errbacks that take (request, exc, traceback) here, as Celery does, and send the id to others."""
-        old = []
-        for errback in map(signature, self.request.errbacks):
-            task = shared.tasks.get(errback.name)
-            if task is not None and not errback.immutable and _takes_three(task):
-                task.run(self.request, error, error.__traceback__, *errback.args, **errback.kwargs)
-            else:
-                old.append(errback)
-        self._send(old, (self.request.id,), "errback")
+def _call_errbacks(request: TaskRequest, error: BaseException) -> None:
+    """Call errbacks that take (request, exc, traceback) here, as Celery does, and send the id to others."""
+    old = []
+    for errback in map(signature, request.errbacks):
+        task = shared.tasks.get(errback.name)
+        if task is not None and not errback.immutable and _takes_three(task):
+            task.run(request, error, error.__traceback__, *errback.args, **errback.kwargs)
+        else:
+            old.append(errback)
+    _send(request, old, (request.id,), "errback")
 
-    def _send(self, signatures: Sequence[Any], args: tuple[Any, ...], what: str) -> None:
-        """Send signatures under ids of their own, so that a second run of this attempt sends nothing twice."""
-        for number, made in enumerate(map(signature, signatures)):
-            text = f"{self.request.id} {current().generation} {what} {number}"
-            once = {} if made.kind else {"once": DAY_S}
-            made.apply_async(
-                args, task_id=blake2b(text.encode(), digest_size=10).hexdigest(), **once
-            )
+
+def _send(request: TaskRequest, signatures: Sequence[Any], args: Any, what: str) -> None:
+    """Send signatures under ids of their own, so that a second run of this attempt sends nothing twice."""
+    for number, made in enumerate(map(signature, signatures)):
+        text = f"{request.id} {current().generation} {what} {number}"
+        once = {} if made.kind else {"once": DAY_S}
+        mid = blake2b(text.encode(), digest_size=10).hexdigest()
+        made.apply_async(args, task_id=mid, **once)
 
 
 def _takes_three(task: Task) -> bool:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(inspect.signature(task.run).parameters.values())
-    return sum(p.kind in kinds for p in parameters) > 1 or any(
-        p.kind is p.VAR_POSITIONAL for p in parameters
-    )
+    kinds = [p.kind for p in inspect.signature(task.run).parameters.values()]
+    positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional += kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+    return positional > 1 or inspect.Parameter.VAR_POSITIONAL in kinds

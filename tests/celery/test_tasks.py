@@ -49,8 +49,9 @@ def test_eight_tasks(worker, shop, notes, tmp_path):
     assert mail.get(timeout=60) == "a@example.org"
     # Retries of autoretry_for, and the end.
     bad = shop.fetch.apply_async(("x",), link_error=shop.alert.s())
-    with pytest.raises(JobFailedError, match="OSError: x"):
+    with pytest.raises(OSError, match="OSError: x") as caught:
         bad.get(timeout=60)
+    assert isinstance(caught.value, JobFailedError)
     assert (bad.state, bad.failed(), bad.ready()) == ("FAILURE", True, True)
     # A soft time limit.
     assert shop.make_thumbnail.delay("huge").get(timeout=60) == "too large"

@@ -7,7 +7,9 @@ import os
 import random
 import re
 import signal
+import sys
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import pytest
 
@@ -24,6 +26,7 @@ from jobq.celery import (
     signature,
 )
 from jobq.celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry, TimeoutError
+from jobq.celery.result import of_class
 from jobq.celery.schedules import crontab
 from jobq.celery.signals import task_postrun, task_retry
 from jobq.celery.tasks import backoff_s
@@ -295,8 +298,8 @@ def test_task_says_how_it_ends(app, jobq):
             raise Reject("no")
         if how == "unthrown" and not self.request.retries:
             return self.retry(countdown=0, throw=False)
-        if how == "changed":
-            self.retry(args=("other",))
+        if how == "moved":
+            self.retry(args=("other",), queue="elsewhere")
         return self.request.delivery_info["routing_key"]
 
     try:
@@ -306,7 +309,7 @@ def test_task_says_how_it_ends(app, jobq):
             result = ends.apply_async((how,), task_id=how)
             jobq.drain()
             assert (result.state, result.get(timeout=1)) == (state, value)
-        for how, why in (("reject", "rejected"), ("changed", r"retry\(args=.*send a new call")):
+        for how, why in (("reject", "rejected"), ("moved", r"retry\(queue=.*send a new call")):
             result = ends.delay(how)
             jobq.drain(raises=False)
             with pytest.raises(JobFailedError, match=why):
@@ -314,6 +317,85 @@ def test_task_says_how_it_ends(app, jobq):
         assert [mid for mid, _ in retried] == ["unthrown"]
     finally:
         task_retry.receivers.clear()
+
+
+@pytest.mark.parametrize("always_eager", [False, True])
+def test_retry_runs_with_other_arguments_when_it_gives_them(app, jobq, always_eager):
+    app.conf.task_always_eager = always_eager
+
+    @app.task(bind=True, name="halves", max_retries=5)
+    def halves(self, value, step=1):
+        if value > 1:
+            self.retry(args=(value // 2,), kwargs={"step": step + 1}, countdown=0)
+        return [value, step, self.request.retries]
+
+    result = halves.delay(9)
+    if not always_eager:
+        jobq.drain()
+    assert result.get(timeout=1) == [1, 4, 3]
+
+
+def test_chunks_run_several_calls_in_one_message(app, jobq):
+    add = app.task(name="add", queue="sums")(lambda x, y: x + y)
+    result = add.chunks(zip(range(5), range(5), strict=True), 2)()
+    assert jobq.drain("sums").done == 3
+    assert result.get(timeout=1) == [[0, 2], [4, 6], [8]]
+    app.send_task("celery.starmap", ("os.getcwd", [[]]), task_id="forged")
+    jobq.drain(raises=False)
+    with pytest.raises(JobFailedError, match=r"declares the task .os\.getcwd."):
+        AsyncResult("forged").get(timeout=1)
+
+
+class OutOfStock(Exception):
+    def __init__(self, item, left):
+        super().__init__(item, left)
+        self.item = item
+
+
+class Careless(Exception):
+    made: ClassVar = []
+
+    def __new__(cls, *args):
+        cls.made.append(args)
+        return super().__new__(cls, *args)
+
+
+def test_get_raises_the_tasks_own_exception_when_its_class_is_loaded(app, jobq):
+    @app.task(name="sells")
+    def sells(item):
+        raise {"ink": OutOfStock("ink", 3), "pen": KeyError("pen"), "cap": OSError(2, "no")}[item]
+
+    results = {item: sells.delay(item) for item in ("ink", "pen", "cap")}
+    step = chain(sells.si("ink"), sells.si("pen")).apply_async()
+    jobq.drain(raises=False)
+    for item, kind in (("ink", OutOfStock), ("pen", KeyError), ("cap", OSError)):
+        with pytest.raises(kind, match=item if item != "cap" else "no") as caught:
+            results[item].get(timeout=1)
+        assert isinstance(caught.value, JobFailedError)
+        assert isinstance(results[item].info, kind)
+    with pytest.raises(OutOfStock):
+        step.get(timeout=1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["this.Zen", "antigravity.X", "os.system", "str", "SystemExit", "no_such",
+        f"{__name__}.Careless", "a..b", "ExceptionGroup",
+    ]
+)  # fmt: skip
+def test_error_keeps_its_class_when_its_text_names_no_loaded_exception(name):
+    error = JobFailedError(f"sells 01ab is dead: {name}: text")
+    before = set(sys.modules)
+    assert of_class(error) is error
+    assert (set(sys.modules) - before, Careless.made) == (set(), [])
+
+
+def test_method_without_equivalent_is_refused_in_words(app):
+    task = app.task(name="plain")(lambda: None)
+    with pytest.raises(AttributeError, match=r"plain has no replace; a running flow takes more"):
+        task.replace(task.s())
+    with pytest.raises(AttributeError, match=r"no start_strategy; docs/interop/celery\.md"):
+        _ = task.start_strategy
 
 
 def test_callback_is_sent_once_when_the_attempt_runs_twice(app, jobq):
