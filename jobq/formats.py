@@ -1,4 +1,4 @@
-"""The formats of what is stored, by number. docs/reference/compatibility.md says which releases read what.
+"""The formats of what is stored, by number. docs/operating/upgrades.md says which releases read what.
 
 A number grows when a release that knows only the ones before would misread what is stored under it.
 """

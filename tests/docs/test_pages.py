@@ -59,7 +59,7 @@ NOT_RUN = {
     ("README.md", "make pipeline"): SPARK,
     ("README.md", "make test"): "the whole suite",
     ("README.md", 'pip install "path/to/jobq[embedded]"'): INSTALLS,
-    ("docs/index.md", "pip install"): INSTALLS,
+    ("docs/start/install.md", "pip install"): INSTALLS,
     ("docs/operating/dashboard.md", "jobq web"): "it serves until it is stopped; tests/web does",
     ("docs/internals/chaos.md", "jobq chaos"): CHAOS,
     ("docs/internals/chaos.md", "make chaos"): CHAOS,
@@ -100,6 +100,8 @@ LEFT = {
 }
 #: Pages with a job that raises, whose traceback the worker logs.
 FAILING = {
+    "docs/recipes/work.md",
+    "docs/recipes/control.md",
     "docs/interop/celery.md",
     "docs/jobs/retries.md",
     "docs/jobs/flows.md",
@@ -115,8 +117,10 @@ def not_run(page: str, text: str) -> bool:
 @pytest.fixture
 def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Callable[[str], Shell]]:
     """walk(page): all that the page shows, typed in its order in a fresh checkout; what it started still runs."""
-    port, mailbox = free_port(), Mailbox()
-    connects = [f'connect-to = "localhost:{usual}:127.0.0.1:{port}"\n' for usual in (8000, 5000)]
+    ports, mailbox = {8000: free_port(), 5000: free_port()}, Mailbox()
+    connects = [
+        f'connect-to = "localhost:{usual}:127.0.0.1:{port}"\n' for usual, port in ports.items()
+    ]
     (tmp_path / ".curlrc").write_text("".join(connects))
     # The first pip on the path is another Python's where this one's environment was made without.
     pip = tmp_path / "bin" / "pip"
@@ -124,7 +128,7 @@ def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Calla
     pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip "$@"\n')
     pip.chmod(0o755)
     env = {
-        "CURL_HOME": str(tmp_path), "UVICORN_PORT": str(port), "FLASK_RUN_PORT": str(port),
+        "CURL_HOME": str(tmp_path), "UVICORN_PORT": str(ports[8000]), "FLASK_RUN_PORT": str(ports[5000]),
         "PIP_NO_INDEX": "1",
         "SMTP_HOST": "127.0.0.1", "SMTP_PORT": str(mailbox.server_address[1]), "ORDERS": "3", "EVERY_S": "0.05",
     }  # fmt: skip
