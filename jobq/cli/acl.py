@@ -27,7 +27,7 @@ ROLES = ("producer", "worker", "dashboard", "operator", "metrics", "deployer")
 MORE = ("topic", "limit", "rsmq", "reliable", "pipeline")
 #: Of protocols with names of their own.
 _OF_OTHERS = ("rsmq", "reliable")
-#: Roles that use limits beside queues.
+#: Roles that also use limits.
 _WITH_LIMITS = ("worker", "operator")
 #: Roles that read how far groups of topics are behind.
 _WITH_LAG = ("dashboard", "metrics")
@@ -59,15 +59,15 @@ def acl(
 ) -> None:  # fmt: skip
     """Print the commands that make users with least rights.
 
-    Without ROLE, one user for each role of jobq itself. metrics only reads what jobq metrics does. topic, rsmq and
+    Without ROLE, one user for each role of jobq itself. metrics reads only what jobq metrics needs. topic, rsmq and
     reliable are users of those protocols, and --queues names their topics or queues. limit uses and sets all
-    limits. pipeline reads and writes DataFrames and fills lakes. These five are printed only by name. A worker and
-    an operator may use all limits, too, and the dashboard may see them and, without --queues, the queues of RSMQ,
+    limits. pipeline reads and writes DataFrames and fills lakes. These five are printed only by name. Workers and
+    operators may also use all limits. The dashboard may see limits and, without --queues, the queues of RSMQ,
     RELIABLEQ, Sidekiq and Resque. The command does not connect to a server.
 
-    Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
-    password, so none can log in until you set one: ACL SETUSER name '>…'. Users may select only the database
-    that --url names.
+    Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. The users have no
+    passwords and can't log in until you set them: ACL SETUSER name '>…'. Users may select only the database that
+    --url names.
     """
     if ns is not None and role not in _OF_OTHERS:
         raise click.UsageError("--ns needs the role rsmq or reliable")
@@ -84,7 +84,7 @@ def acl(
 
 def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) -> list[str]:
     if role == "reliable":
-        # Their names may have colons, and no weights behind them.
+        # Their names may have colons, and are not followed by weights.
         return of_reliable(ns or role, [one.strip() for one in queues.split(",") if one.strip()])
 
     names = names_of(queues)
@@ -112,7 +112,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) 
 
 
 def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
-    """What a dashboard reads beside jobq's queues; of other protocols only by a user who may see all queues."""
+    """Return the other keys a dashboard reads; other protocols' only for a user who may see all queues."""
     words = seeing_limits(namespace)
     if queues:
         return words
@@ -120,7 +120,7 @@ def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
 
 
 def _database(url: str | None) -> list[str]:
-    """The right to the database that the URL names, where it isn't the one of every new connection."""
+    """Return the right to the URL's database, if it isn't the default database."""
     if not url:
         return []
 

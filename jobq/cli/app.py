@@ -20,15 +20,15 @@ from jobq.errors import JobqError, masked_text
 
 #: Set by shells that ask for completions.
 COMPLETION = "_JOBQ_COMPLETE"
-#: The commands of the core by section of the help. Those of optional parts come from `jobq.cli.optional`.
+#: Core commands by section of the help. Optional commands are in `jobq.cli.optional`.
 CORE = {
     "Every day": {
         "worker": Verb("worker", "worker", "Run jobs until TERM or INT."),
-        "enqueue": Verb("enqueue", "enqueue", "Have a worker run a job."),
+        "enqueue": Verb("enqueue", "enqueue", "Enqueue a job."),
         "queues": Verb("queues", "queues", "Count the messages of each queue, once or live."),
         "workers": Verb("why", "workers", "List the workers, then the jobs that they run."),
         "control": Verb(
-            "control", "control", "Have workers go quiet, resume, drain, restart or report stacks."
+            "control", "control", "Pause, resume, drain or restart workers, or dump their stacks."
         ),
         "status": Verb("messages", "status", "Show where messages are, and their attempts."),
         "running": Verb(
@@ -50,9 +50,7 @@ CORE = {
             "limit",
             "List, set and hold rate limits and slots, which jobs and other programs share.",
         ),
-        "events": Verb(
-            "events", "events", "Show what queues recorded, and set how much they record."
-        ),
+        "events": Verb("events", "events", "Show recorded events, and set how much is recorded."),
         "schedule": Verb("schedule", "schedule", "List, add, pause and check schedules."),
         "audit-log": Verb(
             "audit_log",
@@ -114,9 +112,9 @@ class Verbs(LazyGroup):
 def app(ctx: click.Context) -> None:
     """jobq: background jobs on Redis or Valkey, each run at least once.
 
-    The help of a command names a variable for each option. [tool.jobq] of the nearest pyproject.toml sets
-    options, too. A flag wins over a variable, a variable over the file. Only you or root may own the file and its
-    folder and be able to write to them. JOBQ_PYPROJECT names another file.
+    The help of a command names a variable for each option. Options can also be set in [tool.jobq] of the nearest
+    pyproject.toml. A flag overrides a variable, and a variable overrides the file. The file and its folder must be
+    owned by you or root and writable for nobody else. JOBQ_PYPROJECT names another file.
     """
     ctx.color = output.wants_color()
     found, refused = settings.nearest(Path.cwd())

@@ -29,7 +29,9 @@ CHECKS = {
 
 
 def incidents_at(client: Client, names: Sequence[str] | None = None) -> list[Incident]:
-    """Return the findings about these queues, all by default; none where they can't be read: the command says that."""
+    """Return the findings about these queues (default: all), or none if they can't be read, which the command
+    reports itself.
+    """
     try:
         return incidents(read_situation(client, names))
     except JobqError:
@@ -58,7 +60,7 @@ def records_of(found: Sequence[Incident], queue: str) -> list[dict[str, Any]]:
 
 
 def checked(found: Sequence[Incident]) -> Iterator[Finding]:
-    """Yield the findings as those of `jobq check doctor`."""
+    """Yield the findings in the form that `jobq check doctor` prints."""
     kinds = Counter[str]()
     for incident in found:
         if incident.code not in CHECKS:

@@ -17,7 +17,7 @@ from jobq.cli.output import Listing, OneRecord
 from jobq.cli.session import Session, command, opens
 from jobq.queue.audit_log import PAGE, AuditEntry, AuditLog, KeptAuditEntry, without_ended_intents
 
-#: Entries of the server that one command looks at.
+#: Maximum number of server entries that one command reads.
 MAX_LOOKED_AT = 100_000
 #: How long the lake may take for a page.
 READ_S = 60.0
@@ -26,12 +26,16 @@ COLUMNS = (
 )  # fmt: skip
 _EMPTY = "no entries: no command or page has changed anything here"
 ENTRIES = Listing(COLUMNS, ("role", "note", "count", "filter"), _EMPTY)
-#: With a lake, each entry says where it is kept.
+#: With a lake, each entry names its source.
 ENTRIES_OF_BOTH = Listing((*COLUMNS, "source"), ("role", "note", "count", "filter"), _EMPTY)
 
 
 class _Older:
-    """What a lake has of the time before the server's oldest entry. source: of the entry read last."""
+    """Reads entries older than the server's oldest from a lake.
+
+    Attributes:
+        source: Source of the last entry read.
+    """
 
     source = "server"
 
@@ -43,7 +47,7 @@ class _Older:
         self.close = self._lake.close
 
     def before(self, entry_id: str) -> Iterator[AuditEntry]:
-        """Yield the entries before this one, newest first, intents too; '': all."""
+        """Yield the entries before `entry_id`, latest first, including intents; '' yields all."""
         self.source = "lake"
         while found := self._lake.audit(entry_id, {}, PAGE, intents=True):
             yield from found
@@ -72,7 +76,7 @@ def _older(
 @option("--intents", "Also show the entry that each operation wrote before it began.")
 @opens(
     "older", _older,
-    lake_option("to go on with what the server no longer keeps"),
+    lake_option("to continue with entries that the server no longer keeps"),
     storage_option,
     source_option,
 )  # fmt: skip
@@ -83,8 +87,8 @@ def audit_log(
     """List who changed what by commands and in the dashboard, newest first.
 
     phase: done; failed, with the error in note; refused; undone; or intent, if the operation has not ended, or its
-    process was killed. The server keeps about 100,000 entries. With --lake older ones follow, which an ingest with
-    --audit-log copied there; source: server or lake.
+    process was killed. The server keeps about 100,000 entries. With --lake, older entries follow, if an ingest with
+    --audit-log copied them there; source: server or lake.
     """
     tests: list[Callable[[AuditEntry], bool]] = [
         lambda entry, name=name, value=value: getattr(entry, name) == value  # type: ignore[misc]

@@ -103,7 +103,7 @@ def _round(session: Session, plan: RoundPlan, server: str, rates: dict[str, floa
         folder = Path(tempfile.mkdtemp(prefix="jobq-chaos-"))
     except OSError as error:
         raise ConfigError(
-            f"no temporary folder can be made: {error.strerror}; set TMPDIR"
+            f"can't create a temporary folder: {error.strerror}; set TMPDIR"
         ) from error
     kept = True
     try:

@@ -61,7 +61,7 @@ def check() -> None:
 )
 @option("--strict", "Warnings count as failures.")
 def doctor(session: Session, strict: bool) -> bool:
-    """Check the server: its settings, and what would be lost in which failure.
+    """Check the server's settings, and what each kind of failure would lose.
 
     Current incidents come first: a full server, lost workers, unknown jobs, jobs that kill their processes or hang.
     Checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy
@@ -70,7 +70,7 @@ def doctor(session: Session, strict: bool) -> bool:
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
         wrong = list(checked(incidents_at(session.client)))
-        # What matters most comes first, and once.
+        # Most important findings first, without repeats.
         failing = {finding.check for finding in wrong if finding.level == "fail"}
         found = [*wrong, *(one for one in found if one.check not in failing or one.level == "ok")]
         sampled = list(_samples(session))
@@ -110,7 +110,7 @@ def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Ite
 
 
 def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
-    """Yield a warning for each schedule that no running worker has in its code any more."""
+    """Yield a warning for each schedule that is no longer in the code of a running worker."""
     with session.tolerating("workers", "list of"):
         known = known_by_queue(session.client)
         rows: list[ScheduleRow] = []
@@ -142,7 +142,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
     text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
     remedy = f"jobq worker --import MODULE --queues {queue.name}, or jobq flow check"
     if entries > MAX_ENTRIES:
-        text += "; until there are fewer, the queue hands out nothing"
+        text += "; the queue hands out messages again once there are fewer"
         yield Finding("flows", "fail", text, remedy)
     elif waited_s > LATE_S:
         yield Finding("flows", "warn", text, remedy)
@@ -194,9 +194,8 @@ def show(session: Session, finding: Finding) -> None:
 def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool:
     """Check the structure of queues and limits while they are in use.
 
-    --repair moves messages to where they belong and checks again. It removes ids that cannot be valid and dead
-    entries without a message, and renames keys of the wrong type. A damaged limit begins anew. Exit code 1: a
-    violation is left.
+    --repair moves misplaced messages and checks again. It removes ids that cannot be valid and dead entries without
+    a message, and renames keys of the wrong type. A damaged limit is reset. Exit code 1: violations remain.
     """
     left = 0 if queues else _names(session, repairs, yes) + _limits(session, repairs, yes)
     counts = session.from_each(
@@ -327,7 +326,7 @@ SHOWN_MIDS = 20
 @option(
     "--for DURATION",
     "following",
-    "Audit from now on for this long, and read events before they are trimmed.",
+    "Audit for this long, starting now, and read events before they are trimmed.",
 )
 def audit(
     session: Session,
@@ -338,8 +337,8 @@ def audit(
 ) -> int:
     """Check that no message of a time range was lost, by the queues' events.
 
-    Needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is
-    lost. Exit code 2: the events of a queue are incomplete; the other queues are audited all the same.
+    Needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost.
+    Exit code 2: the events of a queue are incomplete; the other queues are still audited.
     """
     if following is not None and (since or until):
         raise ConfigError(f"--for {following:g} s starts now; leave out --since and --until")
@@ -361,7 +360,7 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """Like session.tolerating; incomplete events are a problem of their queue alone, too."""
+    """Like `session.tolerating`, but incomplete events are also only their queue's problem."""
     try:
         with session.tolerating(queue.name):
             yield
@@ -377,7 +376,7 @@ def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) 
 
 
 def _moment_of(text: str | None) -> Moment:
-    """Return what the text means by the clock of a queue's server, in epoch ms."""
+    """Return the moment in epoch milliseconds, by the clock of a queue's server."""
     if text is None:
         return lambda queue: None
     parse_time(text, now=datetime.now(UTC))  # refuses it before any queue is read
@@ -399,7 +398,11 @@ def _follow(session: Session, found: list[tuple[Queue, Audit]], seconds: float) 
 
 
 def show_audit(session: Session, result: Audited, more: Mapping[str, int] | None = None) -> None:
-    """Print the result of one queue; `more`: further counts by what they count."""
+    """Print the result of one queue.
+
+    Args:
+        more: Further counts by name.
+    """
     text = (
         f"{result.queue}: {result.accepted:,} accepted, {result.finished:,} finished, "
         f"{result.duplicates:,} duplicates, {result.lost:,} lost"

@@ -1,4 +1,4 @@
-"""`jobq completion`: print what a shell needs to complete commands, options and ids of flows."""
+"""`jobq completion`: print shell completion for commands, options and flow ids."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def completion(session: Session, shell: str) -> None:
 
 
 class ColonBash(BashComplete):
-    """Bash takes `import:7` for three words and replaces the last one; jobq takes it for one."""
+    """Completes words with colons: Bash splits `import:7` into three words and replaces only the last."""
 
-    #: What bash keeps of the word that is completed.
+    #: Part of the completed word that bash keeps.
     _kept = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one that is completed, and that one."""
+        """Return the words before the incomplete word, and the incomplete word."""
         words = split_arg_string(os.environ["COMP_WORDS"])[: int(os.environ["COMP_CWORD"]) + 1]
         if len(words) <= int(os.environ["COMP_CWORD"]):
             words.append("")
@@ -51,7 +51,7 @@ class ColonBash(BashComplete):
         return joined[1:-1], joined[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return the rest of a word, behind its last colon."""
+        """Return the part of the word after its last colon."""
         return f"{item.type},{item.value.removeprefix(self._kept)}"
 
 

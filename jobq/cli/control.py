@@ -29,14 +29,14 @@ from jobq.queue.orders import OrderAnswer
 def control(
     session: Session, verb: str, workers: tuple[str, ...], child: int | None, wait: float
 ) -> bool:
-    """Have workers go quiet, resume, drain, restart or report stacks.
+    """Pause, resume, drain or restart workers, or dump their stacks.
 
-    WORKER is a name that `jobq workers` lists. If several workers were given one name, the order goes to all
-    of them. The command shows what the workers answer. quiet: take no new
-    messages. resume: take them again. drain: finish what runs and leave, as after TERM. restart: replace the children
-    one by one; new code needs a new worker. dump: report the stacks of the children's threads, at most 64 KiB. A
-    worker reads its orders every 5 seconds. An order that it doesn't read within a minute is dropped. Exit code 1: a
-    worker refused, or did not answer.
+    WORKER is a name from `jobq workers`. If several workers share the name, the command goes to all of them. The
+    workers' answers are printed. quiet: stop fetching messages. resume: fetch messages again. drain: finish running
+    jobs and exit, as after TERM. restart: replace the children one by one; to load new code, start a new worker.
+    dump: report the stacks of the children's threads, at most 64 KiB. Workers read commands every 5 seconds. A
+    command that is not read within a minute is dropped. Exit code 1: a worker rejected the command, or did not
+    answer.
     """
     if child and verb != "dump":
         raise ConfigError(f"--child is for dump; {verb} applies to the whole worker")

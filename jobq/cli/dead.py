@@ -36,16 +36,16 @@ Action = Callable[[Queue, list[str]], list[str]]
 DEAD = Listing(
     ("queue", "dead id:dead_id", "job", "died at:died_at", "attempts", "ncrashes", "reason"),
     ("ncrashes", "attempts", "died at", "job"),
-    "no dead messages: no message has run out of attempts",
+    "no dead messages: messages land here after their last failed attempt",
     whole=("dead id",),
 )
 GROUPS = Listing(("dead", "queue", "job", "error", "newest"), ("newest",), whole=("job",))
-#: Newest dead messages of a queue that are counted by their errors.
+#: Maximum number of dead messages per queue to group by error, latest first.
 MAX_GROUPED = 10_000
 
 older_option = option(
     "--older-than DURATION",
-    "With --all or --where: only messages that have been dead for this long.",
+    "With --all or --where: only messages dead for at least this long.",
 )
 
 
@@ -65,7 +65,7 @@ all_option = option("--all", "everything", "All dead messages of the one queue i
 
 
 class Where:
-    """What --where asks of a dead message: for each condition a field and the pattern of all its text."""
+    """Conditions of --where: pairs of a field and a pattern that must match all its text."""
 
     FIELDS: ClassVar[dict[str, Callable[[DeadMessage], str]]] = {
         "reason": lambda message: message.reason.partition("\n")[0],
@@ -181,7 +181,7 @@ def _show(session: Session, dead_id: str, queues: str | None) -> bool:
 
 
 class Chosen:
-    """The dead messages that revive and purge work on: those named, all of one queue, or those that match."""
+    """The dead messages to revive or purge: the given ids, a whole queue, or all matches."""
 
     def __init__(
         self, session: Session, ids: tuple[str, ...], everything: bool, conditions: tuple[str, ...],
@@ -205,7 +205,7 @@ class Chosen:
         ) + (f" age:>{older_than:g}s" if older_than else "")  # fmt: skip
 
     def operation(self) -> AbstractContextManager[Performed]:
-        """What the audit log says of a change of them."""
+        """Record the change in the audit log."""
         return self._session.operation(self._queues, self._filter)
 
     def each(self, label: str, act: Action) -> list[str]:
@@ -231,7 +231,7 @@ class Chosen:
         return word
 
     def _all(self, queue: Queue, label: str, act: Action) -> list[str]:
-        # Named first, then changed: a revived message that dies at once isn't met again.
+        # List ids first, then change them, so that a revived message that fails immediately isn't met again.
         until = (time.time() - self._older_s) * 1000
         ids = [
             message.dead_id

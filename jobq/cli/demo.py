@@ -38,8 +38,8 @@ def demo(
     """Run an example with thousands of files and a killed process.
 
     Some of the files are bad. In a terminal it ends with the dashboard of the run. With --pipeline the history goes
-    into a lake, 100,000 rows of a DataFrame become jobs, and a page with every report is written. Exit code 1: a figure
-    differs from what it must be.
+    into a lake, 100,000 rows of a DataFrame become jobs, and a page with every report is written. Exit code 1: a
+    figure differs from the expected value.
     """
     if pipeline and web == "yes":
         raise ConfigError("--web shows the run without --pipeline; leave one out")
@@ -61,12 +61,12 @@ def _is_looked_at() -> bool:
 
 
 def script(path: Path = SCRIPT) -> Path:
-    """Return the example in the installed package, or beside it in a checkout."""
+    """Return the example in the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package, package.parent):
         if (folder / path).is_file():
             return folder / path
-    raise ConfigError(f"no {path} in or beside {package}; is the installation complete?")
+    raise ConfigError(f"{path} is not in or next to {package}; reinstall jobq")
 
 
 def environment(session: Session) -> dict[str, str]:

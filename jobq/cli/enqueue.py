@@ -1,4 +1,4 @@
-"""`jobq enqueue`: have a worker run a job, at least once."""
+"""`jobq enqueue`: enqueue a job, which runs at least once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONS = (
     option(
         "--mid TEXT", "The message's id. A second message with the id of a live one is refused."
     ),
-    option("--delay DURATION", "Run no earlier than this long from now."),
+    option("--delay DURATION", "Run after this delay at the earliest."),
     option(
         "--at TIME",
         "Run no earlier than 2026-11-21T08:00 (this host's zone, or +01:00), or epoch seconds.",
@@ -46,9 +46,9 @@ _OPTIONS = (
     option("--debounce DURATION", "Run once no like call came for this long."),
     option("--debounce-max DURATION", "With --debounce: run after this long in any case."),
     option("--throttle DURATION", "Refuse like calls for this long after the first."),
-    option("--lease DURATION", "Least length of the message's lease.  [default: the worker's]"),
+    option("--lease DURATION", "Minimum lease duration for this message.  [default: the worker's]"),
     option("--key TEXT", "Line of the queue to wait in.  [default: the job's]"),
-    option("--ordered", "Start the messages of the key one after another, in this order."),
+    option("--ordered", "Run the key's messages one by one, in order of enqueueing."),
     option("--durability LEVEL", "Wait until the server confirms memory, disk or replicas=N."),
     option("--header NAME=TEXT", "headers", "Header of the message; repeatable.", multiple=True),
     option(
@@ -99,7 +99,7 @@ def enqueue(
     session: Session, job: str, words: tuple[str, ...], args_json: str | None, file: IO[bytes] | None,
     modules: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
-    """Have a worker run a job.
+    """Enqueue a job.
 
     The job runs at least once. An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a
     keyword argument. With --import, JOB must be registered in that module and accept the arguments. Without it,

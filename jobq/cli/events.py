@@ -1,4 +1,4 @@
-"""`jobq events`: how much queues record, how much they keep, what they recorded."""
+"""`jobq events`: show recorded events, and set how much queues record and keep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = 1_000
 
 @group("events", "tail --follow", "level all --queues low", "maxlen 1000000 --queues low")
 def events() -> None:
-    """Show what queues recorded, and set how much they record.
+    """Show recorded events, and set how much is recorded.
 
     By default a queue records each finished attempt.
     """
@@ -60,8 +60,8 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
 def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int | bool:
     """Print the newest events, oldest first.
 
-    A line has the time of the event, queue, kind, job, message, attempt and what else was recorded.
-    Exit code 1: there are no events.
+    Each line shows the time, queue, kind, job, message and attempt of an event, then its other fields. Exit code 1:
+    there are no events.
     """
     streams = [_Stream(queue) for queue in session.readable(queues)]
     found = sorted(_read(session, streams, lambda stream: stream.newest(limit)))
@@ -76,7 +76,7 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int 
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     if not shown:
-        session.note("no events; 'jobq events level' shows what the queues record")
+        session.note("no events; 'jobq events level' shows which events the queues record")
     return bool(shown)
 
 

@@ -20,7 +20,7 @@ MEANINGS = {
     NO: "the answer is no: unknown mid, not confirmed, check failed",
     USAGE: "wrong option, argument or setting",
     UNAVAILABLE: "no server: it is unreachable, or the embedded server can't start",
-    REFUSED: "the server refused: memory full, too few replicas, or a script failed",
+    REFUSED: "the server rejected the call: memory full, too few replicas, or a script failed",
     BAD_CALL: "no such job here, or a call that cannot be encoded as JSON",
     **of_worker.MEANINGS,
     FAILED: "an error in jobq or in your code; the traceback is on stderr",
@@ -44,5 +44,5 @@ _BY_CLASS: tuple[tuple[type[errors.JobqError], int], ...] = (
 
 
 def code_of(error: errors.JobqError) -> int:
-    """The exit code for an error that ends a command."""
+    """Return the exit code for an error that ended the command."""
     return next(code for kind, code in _BY_CLASS if isinstance(error, kind))

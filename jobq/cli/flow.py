@@ -55,7 +55,7 @@ STEPS = Listing(
 )
 #: The newest flows whose ids a shell completes.
 MAX_COMPLETED = 200
-#: Members that failed and are named, and with --json.
+#: Number of failed members to list; the second limit is for --json.
 NAMED, MAX_NAMED = 5, 100
 _IN_QUOTES = str.maketrans(dict.fromkeys('"\\[]<>', "?"))
 #: How long a shell waits for ids of flows.
@@ -93,9 +93,8 @@ def flow() -> None:
 def list_flows(session: Session, state: str | None, name: str | None, limit: int) -> None:
     """List flows, the newest first.
 
-    steps: those that are over, of all. members: messages that have ended, of all so far. The last column says what
-    needs attention: members that are dead, or a producer that stopped while it added members. The newest 1,000 flows
-    are searched.
+    steps: finished steps of all steps. members: finished members of all members so far. The last column shows
+    problems: dead members, or a producer that stopped while adding members. The latest 1,000 flows are searched.
     """
 
     page = flow_page(session.client, 0, limit, name=name or "", state=state or "")
@@ -128,10 +127,10 @@ def _took(view: FlowView) -> str:
 @command("show", "import:2026-11-22", "import:2026-11-22 --json | jq .waits_for", group=flow)
 @flow_argument
 def show(session: Session, flow: str) -> None:
-    """Show a flow: its steps, what it waits for, what failed, and its critical path.
+    """Show a flow: its steps, current waits, failures and critical path.
 
-    took: from when the step became ready to its end. The critical path is the chain of steps that decides how long the
-    flow takes.
+    took: time between a step becoming ready and its end. The critical path is the chain of steps that determines
+    how long the flow takes.
     """
     client = session.client
     view = known_flow(client, flow)
@@ -269,7 +268,7 @@ def dot(view: FlowView) -> Iterator[str]:
 def signal(session: Session, flow: str, step: str, value: str | None) -> None:
     """End a wait of a flow. STEP is its name, VALUE any JSON for the steps that take it.
 
-    A signal that comes before its wait begins counts at once when it does.
+    A signal sent before its wait begins is stored until then.
     """
     run = _run(session, flow)
     content = None if value is None else _json(value)
@@ -286,8 +285,8 @@ def signal(session: Session, flow: str, step: str, value: str | None) -> None:
 def cancel(session: Session, flow: str, yes: bool) -> bool:
     """Cancel a flow: send nothing more, and cancel its messages.
 
-    Jobs that run hear of it when their worker renews its leases, within 5 seconds by default. Exit code 1: the flow is
-    over already.
+    Running jobs are cancelled when their worker renews its leases, within 5 seconds by default. Exit code 1: the
+    flow is over already.
     """
     run = _run(session, flow)
     view = run.status()
@@ -305,7 +304,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
 @flow_argument
 @click.argument("step", required=False)
 def retry(session: Session, flow: str, step: str | None) -> bool:
-    """Run the dead members of a flow again, or those of one step. Steps behind them run once they are done.
+    """Retry a flow's dead members, or only one step's. The steps that follow run when these are done.
 
     A member of a map whose dead message was purged can't run again. Exit code 1: nothing of it can.
     """
@@ -331,7 +330,7 @@ def retry(session: Session, flow: str, step: str | None) -> bool:
 @command("delete", "import:2026-11-22", group=flow, operation="flow-delete")
 @flow_argument
 def remove(session: Session, flow: str) -> bool:
-    """Delete what is kept of a flow that is over, or was never begun.
+    """Delete the record of a finished flow, or of a flow that was never started.
 
     Its dead messages stay in their queues. Exit code 1: the flow still runs.
     """
@@ -352,11 +351,11 @@ def remove(session: Session, flow: str) -> bool:
 @click.argument("flows", metavar="[FLOW]...", nargs=-1, shell_complete=_completed)
 @option("--lost done|cancelled", "Count members without a trace as this.")
 def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
-    """Put flows in order: all that have not ended, or those that are named.
+    """Repair flows: all unfinished flows, or the given ids.
 
-    It takes to flows what queues have to say, and compares members that should live with their queues. A server that
-    lost writes in a failover may know less of a flow than its queues do. Flows that are gone leave the list. Exit
-    code 1: there are members of which no queue has a trace.
+    It delivers pending results from queues to flows, and compares running members with their queues. After a
+    failover that lost writes, the server may know less about a flow than its queues do. Deleted flows leave the
+    list. Exit code 1: some members are in no queue.
     """
     for one in flows:
         known_or_listed(session.client, one)

@@ -51,8 +51,8 @@ def _libraries(chosen: str) -> list[Library]:
 def load(session: Session, chosen: str, prune: bool) -> None:
     """Load this version's libraries into the server, or each node of a Cluster. Harmless to repeat.
 
-    The name of the engine's library depends on its scripts, so two versions can run during a deploy. The functions of
-    the other libraries have fixed names, and replace those of another version.
+    The name of the engine's library depends on its scripts, so two versions can run during a deploy. The other
+    libraries have fixed names, so loading them replaces another version's functions.
     """
     for made in _libraries(chosen):
         nodes = load_library(session.client, made)

@@ -1,4 +1,4 @@
-"""Findings of `jobq check doctor` about full lines of keys, full limits and the maps of flows that wait for them."""
+"""Findings of `jobq check doctor` about full key queues, full limits and waiting flow maps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from jobq.queue.doctor import Finding
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyPage, KeyRow
 
-#: Queues with keys, keys of each, limits and flows that are looked at; names in one finding.
+#: Limits on queues with keys, keys per queue, limits and flows to check, and names per finding.
 MAX_QUEUES, MAX_KEYS, MAX_LIMITS, MAX_FLOWS, MAX_NAMES = 200, 1_000, 1_000, 1_000, 5
 
 
 def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
     """Yield a finding for each queue with full lines, and one for each with keys at their maximum.
 
-    queues: those with keys.
+    Yield findings about full keys.
+
+    Args:
+        queues: The queues that have keys.
     """
     some = queues[:MAX_QUEUES]
     pages = run_each(client, [queue.admin.keys_call(MAX_KEYS) for queue in some])

@@ -1,4 +1,4 @@
-"""`jobq key list | set | hold`: what waits and runs by key, and the limits of keys."""
+"""`jobq key list | set | hold`: show waiting and running messages by key, and set limits of keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = Listing(
     drops=("oldest", "weight"),
     empty="no message with a key waits or runs",
 )
-#: An option of all keys, and what it is called for one key.
+#: Options for all keys, with their names for a single key.
 OF_ONE = {"key_max": "max", "key_rate": "rate", "key_weight": "weight", "key_waiting": "waiting"}
 NONE = "none"
 
@@ -43,10 +43,10 @@ def key() -> None:
 @limit_option(100, 1_000)
 @option("--all", "everything", "Show all keys, in no order.")
 def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
-    """List the keys with messages that wait or run, those with most waiting first.
+    """List the keys with waiting or running messages; the keys with the most waiting messages first.
 
-    most: how many messages of the key run at once, at most. may start: until when the key is held or has used
-    up its rate. oldest: the message that is next. Exit code 1: the queue was never used here.
+    most: maximum number of concurrent messages of the key. may start: when the hold ends or the rate allows the
+    next start. oldest: the next message. Exit code 1: the queue has never been used.
     """
     for known in used_names(session, (name,)):
         [queue] = session.queues([known])
@@ -80,14 +80,14 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
 )
 @queue_argument
 @click.argument("one", metavar="[KEY]", required=False)
-@option("--max N", "Most messages that run at once: of the queue, or of KEY.")
-@option("--key-max N", "Most messages of each key that run at once.")
-@option("--key-rate RATE", "Most starts of each key: 100/m, 5/s, 1000/h.")
+@option("--max N", "Maximum number of concurrent messages, for the queue or for KEY.")
+@option("--key-max N", "Maximum number of concurrent messages per key.")
+@option("--key-rate RATE", "Maximum start rate per key: 100/m, 5/s, 1000/h.")
 @option("--key-weight N", "Turns of each key, compared with other keys.")
-@option("--key-waiting N", "Most messages of each key that wait.")
-@option("--rate RATE", "Most starts of KEY.")
+@option("--key-waiting N", "Maximum number of waiting messages per key.")
+@option("--rate RATE", "Maximum start rate of KEY.")
 @option("--weight N", "Turns of KEY, compared with other keys.")
-@option("--waiting N", "Most messages of KEY that wait.")
+@option("--waiting N", "Maximum number of waiting messages of KEY.")
 def set_(session: Session, name: str, one: str | None, **given: str | None) -> None:
     """Change the limits of a queue and its keys, or of one KEY, and show them.
 
@@ -114,7 +114,7 @@ def set_(session: Session, name: str, one: str | None, **given: str | None) -> N
     none = "as all keys" if one else "no limits"
     session.say(record, f"{f'{name} {one}' if one else name}: {', '.join(words) or none}")
     if not known:
-        session.note(f"no queue {name} was ever used here; its limits apply once it is")
+        session.note(f"queue {name} has never been used here; its limits apply once it is")
 
 
 def _flag(parameter: str) -> str:
@@ -143,7 +143,7 @@ def _shown(value: Any) -> Any:
 @click.argument("one", metavar="KEY")
 @click.argument("duration", metavar="DURATION")
 def hold(session: Session, name: str, one: str, duration: str) -> bool:
-    """Start no message of a key for some time; 0 ends a hold.
+    """Stop starting a key's messages for some time; 0 ends the hold.
 
     Running jobs continue. Exit code 1: the queue was never used here.
     """

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 storage_option = option(
     "--storage-option KEY=VALUE",
     "storage",
-    "How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeatable. AWS_… variables are read, too.",
+    "Access option of a bucket, such as AWS_ENDPOINT_URL=…; repeatable. AWS_… variables are also read.",
     multiple=True,
 )
 
@@ -95,11 +95,11 @@ def lake() -> None:
 )
 @lake_option()
 @storage_option
-@option("--once", "Read what there is, then exit.  [default, without --every]")
+@option("--once", "Read the available entries, then exit.  [default, without --every]")
 @option("--every DURATION", "Read at this interval until TERM.")
 @option(
     "--max-rows",
-    "About how many entries to commit at once.",
+    "Approximate number of entries per commit.",
     type=click.IntRange(1),
     default=1_000_000,
 )
@@ -122,10 +122,10 @@ def ingest(
 ) -> bool:  # fmt: skip
     """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
-    Reads all queues, also those that appear later. With --queues, only those queues and no topics. TERM ends it
-    between two batches; a kill loses nothing. Exit code 1: entries were dropped from a stream before they were
-    read; the command prints how many, and the lake records it. Without --every also if a stream was more than half
-    unread: it may drop entries before the next run.
+    Reads all queues, including queues that appear later. With --queues, only those queues and no topics. TERM ends
+    it between two batches. A kill is safe. Exit code 1: entries were dropped from a stream before they were read;
+    the command prints how many, and the lake records it. Without --every, the exit code is also 1 if more than half
+    of a stream was unread, because it may drop entries before the next run.
     """
     if once and every is not None:
         raise ConfigError("--once and --every exclude each other; use only one")
@@ -164,7 +164,7 @@ def ingest(
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
-    """Print what is known before the end of the round."""
+    """Print known facts before the end of the round."""
     for queue, number in batch.lost.items():
         session.note(
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
@@ -277,8 +277,8 @@ def compact(
 ) -> None:
     """Sort and join each day's files, so that reading is fast and the lake is smaller.
 
-    Run it once a day. Reading continues. An ingest into a folder waits while some files of a day are joined, or
-    the rollups are made. 'jobq lake vacuum' deletes the files that were replaced.
+    Run it once a day. Reading continues. An ingest into a folder waits while it merges a day's files or builds the
+    rollups. 'jobq lake vacuum' deletes the replaced files.
     """
     from jobq.pipeline.engine import Engine
     from jobq.pipeline.lake import upkeep
@@ -341,7 +341,7 @@ def _say_compacted(session: Session, one: Compacted, engine: Engine) -> None:
 @option("--older-than DURATION", "Delete files not needed for this long.", default="7d")
 @wait_option
 def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None:
-    """Delete files that were replaced, expired or never committed. Older versions can no longer be read."""
+    """Delete replaced, expired and uncommitted files. Older versions can no longer be read."""
     from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
@@ -397,7 +397,7 @@ def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **g
 
 
 def _count_first(session: Session, lake: Lake, engine: Engine, before: str, rollups: bool) -> None:
-    """Have the rollups count events that are about to be dropped; PipelineError if they can't."""
+    """Add events to the rollups before they are dropped; raise PipelineError if that fails."""
     from jobq.pipeline.engine import WHERE
     from jobq.pipeline.lake import rollup
     from jobq.pipeline.sessions import words_of
@@ -407,7 +407,7 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
         return
     some = f"{counted(sum(days.values()), 'event')} of {counted(len(days), 'day')} before {before}"
     if not rollups:
-        session.note(f"{some} may be missing from job_runs and rollup_hourly from now on")
+        session.note(f"{some} may now be missing from job_runs and rollup_hourly")
         return
     try:
         rollup.refresh(lake, engine.spark())
@@ -451,11 +451,11 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
 @master_option
 @wait_option
 def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
-    """Erase messages from all tables, so that no file of the lake has them any more.
+    """Erase messages from all tables and files of the lake.
 
-    The lake keeps a salted hash of each mid, and an ingest leaves these messages out. An interrupted erasure
-    continues with the next one, or with --resume. Reading an earlier version of a table is no longer possible.
-    Exit code 1: there is nothing to erase.
+    The lake keeps a salted hash of each mid, and an ingest leaves these messages out. The next erasure, or
+    --resume, continues an interrupted erasure. Earlier versions of the tables can no longer be read. Exit code 1:
+    there is nothing to erase.
     """
     from jobq.pipeline.engine import WHERE, Engine
     from jobq.pipeline.lake import erase as erasing
@@ -485,7 +485,7 @@ def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
             if not found or given["dry_run"]:
                 return found
         elif not erasing.pending(lake):
-            session.note("no erasure was interrupted; erased rows are looked for all the same")
+            session.note("no interrupted erasure; searching for erased rows anyway")
         done = erasing.finish(lake, engine, alone=turns, enough=ending)
         used = engine.used
     if done is None:
@@ -507,7 +507,7 @@ def _begin_erasure(
     if dry_run or not chosen.found:
         return bool(chosen.found)
     place = "the lake and the server" if work.server else "the lake"
-    session.confirmed(f"Erase {chosen.rows.total():,} rows for ever from {place}?", yes)
+    session.confirmed(f"Permanently erase {chosen.rows.total():,} rows from {place}?", yes)
     work.begin(request, chosen)
     if work.server:
         queue = request.sought.queue and parted(request.sought.queue)[1]
@@ -528,11 +528,11 @@ def _say_selected(session: Session, chosen: Selection) -> None:
     for name, number in chosen.unsearched.items():
         session.note(
             f"{name}: {number:,} contents can't be searched: encrypted, compressed or no calls; "
-            "erase those by --mid or --where"
+            "erase them with --mid or --where"
         )
 
 
-#: What --live leaves, and what to do about it.
+#: What --live doesn't delete, and the remedy.
 _LEFT = {
     "topics": "messages of topics are in their logs until retention or 'jobq topic retention --before' drops them",
     "events": "entries of event streams have come since; run the command again",
@@ -561,8 +561,8 @@ def mark(session: Session, lake: Lake, name: str, at: str | None) -> None:
 
 
 NOTE_EVERY_S = 5.0
-#: How long a queue refuses the mid of a replayed message after it is done. Dead messages have mids of their own, which
-#: others enqueue, too: they are refused while a server remembers a call.
+#: How long a queue rejects the id of a replayed message after it is done. Dead messages keep their original ids,
+#: which others may enqueue, so these are rejected only while a server remembers a call.
 DEDUPE_S, DEDUPE_DEAD_S = 86_400.0, 600.0
 #: So many refused mids are named.
 NAMED = 5
@@ -615,7 +615,7 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
     "Name of this replay; a new name sends again what was sent before.",
     default="",
 )
-@option("--plain", "With --to-topic: add no headers about the origin of a message.")
+@option("--plain", "With --to-topic: don't add headers about a message's origin.")
 @option(
     "--rate N", "Send at most N messages a second.", type=click.FloatRange(min=0, min_open=True)
 )
@@ -624,7 +624,7 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
     "To queues: refuse a message for this long after it is done.  [default: 1d, with --dead 10m]",
 )
 @option("--remember DURATION", "How long to remember what was sent.", default="30d")
-@option("--dry-run", "Show what there is, and send nothing.")
+@option("--dry-run", "Show the matching messages without sending them.")
 @option(
     "--engine auto|local|spark",
     "Whether Spark reads: auto starts it for days over 256 MB.",
@@ -634,9 +634,9 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given: Any) -> bool:
     """Send messages from the lake again: topic messages, or dead messages as new ones.
 
-    Run again, also after a kill, the command continues where it was and sends no message twice.
-    With --dead, run it again within --dedupe-for of a kill: so long the queue refuses the mids of the call that was
-    cut off, after their messages are done. Exit code 1: there is no message in the range, or the queue refused all.
+    Run again, even after a kill, the command continues where it stopped and sends each message only once. After a
+    kill with --dead, run it again within --dedupe-for: the queue rejects ids of the interrupted call only for that
+    long after their messages are done. Exit code 1: the range has no message, or the queue rejected all of them.
     """
     from jobq.pipeline.lake.tables import parted
 
@@ -690,7 +690,7 @@ class _Reading:
         self._spark: SparkSession | None = None
 
     def of(self, archive: ArchivedRows) -> Callable[[], SparkSession] | None:
-        """Return what starts the session; None if this process reads."""
+        """Return a function that starts the session, or None if this process reads."""
         return self._made if archive.is_big(self._when) else None
 
     def _made(self) -> SparkSession:
@@ -799,7 +799,7 @@ def _dedupe_s(given: dict[str, Any], default: float) -> float:
 
 
 def _check_known(lake: Lake, column: str, name: str, tables: Sequence[str]) -> None:
-    """Raise ConfigError with the nearest name if these tables never had this one."""
+    """Raise ConfigError with the nearest name if these tables never had this value."""
     from jobq.pipeline.lake.reading import stored_rows
     from jobq.pipeline.lake.tables import TABLES
     from jobq.pipeline.options import unknown
@@ -874,8 +874,8 @@ def audit(
 ) -> int:  # fmt: skip
     """Check that no message of a time range was lost, by the lake's events.
 
-    Needs events of level all in the range. A message that has not ended is 'open': the server may still hold it,
-    which --ask finds out. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
+    Needs events of level all in the range. An unfinished message is 'open': the server may still hold it; --ask
+    checks. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
     """
     lives = _lives(session, given["source"]) if given["ask"] else None
     results = _audited(lake, names_of(queues), _moments(since, until), lives, given)
@@ -920,7 +920,7 @@ def _audited(
 
 
 def _moments(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
-    """Return both times, which may be how long ago; UTC without a zone."""
+    """Parse both times, which may be relative to now; UTC without a time zone."""
     now = datetime.now(UTC)
     start, end = (parse_time(text, now=now, zone=UTC) if text else None for text in (since, until))
     return start, end

@@ -1,4 +1,4 @@
-"""`jobq limit`: what limits allow and what is used; change and hold them at the server."""
+"""`jobq limit`: show limits and their use; change and hold them on the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobq.limits.directory import LimitRecord, hold_limit, limit_facts, set_limi
 
 LIMITS = Listing(
     ("limit", "rule", "used", "waits", "held", ":remark"),
-    empty="no limit was ever used here; a program that uses RateLimit or ConcurrencyLimit adds it",
+    empty="no limits yet; a limit appears when a program first uses RateLimit or ConcurrencyLimit",
 )
 #: Holders named in the table.
 NAMED = 3
@@ -29,9 +29,9 @@ def limit() -> None:
 def list_limits(session: Session) -> None:
     """List the limits.
 
-    rule: a rate, or a number of slots. used: starts in the last span of the rate, or slots in use; of a rate above
-    10,000, how much of what may start at once. waits: when the last turn is that a refused caller was given. held: how
-    long nothing may start. The last column says what differs from the program, and who holds slots.
+    rule: a rate, or a number of slots. used: starts in the last period of the rate, or slots in use; for rates
+    above 10,000, the share of the burst. waits: the latest turn given to a waiting caller. held: time until starts
+    are allowed. The last column shows differences from the program, and who holds slots.
     """
     facts = limit_facts(session.client)
     if session.as_json:
@@ -62,7 +62,7 @@ def _seconds(ms: int) -> str:
 def set_rule(session: Session, name: str, rule: str) -> None:
     """Set a rate, such as 200/m, or a number of slots at the server.
 
-    It wins over what programs say, from their next call on. Their logs say so once.
+    The rule overrides the limit set in code, starting with the next call. Programs log this once.
     """
     with session.operation("", f"limit:{name} rule:{rule}"):
         set_limit(session.client, name, rule)

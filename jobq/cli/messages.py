@@ -30,7 +30,7 @@ MAX_SHOWN = 200
 MAX_LOGS = 20
 #: Facts that have lines of their own.
 _LISTED = ("history", "failed_attempt", "traceback", "state")
-#: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
+#: The engine's answer for a message id that a queue doesn't have, also used in --json.
 UNKNOWN = "nil"
 
 
@@ -41,16 +41,15 @@ mids_argument = click.argument("mids", metavar="MID...", nargs=-1, required=True
 @mids_argument
 @queues_option
 @option(
-    "--log", "logged", "Also print what its newest attempt logged, if its job declares keep_logs."
+    "--log", "logged", "Also print the log of the latest attempt, if its job declares keep_logs."
 )
 def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: bool) -> bool:
     """Show where messages are, and their attempts.
 
-    The attempts are those among the newest 5,000 events of the queue; jobq report finds older ones in a lake.
-    checkpoint: what the next attempt reads; the first 200 characters, --json prints all of it.
-    The traceback of the latest failed attempt follows, unless its worker runs with --no-tracebacks.
-    Exit code 1: no queue has one of them, nor a log of it with --log. It was never enqueued, or it finished or was
-    cancelled and is already removed.
+    The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
+    checkpoint: input of the next attempt; the first 200 characters, or everything with --json. The traceback of the
+    latest failed attempt follows, unless the worker runs with --no-tracebacks. Exit code 1: a message is in no
+    queue, and with --log has no log. It was never enqueued, or it finished or was cancelled and has been removed.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
     return all(known)
@@ -97,7 +96,7 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 def _log_of(session: Session, record: dict[str, Any], names: str | None) -> dict[str, Any]:
-    """Return the log of the newest attempt that has one, and which that is; a message that is gone may have one."""
+    """Return the log and number of the latest attempt that has a log; removed messages may have one."""
     mid, attempts = record["mid"], [MAX_LOGS]
     if record["queue"]:
         names, attempts = record["queue"], [one["attempt"] for one in record["history"]]
@@ -203,7 +202,7 @@ def _attempt(event: Event) -> dict[str, Any]:
 @mids_argument
 @queues_option
 def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
-    """Cancel messages.
+    """Cancel the given messages.
 
     The worker stops a running job when it next renews the job's lease, and the job's result is refused.
     Exit code 1: a message could not be cancelled, because no queue has it.

@@ -36,9 +36,9 @@ def metrics(
 ) -> bool | None:  # fmt: skip
     """Serve metrics of queues, topics and schedules until TERM or INT.
 
-    One exporter is enough, however many workers there are. A second one reads the same values. A scrape reads the
-    server with a few calls, at most every five seconds, and writes nothing. Metrics of attempts are the workers':
-    jobq worker --health.
+    One exporter is enough for any number of workers; more exporters return the same values. A scrape reads the
+    server with a few calls, at most every five seconds, and doesn't write. For metrics of attempts, use jobq worker
+    --health.
     """
     # Without it every scrape would fail.
     import prometheus_client  # noqa: F401
@@ -72,7 +72,7 @@ def metrics(
 def _lake_behind(
     session: Session, path: str | None, storage: tuple[str, ...], source: str
 ) -> Callable[[], dict[str, LakeBehind]] | None:
-    """Return what asks the lake how far it is behind each queue; None without a lake."""
+    """Return a function that reads the lake's lag for each queue; None without a lake."""
     if not path:
         return None
     from jobq.pipeline.lake.inspection import backlog

@@ -1,4 +1,4 @@
-"""`jobq migrate`: what a code base of another queue needs to move here."""
+"""`jobq migrate`: list the changes that moving from another queue requires."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def migrate() -> None:
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @option("--only same,differs,none", "List these only.", default="same,differs,none")
 def check_(session: Session, path: Path, only: str) -> bool:
-    """List each place that uses Celery, RQ or Dramatiq, and what it becomes in jobq.
+    """List each use of Celery, RQ or Dramatiq with its equivalent in jobq.
 
-    The files are read, and none is imported. Each line has the place, what it uses, whether jobq has an equivalent,
-    behaves differently or has none, and the page about it. Exit code 1: something has no equivalent.
+    Files are parsed, never imported. Each line shows the place, the feature, whether jobq has an equivalent,
+    behaves differently or doesn't support it, and the page about it. Exit code 1: a feature has no equivalent.
     """
     found = check(path)
     wanted = set(only.split(","))

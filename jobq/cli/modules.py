@@ -14,12 +14,12 @@ from jobq import trust
 from jobq.cli import output, settings
 from jobq.errors import ConfigError
 
-#: What `load` calls once the modules are imported. A framework adds what finds the jobs of a project.
+#: Functions that `load` calls after importing the modules. Frameworks add theirs to discover a project's jobs.
 loaders: list[Callable[[], object]] = []
 
 
 def load(modules: Iterable[str]) -> None:
-    """Import modules. The working folder and the folder of the nearest pyproject.toml are on the path.
+    """Import modules from `sys.path`, the working folder or the folder of the nearest pyproject.toml.
 
     A working folder that every user can write to is not, because files there could replace any module.
     ConfigError if there is no such module. Errors inside a module pass through.
@@ -94,7 +94,7 @@ def _extend_path() -> str:
         if not sys.flags.safe_path and sys.path[:1] == [str(here)]:
             del sys.path[0]  # `python -m jobq` put it there
         left_out = (
-            f"no module is imported from {here}: everybody can write to it; work in a folder of yours, or "
+            f"can't import modules from {here}: all users can write to it; use a folder of yours, or "
             "name it in PYTHONPATH"
         )
     for folder in folders:

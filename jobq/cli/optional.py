@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from jobq.cli.options import Verb
 
-#: Section of the help and the core's command that they stand before, '' at its end -> the commands.
+#: Section of the help, and the core command to insert before ('' appends) -> the commands.
 OPTIONAL = {
     ("Queues", "schedule"): {
         "flow": Verb(

@@ -1,7 +1,7 @@
 """How commands are declared: every option has a variable, and every help ends with examples.
 
-An option takes the first of: the flag, JOBQ_<COMMAND>_<OPTION>, the plain JOBQ_<OPTION> of those that
-many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
+An option is taken from the flag, JOBQ_<COMMAND>_<OPTION>, JOBQ_<OPTION> (shared options only), [tool.jobq] of the
+nearest pyproject.toml, or its default, in this order.
 """
 
 from __future__ import annotations
@@ -67,7 +67,11 @@ class WithExamples(click.Command):
     examples: str = ""
 
     def place_in(self, group: Group | None, examples: Sequence[str]) -> None:
-        """Add the command to its group. Each example is what follows `jobq GROUP COMMAND`."""
+        """Add the command to its group.
+
+        Args:
+            examples: The rest of each command line after `jobq GROUP COMMAND`.
+        """
         self.path = f"{group.path if group else 'jobq'} {self.name}"
         self.examples = "\n".join(f"{self.path} {example}".rstrip() for example in examples)
         if group is not None:
@@ -92,7 +96,11 @@ class WithExamples(click.Command):
 
 
 class Command(WithExamples):
-    """One command. operation: the verb under which the audit log has it; '' for one that changes nothing there."""
+    """A single command.
+
+    Attributes:
+        operation: The verb for the audit log; '' if the command changes nothing.
+    """
 
     operation: str = ""
 
@@ -106,7 +114,7 @@ class Group(WithExamples, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for an unknown one, name those whose names are similar."""
+        """Find a command; for an unknown command, suggest similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchOption:
@@ -118,14 +126,14 @@ class Group(WithExamples, click.Group):
 
 
 class CommandGroup(Group, Command):
-    """A command that also has verbs: `jobq web` beside `jobq web user add`."""
+    """A command that also has verbs, such as `jobq web` and `jobq web user add`."""
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
         super().__init__(*args, **{"invoke_without_command": True, **attrs})
 
 
 class Verb(NamedTuple):
-    """A command that is loaded when it is called: its module in jobq.cli, its name there, its line in the help.
+    """A command loaded on first use: its module in jobq.cli, its name there, and its help line.
 
     extra: of jobq's extras the one whose packages it needs.
     """
@@ -137,7 +145,7 @@ class Verb(NamedTuple):
 
 
 class LazyGroup(Group):
-    """Loads a verb's module when the verb is called; the help needs none of them.
+    """Loads a verb's module on first use; the help doesn't need it.
 
     sections: heading in the help -> verb -> where it is.
     """
@@ -277,7 +285,7 @@ def limit_option(
 queues_option = queues_option_of("Queues, comma-separated; repeatable.  [default: all there are]")
 offset_option = option("--offset N", "Skip the first N.", type=click.IntRange(0), default=0)
 import_option = option(
-    "--import MODULE", "modules", "Import this module of jobs, also from the working folder; repeatable.",
+    "--import MODULE", "modules", "Import this module of jobs, from sys.path or the working folder; repeatable.",
     type=Modules(), multiple=True, shared=("JOBQ_IMPORT",)
 )  # fmt: skip
 yes_option = option("-y, --yes", "Don't ask for confirmation.")

@@ -1,4 +1,4 @@
-"""`jobq outbox`: the tables, the relay, and what is in the outbox of a database."""
+"""`jobq outbox`: create the tables, run the relay, and show and prune rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jobq.outbox.schema import DIALECTS, drop_schema
 from jobq.outbox.schema import schema as schema_of
 from jobq.outbox.tables import OutboxTable, table_of
 
-#: How often to count what waits, for metrics.
+#: Interval between counts of waiting rows, for metrics.
 COUNT_S = 10.0
 #: A relay whose loop made no turn for this time hangs. A call to a server that is away may take a minute.
 HANGS_S = 120.0
@@ -63,10 +63,10 @@ on_table = opens(
     group=outbox,
 )
 @option(
-    f"--dialect {'|'.join(DIALECTS)}", "Kind of database; mysql is MariaDB, too.", required=True
+    f"--dialect {'|'.join(DIALECTS)}", "Kind of database; mysql includes MariaDB.", required=True
 )
 @option("--no-notify", "Without the trigger that wakes relays; they poll.")
-@option("--drop", "Print what removes the tables.")
+@option("--drop", "Print statements that drop the tables.")
 def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
     """Print the SQL that creates the tables of the outbox and the inbox.
 
@@ -85,7 +85,12 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 @on_table
 @option("--once", "Exit when all rows were looked at.")
 @option("--poll DURATION", "Look for rows at this interval.", default="200ms")
-@option("--batch N", "Most rows of one transaction.", type=click.IntRange(1, 10_000), default=BATCH)
+@option(
+    "--batch N",
+    "Maximum number of rows per transaction.",
+    type=click.IntRange(1, 10_000),
+    default=BATCH,
+)
 @option(
     "--dedupe DURATION",
     "Refuse the mid of a row for this long after its message is done.",
@@ -97,10 +102,10 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
     """Enqueue the rows of the outbox until TERM or INT.
 
-    Rows are deleted after the server accepted their messages. If the relay dies in between, the next one enqueues them
-    again under the same mid, which the server refuses while the message lives and for --dedupe after it is done. While
-    the server or the database is away, rows wait. On PostgreSQL a trigger wakes the relay. Several relays may run; on
-    SQLite one works, and the others wait for its end.
+    Rows are deleted after the server accepted their messages. If the relay dies in between, the rows are enqueued
+    again with the same message ids, which the server rejects until --dedupe after the message is done. While the
+    server or the database is away, rows wait. On PostgreSQL a trigger wakes the relay. Several relays may run; on
+    SQLite only one works while the others wait.
     """
     Logging(given["log_level"], given["log_format"]).settle()
     options = RelayOptions(
@@ -120,7 +125,7 @@ def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> Non
 @command("status", "--dsn postgresql://shop@db.example/shop", group=outbox)
 @on_table
 def status(session: Session, table: OutboxTable) -> None:
-    """Count the rows that wait, and the refused ones.
+    """Count waiting and rejected rows.
 
     Counts end at 100,000.
     """
@@ -156,8 +161,8 @@ def retry(session: Session, table: OutboxTable) -> None:
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """Delete old rows of the inbox.
 
-    A message that is delivered again after its row was deleted does its work again. So keep rows for longer than a
-    message can be retried, wait in the outbox, or lie dead before it is revived.
+    A message delivered again after its row was deleted runs again. So keep rows longer than a message can be
+    retried, wait in the outbox, or stay dead before it is revived.
     """
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()

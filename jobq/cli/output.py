@@ -1,4 +1,4 @@
-"""What commands print: lines, tables and JSON. Everything that came from a queue is escaped."""
+"""Output of commands as lines, tables and JSON. Everything from a queue is escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from jobq.observe.escape import escaped as escaped
 
-#: What a command prints: a declared record, or facts by name.
+#: A record to print: a declared record, or a mapping.
 OneRecord = Mapping[str, Any] | Struct
 BATCH = 500
 #: Characters that a text column keeps when it is cut.
@@ -115,9 +115,9 @@ def table(
 ) -> Iterator[str]:  # fmt: skip
     """Aligned lines: numbers and the columns `figures` to the right, everything else to the left and escaped.
 
-    If lines would be longer than `width`, the columns `drops` are left out, first to last, then the widest text
-    columns are cut, but for those in `whole`. Widths are measured for a batch of rows at a time, so that a million rows
-    need no memory.
+    If lines would be longer than `width`, the columns in `drops` are left out, first to last. Then the widest text
+    columns are cut, except the columns in `whole`. Widths are measured per batch of rows, so memory use stays
+    constant.
     """
     left = iter(rows)
     widths = [width_of(heading) for heading in headings]
@@ -207,7 +207,7 @@ def open_standard_streams() -> None:
 
 
 def silence_closed_pipes() -> bool:
-    """Flush both streams, and send one that nobody reads any more to /dev/null. Return whether there was one."""
+    """Flush both streams, and redirect streams without a reader to /dev/null. Return whether there was one."""
     gone = False
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -221,7 +221,7 @@ def silence_closed_pipes() -> bool:
 
 
 def pause(seconds: float) -> None:
-    """Sleep; BrokenPipeError as soon as nobody reads stdout any more."""
+    """Sleep; raise BrokenPipeError as soon as stdout has no reader."""
     watch = select.poll()
     try:
         watch.register(sys.stdout.fileno(), 0)
@@ -230,7 +230,7 @@ def pause(seconds: float) -> None:
         return
     for _, found in watch.poll(round(seconds * 1000)):
         if found & (select.POLLERR | select.POLLHUP):
-            raise BrokenPipeError(errno.EPIPE, "nobody reads stdout any more")
+            raise BrokenPipeError(errno.EPIPE, "stdout has no reader")
         time.sleep(seconds)  # a device that can't be watched
 
 

@@ -58,15 +58,15 @@ def queues(
 ) -> None:
     """Count the messages of each queue, once or live.
 
-    ready: can run now. delayed: not before a given time. locked: running. requeued: newer content waits for
-    the current run to end. done: finished, to be removed soon. deduped: finished, still refuses its mid. dead:
-    out of attempts. The last column says whether the queue is paused, has ready messages and no worker, or hands out
-    nothing because over 1,000,000 entries wait to be taken to flows.
+    ready: can run now. delayed: waiting for its start time. locked: running. requeued: newer arguments run after
+    the current run. done: finished, to be removed soon. deduped: finished, still rejects its id. dead: out of
+    attempts. The last column says whether the queue is paused, has ready messages and no worker, or is blocked
+    because over 1,000,000 results wait for delivery to flows.
 
     Below the table stands what needs attention, the cause before its symptoms, with what to do.
 
-    oldest: how long ago the next message was enqueued; empty for a retry and for an encrypted call. starts/s:
-    attempts that ended per second in the last minute; with --watch, hand-outs per second since the screen before.
+    oldest: age of the next message; empty for a retry and for an encrypted call. starts/s: attempts finished per
+    second in the last minute; with --watch, starts per second since the previous screen.
     """
     rates = Rates()
     if not watch:
@@ -77,7 +77,7 @@ def queues(
         for look in range(times) if times else count():
             if look:
                 output.pause(every)
-            # On the second screen, messages for stderr stand below the table while they apply.
+            # On the second screen, messages for stderr are shown below the table while they apply.
             problems = StringIO()
             with redirect_stderr(problems) if live else nullcontext():
                 shown = _look(session, queues, rates, first=live)
@@ -91,7 +91,7 @@ def queues(
 def _look(
     session: Session, queues: str | None, rates: Rates, *, first: bool = False
 ) -> Iterable[str]:
-    """One screen: the table, and what needs attention, or that first, since screens are short; or JSON lines."""
+    """Print one screen: the table and the findings (findings first on a short screen), or JSON lines."""
     found = list(rows(session, queues, rates))
     wrong = incidents_at(session.client, [record["queue"] for record in found])
     if not session.as_json:
@@ -101,7 +101,7 @@ def _look(
 
 
 class Rates:
-    """Starts per second of queues, from the fences of two samples; before the second one, from the events."""
+    """Starts per second of queues, from the fences of two samples; before the second sample, from events."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, int]] = {}
@@ -227,7 +227,7 @@ def _set(
     session: Session, names: tuple[str, ...], act: Callable[[Queue], None], facts: dict[str, bool],
     word: str,
 ) -> bool:  # fmt: skip
-    """Change all queues first, then print: a reader that goes away changes nothing."""
+    """Change all queues first, then print, so that a closed pipe can't interrupt the changes."""
 
     def one(queue: Queue) -> Iterator[str]:
         act(queue)
@@ -254,7 +254,7 @@ def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
             near = get_close_matches(name, known, 3)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             record = {"queue": name, "status": "nil", "nearest": near}
-            session.say(record, f"{name}: no queue of that name was ever used here{meant}")
+            session.say(record, f"queue {name} has never been used here{meant}")
     return [name for name in names if name in known]
 
 
@@ -264,7 +264,11 @@ def queue() -> None:
 
 
 class _Wanted(NamedTuple):
-    """What `queue peek` shows of each queue. end: the offset to stop before; None: to the end."""
+    """Options of `queue peek` for each queue.
+
+    Attributes:
+        end: The offset to stop before; None: to the end.
+    """
 
     place: Place
     offset: int

@@ -39,8 +39,8 @@ token_option = option("--token TEXT", "Token of the holder; other tokens are ref
 def reliable() -> None:
     """Use RELIABLEQ queues, as the RedisRQ module does.
 
-    The server needs no module. Each message is delivered at least once. Commands take the module's arguments
-    and print what redis-cli would, or JSON with --json.
+    The server doesn't need the module. Each message is delivered at least once. Commands accept the module's
+    arguments and print like redis-cli, or JSON with --json.
     """
 
 
@@ -80,7 +80,7 @@ def verb(
 def _operation(
     session: Session, key: str, ids: Sequence[str] = (), more: str = ""
 ) -> AbstractContextManager[Performed]:
-    """What the audit log says of a change of a queue."""
+    """Record the change of a queue in the audit log."""
     messages = "".join(f" id:{one}" for one in ids)
     return session.operation("", f"reliable:{key}{more}{messages}", when=bool(session.verb))
 
@@ -126,9 +126,9 @@ def pop(
     token: str,
     recover_ms: int | None,
 ) -> object:
-    """Hand out up to n messages of the KEYs, the first one first.
+    """Hand out up to n messages of the KEYs, in order of the KEYs.
 
-    BLOCK waits that many milliseconds for a message; 0 does not wait, -1 waits for ever. (nil): there is none.
+    BLOCK is how many milliseconds to wait for a message; 0 does not wait, -1 waits indefinitely. (nil): no message.
     """
     count, block, keys = pop_words(words)
     after = None if recover_ms is None else recover_ms / 1000
@@ -143,7 +143,7 @@ def _counted(session: Session, found: Any, deliveries: bool) -> object:
 
 
 def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
-    """Count, block and keys; a word in the place of an option is one, and takes a number."""
+    """Return count, block and keys; a word at an option's position is an option, and is followed by a number."""
     found = {"COUNT": 1, "BLOCK": 0}
     given = set()
     while words and (word := words[0].upper()) in found and word not in given:
@@ -195,7 +195,7 @@ _on_ids(
     option("--front", "Put them before the waiting messages, not behind."),
 )  # fmt: skip
 _on_ids(
-    "release", "Return messages that were not handled to the front; the delivery does not count.",
+    "release", "Return unhandled messages to the front; the delivery isn't counted.",
     "mails 1601155608777-1 --token worker-7", token_option,
 )  # fmt: skip
 _on_ids(
@@ -208,7 +208,9 @@ _on_ids(
 @key_argument
 @click.argument("count", type=click.IntRange(0))
 @click.argument("elapsed", type=click.IntRange(0))
-@option("--block MS", "Wait this long for a message; -1: for ever.", type=int, default=0)
+@option(
+    "--block MS", "Milliseconds to wait for a message; -1 waits indefinitely.", type=int, default=0
+)
 @token_option
 @option("--deliveries", "Print the number of deliveries as a third item.")
 def recover(
@@ -223,7 +225,7 @@ def recover(
 @key_argument
 @click.argument("words", metavar="[PENDING|DEAD] START COUNT", nargs=-1, required=True)
 def inspect(session: Session, queue: ReliableQueue, key: str, words: tuple[str, ...]) -> object:
-    """Show COUNT messages from START on: waiting, pending or dead ones.
+    """Show COUNT waiting, pending or dead messages, starting at START.
 
     A negative START counts from the end.
     """
@@ -256,7 +258,7 @@ def info(session: Session, queue: ReliableQueue, key: str, everything: bool) -> 
 def list_(session: Session, queue: ReliableQueue) -> None:
     """List the queues with their counts.
 
-    The module keeps no list of them, so this looks at up to 20,000 keys of the server.
+    The module doesn't list its queues, so this scans up to 20,000 keys of the server.
     """
     found = find_queues(queue.client, queue.ns)
     rows = []
@@ -266,7 +268,7 @@ def list_(session: Session, queue: ReliableQueue) -> None:
     if not found.whole:
         session.note(f"looked at {found.looked_at:,} keys; there may be more queues")
     columns = ("key", "undelivered", "delivered", "dead", "promised", "max_deliveries", "last_id")
-    empty = f"no queue was found; 'jobq reliable push' makes one, and --ns is {queue.ns!r}"
+    empty = f"no queues with --ns {queue.ns!r}; create one with 'jobq reliable push'"
     session.say_all(rows, Listing(columns, ("promised", "last_id", "max_deliveries"), empty))
 
 

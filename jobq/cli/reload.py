@@ -1,4 +1,4 @@
-"""`jobq worker --reload`: start the worker anew when a source file of the program changes; for development."""
+"""`jobq worker --reload`: restart the worker when a source file changes (development only)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sources:
         self._look_at = 0.0
 
     def add_imported(self) -> None:
-        """Watch the folders of all modules that are imported by now."""
+        """Watch the folders of all imported modules."""
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         self._add([file for file in files if file])
 
@@ -54,7 +54,7 @@ class Sources:
         return self._read() != self._state
 
     def restart(self, code: int) -> None:
-        """Start the command anew if the worker ended for a change; after a failed start, wait for one."""
+        """Restart the command if the worker ended for a change; after a failed start, wait for a change."""
         if code in (exit_codes.BOOT, exit_codes.CHILD_BOOT):
             logger.info("waiting for a source file to change")
             while not self.changed():

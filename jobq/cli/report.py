@@ -92,7 +92,7 @@ def report(
 ) -> None:
     """Answer questions from history.
 
-    The reports say what waits, runs, fails and costs, what got slower, and how many workers are needed.
+    Reports show waiting and running jobs, failures, costs, slowdowns, and how many workers are needed.
 
     NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, schedules, flows,
     backlog, capacity, run, throughput, heatmap, cost, keys.
@@ -168,7 +168,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
             raise ConfigError(f"--workers {part!r} is not a count; write 4,8,12 or 1-16") from error
     if text and (not found or min(found) < 1 or max(found) > 10_000 or len(found) > 200):
         raise ConfigError(
-            f"--workers {text!r} are too few, too many or below 1; write up to 200 of 1 to 10000"
+            f"--workers {text!r} is invalid; list 1 to 200 worker counts between 1 and 10000"
         )
     return tuple(sorted(found))
 
@@ -194,7 +194,7 @@ def _answers(
 def _engine(
     session: Session, lake: Lake | None, asked: ReportQuery, given: dict[str, Any]
 ) -> tuple[SqlEngine, EventSource]:
-    """Return what computes the reports, and their events."""
+    """Return the engine that computes the reports, and their events."""
     from jobq.pipeline.report.engines import LocalEngine, SparkEngine
     from jobq.pipeline.report.sources import engine_for, from_lake, from_server
     from jobq.pipeline.sessions import session as spark_session
@@ -217,7 +217,7 @@ def _beside_earlier(
     results: list[ReportResult],
     asked: ReportQuery,
 ) -> list[ReportResult]:
-    """Return the results beside those of the range to compare with, if one was given and has events."""
+    """Return the results next to the comparison range's, if a range was given and has events."""
     from jobq.pipeline.report.compare import KEYS, compared
     from jobq.pipeline.report.run import answers, check_range
 
@@ -275,7 +275,7 @@ def _lines(
         return [*lines, result.report.empty, *notes]
     headings = [column.heading for column in columns]
     if result.earlier:
-        # What the chart shows; the page and JSON have all figures of the earlier range.
+        # Only the chart's data; the page and JSON have all figures of the earlier range.
         column = result.report.column(result.report.chart.y)
         place = columns.index(column) + 1
         headings.insert(place, f"{column.heading} before")
@@ -295,7 +295,7 @@ def _write(said: str, target: str, session: Session) -> None:
         return
     path, made = Path(target), ""
     try:
-        # Whole or not at all: a page that is looked at must not be half of the next one.
+        # Replace the file atomically, so that readers never see half a page.
         with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
             made = file.name
             file.write(said)

@@ -42,7 +42,7 @@ id_option = option("-i, --message-id ID", "Id of the message.", required=True)
 
 
 def visible_after(text: str, **attrs: Any) -> Callable[[Function], Function]:
-    """-t, --visibility-timeout."""
+    """Add the option -t, --visibility-timeout."""
     return option("-t, --visibility-timeout SECONDS", "vt", text, key="vt", type=int, **attrs)
 
 
@@ -76,12 +76,16 @@ def verb(
 def _operation(
     session: Session, rsmq: Rsmq, name: str, more: str = ""
 ) -> AbstractContextManager[Performed]:
-    """What the audit log says of a change of a queue."""
+    """Record the change of a queue in the audit log."""
     return session.operation("", f"rsmq:{name}{more}", client=rsmq.client)
 
 
 def reports(failed: str) -> Callable[[Function], Function]:
-    """End the command with code 1 on an error of RSMQ. failed: what failed, with {options} of the command."""
+    """End the command with code 1 on an error of RSMQ.
+
+    Args:
+        failed: Description of the failed action, with {options} of the command.
+    """
 
     def declare(function: Function) -> Function:
         @wraps(function)
@@ -117,14 +121,14 @@ def fail(text: str, error: RsmqError | None = None) -> bool:
     "message receive -n mails",
 )
 @option("-r, --redis-url URL", "URL of the server, like --url of each command.")
-@option("-v, --verbose", "Print RSMQ's name of an error, too.")
+@option("-v, --verbose", "Also print RSMQ's name of an error.")
 @click.pass_context
 def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
     """Use RSMQ queues, as rsmqctl does.
 
-    RSMQ's clients in other languages can use the same queues. Each message is delivered at least once.
-    Commands, flags and output are those of rsmqctl, so -n is the queue's name here. Exit code 1: the command
-    failed, and the reason is on stderr.
+    RSMQ's clients in other languages can use the same queues. Each message is delivered at least once. Commands,
+    flags and output match rsmqctl, so -n is the queue's name here. Exit code 1: the command failed, and the reason
+    is on stderr.
     """
     ctx.meta[REDIS_URL], ctx.meta[VERBOSE] = redis_url, verbose
 
@@ -134,9 +138,9 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
 def bridge(session: Session, rsmq: Rsmq) -> None:
     """Serve RSMQ's Node methods on stdin and stdout, one JSON call and answer a line.
 
-    {"n": 1, "method": "sendMessage", "options": {"qname": "mails", "message": "x"}} is answered by
-    {"n": 1, "result": "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options are those
-    of RSMQ for Node. Up to 1,000 calls may be in flight.
+    {"n": 1, "method": "sendMessage", "options": {"qname": "mails", "message": "x"}} is answered by {"n": 1,
+    "result": "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options match RSMQ for Node.
+    Up to 1,000 calls may be in flight.
     """
     Bridge(rsmq.client, rsmq.requests).serve(sys.stdin.fileno(), sys.stdout.fileno())
 
@@ -201,7 +205,7 @@ def describe(session: Session, rsmq: Rsmq, name: str) -> None:
 @option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int)
 @option("-m, --maxsize BYTES", "Longest message, 1024 to 65536; -1 for any.", type=int)
 def set_(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
-    """Change settings of a queue, and print what describe prints."""
+    """Change settings of a queue, and print them like describe."""
     said = "".join(f" {key}:{value}" for key, value in settings.items() if value is not None)
     with _operation(session, rsmq, name, said):
         now = rsmq.set_queue_attributes(name, **settings)
@@ -323,7 +327,7 @@ def receive(session: Session, rsmq: Rsmq, name: str, vt: int | None, wait: float
 
 @verb("pop", "-n mails", group=message, failed="Failed to pop from queue: {name}")
 def pop(session: Session, rsmq: Rsmq, name: str) -> None:
-    """Receive the first visible message and delete it at once."""
+    """Receive the first visible message and delete it immediately."""
     _show(session, name, rsmq.pop_message(name))
 
 
@@ -386,7 +390,7 @@ def _show(session: Session, name: str, found: RsmqMessage | None) -> None:
 
 
 def _record(session: Session, one: RsmqMessage) -> dict[str, Any]:
-    """As rsmqctl prints it; with --json as RSMQ's Node client gives it."""
+    """Return the record in rsmqctl's format, or with --json in the format of RSMQ's Node client."""
     if session.as_json:
         return {**one.as_dict(), "receipt": one.receipt}
     return {"id": one.id, "message": one.message, "rc": one.rc, "ts": one.fr}

@@ -36,7 +36,7 @@ def _named(
     resque_namespace: str | None,
 ) -> RubyQueueName:
     if (sidekiq is None) == (resque is None):
-        raise ConfigError("no queue is named; use --sidekiq QUEUE or --resque QUEUE, not both")
+        raise ConfigError("no queue given; use --sidekiq QUEUE or --resque QUEUE, not both")
     if sidekiq is not None:
         return queue_named("sidekiq", sidekiq, sidekiq_namespace)
     return queue_named("resque", resque or "", resque_namespace)
@@ -75,8 +75,8 @@ def ruby() -> None:
 @click.argument("job_class", metavar="CLASS")
 @click.argument("words", metavar="[ARG]...", nargs=-1)
 @on_queue
-@option("--delay DURATION", "Sidekiq: run no earlier than this long from now.")
-@option("--at TIME", "Sidekiq: run no earlier than 2026-11-21T08:00 or epoch seconds.")
+@option("--delay DURATION", "Sidekiq: run after this delay at the earliest.")
+@option("--at TIME", "Sidekiq: earliest start time, such as 2026-11-21T08:00, or epoch seconds.")
 @option("--retry", "Sidekiq: number of retries.  [default: 25]", type=click.IntRange(0))
 @option("--jid TEXT", "Sidekiq: the job's id.  [default: random]")
 @option(
@@ -95,7 +95,7 @@ def push(
     call = from_words(words)
     if call.kwargs:
         raise ConfigError(
-            f"Ruby jobs take no keyword arguments: {', '.join(call.kwargs)}; pass a JSON object as ARG"
+            f"Ruby jobs don't support keyword arguments: {', '.join(call.kwargs)}; pass a JSON object as ARG"
         )
     given = {name: value for name, value in given.items() if value is not None}
     if place.system == "sidekiq":
@@ -118,8 +118,8 @@ def push(
 def queues(session: Session, systems: Sequence[RubyQueueName]) -> None:
     """Count the jobs of Ruby's queues.
 
-    waiting: in the Ruby queue. taken: a worker of jobq has taken them and not yet enqueued them. held: messages of
-    the jobq queue of the same name that wait, run or wait for a retry. Ruby does not see taken and held jobs.
+    waiting: in the Ruby queue. taken: fetched by a worker of jobq but not yet enqueued. held: waiting, running or
+    awaiting a retry in the jobq queue of the same name. Ruby does not see taken and held jobs.
     """
     found = _queues(session, systems)
     empty = "no queue of Sidekiq or Resque here; check --url and the namespaces"
@@ -131,7 +131,7 @@ def queues(session: Session, systems: Sequence[RubyQueueName]) -> None:
 @offset_option
 @limit_option(100, 1000)
 def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> None:
-    """Print the jobs of a Ruby queue as Ruby wrote them, the next one first."""
+    """Print the jobs of a Ruby queue in Ruby's format, next job first."""
     kind = SidekiqQueue if place.system == "sidekiq" else ResqueQueue
     queue: RubyQueue = kind(place.queue, session.client, namespace=place.namespace)
     found = queue.peek(offset, limit)

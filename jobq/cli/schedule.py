@@ -76,8 +76,7 @@ def _rule_options(function: Function) -> Function:
 def schedule() -> None:
     """List, add, pause and check schedules.
 
-    Workers enqueue the ticks of the schedules that their modules declare with @schedule, and of those that were
-    added here.
+    Workers enqueue the ticks of schedules declared with @schedule in their modules or added here.
     """
 
 
@@ -86,7 +85,7 @@ def schedule() -> None:
 def list_schedules(session: Session, queues: str | None) -> None:
     """List schedules, with their next and last ticks.
 
-    `undeclared`: no running worker of the queue has it in its code any more, so it has no ticks.
+    `undeclared`: it is no longer in the code of a running worker of the queue, so it has no ticks.
     """
     known: dict[str, list[WorkerCode]] = {}
     with session.tolerating("workers", "list of"):
@@ -170,14 +169,14 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
 @click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
 @option("--cron EXPRESSION", "When: minute, hour, day of the month, month and day of the week.")
 @_rule_options
-@option("--missed one|skip|all", "What becomes of ticks while no worker ran.", default="one")
+@option("--missed one|skip|all", "How to handle ticks missed while no worker ran.", default="one")
 @option(
     "--overlap skip|queue|allow|cancel",
-    "What a tick does while the run before isn't over.",
+    "How to handle a tick while the previous run is unfinished.",
     default="skip",
 )
-@option("--start WHEN", "No tick before this time, such as 2026-12-01T08:00Z.")
-@option("--end WHEN", "No tick after this time.")
+@option("--start WHEN", "Time of the first possible tick, such as 2026-12-01T08:00Z.")
+@option("--end WHEN", "Time of the last possible tick.")
 @option("--times N", "Only the first N ticks from --start on.", type=click.IntRange(1, MAX_TIMES))
 @option("--spread DURATION", "Enqueue after a share of this time that is the schedule's own.")
 @option("-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",))
@@ -222,7 +221,7 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
 
 
 def _steering(verb: str, done: str) -> Any:
-    """What pause, resume and remove have in common."""
+    """Shared parts of pause, resume and remove."""
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)
@@ -279,11 +278,11 @@ def resume(session: Session, name: str, queues: str | None) -> bool:
 @option("--force", "Also one that code declared; a worker that still declares it brings it back.")
 @queues_option
 def delete(session: Session, name: str, force: bool, queues: str | None) -> bool:
-    """Remove a schedule that was added."""
+    """Remove an added schedule."""
     _, found = _home(session, name, queues)
     if found.definitions.get(name, "").startswith("c") and not force:
         raise ConfigError(
-            f"{name} is declared in code; remove it there, then give --force for what is left of it here"
+            f"{name} is declared in code; remove it there, then delete its stored state with --force"
         )
     return bool(_steering("remove", "removed")(session, name, queues))
 
@@ -319,7 +318,7 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
 @limit_option(20, 1_000)
 @queues_option
 def history(session: Session, name: str | None, limit: int, queues: str | None) -> None:
-    """List the newest ticks, and what became of them.
+    """List the latest ticks with their outcomes.
 
     late ms: from the time that it was due to its enqueue. missed: how many ticks before it had no run of their own.
     """

@@ -1,4 +1,4 @@
-"""What a command works with: the server, and how it prints. Declares commands with the options of all."""
+"""Context of a command: the server, and how to print. Declares commands with the shared options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jobq.queue.orders import this_user
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
-NO_QUEUE = "no queue was ever used here; run 'jobq enqueue JOB', or check --url and --namespace"
+NO_QUEUE = "no queues here yet; run 'jobq enqueue JOB', or check --url and --namespace"
 embedded_log = logging.getLogger("jobq.server")
 #: How long to try other queues of a Cluster after a node did not answer within the full time.
 NEXT_PATIENCE_S = 1.0
@@ -38,9 +38,10 @@ NEXT_PATIENCE_S = 1.0
 class Session:
     """One command line.
 
-    url, namespace: None = those of the environment, else the defaults. changes: the command changes several things,
-    and must finish even if the reader of its output goes away. problems: the error of each thing that can't be
-    read, mostly a queue.
+    Attributes:
+        url, namespace: None: from the environment, else the defaults.
+        changes: The command changes several things, and must finish even if its output's reader exits.
+        problems: Errors of unreadable things, mostly queues.
     """
 
     url: str | None = field(repr=False)
@@ -83,9 +84,13 @@ class Session:
     ) -> Iterator[Performed]:  # fmt: skip
         """Write into the audit log that the block changes something, and how that ended.
 
-        queue: names of queues; None = all, '' = none. filter: what is changed, as `key:value`. when: False if nothing
-        is changed, so that nothing is written. client: of the command, if it has another one. An entry that can't
-        be written is a remark: it never stops a command.
+        An entry that can't be written is a remark; it never stops a command.
+
+        Args:
+            queue: Names of queues; None: all, '': none.
+            filter: The changed thing, as `key:value`.
+            when: False if nothing is changed, so that no entry is written.
+            client: The command's client, if it isn't the session's.
         """
         names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)
         act = Act(self.who or this_user(), "cli", self.verb, names, filter)
@@ -257,11 +262,14 @@ def command(
 ) -> Callable[[Function], Command]:  # fmt: skip
     """Declare a verb with --url, --namespace and --json, which reach the function as its Session.
 
-    examples: what follows `jobq GROUP NAME`. group: what the verb belongs to. takes_negatives: accept `-2` as an
-    argument; the command itself refuses unknown options then. changes: the command changes several things one after
-    the other, so it goes on when nobody reads its output any more. operation: the verb under which the audit log
-    has it; such a command takes --actor, and changes things within `session.operation()`. cls: CommandGroup for a
-    command that has verbs, too.
+    Args:
+        examples: The rest of each command line after `jobq GROUP NAME`.
+        group: The verb's group.
+        takes_negatives: Accept `-2` as an argument; the command itself rejects unknown options then.
+        changes: The command changes several things in sequence, so it continues if its output's reader exits.
+        operation: The verb in the audit log; such a command has --actor, and changes things within
+            `session.operation()`.
+        cls: CommandGroup for a command that also has verbs.
     """
     shared = (*server_options, by_option) if operation else server_options
 

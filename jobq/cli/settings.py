@@ -26,7 +26,7 @@ def nearest(folder: Path) -> trust.Search:
 
 
 def read_project(found: trust.Project) -> dict[str, Any]:
-    """Return its [tool.jobq], {} if it has none."""
+    """Return the project's [tool.jobq], {} if it has none."""
     try:
         parsed = tomllib.loads(found.text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -38,7 +38,7 @@ def read_project(found: trust.Project) -> dict[str, Any]:
 
 
 def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> dict[str, Any]:
-    """Return the same section; ConfigError for a key that nothing reads."""
+    """Return the section; ConfigError for an unknown key."""
     unknown = sorted(set(section) - set(SHARED) - set(commands))
     if unknown:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`jobq topic`: append to a replayable log, read it for a group, steer its groups and what it keeps."""
+"""`jobq topic`: append to a replayable log, read it for a group, manage its groups and retention."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ POSITION = TopicPosition()
 name_argument = click.argument("name", metavar="TOPIC")
 group_option = option("-g, --group NAME", "Group of readers.", required=True)
 layout_option = option(
-    "--layout jobq|redismq", "Layout of the keys: jobq's own, or that of redismq programs.", default="jobq"
+    "--layout jobq|redismq", "Layout of the keys: jobq's or redismq's.", default="jobq"
 )  # fmt: skip
 start_option = option(
     "--start", "Where a new group begins: earliest, latest, an index, 1h (ago) or a time.",
     type=POSITION, default="earliest"
 )  # fmt: skip
-#: Of the listings of groups, what is left out first on a narrow terminal.
+#: Columns of group listings to leave out on a narrow terminal, in order.
 GROUP_DROPS = ("skipped", "expired", "out_of_range", "handed_out", "last", "settled")
 
 
@@ -129,7 +129,7 @@ def topic() -> None:
 @option("-k, --key TEXT", "Key; compaction keeps the newest message of each.")
 @option("--header NAME=TEXT", "headers", "Header of the messages; repeatable.", multiple=True)
 @option("--tombstone", "Append a message without content, which deletes --key.")
-@option("--ttl DURATION", "With --layout redismq: lifetime of the messages.  [default: for ever]")
+@option("--ttl DURATION", "With --layout redismq: lifetime of the messages.  [default: unlimited]")
 def append(
     session: Session, topic: Topic | RedismqTopic, contents: tuple[str, ...], file: IO[bytes] | None,
     ttl: float | None, **given: Any,
@@ -197,7 +197,7 @@ def poll(
     block = 3600 if follow else block
     if isinstance(topic, RedismqTopic):
         if keep or start != "earliest":
-            raise ConfigError("redismq's layout keeps no leases and begins at the first message; "
+            raise ConfigError("redismq's layout has no leases and starts at the first message; "
                               "leave out --keep and --start")  # fmt: skip
         simple = topic.reader(group)
         return _print_batches(session, lambda: simple.poll(limit, block), follow, lambda: None)
@@ -253,7 +253,7 @@ def read(
     """
     if isinstance(topic, RedismqTopic):
         if isinstance(start, datetime) or isinstance(end, datetime) or start == "latest":
-            raise ConfigError("redismq's layout stores no times; use indexes")
+            raise ConfigError("redismq's layout doesn't store timestamps; use indexes")
         first = 1 if start == "earliest" else start
         found = topic.read(first, None if end == "latest" else end)
     else:
@@ -277,7 +277,7 @@ def list_(session: Session) -> None:
     for name in listed.names:
         with session.tolerating(name, "topic"):
             rows.append(topic_record(name, Topic(name, session.client).describe()))
-    empty = "no topic was ever used here; run 'jobq topic append', or check --url and --namespace"
+    empty = "no topics here yet; run 'jobq topic append', or check --url and --namespace"
     columns = ("topic", "messages", "first", "last", "bytes", "groups")
     session.say_all(rows, Listing(columns, ("bytes", "first", "last"), empty))
 
@@ -373,7 +373,7 @@ def seek(session: Session, topic: Topic | RedismqTopic, group: str, place: Any) 
         if isinstance(topic, RedismqTopic):
             if isinstance(place, datetime):
                 raise ConfigError(
-                    "redismq's layout stores no times; use earliest, latest or an index"
+                    "redismq's layout doesn't store timestamps; use earliest, latest or an index"
                 )
             following = topic.reader(group).seek(place)
         else:
@@ -425,7 +425,7 @@ def resume(session: Session, topic: Topic, group: str) -> None:
 @command("describe", "orders", "orders --json", group=topic)
 @on_topic
 def describe(session: Session, topic: Topic) -> None:
-    """Show what a topic holds, what it keeps, and its groups."""
+    """Show a topic's size, retention and groups."""
     group_names(session, topic)
     facts = topic.describe()
     lines = [
@@ -475,7 +475,7 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
     operation="topic-retention",
 )
 @on_topic
-@option("--max-age DURATION", "Keep messages this long; 0 for ever.")
+@option("--max-age DURATION", "Keep messages this long; 0 for no limit.")
 @option("--max-count", "Keep this many messages; 0 all.", type=click.IntRange(0))
 @option("--max-bytes", "Keep about this many bytes; 0 all.", type=click.IntRange(0))
 @option("--apply", "Drop messages over the limits now, not at the next appends.")
@@ -564,7 +564,7 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> bool:
 def _operation(
     session: Session, topic: Topic | RedismqTopic, group: str = "", more: str = "", *, when: bool = True
 ) -> AbstractContextManager[Performed]:  # fmt: skip
-    """What the audit log says of a change of a topic."""
+    """Record the change of a topic in the audit log."""
     of_group = f" group:{group}" if group else ""
     return session.operation("", f"topic:{topic.name}{of_group}{more}", when=when)
 

@@ -133,7 +133,7 @@ users_option = option(
 )  # fmt: skip
 @opens(
     "showing", _showing,
-    option("--redact NAME", "Hide the values of arguments of this name, too; repeatable.", multiple=True),
+    option("--redact NAME", "Also hide the values of arguments with this name; repeatable.", multiple=True),
     option("--hide-errors", "Show the types of errors without their texts."),
     option("--trace-url URL", "Link to a trace, with {trace_id} in it."),
     import_option,
@@ -216,7 +216,7 @@ def token() -> None:
     """Add and remove tokens of programs, for the JSON API and /metrics."""
 
 
-role_option = option(f"--role {ROLES}", "What the user may do.", default="read")
+role_option = option(f"--role {ROLES}", "Role of the user.", default="read")
 arguments_option = option("--arguments", "Allow to see the arguments and results of jobs.")
 file_option = option(
     "--users FILE", "users_file", "File of users and tokens.",
@@ -239,9 +239,10 @@ file_option = option(
 def add_user(
     session: Session, name: str, role: str, arguments: bool, no_password: bool, replace: bool, users_file: Path,
 ) -> None:  # fmt: skip
-    """Add a user; the command asks for a password, or reads it from a pipe.
+    """Add a user; the password is read from a prompt or a pipe.
 
-    The file is created with mode 0600. A running dashboard sees the change at once, and ends the user's sessions.
+    The file is created with mode 0600. A running dashboard applies the change immediately, and ends the user's
+    sessions.
     """
     password = None if no_password else _password(name)
     users.add_user(users_file, name, users.new_user(role, arguments, password), replace=replace)
@@ -321,5 +322,5 @@ def _password(name: str) -> str:
         )
     given = (sys.stdin.readline() if sys.stdin is not None else "").rstrip("\r\n")
     if not given:
-        raise ConfigError("no password was given; type it at the prompt, or pipe one line")
+        raise ConfigError("no password given; type it at the prompt, or pipe one line")
     return given

@@ -1,4 +1,4 @@
-"""`jobq workers` and `jobq why`: what runs where, and why a message doesn't."""
+"""`jobq workers` and `jobq why`: show running jobs, and why a message doesn't run."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.records import JsonRecord, Moment
 
-#: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
+#: The engine's answer for a message id that a queue doesn't have, also used in --json.
 UNKNOWN = "nil"
 #: Queues whose newest events are searched for a message that no queue has.
 MAX_SEARCHED = 1_000
 GONE = Reason(
-    "gone", "no queue has it, and their newest events do not name it",
+    "gone", "it is in no queue, and the latest events do not mention it",
     "compare --url and --namespace with the producer's; jobq report asks the lake",
 )  # fmt: skip
 WORKERS = Listing(
     ("worker", "state", "queues:queue_list", "busy:busy", "memory:memory", "seen:seen", "version", "host"),
     ("host", "version", "memory"),
-    "no worker runs; start one with 'jobq worker --import MODULE'",
+    "no workers running; start one with 'jobq worker --import MODULE'",
 )  # fmt: skip
 JOBS = Listing(
     ("worker", "child", "queue", "mid", "job", "for:took", "usually:usual"), ("child", "queue")
@@ -60,10 +60,10 @@ RUNNING = Listing(
 def workers(session: Session, queues: str | None) -> None:
     """List the workers, then the jobs that they run.
 
-    state: working, quiet (it takes nothing new), leaving, lost (no heartbeat for a lease and 5 seconds; its messages
-    come back), or damaged (another program wrote the entry). busy: jobs that run, of the slots that there are.
-    Workers report this every third of a lease, 5 seconds by default, so a short job may not be listed. usually: what
-    95 of 100 of the job's latest attempts took at most. An entry of a lost worker is removed after an hour.
+    state: working, quiet (fetches no new messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
+    messages are returned), or damaged (another program wrote the entry). busy: running jobs of all slots. Workers
+    report this every third of a lease, 5 seconds by default, so short jobs may be missing. usually: the 95th
+    percentile of the job's latest run times. An entry of a lost worker is removed after an hour.
 
     Below the tables stands what needs attention, the cause before its symptoms, with what to do.
     """
@@ -97,14 +97,14 @@ def _run_row(run: RunningMessage, now_ms: int) -> dict[str, str]:
 
 
 class RunningRecord(JsonRecord):
-    """A message that runs.
+    """A running message.
 
     Attributes:
         child: Process id of the child that runs it.
         job: Its job; empty if that is unknown.
         started_at: Start of the attempt, by the server's clock.
         took_ms: How long it has run.
-        usual_ms: What 95 of 100 of the job's latest attempts took at most; null if too few ended.
+        usual_ms: 95th percentile of the job's latest run times; null if too few ended.
     """
 
     queue: str
@@ -126,8 +126,8 @@ class RunningRecord(JsonRecord):
 def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
     """List everything that runs, the longest first: job, time, usual time, worker.
 
-    Workers report this every third of a lease, 5 seconds by default, and up to 500 jobs each, so a short job may not be
-    listed. usually: what 95 of 100 of the job's latest attempts took at most; empty if fewer than 3 ended lately.
+    Workers report this every third of a lease, 5 seconds by default, and up to 500 jobs each, so short jobs may be
+    missing. usually: the 95th percentile of the job's latest run times; empty if fewer than 3 finished recently.
     'jobq cancel MID' stops a job.
     """
     client = session.client
@@ -163,8 +163,8 @@ def why_(
 ) -> bool:
     """Explain why messages wait, where they run, or how they ended.
 
-    The reason that decides comes first, with what to do about it; others that hold, too, follow.
-    Exit code 1: no queue knows one of them.
+    The deciding reason comes first, with its remedy; other reasons that apply follow. Exit code 1: a message is in
+    no queue.
     """
     known = [_why(session, mid, queues, systems) for mid in mids]
     return all(known)
@@ -195,7 +195,7 @@ def _why(session: Session, mid: str, queues: str | None, systems: Sequence[RubyQ
 def _of_ruby(
     session: Session, mid: str, queues: Sequence[str], namespaces: Sequence[RubyQueueName]
 ) -> bool:
-    """Say of a job that no queue has whether it waits in a claim of the Ruby intake."""
+    """Report whether a job found in no queue waits in a claim of the Ruby intake."""
     places = [system._replace(queue=name) for name in queues for system in namespaces]
     claimed, unread = claimed_job(session.client, places, mid)
     if unread and claimed is None:
@@ -211,7 +211,7 @@ def _of_ruby(
     held = (
         "an intake holds the claim and enqueues the job once the line of its key has room"
         if left_ms > 0
-        else f"the intake that held the claim has been gone for {lasting(-left_ms / 1000)}; the next one takes it over"
+        else f"the claim's intake has been gone for {lasting(-left_ms / 1000)}; the next intake takes it over"
     )
     text = f"waits in a claim: a worker took it off {place}, and it isn't in queue {place.queue} yet; {held}"
     space = f" --{place.system}-namespace {place.namespace}" if place.namespace else ""
@@ -225,7 +225,7 @@ def _of_ruby(
 
 
 def _of_flow(session: Session, mid: str) -> bool:
-    """Say of a member that no queue has what its flow makes of it."""
+    """Report the flow's record of a member found in no queue."""
     member = member_of(mid)
     view = None if member is None else flow_view(session.client, member.run)
     facts = MessageFacts(
@@ -236,9 +236,9 @@ def _of_flow(session: Session, mid: str) -> bool:
 
 
 def _queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]:
-    """Return the queues that have a message, in a few round trips; if none has it, those whose events may name it."""
+    """Return the queues that have a message, in a few round trips; if none, the queues whose events may name it."""
     statuses = run_each(session.client, [queue.status_call(mid) for queue in queues])
-    # A queue that can't be read may have it. Asking it tells what is wrong.
+    # A queue that can't be read may have it. Querying the queue reports the error.
     holding = [
         queue.name
         for queue, status in zip(queues, statuses, strict=True)
@@ -248,7 +248,7 @@ def _queues_to_ask(session: Session, queues: list[Queue], mid: str) -> list[str]
         return holding
     if len(queues) > MAX_SEARCHED:
         session.remark(
-            f"the events of {MAX_SEARCHED:,} of {len(queues):,} queues were searched; name others by --queues"
+            f"the events of {MAX_SEARCHED:,} of {len(queues):,} queues were searched; choose others with --queues"
         )
     return [queue.name for queue in queues[:MAX_SEARCHED]]
 

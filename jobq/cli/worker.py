@@ -1,4 +1,4 @@
-"""`jobq worker`: run jobs, also those of Sidekiq and Resque."""
+"""`jobq worker`: run jobs, including Sidekiq and Resque jobs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Burst(click.ParamType["bool | str"]):
     name = "burst"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> bool | str:
-        """Return what WorkerSettings.burst takes."""
+        """Return the value for WorkerSettings.burst."""
         text = str(value).lower()
         if text in ("retries", "ready"):
             return text == "retries" or text
@@ -88,7 +88,7 @@ class Burst(click.ParamType["bool | str"]):
 
 
 class FromRuby(NamedTuple):
-    """What feeds a worker, and the middleware that goes with it."""
+    """A source of Ruby jobs, and its middleware."""
 
     source: Source
     rules: RubyRetries
@@ -96,7 +96,7 @@ class FromRuby(NamedTuple):
 
 
 def intake_options(function: Function) -> Function:
-    """All of them."""
+    """Add the options of the Ruby intake."""
     return reduce(lambda inner, decorate: decorate(inner), reversed(_OPTIONS), function)
 
 
@@ -174,12 +174,12 @@ def setting(
 @import_option
 @queues_option_of(
     "Queues to take turns over, low,high, or with weights, high:6,low:1; repeatable.",
-    show_default="those that the imported jobs declare",
+    show_default="queues of the imported jobs",
 )
 @option("--strict", "Drain queues in the order given.")
-@setting("processes", "Number of processes that run jobs.", int, "one per processor")
-@setting("concurrency", "Async jobs at once in a process.", int)
-@setting("threads", "Sync jobs at once in a process, each in a thread.", int)
+@setting("processes", "Number of child processes to run jobs in.", int, "one per processor")
+@setting("concurrency", "Concurrent async jobs per process.", int)
+@setting("threads", "Concurrent sync jobs per process, each in a thread.", int)
 @setting(
     "lease", "How long a message stays locked unless its worker renews the lease.", DURATION, "15s"
 )
@@ -192,8 +192,8 @@ def setting(
     show_default="keep running",
 )
 @setting("crash-limit", "Crashes after which a message is dead.", int)
-@setting("prefetch", "Most messages that a process fetches at once.", int)
-@setting("prefetch-time", "How much work a process fetches at once.", DURATION, "50ms")
+@setting("prefetch", "Maximum number of messages to prefetch per process.", int)
+@setting("prefetch-time", "Amount of work to prefetch per process.", DURATION, "50ms")
 @setting("max-jobs", "Replace a process after this many jobs.", int, "never")
 @setting("max-age", "Replace a process after this time.", DURATION, "never")
 @setting("max-memory", "Replace a process that uses more MB than this.", int, "never")
@@ -204,21 +204,21 @@ def setting(
     DURATION,
     "15m",
 )
-@setting("unknown-job-max-backoff", "Longest wait between two such retries.", DURATION, "1m")
+@setting("unknown-job-max-backoff", "Maximum delay between these retries.", DURATION, "1m")
 @option(
     "--event-loop auto|asyncio|uvloop",
-    "What runs async jobs; auto: uvloop where it is installed.",
+    "Event loop for async jobs; auto: uvloop if it is installed.",
     default="auto",
 )
 @setting("allow-threads", "Start even if a module left a thread running.", default="refuse")
-@option("--no-cron", "Enqueue no ticks of schedules; run their jobs all the same.")
+@option("--no-cron", "Don't enqueue ticks of schedules; their jobs still run.")
 @option(
     "--health ADDRESS",
-    "Serve /healthz, /readyz and /metrics at this host:port or unix:PATH.  [default: nowhere]",
+    "Serve /healthz, /readyz and /metrics at this host:port or unix:PATH.  [default: off]",
 )
 @option(
     "--check live|ready",
-    "Run nothing: ask the worker at --health whether it is live, the default, or ready.",
+    "Check whether the worker at --health is live (the default) or ready, then exit.",
     is_flag=False,
     flag_value="live",
 )
@@ -227,7 +227,7 @@ def setting(
     "Count by job, or only by queue: fewer series where there are hundreds of workers.",
     default="job",
 )
-@option("--reload", "Start anew when a source file changes; for development.")
+@option("--reload", "Restart when a source file changes (development only).")
 @intake_options
 @option("--no-tracebacks", "Neither log nor store the tracebacks of failed attempts.")
 @option(
@@ -297,7 +297,11 @@ def worker(
 
 
 def listeners_of(health: str | None, by_job: bool) -> list[MonitorListener]:
-    """Return what runs in the worker's monitor process. by_job: whether metrics have the label job."""
+    """Return the listeners of the worker's monitor process.
+
+    Args:
+        by_job: Whether metrics have the label job.
+    """
     if not health:
         return []
     from jobq.metrics.health import WorkerPages
@@ -306,7 +310,7 @@ def listeners_of(health: str | None, by_job: bool) -> list[MonitorListener]:
 
 
 def check_worker(session: Session, health: str | None, page: str) -> int:
-    """Print what the worker at that address says; return 0 if it is live or ready."""
+    """Print the worker's answer at that address; return 0 if it is live or ready."""
     if not health:
         raise ConfigError(
             "--check needs the worker's address; use --health or set JOBQ_WORKER_HEALTH for both"
@@ -318,7 +322,7 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
 
 
 def crash_listeners() -> list[MonitorListener]:
-    """Return what reports crashes, once the modules are loaded. Without any of it no process reports them."""
+    """Return the crash reporters of the loaded modules. Without reporters, no process reports crashes."""
     spans: list[MonitorListener] = [otel.CrashSpans()] if otel.is_wanted() else []
     return spans + ([sentry.CrashEvents()] if sentry.is_wanted() else [])
 

@@ -8,7 +8,7 @@ from jobq import ConcurrencyLimit, RateLimit
 
 
 def test_list_says_what_is_used_held_and_set(cli, client):
-    assert "no limit was ever used here" in cli("limit", "list").err
+    assert "no limits yet" in cli("limit", "list").err
     stripe, erp = RateLimit("stripe", "3/m", margin=0.5), ConcurrencyLimit("erp", 2)
     assert stripe.try_acquire(2)
     with erp.slot():

@@ -53,7 +53,7 @@ def test_queue_that_rests_until_flows_are_told_says_so(
 
 
 def test_queues_without_any_says_so(cli: Any) -> None:
-    assert "no queue was ever used here" in cli("queues").err
+    assert "no queues here yet" in cli("queues").err
 
 
 def test_queues_watch_looks_again_and_again(cli: Any, queue: Queue) -> None:
@@ -101,7 +101,7 @@ def test_verb_names_the_nearest_queues_when_there_was_none_of_that_name(
     before = set(redis.keys())
     ended = cli(*verb.split(), "mail")
     assert (ended.code, ended.out) == (
-        1, "mail: no queue of that name was ever used here; did you mean mails?\n"
+        1, "queue mail has never been used here; did you mean mails?\n"
     )  # fmt: skip
     assert set(redis.keys()) == before
     # The others are done all the same.

@@ -66,9 +66,9 @@ def test_push_adds_a_resque_job(cli, redis):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [(["HardWorker"], "use --sidekiq QUEUE or --resque QUEUE"),
-     (["HardWorker", "--sidekiq", "a", "--resque", "b"], "no queue is named"),
+     (["HardWorker", "--sidekiq", "a", "--resque", "b"], "no queue given"),
      (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque has no --delay"),
-     (["HardWorker", "--sidekiq", "low", "a=1"], "no keyword arguments: a"),
+     (["HardWorker", "--sidekiq", "low", "a=1"], "don't support keyword arguments: a"),
      (["hard worker", "--sidekiq", "low"], "names no class"),
      (["HardWorker", "--resque", "resque:low"], "write low, or use --resque-namespace resque")],
 )  # fmt: skip

@@ -194,7 +194,7 @@ def clear_queue(request: Request) -> Response:
 def _used_queue(request: Request) -> str:
     name: str = request.path_params["queue"]
     if name not in queue_names(site_of(request).client):
-        raise HTTPException(404, f"no queue {name!r:.140} was ever used here")
+        raise HTTPException(404, f"queue {name!r:.140} has never been used here")
     return name
 
 

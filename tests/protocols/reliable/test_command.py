@@ -212,7 +212,7 @@ def test_nested_arrays_are_aligned_by_the_width_of_their_numbers():
 
 
 def test_list_finds_queues_by_their_keys(cli, rq, redis):
-    assert cli("list")[0] == 0 and "no queue was found" in cli("list")[2]
+    assert cli("list")[0] == 0 and "no queues with --ns" in cli("list")[2]
     rq.push("mails", "a", "b")
     rq.push("{shop}low", "c")
     rq.pop(1, 0, "mails")
