@@ -37,7 +37,7 @@ CORE = {
             "List everything that runs, the longest first: job, time, usual time, worker.",
         ),
         "why": Verb("why", "why_", "Explain why messages wait, where they run, or how they ended."),
-        "cancel": Verb("messages", "cancel", "Cancel messages."),
+        "cancel": Verb("messages", "cancel", "Cancel the given messages."),
         "pause": Verb("queues", "pause", "Hand out no message of a queue until it is resumed."),
         "resume": Verb("queues", "resume", "End a pause."),
     },

@@ -142,7 +142,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
     text = f"queue {queue.name}: {number} for flows, the oldest for {lasting(waited_s)}"
     remedy = f"jobq worker --import MODULE --queues {queue.name}, or jobq flow check"
     if entries > MAX_ENTRIES:
-        text += "; the queue hands out messages again once there are fewer"
+        text += "; the queue stops handing out messages until there are fewer"
         yield Finding("flows", "fail", text, remedy)
     elif waited_s > LATE_S:
         yield Finding("flows", "warn", text, remedy)

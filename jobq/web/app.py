@@ -40,7 +40,7 @@ NOT_FOUND = (GroupNotFoundError, QueueNotFoundError, EmptyKeyError)
 SAYS = {
     403: ("Not allowed", "Your login may not do this."),
     404: ("Nothing here", "There is no page at this address."),
-    405: ("Not done", "This address takes no such request."),
+    405: ("Not done", "This address doesn't support this method."),
     413: ("Too much", "The request is too large."),
     429: ("Too fast", "Wait a moment, then try again."),
 }
@@ -52,9 +52,11 @@ def create_app(
 ) -> Starlette:  # fmt: skip
     """Make the dashboard as an ASGI application.
 
-    client: of the server to show, by default the one that jobs use. operate: the same server by a user that may
-    change more; actions use it. changes: fields of `settings`, as `title=` or `identify=`. ConfigError without
-    `identify=` or `access=`: a dashboard that lets everybody in isn't made by accident.
+    Args:
+        client: Client of the server to show; default: the jobs' client.
+        operate: The same server with a user that has more rights, for actions.
+        changes: Fields of `settings`, such as `title=` or `identify=`. ConfigError without `identify=` or
+            `access=`, so that a dashboard is never open by accident.
     """
     chosen = replace(settings, **changes) if settings else WebSettings(**changes)
     site = Site(client or default_client(), chosen, operate)
@@ -64,7 +66,8 @@ def create_app(
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(Gate, settings=site.guard.settings, prefix=chosen.prefix),
-            # Five hundred rows are half a megabyte, every two seconds. Pages hold no secret that a reader may not see.
+            # Five hundred rows are half a megabyte, every two seconds. Pages contain no secrets hidden from the
+            # reader.
             Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
         ],
         exception_handlers={
@@ -82,7 +85,7 @@ def error_page(request: Request, status: int, title: str, text: str, **facts: An
         try:
             request.state.identity = site_of(request).guard.identify(request)
         except Exception:
-            # What fails may be the program's `identify` itself.
+            # The failing part may be the program's `identify` itself.
             request.state.identity = NOBODY
     facts = {"hint": "", "away": False, **facts}
     return render(
@@ -112,7 +115,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _away(request: Request, error: Exception) -> Response:
     if _is_api(request):
         return problem(503, str(error))
-    text = "The dashboard goes on by itself when the server answers."
+    text = "The dashboard continues when the server answers."
     return await run_in_threadpool(
         error_page, request, 503, "The server doesn't answer", text, hint=str(error), away=True
     )
@@ -128,7 +131,7 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """A client left before its request was whole. Nobody reads this reply."""
+    """The client disconnected before its request was complete. The reply isn't read."""
     return Response(status_code=400)
 
 

@@ -1,4 +1,4 @@
-"""Static files: each is served under a name with its hash, so that a browser may keep it for ever."""
+"""Static files: each name contains a hash, so browsers may cache the file permanently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Asset:
-    """One file. served: its name in URLs. integrity: what a page says beside the link."""
+    """A static file.
+
+    Attributes:
+        served: Its name in URLs.
+        integrity: Integrity attribute for the page's link.
+    """
 
     served: str
     kind: str
@@ -45,7 +50,7 @@ def assets() -> dict[str, Asset]:
         for one in found
         if one.is_file() and PurePosixPath(one.name).suffix in TYPES
     }
-    # The colours and the rules for charts that reports have, too.
+    # Colours and rules for charts, also used in reports.
     made["app.css"] = style_sheet().encode() + made["app.css"]
     return {name: asset_of(name, content) for name, content in made.items()}
 

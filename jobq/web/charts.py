@@ -27,9 +27,9 @@ from jobq.web.site import Site
 
 #: How much a chart shows, in seconds.
 RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
-#: A lake isn't asked for less: what the server has of it is read after the start.
+#: Shorter ranges are read from the server after the start, not from a lake.
 LONG_S = 3_600
-#: Points of a line; rows of its table; points of a sparkline, and the time that one shows.
+#: Points of a line; rows of its table; points of a sparkline, and its time range.
 POINTS, ROWS = 150, 12
 SPARK_POINTS, SPARK_S = 60, 900
 #: Minutes in which workers started that a chart marks.
@@ -49,7 +49,12 @@ class ChartView(NamedTuple):
 
 
 class ChartRange(NamedTuple):
-    """What the charts of one page show. word: one of RANGES or LONG_RANGES. since, until: epoch seconds."""
+    """Range of the charts of a page.
+
+    Attributes:
+        word: One of RANGES or LONG_RANGES.
+        since, until: Epoch seconds.
+    """
 
     word: str
     since: float
@@ -80,7 +85,7 @@ def span_of(word: str, snapshot: Snapshot, zone: tzinfo, has_lake: bool = False)
 def with_past(
     site: Site, sampling: Sampling, span: ChartRange, queue: str = ""
 ) -> tuple[ChartRange, Past | None]:
-    """Return what the lake has of a range that goes beyond what was read here, and the range with the lake's deploys.
+    """Return the lake's data for a range longer than this process has read, and the range with the lake's deploys.
 
     None where nothing is needed of a lake, or there is none.
     """
@@ -152,7 +157,7 @@ def outcomes(
 
 
 def _known_since_s(sampling: Sampling, queue: str | None) -> float:
-    """Return from when on events are known: of all queues, or of one."""
+    """Return the start of known events, of all queues or of one queue."""
     names = sampling.snapshot.queues if sampling.snapshot and queue is None else [queue or ""]
     found = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
     return max(found, default=0) / 1000
@@ -163,7 +168,7 @@ def _from(since_s: float, points: Points) -> Points:
 
 
 def _since_s(sampling: Sampling, span: ChartRange, queue: str | None) -> float:
-    """Return from when on a chart shows what was read here: of a long range nothing."""
+    """Return the start of the data that this process can chart; none for a long range."""
     return span.until if span.is_long else _known_since_s(sampling, queue)
 
 
@@ -188,9 +193,12 @@ def _with_past(
 def times(
     sampling: Sampling, span: ChartRange, queue: str = ALL, past: Past | None = None
 ) -> ChartView:
-    """By what time 95 % of the attempts of each minute had started, and had run. past: before what was read here.
+    """Return for each minute the time within which 95 % of attempts started, and ran.
 
-    Of a range beyond a day, how long attempts ran on average: the lake keeps older ones as hourly sums.
+    Args:
+        past: Data from before this process started reading.
+
+    For ranges longer than a day, return mean run times, because the lake keeps older data as hourly sums.
     """
     if span.is_long and past and not past.error:
         means = [(one.at / 1000, one.run_mean_ms) for one in past.points]

@@ -1,4 +1,4 @@
-"""What pages show of a message's content: the call with its secrets hidden, or why it can't be shown."""
+"""The visible content of a message: the call with its secrets hidden, or why it can't be shown."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ MAX_SHOWN = 65_536
 class ShownCall(NamedTuple):
     """A message's content as one user may see it.
 
-    job: '' if unknown. arguments: None if this user may not see them, or there are none to read. note: how it is
-    sealed, or why it can't be read; '' for a plain call. options: what the message overrides. raw: what isn't a call.
+    Attributes:
+        job: '' if unknown.
+        arguments: None if this user may not see them, or if there are none.
+        note: How it is sealed, or why it can't be read; '' for a plain call.
+        options: Options set for this message.
+        raw: Content that isn't a call.
     """
 
     job: str = ""
@@ -52,7 +56,12 @@ class ShownCall(NamedTuple):
 
 
 class ShownResult(NamedTuple):
-    """What a job returned. failed: value is the text of its error. note: why there is nothing to show."""
+    """Return value of a job.
+
+    Attributes:
+        failed: The value is the text of its error.
+        note: Why there is no value to show.
+    """
 
     value: Any = None
     failed: bool = False
@@ -62,8 +71,9 @@ class ShownResult(NamedTuple):
 class Contents:
     """Reads contents for one user.
 
-    arguments: whether this user may see arguments, results and what is encrypted. hide_errors: show the types of
-    errors, not their texts.
+    Attributes:
+        arguments: Whether this user may see arguments, results and encrypted content.
+        hide_errors: Show the types of errors, not their texts.
     """
 
     def __init__(
@@ -101,7 +111,8 @@ class Contents:
     def text(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> str:
         """Return a reason, a progress or a log, opened if this user may see it, with secrets hidden.
 
-        job: what its `@job(redact=...)` names is hidden, too.
+        Args:
+            job: Values named in its `@job(redact=...)` are also hidden.
         """
         if text.startswith(MARK.decode()) and not self.may_see:
             key = text_of(key_id_of(text.encode("utf-8", "replace")))
@@ -140,7 +151,7 @@ class Contents:
             return self.plain(shown, job)
 
     def result(self, queue: str, job: str, mid: str, content: bytes) -> ShownResult:
-        """Return what a job returned."""
+        """Return a job's result as this user may see it."""
         if not self.may_see:
             return ShownResult(note="you need the right 'arguments' to see it")
         try:
@@ -153,7 +164,7 @@ class Contents:
             return ShownResult(note=str(error))
 
     def _opened(self, queue: str, mid: str, content: bytes) -> tuple[bytes, str]:
-        """The content without its seal, and what is to be said of the seal."""
+        """Return the content without its seal, and a note about the seal."""
         if not is_sealed(content):
             return content, "" if self._seal is None or not content else self._not_sealed(content)
         encrypted, key = content.startswith(ENCRYPTED), text_of(key_id_of(content))

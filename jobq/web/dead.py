@@ -1,4 +1,4 @@
-"""The dead of all queues in groups: those that died of the same error in the same job."""
+"""Dead messages of all queues, grouped by job and error."""
 
 from __future__ import annotations
 
@@ -25,14 +25,19 @@ from jobq.web.search import (
 
 #: Groups of a page, and characters of an error that tell groups apart.
 MAX_GROUPS, MAX_ERROR = 200, 160
-#: What differs between errors of one kind: numbers, ids, addresses, texts in quotes.
+#: Variable parts of similar errors: numbers, ids, addresses, texts in quotes.
 _VARIES = re.compile(
     r"\*+|'[^']{0,200}'|\"[^\"]{0,200}\"|<[^<>]{0,200}>|\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+(?:[.,:]\d+)*"
 )
 
 
 class DeadGroup(NamedTuple):
-    """Dead messages alike. error: `*` stands for what varies. filter: what lists them. Times are epoch ms."""
+    """Similar dead messages; times are epoch ms.
+
+    Attributes:
+        error: `*` replaces the variable parts.
+        filter: Filter that lists these messages.
+    """
 
     queue: str
     job: str
@@ -47,7 +52,10 @@ class DeadGroup(NamedTuple):
 class DeadGroups(NamedTuple):
     """The groups, the largest first. total: dead messages of these queues, of which looked_at were read.
 
-    more: groups that are left out. at_ms: the moment by the server's clock. problems: queue -> why it can't be read.
+    Attributes:
+        more: Number of omitted groups.
+        at_ms: Time by the server's clock.
+        problems: Queue -> why it can't be read.
     """
 
     groups: list[DeadGroup]
@@ -123,7 +131,7 @@ def _newest(
 
 
 def shape(error: str) -> str:
-    """Return the first line of an error with `*` for what varies: `Timeout after 30 s` -> `Timeout after * s`."""
+    """Return the first line of an error with `*` for variable parts: `Timeout after 30 s` -> `Timeout after * s`."""
     line = error.partition("\n")[0]
     found = re.sub(r"\*[\s*]*\*", "*", _VARIES.sub("*", line[: 4 * MAX_ERROR]))
     whole = len(found) <= MAX_ERROR and len(line) <= 4 * MAX_ERROR

@@ -19,7 +19,7 @@ from jobq.observe.redaction import HIDDEN
 #: Characters of a filter, and conditions in it.
 MAX_CHARACTERS, MAX_TERMS = 500, 20
 PLACES = ("ready", "due", "running", "done", "dead")
-#: What each key is.
+#: The type of each key.
 KEYS: dict[str, Literal["text", "word", "number", "duration"]] = {
     "queue": "text", "place": "word", "job": "text", "mid": "text", "error": "text", "fingerprint": "text",
     "attempt": "number", "crashes": "number", "age": "duration", "due": "duration", "worker": "text", "kind": "word",
@@ -42,7 +42,7 @@ class FilterError(ConfigError):
 
 @dataclass(frozen=True)
 class Row:
-    """What a filter knows of one message or event. '' and None: unknown.
+    """Filterable facts about a message or event. '' and None: unknown.
 
     age_ms: since the enqueue, of a dead message since its death, of an event since it was written. due_ms: until it is
     due, negative once it is late. arguments: redacted `(args, kwargs)`, None where they can't be read.
@@ -109,7 +109,12 @@ class Compared(NamedTuple):
 
 
 class Term(NamedTuple):
-    """One condition. path: of an argument. tests: one must hold."""
+    """A condition.
+
+    Attributes:
+        path: Path of an argument.
+        tests: At least one must match.
+    """
 
     key: str
     path: tuple[str, ...]
@@ -160,7 +165,11 @@ class Filter:
 def parse(
     text: str, *, may_see_arguments: bool = False, keys: Sequence[str] = tuple(KEYS)
 ) -> Filter:
-    """Read a filter. keys: those that this list knows. FilterError names the column of what is wrong."""
+    """Parse a filter. FilterError names the column of the error.
+
+    Args:
+        keys: Keys that this list supports.
+    """
     if len(text) > MAX_CHARACTERS:
         raise FilterError(
             f"the filter has {len(text):,} characters; {MAX_CHARACTERS} are allowed",
@@ -232,7 +241,7 @@ class _Reader:
         return parts
 
     def quotation(self) -> str:
-        """A text in quotes, where a backslash keeps the character behind it."""
+        """Parse a quoted text, where a backslash escapes the next character."""
         start, found = self.at + 1, []
         self.at += 1
         while self.peek() != '"':

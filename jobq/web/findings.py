@@ -1,4 +1,4 @@
-"""What needs a look: each with a sentence, and the page that shows more."""
+"""Findings that need attention: each with a sentence, and a page with details."""
 
 from __future__ import annotations
 
@@ -24,14 +24,22 @@ from jobq.web.sampler import Snapshot
 from jobq.web.site import Site
 from jobq.web.words import sentence, word_of
 
-#: Most of one kind on the first page.
+#: Maximum number of findings of a kind on the first page.
 MAX_COUNT = 8
-#: How often late schedules are looked for, from when on one is late, and at how many of a queue.
+#: Interval between searches for late schedules, delay after which a schedule is late, and schedules per queue to
+#: check.
 LATE_EVERY_S, LATE_MS, MAX_SCHEDULES = 15.0, 60_000, 1_000
 
 
 class PageFinding(NamedTuple):
-    """One line. style, word: the state. name: what it is about. route, values: the page with more. since: epoch ms."""
+    """A line of the findings.
+
+    Attributes:
+        style, word: The state.
+        name: The subject.
+        route, values: The page with details.
+        since: Epoch ms.
+    """
 
     style: str
     word: str
@@ -48,13 +56,13 @@ FINDERS: list[Finder] = []
 
 
 def finder(find: Finder) -> Finder:
-    """Declare a function that finds what needs a look. It costs at most one round trip."""
+    """Declare a function that finds problems. It costs at most one round trip."""
     FINDERS.append(find)
     return find
 
 
 def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
-    """Return everything that needs a look: causes, then queues that none of them explains."""
+    """Return everything that needs attention: causes, then queues that no cause explains."""
     return [
         *_causes(snapshot), *_queues(snapshot),
         *site.part(LateSchedules, lambda site: LateSchedules(site.client)).found(snapshot),
@@ -63,7 +71,7 @@ def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
 
 
 class LateSchedules:
-    """Finds schedules whose tick has been due for a while; it asks the server every LATE_EVERY_S."""
+    """Finds schedules with overdue ticks; it queries the server every LATE_EVERY_S."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -72,7 +80,7 @@ class LateSchedules:
         self._found: list[PageFinding] = []
 
     def found(self, snapshot: Snapshot) -> list[PageFinding]:
-        """Return the schedules that are late, the latest first."""
+        """Return late schedules, the latest first."""
         with self._lock:
             if time.monotonic() >= self._until and not snapshot.broken:
                 self._found = self._read(list(snapshot.queues))
@@ -82,7 +90,9 @@ class LateSchedules:
     def _read(self, names: list[str]) -> list[PageFinding]:
         try:
             found = schedules_of_queues(self._client, names)
-        except JobqError:  # the roles may not, or the server is away: the page says that elsewhere
+        except (
+            JobqError
+        ):  # missing rights or an unreachable server are reported elsewhere on the page
             return []
         known = known_if_readable(self._client) if found else {}
         rows = [
@@ -145,7 +155,7 @@ def _causes(snapshot: Snapshot) -> list[PageFinding]:
     shown = [
         one
         for one in snapshot.incidents
-        # The state of a queue tells these with the figures of a longer time.
+        # A queue's state reports these with figures of a longer period.
         if one in snapshot.causes or not told.issuperset(one.queues)
     ]
     lines = [cause_line(one) for one in shown[:MAX_COUNT]]

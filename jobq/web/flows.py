@@ -1,4 +1,4 @@
-"""What pages and the API show of flows: rows of steps, the drawing, what members are dead of, what needs a look."""
+"""Flows on pages and in the API: rows of steps, the drawing, errors of dead members, and findings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FLOW_LOOKS = {
 GLYPHS = {
     "waiting": "◌", "ready": "○", "running": "●", "delayed": "◷", "done": "✓", "dead": "✕", "skipped": "–",
 }  # fmt: skip
-#: A folded node has the look of that of its steps that a person has to look at first.
+#: A folded node looks like its most urgent step.
 URGENCY = ("dead", "running", "delayed", "ready", "waiting", "skipped", "done")
 #: Steps that the table of a page has, and dead members whose reasons it shows; each of those is read by a call.
 MAX_ROWS, MAX_REASONS = 100, 6
@@ -56,7 +56,11 @@ LOOK_EVERY_S, MAX_LOOKED_AT = 15.0, 100
 
 
 class StepRow(NamedTuple):
-    """A step as a page shows it. look: its glyph and colour. share: of its members that ended; None for a single one.
+    """A step's row on a page.
+
+    Attributes:
+        look: Its glyph and colour.
+        share: Share of its members that ended; None for a single member.
 
     sentence: why it is skipped. took_ms: from ready to its end or to now. messages, dead:
     filters of its messages, '' if it has none. mid: of its only message.
@@ -85,7 +89,7 @@ class StepRow(NamedTuple):
 
     @property
     def after(self) -> tuple[Edge, ...]:
-        """What it waits for."""
+        """Return the steps that it waits for."""
         return self.view.facts.after
 
 
@@ -103,7 +107,7 @@ def step_rows(flow: FlowView) -> list[StepRow]:
 
 
 def listed_steps(rows: Sequence[StepRow]) -> list[StepRow]:
-    """Return the rows of a table: all of them, or those that need a look first."""
+    """Return all rows of a table, or the rows that need attention first."""
     if len(rows) <= MAX_ROWS:
         return list(rows)
     return sorted(rows, key=lambda row: URGENCY.index(row.look))[:MAX_ROWS]
@@ -120,7 +124,7 @@ def _row(flow: FlowView, view: StepView, on_path: bool) -> StepRow:
     if facts.kind == "flow" or not facts.has_begun or state == "skipped" or not facts.queue:
         return row
     if facts.kind == "wait" and not facts.due_at:
-        return row  # no message stands for its timeout
+        return row  # its timeout has no message
     mid = member_mid(flow.facts.run, facts.name)
     named = quoted(mid) if facts.kind != "map" else f"{quoted(mid.removesuffix('0'))}*"
     dead = f"queue:{quoted(facts.queue)} mid:{named}" if facts.dead else ""
@@ -220,7 +224,12 @@ def steer(
 
 
 class DeadMember(NamedTuple):
-    """A member that is dead. error: the first line, as its reader may see it. died_at: epoch ms, 0 if unknown."""
+    """A dead member.
+
+    Attributes:
+        error: The first line, as its reader may see it.
+        died_at: Epoch ms, 0 if unknown.
+    """
 
     step: str
     queue: str
@@ -230,7 +239,7 @@ class DeadMember(NamedTuple):
 
 
 def dead_members(client: Client, contents: Contents, view: FlowView) -> list[DeadMember]:
-    """Return the first members that are dead, with what their queues say of them."""
+    """Return the first dead members, with facts from their queues."""
     if not view.dead:
         return []
     found: list[DeadMember] = []
@@ -265,7 +274,7 @@ def _dead_member(
 
 
 class FlowsInNeed:
-    """Finds flows that failed, and those whose producer stopped; it asks the server every LOOK_EVERY_S."""
+    """Finds failed flows, and flows with a stopped producer; it queries the server every LOOK_EVERY_S."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -274,7 +283,7 @@ class FlowsInNeed:
         self._found: list[PageFinding] = []
 
     def found(self) -> list[PageFinding]:
-        """Return what needs a look among the newest flows, and how many more there are."""
+        """Return findings about the latest flows, and how many more there are."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._found = self._read()
@@ -284,7 +293,9 @@ class FlowsInNeed:
     def _read(self) -> list[PageFinding]:
         try:
             rows = flow_page(self._client, 0, MAX_LOOKED_AT).rows
-        except JobqError:  # the roles may not, or the server is away: the page says that elsewhere
+        except (
+            JobqError
+        ):  # missing rights or an unreachable server are reported elsewhere on the page
             return []
         found = [one for row in rows if row.view is not None and (one := _in_need(row.view))]
         if len(found) > MAX_COUNT:
@@ -311,7 +322,7 @@ def _in_need(view: FlowView) -> PageFinding | None:
     if not ago_ms or step is None:
         return None
     text = (
-        f"Step {step.name} is still open, and nobody adds to it: {counted(step.facts.size, 'member')}, the last "
-        f"came {lasting(ago_ms / 1000)} ago. Start the flow again with the same id and items; it goes on there."
+        f"Step {step.name} is still open, but its producer has stopped: {counted(step.facts.size, 'member')}, the last "
+        f"added {lasting(ago_ms / 1000)} ago. Start the flow again with the same id and items to continue."
     )
     return PageFinding("retry", "stopped", facts.flow_id, text, "flow", where)

@@ -1,6 +1,6 @@
-"""What pages and the API show of topics, and of the queues of RSMQ, RELIABLEQ, Sidekiq and Resque.
+"""Topics and the queues of RSMQ, RELIABLEQ, Sidekiq and Resque on pages and in the API.
 
-What can't be read is named, and the rest is shown.
+Unreadable parts are named, and the rest is shown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ T = TypeVar("T")
 
 
 class Readable(NamedTuple, Generic[T]):
-    """Rows, and what can't be read -> why. more: whether there are more names than rows."""
+    """Rows, and unreadable parts with the reason.
+
+    Attributes:
+        more: Whether there are more names than rows.
+    """
 
     rows: list[T]
     unread: dict[str, str]
@@ -64,7 +68,11 @@ def read_each(client: Client, names: Iterable[Any], read: Callable[[Any], T]) ->
 
 
 class ShownBytes:
-    """Shows contents to one user: with secrets hidden, or not at all. may_see: the right `arguments`."""
+    """Shows contents to a user: with secrets hidden, or not at all.
+
+    Attributes:
+        may_see: The right `arguments`.
+    """
 
     def __init__(self, redactor: Redactor, may_see: bool) -> None:
         self._redactor, self.may_see = redactor, may_see
@@ -165,7 +173,7 @@ def topic(client: Client, name: str) -> TopicView:
 def topic_messages(
     client: Client, name: str, shown: ShownBytes, start: int | None = None, most: int = 20
 ) -> list[dict[str, Any]]:
-    """Messages from an index on; without one the newest, the last one first."""
+    """Return messages starting at an index; without an index the latest messages, latest first."""
     opened = Topic(name, client)
     facts = opened.describe()
     first = max(facts.first, facts.last - most + 1) if start is None else start
@@ -190,7 +198,7 @@ def _message(one: TopicMessage, shown: ShownBytes) -> dict[str, Any]:
 
 
 def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable[dict[str, Any]]:
-    """Rows of RSMQ's queues: what `jobq rsmq queue describe` says of each."""
+    """Return rows of RSMQ's queues: facts as in `jobq rsmq queue describe`."""
     names = rsmq.list_queues()
 
     def row(name: str) -> dict[str, Any]:
@@ -204,7 +212,7 @@ def rsmq_queues(rsmq: Rsmq, offset: int = 0) -> Readable[dict[str, Any]]:
 def rsmq_messages(
     rsmq: Rsmq, name: str, place: str, offset: int, shown: ShownBytes, most: int = MAX_ROWS
 ) -> list[dict[str, Any]]:
-    """Messages of a queue, the next one first."""
+    """Return messages of a queue, next message first."""
     return [
         {
             "id": one.id, "content": shown(one.body), "bytes": len(one.body), "received": one.rc,
@@ -225,7 +233,7 @@ class ReliableQueues(NamedTuple):
 
 
 def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
-    """Rows of RELIABLEQ's queues: what `jobq reliable list` says of each."""
+    """Return rows of RELIABLEQ's queues: facts as in `jobq reliable list`."""
     try:
         found = find_queues(queue.client, queue.ns)
     except ScriptError as error:  # the user may not list keys
@@ -240,7 +248,7 @@ def reliable_queues(queue: ReliableQueue, offset: int = 0) -> ReliableQueues:
 def reliable_messages(
     queue: ReliableQueue, key: str, place: str, offset: int, shown: ShownBytes
 ) -> list[dict[str, Any]]:
-    """Messages of a queue that wait, are delivered and not acknowledged, or are dead."""
+    """Return a queue's waiting, unacknowledged or dead messages."""
     reads: dict[str, Callable[[str, int, int], Sequence[Any]]] = {
         "waiting": queue.inspect, "pending": queue.pending, "dead": queue.dead,
     }  # fmt: skip
@@ -258,7 +266,7 @@ def reliable_messages(
 
 
 def ruby_queues(client: Client) -> Readable[RubyQueueRecord]:
-    """Rows of Ruby's queues: what `jobq ruby queues` says of each."""
+    """Return rows of Ruby's queues: facts as in `jobq ruby queues`."""
     rows, unread, more = list[RubyQueueRecord](), dict[str, str](), False
     for system in SYSTEMS:
         listed = read_each(client, [system], lambda one: queues_of(client, one))
@@ -280,7 +288,7 @@ def ruby_workers(client: Client) -> Readable[RubyWorker]:
 def ruby_queue(
     client: Client, system: str, name: str, shown: ShownBytes, offset: int = 0
 ) -> dict[str, Any]:
-    """One queue: its counts, its next jobs as Ruby wrote them, and what workers of jobq have taken."""
+    """Return a queue's counts, its next jobs in Ruby's format, and the jobs taken by workers of jobq."""
     of = next(one for one in SYSTEMS if one.system == system)._replace(queue=name)
     kind = SidekiqQueue if system == "sidekiq" else ResqueQueue
     jobs = kind(name, client, namespace=of.namespace).peek(offset, MAX_ROWS)

@@ -1,4 +1,4 @@
-"""How pages write numbers, durations, sizes, shares and times. What isn't known is a dash, not 0."""
+"""Format numbers, durations, sizes, shares and times for pages. Unknown values are a dash, not 0."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def time(at: datetime, now: datetime, zone: ZoneInfo) -> str:
 
 
 def at_ms(ms: float) -> datetime:
-    """Return epoch milliseconds as a time; the first or last one that there is for what a stranger wrote."""
+    """Return epoch milliseconds as a time; out-of-range values give the first or last possible time."""
     return datetime.fromtimestamp(min(max(ms, _FIRST_MS), _LAST_MS) / 1000, UTC)
 
 

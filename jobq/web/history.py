@@ -1,4 +1,4 @@
-"""What ended attempts say about jobs and errors: figures per job, groups of errors, runs.
+"""Figures per job, groups of errors and runs, from finished attempts.
 
 `StreamHistory` reads the newest events of the queues from the server, a bounded number. `jobq.web.lake.LakeHistory`
 gives the same figures of a lake.
@@ -26,11 +26,11 @@ from jobq.records import JsonRecord, Moment, words
 
 T = TypeVar("T")
 Failure = TypeVar("Failure", "RunRow", "ErrorFigures")
-#: Events of one look at the streams, and how many streams are asked at once.
+#: Maximum number of events per search of the streams, and number of streams per call.
 MAX_EVENTS, AT_ONCE = 20_000, 100
 #: How long one look at the streams serves all who ask the same.
 KEPT_S = 5.0
-#: The kinds that end a run, and those of them that failed.
+#: Event kinds that end a run, and the failures among them.
 ENDS = ("done", "retry", "dead", "crashed", "recovered")
 FAILED = ENDS[1:]
 #: Points of a chart, rows of a list of runs, and of a list of groups.
@@ -129,7 +129,7 @@ class ErrorFigures(JsonRecord):
 
 
 class RunRow(JsonRecord, order=True):
-    """An attempt that ended."""
+    """A finished attempt."""
 
     at: Moment
     queue: str
@@ -155,7 +155,11 @@ class Point(JsonRecord):
 
 
 class JobHistory(NamedTuple):
-    """Everything of one job. histogram: runs by BOUNDS_MS, the last one beyond them."""
+    """Figures of a job.
+
+    Attributes:
+        histogram: Runs by BOUNDS_MS; the last value counts longer runs.
+    """
 
     figures: JobFigures | None
     histogram: tuple[int, ...]
@@ -171,7 +175,7 @@ class ErrorHistory(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a list of runs holds; '' = any."""
+    """Conditions of a list of runs; '' = any."""
 
     queue: str = ""
     job: str = ""
@@ -192,7 +196,12 @@ class RunPage(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Events of a look. since: from when on they are complete. unread: queue -> why it can't be read."""
+    """Result of a search for events.
+
+    Attributes:
+        since: Start of complete data.
+        unread: Queue -> why it can't be read.
+    """
 
     events: tuple[tuple[str, Event], ...]
     since: int
@@ -200,7 +209,7 @@ class Found(NamedTuple):
 
 
 def group_of(event: Event) -> str:
-    """What errors are grouped by."""
+    """Return the key that errors are grouped by."""
     return event.fingerprint or event.error or event.kind
 
 
@@ -264,11 +273,11 @@ class StreamHistory:
             return self._kept[key][1]
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
-        """From when on the figures are complete."""
+        """Return the start of the period with complete figures."""
         return self.found(span, queues).since
 
     def jobs(self, span: Span, queues: Sequence[str] = ()) -> list[JobFigures]:
-        """Figures of each job, those with the most runs first."""
+        """Return figures per job, most runs first."""
         by_job: defaultdict[str, list[tuple[str, Event]]] = defaultdict(list)
         for queue, event in self.found(span, queues).events:
             if event.kind in ENDS and event.job:
@@ -281,7 +290,7 @@ class StreamHistory:
         return history_of(job, span, [one for one in self.found(span).events if one[1].job == job])
 
     def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
-        """Groups of errors, those with the most first."""
+        """Return groups of errors, most frequent first."""
         groups: defaultdict[str, list[tuple[str, Event]]] = defaultdict(list)
         for queue, event in self.found(span, queues).events:
             if event.kind in FAILED and job in ("", event.job):
@@ -301,7 +310,7 @@ class StreamHistory:
         return ErrorHistory(error_figures(group, span, mine) if mine else None, runs)
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """How often an error came before the first of these ascending moments, then from each to the next one."""
+        """Count an error before the first of these ascending moments, then between each moment and the next."""
         counts = [0] * (len(moments) + 1)
         for _, event in self.found(span).events:
             if event.kind in FAILED and group_of(event) == group:
@@ -311,7 +320,7 @@ class StreamHistory:
     def runs(
         self, span: Span, wanted: Wanted = ANYTHING, cursor: str = "", limit: int = 100
     ) -> RunPage:
-        """Newest runs first, from a cursor on."""
+        """Return runs, latest first, starting at a cursor."""
         before = _before(cursor)
         found = self.found(span, [wanted.queue] if wanted.queue else ()).events
         rows = sorted((run_of(*one) for one in found if one[1].kind in ENDS), reverse=True)
@@ -383,7 +392,7 @@ def _decoded(entries: Iterable[Any]) -> Iterator[Event]:
         try:
             yield decode(fields[1], fields[0])
         except (BadRecordError, IndexError):
-            continue  # `jobq events tail` shows what isn't a record
+            continue  # `jobq events tail` shows entries that aren't records
 
 
 def figures_of(job: str, events: Sequence[tuple[str, Event]]) -> JobFigures:
@@ -445,11 +454,11 @@ def _names(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def matches(run: RunRow, wanted: Wanted) -> bool:
-    """Whether a list of what is wanted has this run."""
+    """Whether a run matches the conditions of a list."""
     return all(asked in ("", getattr(run, name)) for name, asked in wanted._asdict().items())
 
 
-#: Where a run stands in a list: its time, then what tells it from others of that time.
+#: A run's position in a list: its time, then fields that distinguish runs of that time.
 Cursor = tuple[int, str, str, str]
 
 

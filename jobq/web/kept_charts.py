@@ -11,7 +11,7 @@ from jobq.client.connection import Client
 from jobq.errors import JobqError
 from jobq.queue.charts import MINUTE_MS, ChartMinute, kept_minutes
 
-#: Rings are read again after this; and those of so many queues are remembered.
+#: Interval between readings of the rings; and maximum number of queues whose rings are kept.
 READ_EVERY_S, MAX_REMEMBERED = 30.0, 50
 #: The number of a figure, as of the sampler's rings, whose value is a rate.
 _RATE = 4
@@ -50,7 +50,9 @@ class KeptCharts:
         if at and time.monotonic() < at + READ_EVERY_S:
             return minutes
         # Without the lock: a slow server must not make other pages wait.
-        with suppress(JobqError):  # the roles may not, or the server is away: the page says that
+        with suppress(
+            JobqError
+        ):  # missing rights or an unreachable server are reported elsewhere on the page
             minutes = kept_minutes(self._client, queue, self._client.clock_ms() // MINUTE_MS)
         with self._lock:
             if len(self._read) >= MAX_REMEMBERED:

@@ -59,7 +59,7 @@ _SEQ = f"coalesce(try_cast(split_part(entry_id, '-', 2) AS BIGINT), {MAX_SEQ})"
 #: The last day of all, and the end of the year 9999, epoch ms.
 LAST_DAY = "9999-12-31"
 LATEST_MS = 253_402_300_799_999
-#: What the view `events` has beside the stored columns. first_wait_ms: of a message's first attempt.
+#: Columns of the view `events` in addition to the stored columns. first_wait_ms: of a message's first attempt.
 _EVENTS = f"""{RESTORED["enqueued_at"]} AS enqueued_at, {DERIVED["wait_ms"]} AS wait_ms,
     CASE WHEN attempt <= 1 THEN wait_ms END AS first_wait_ms, unix_millis(finished_at) AS at_ms,
     coalesce(nullif(fingerprint, ''), nullif(error, ''), kind) AS grouped"""
@@ -90,7 +90,7 @@ EVERYTHING = HistoryFilter()
 
 
 class LakeHistory:
-    """Reads a lake. Threads may share it: a query waits for the one before it."""
+    """Reads a lake. Threads may share it; queries run one at a time."""
 
     source = "lake"
 
@@ -126,7 +126,7 @@ class LakeHistory:
             self._end()
 
     def jobs(self, span: Span, queues: Sequence[str] = ()) -> list[JobFigures]:
-        """Figures of each job, those with the most runs first."""
+        """Return figures per job, most runs first."""
         return self._jobs(_within(span, ENDS) & _one_of("queue", queues))
 
     def _jobs(self, chosen: HistoryFilter) -> list[JobFigures]:
@@ -226,7 +226,7 @@ class LakeHistory:
         )  # fmt: skip
 
     def errors(self, span: Span, queues: Sequence[str] = (), job: str = "") -> list[ErrorFigures]:
-        """Groups of errors, those with the most first."""
+        """Return groups of errors, most frequent first."""
         mine = _one_of("queue", queues) & _one_of("job", [job] if job else [])
         return self._errors(span, _within(span, FAILED) & mine)
 
@@ -253,7 +253,7 @@ class LakeHistory:
         return row["at_ms"] or 0
 
     def failures_between(self, span: Span, group: str, moments: Sequence[int]) -> list[int]:
-        """How often an error came before the first of these ascending moments, then from each to the next one."""
+        """Count an error before the first of these ascending moments, then between each moment and the next."""
         cases = " ".join(f"WHEN at_ms < {at} THEN {n}" for n, at in enumerate(moments))
         rows = self.query(
             "SELECT {part} AS part, count(*) AS failures FROM events WHERE {chosen} GROUP BY 1",
@@ -266,7 +266,7 @@ class LakeHistory:
     def runs(
         self, span: Span, wanted: Wanted = ANYTHING, cursor: str = "", limit: int = 100
     ) -> RunPage:
-        """Newest runs first, from a cursor on."""
+        """Return runs, latest first, starting at a cursor."""
         chosen = _within(span, ENDS)
         for name, value in wanted._asdict().items():
             column = "grouped" if name == "group" else name
@@ -305,10 +305,11 @@ class LakeHistory:
     def audit(
         self, before: str, wanted: Mapping[str, str], limit: int, intents: bool = False
     ) -> list[AuditEntry]:
-        """Return entries of the audit log before the one with this id, newest first.
+        """Return entries of the audit log before the given id, latest first.
 
-        wanted: what its who, verb, queue and op have to be; anything if it isn't there or ''. intents: also those of
-        operations that ended.
+        Args:
+            wanted: Required who, verb, queue and op; a missing or empty value matches anything.
+            intents: Include intents of finished operations.
         """
         ms, _, number = before.partition("-")
         args = {
@@ -333,7 +334,7 @@ class LakeHistory:
         return [AuditEntry(f"{row['ms']}-{row.pop('seq')}", row.pop("ms"), **row) for row in rows]
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
-        """From when on the figures are complete: always."""
+        """Return the start of the period with complete figures: always the beginning."""
         return span.since
 
     def query(
@@ -341,8 +342,10 @@ class LakeHistory:
     ) -> list[dict[str, Any]]:
         """Return the rows of a statement about one table: the rows of this server, of marks all.
 
-        parts: stand in the statement for their names in braces, and never come from outside. LakeError if it fails or
-        takes too long, or if the lake has events, but only of other servers.
+        LakeError if the statement fails or takes too long, or if the lake has events, but only of other servers.
+
+        Args:
+            parts: Inserted into the statement for their names in braces; never from outside.
         """
         if table == "events" and not self._has_mine:
             self._check_server()
@@ -452,7 +455,7 @@ class LakeHistory:
         child, self._child = self._child, None
         if child is None:
             return
-        # A child of the process from which this one was forked goes on.
+        # A forked child continues.
         if self._owner == os.getpid():
             child.kill()
             child.wait()
@@ -461,7 +464,7 @@ class LakeHistory:
                 try:
                     stream.close()
                 except OSError:
-                    pass  # what was left in its buffer can't be sent
+                    pass  # the rest of its buffer can't be sent
 
 
 def _day(at_ms: int) -> str:
@@ -487,7 +490,7 @@ def _within(span: Span, kinds: Sequence[str] = (), column: str = "finished_at") 
 
 
 def _below(columns: Sequence[str], number: int = 0) -> str:
-    """SQL for a row that comes after the place in descending order."""
+    """Return SQL for a row that comes after the given row in descending order."""
     column, *rest = columns
     after = f" OR ({column} = :place{number} AND {_below(rest, number + 1)})" if rest else ""
     return f"({column} < :place{number}{after})"
@@ -522,7 +525,7 @@ def _dates(days: Sequence[str]) -> str:
 
 
 def _past_point(span: Span, number: int, rows: Sequence[Mapping[str, Any]]) -> PastPoint:
-    """One point, of what hourly sums and events say."""
+    """Return a point from hourly sums and events."""
     done, dead, ends, runs, run_us = (
         sum(row[name] or 0 for row in rows) for name in ("done", "dead", "ends", "runs", "run_us")
     )

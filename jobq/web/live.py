@@ -1,4 +1,4 @@
-"""What pages need of the sampler: this dashboard's one, and the newest reading."""
+"""Access to this dashboard's sampler and its latest reading."""
 
 from __future__ import annotations
 

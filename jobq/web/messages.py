@@ -1,4 +1,4 @@
-"""What the page of one message shows: where it is and why, its attempts, its content and its result."""
+"""The page of a message: its place and the reason, attempts, content and result."""
 
 from __future__ import annotations
 
@@ -65,7 +65,12 @@ class AttemptShown(NamedTuple):
 
 
 class TimelinePoint(NamedTuple):
-    """One point of a timeline. after_ms: since the one before; None if that isn't known. lasts_ms: of an attempt."""
+    """A point of a timeline.
+
+    Attributes:
+        after_ms: Time since the previous point; None if unknown.
+        lasts_ms: Duration of an attempt.
+    """
 
     at_ms: int
     state: StateShown
@@ -76,7 +81,12 @@ class TimelinePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageShown:
-    """One message as one user may see it. unread: what can't be read -> why. logs: of attempts, the newest first."""
+    """A message as a user may see it.
+
+    Attributes:
+        unread: Unreadable part -> why.
+        logs: Logs of attempts, latest first.
+    """
 
     facts: MessageFacts
     reasons: list[Reason]
@@ -129,7 +139,7 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
 def _logs(
     collector: Collector, facts: MessageFacts, newest: int, contents: Contents
 ) -> Iterator[tuple[int, str]]:
-    """What the newest attempts logged, if their job declares keep_logs. It may quote arguments."""
+    """Return logs of the latest attempts, if their job declares keep_logs. They may quote arguments."""
     numbers = range(newest, max(0, newest - MAX_LOGS), -1) if contents.may_see else ()
     for number, found in collector.logs(facts.mid, numbers).items():
         text = found.decode("utf-8", "replace")
@@ -182,7 +192,7 @@ def state_of_kind(kind: str) -> StateShown:
 
 
 def attempts_of(facts: MessageFacts) -> Iterator[AttemptShown]:
-    """The attempts among the events of a message, oldest first, then the one that runs."""
+    """Yield the attempts in the events of a message, oldest first, then the running attempt."""
     before = 0
     for event in facts.history:
         if event.kind not in ATTEMPTS:
@@ -210,7 +220,9 @@ def attempts_of(facts: MessageFacts) -> Iterator[AttemptShown]:
 def timeline(
     facts: MessageFacts, enqueued_at: int, attempts: Sequence[AttemptShown]
 ) -> Iterator[TimelinePoint]:
-    """From the enqueue to now: attempts, and what people did; then how long it waits, or when it is due."""
+    """Return a timeline from the enqueue to now: attempts and actions of users; then the waiting time, or the due
+    time.
+    """
     known = [
         TimelinePoint(
             one.started_at or facts.now_ms, one.state, f"attempt {one.number}" if one.number else "attempt",

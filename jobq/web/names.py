@@ -22,7 +22,7 @@ def tilded(name: str) -> str:
 
 
 def untilded(text: str) -> str:
-    """Undo `tilded`."""
+    """Return the text before `tilded`."""
     return "" if text == "~" else _TILDE.sub(lambda found: chr(int(found[1], 16)), text)
 
 

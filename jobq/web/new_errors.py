@@ -16,14 +16,18 @@ from jobq.web.tail import FOLLOWERS
 NEW_MS = 900_000
 #: Before an error is new, its queues have to be known for this long without it: it may only be rare.
 KNOWN_MS = NEW_MS // 10
-#: Groups of errors that are kept; beyond it those that were not seen for the longest time are dropped.
+#: Maximum number of error groups to keep; beyond it, groups unseen for the longest time are dropped.
 MAX_KEPT = 5_000
-#: Jobs and queues that are kept of a group.
+#: Maximum number of jobs and queues to keep per group.
 MAX_NAMES = 20
 
 
 class NewError(NamedTuple):
-    """A group of errors that is new. failures, dead: how many attempts ended so; of more events an estimate."""
+    """A new group of errors.
+
+    Attributes:
+        failures, dead: Number of failed and dead attempts; an estimate if there are many events.
+    """
 
     group: str
     error: str
@@ -84,7 +88,7 @@ class ErrorGroups:
                 self._groups = dict(newest[: MAX_KEPT // 2])
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop what is known of queues that are gone."""
+        """Drop data about deleted queues."""
         with self._lock:
             for name in names:
                 self._since.pop(name, None)
@@ -92,7 +96,8 @@ class ErrorGroups:
     def new(self, now_ms: int, since_ms: Callable[[str], int | None], most: int) -> list[NewError]:
         """Return the groups first seen in the last minutes, the most frequent first.
 
-        since_ms: from when on the events of a queue are known; None while they are not.
+        Args:
+            since_ms: Start of the known events of a queue; None while unknown.
         """
         with self._lock:
             found = [

@@ -10,9 +10,9 @@ from jobq.client.connection import Client
 from jobq.errors import ScriptError
 from jobq.queue.audit_log import AuditEntry, AuditLog, without_ended_intents
 
-#: Entries that are looked at.
+#: Number of entries to read.
 LOOKED_AT = 200
-#: What the filter of an entry about an order begins with, if the order changes whether a worker is quiet.
+#: Filter prefixes of control entries that pause or resume a worker.
 _STEERING = ("control:quiet", "control:resume", "control:restart")
 
 
@@ -45,7 +45,7 @@ def paused_by(client: Client, queue: str) -> AuditEntry | None:
 
 
 def quieted_by(client: Client) -> dict[str, AuditEntry]:
-    """Return who had which worker go quiet, of those whose newest order it was."""
+    """Return the user who paused each worker, for workers whose latest command was a pause."""
     newest: dict[str, AuditEntry] = {}
     for one in _entries(client):
         order, _, workers = one.filter.partition(" ")

@@ -14,12 +14,12 @@ from jobq.web.rings import Ring
 
 #: What is counted of each minute.
 DONE, FAILED, DEAD = range(3)
-#: Bucket i of a histogram has the attempts that took at most 2**i ms, the last one all longer ones.
+#: Bucket i of a histogram has the attempts up to 2**i ms; the last bucket has all longer attempts.
 BUCKETS = 26
 DAY_MINUTES = 1_440
 #: Minutes of which the page of a queue has percentiles.
 RECENT_MINUTES = 15
-#: Dead messages that are kept to be shown.
+#: Number of dead messages to keep for display.
 NEWEST_DEAD = 50
 _COLUMN = {"done": DONE, "retry": FAILED, "crashed": FAILED, "recovered": FAILED, "dead": DEAD}
 
@@ -32,7 +32,7 @@ class StreamEntry(NamedTuple):
 
 
 class DeadEvent(NamedTuple):
-    """A death that an event told of."""
+    """A death recorded by an event."""
 
     at_ms: int
     queue: str
@@ -54,7 +54,7 @@ class DurationCounts:
         self.counts[min(BUCKETS - 1, math.ceil(ms).bit_length() if ms > 1 else 0)] += weight
 
     def merge(self, other: DurationCounts) -> None:
-        """Add the counts of another one."""
+        """Add another object's counts."""
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
 
     def quantile_ms(self, share: float) -> float | None:
@@ -83,7 +83,7 @@ class Recent(NamedTuple):
 
     @property
     def failure_share(self) -> float | None:
-        """Share of attempts that failed; None without attempts."""
+        """Share of failed attempts; None without attempts."""
         total = self.done + self.failed + self.dead
         return (self.failed + self.dead) / total if total else None
 
@@ -91,12 +91,12 @@ class Recent(NamedTuple):
 class _OfQueue:
     def __init__(self) -> None:
         self.minutes = Ring(DAY_MINUTES, 60, 3)
-        #: Minute -> how long attempts waited and ran; of the last RECENT_MINUTES and those that charts show.
+        #: Minute -> waiting and run times of attempts; kept for the last RECENT_MINUTES and charted minutes.
         self.waits: dict[int, DurationCounts] = {}
         self.runs: dict[int, DurationCounts] = {}
         self.quantiles = Ring(DAY_MINUTES, 60, 2)
         self.sampled_ms = 0
-        #: What was last computed, and for which minute.
+        #: The last computed figures, and their minute.
         self.recent: tuple[int, Recent] | None = None
 
     def take(self, ended: Sequence[StreamEntry], weight: float) -> Counter[tuple[int, int]]:
@@ -150,13 +150,13 @@ class Outcomes:
             mine.close_minutes(newest // 60_000)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop the figures of queues that are gone."""
+        """Drop the figures of deleted queues."""
         with self._lock:
             for name in names:
                 self._queues.pop(name, None)
 
     def recent(self, queue: str, now_ms: int) -> Recent:
-        """Return what happened in the last minutes, the current one too."""
+        """Return figures of the last minutes, including the current minute."""
         with self._lock:
             mine = self._queues.get(queue)
             if mine is None:
@@ -189,7 +189,7 @@ class Outcomes:
     def quantiles(
         self, queue: str, since_s: float, until_s: float
     ) -> tuple[list[tuple[float, float | None]], list[tuple[float, float | None]]]:
-        """Return of each minute by what time 95 % of the attempts had started, and had run, in ms."""
+        """Return for each minute the time within which 95 % of the attempts started, and ran, in ms."""
         with self._lock:
             mine = self._queues.get(queue)
             if mine is None:
@@ -205,7 +205,7 @@ class Outcomes:
             return found[0], found[1]
 
     def newest_dead(self, count: int = NEWEST_DEAD) -> list[DeadEvent]:
-        """Return deaths that events told of, the newest first."""
+        """Return deaths recorded by events, latest first."""
         with self._lock:
             return nlargest(count, set(self._dead))
 

@@ -1,4 +1,4 @@
-"""What the lake has of the time before this dashboard began to read, and of messages that the server forgot."""
+"""Data from the lake: from before this dashboard started reading, and about messages the server has removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobq.web.lake import LakeHistory
 from jobq.web.site import Site
 from jobq.web.sources import sources_of
 
-#: What a lake has beyond the day that a dashboard remembers, in seconds.
+#: Ranges in seconds, beyond a dashboard's day, that need a lake.
 LONG_RANGES = {"7d": 604_800, "30d": 2_592_000}
 #: How long an answer is shown: of a range of a day at most, and of a longer one.
 KEPT_S, LONG_KEPT_S = 60.0, 300.0
@@ -64,7 +64,11 @@ class PastReader:
 
 
 class EarlierLives(NamedTuple):
-    """What a lake has of one mid beyond what the server does, newest first. error: why it can't be read."""
+    """Records in a lake about a message id that the server doesn't have, latest first.
+
+    Attributes:
+        error: Why it can't be read.
+    """
 
     rows: Sequence[RunRow] = ()
     error: str = ""
@@ -90,7 +94,7 @@ def earlier_lives(site: Site, contents: Contents, facts: MessageFacts) -> Earlie
 
 
 def past_of(site: Site, word: str, since_s: float, until_s: float, queue: str = "") -> Past | None:
-    """Return what the lake of a dashboard has of a range; None if it has no lake."""
+    """Return the lake's data for a range; None without a lake."""
     lake = sources_of(site).lake
     if lake is None:
         return None

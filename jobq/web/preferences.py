@@ -22,7 +22,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Preferences:
-    """What a viewer chose."""
+    """A viewer's choices."""
 
     theme: str = "system"
     rows: str = "normal"

@@ -1,7 +1,8 @@
-"""Render pages with Jinja2: everything is escaped, and what a template forgot is an error.
+"""Render pages with Jinja2: everything is escaped, and an undefined name in a template is an error.
 
-Templates have, beside the facts of their page: `url(route, **values)`, `has(route)`, `asset(name)`, the functions of
-`formats` (`number`, `duration`, `size`, `share`, `rate`, `whole`), `ago(time)`, `moment(time)`, `me`, `view`, `site`.
+In addition to the facts of their page, templates have `url(route, **values)`, `has(route)`, `asset(name)`, the
+functions of `formats` (`number`, `duration`, `size`, `share`, `rate`, `whole`), `ago(time)`, `moment(time)`, `me`,
+`view`, `site`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def render(
 ) -> Response:
     """Return a page. live: after how many seconds it refreshes itself, 0 = never.
 
-    For app.js, which refreshes the page, it is the changing part alone, or 304 if that is as before.
+    For app.js, which refreshes the page, return only the changing part, or 304 if it is unchanged.
     """
     part = LIVE_HEADER in request.headers
     text = environment().get_template(template).render(
@@ -113,7 +114,7 @@ def render(
 
 
 def _frame(request: Request, live: float) -> dict[str, Any]:
-    """Return what every page needs around its content."""
+    """Return the shared facts of every page."""
     site = site_of(request)
     view = preferences(request.cookies)
     times = Times(zone_of(view.zone, request.cookies), datetime.now(UTC))
@@ -136,13 +137,13 @@ def _frame(request: Request, live: float) -> dict[str, Any]:
 
 
 def _note(request: Request, me: Identity, view: Preferences) -> OperationView | None:
-    """What this user applied last, with its undo: on all pages but those of operations, until it is over or read."""
+    """Return this user's latest operation, with its undo: on all other pages, until it expires or is read."""
     site = site_of(request)
     if not me.may(UserRole.OPERATE) or site.settings.read_only:
         return None
     try:
         found = operations_of(site).newest_of(me)
-    except JobqError:  # the page says what can't be read of what it shows
+    except JobqError:  # unreadable parts are reported on the page
         return None
     is_read = found is not None and found.state.id == view.read
     return None if is_read or _route_name(request) in ("operation", "operations") else found
@@ -156,7 +157,7 @@ def _exports(site: Site) -> list[str]:
 
 
 def rail(site: Site) -> list[tuple[str, list[NavEntry]]]:
-    """Return the links of the rail by section; those of features that this installation doesn't use are left out."""
+    """Return the links of the sidebar by section, without features that this installation doesn't use."""
     entries = sorted(ROUTES.entries, key=lambda entry: entry.order)
     shown = [entry for entry in entries if entry.shown(site)]
     sections = [

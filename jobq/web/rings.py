@@ -12,7 +12,7 @@ _UNKNOWN = float("nan")
 class Ring:
     """`size` points of several figures, `step_s` apart. A point of which nothing is known is NaN.
 
-    Of the values that fall into one point the greatest counts; of those in `means` their mean.
+    Each point is the maximum of its values; for `means`, their mean.
     """
 
     __slots__ = ("_last", "_means", "_parts", "_seen", "size", "step_s", "width")

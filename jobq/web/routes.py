@@ -40,7 +40,12 @@ _BARE = re.compile(r"\{([a-z_]+)\}")
 
 @dataclass(frozen=True)
 class DeclaredRoute:
-    """One route. role: who may use it; NONE: no login is needed. program: its callers have a token, not a session."""
+    """A route.
+
+    Attributes:
+        role: Role required to use it; NONE: no login is needed.
+        program: Its callers have a token, not a session.
+    """
 
     name: str
     path: str
@@ -89,7 +94,7 @@ ROUTES = Routes()
 def page(
     path: str, *, role: UserRole = UserRole.READ, name: str = ""
 ) -> Callable[[Handler], Handler]:
-    """Declare a page, which a GET shows and which changes nothing; its name is the function's."""
+    """Declare a page for GET, which changes nothing; its name is the function's."""
     return _declare(path, "GET", role, name)
 
 
@@ -110,12 +115,12 @@ def nav(
     route: str, label: str, *, section: str, order: int, key: str = "",
     shown: Callable[[Site], bool] = lambda site: True,
 ) -> None:  # fmt: skip
-    """Add a link to the rail: beside the page that it leads to. Sections: Now, Control, Protocols, Records."""
+    """Add a link to the sidebar, on the linked page's function. Sections: Now, Control, Protocols, Records."""
     ROUTES.entries.append(NavEntry(route, label, section, order, key, shown))
 
 
 def load_pages() -> Routes:
-    """Import every module of pages and return what they declare."""
+    """Import every module of pages and return the declared routes."""
     for package in ("jobq.web.pages", "jobq.web.api"):
         try:
             there = import_module(package)
@@ -178,7 +183,7 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
     """Return what to answer instead of calling the handler; None if the caller may use it."""
     site = site_of(request)
     guard = site.guard
-    # What everybody may use needs no question to the server: a page's files come also while it is away.
+    # Public routes need no query to the server: a page's files load even while the server is unreachable.
     identify = guard.identify_program if declared.program else guard.identify
     identity = identify(request) if declared.role else NOBODY
     request.state.identity = identity

@@ -1,7 +1,7 @@
 """Read all queues every two seconds, while pages are fetched: one reading serves all pages.
 
-`Sampling` reads once when it is asked to; `Sampler` is a thread that asks. Pages take the newest Snapshot, which
-never changes. The rings keep what charts show.
+`Sampling` reads once per call; `Sampler` is a thread that calls it. Pages use the latest Snapshot, which never
+changes. The rings keep the data of charts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WATCHED_S = 10.0
 LONG_S, SLOWEST_S = 0.5, 32.0
 #: A page waits this long for the first reading.
 FIRST_S = 10.0
-#: What the rings hold: half an hour, and a day.
+#: Points and interval of the rings: half an hour, and a day.
 FINE, COARSE = (900, EVERY_S), (1_440, 60.0)
 #: Of a sparkline: a quarter of an hour.
 SPARK = (64, 15.0)
@@ -65,18 +65,23 @@ class Totals(NamedTuple):
 
     @property
     def busy(self) -> int:
-        """Return how many run, of those that workers have taken."""
+        """Return how many of the workers' fetched jobs are running."""
         return busy_slots(self.running, self.slots)
 
 
 class Snapshot(NamedTuple):
     """Everything of one reading. taken: time.monotonic(); number: of the reading, which only grows.
 
-    at_ms: epoch ms by the server's clock. server_ms: how long the server took for a small call. took_s: for all of it.
-    interval_s: until the next reading. broken: why the newest reading failed, '' if it didn't; the figures are then
-    those of the one before. workers_unread: why the list of workers can't be read. left_out: names on the list of
-    queues that weren't read, because nothing uses them or there are too many. incidents: what is wrong, the cause
-    before its symptoms. longest: queue -> what has run longest there.
+    Attributes:
+        at_ms: Epoch ms by the server's clock.
+        server_ms: Duration of a small call.
+        took_s: Duration of the whole reading.
+        interval_s: Time until the next reading.
+        broken: Why the latest reading failed, '' if it didn't; the figures are then from the previous reading.
+        workers_unread: Why the list of workers can't be read.
+        left_out: Listed queue names that weren't read, because they are unused or too many.
+        incidents: Problems, each cause before its symptoms.
+        longest: Queue -> its longest-running job.
     """
 
     number: int
@@ -102,7 +107,7 @@ class Snapshot(NamedTuple):
 
     @property
     def lost_workers(self) -> list[WorkerEntry]:
-        """Workers that ended without saying so."""
+        """Workers that ended without signing off."""
         return [one for one in self.workers if one.is_lost(self.at_ms)]
 
     @property
@@ -128,12 +133,12 @@ class Snapshot(NamedTuple):
         ]
 
     def incidents_of(self, queue: str) -> list[Incident]:
-        """Return what is wrong with a queue, or with its server."""
+        """Return the problems of a queue, or of its server."""
         return [one for one in self.incidents if one.concerns(queue)]
 
 
 class Sampling:
-    """Reads queues, workers and events, and keeps what charts show. One thread reads; all threads may ask."""
+    """Reads queues, workers and events, and keeps data for charts. One thread reads; all threads may query it."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -154,7 +159,7 @@ class Sampling:
     def take_snapshot(self) -> Snapshot:
         """Read everything but the past of events.
 
-        Returns the new snapshot; while the server is away the last one, with `broken`.
+        Return the new snapshot; while the server is unreachable the last snapshot, with `broken`.
         """
         began = time.monotonic()
         try:
@@ -296,9 +301,10 @@ class Sampling:
     def points(
         self, queue: str, figure: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return what is known of a figure of a queue, or of ALL: every two seconds, or beyond half an hour minutes.
+        """Return known values of a figure for a queue or for ALL: one every two seconds, or minutes beyond half an
+        hour.
 
-        Where nothing was read here, the figures are those that workers kept.
+        Times that this process hasn't read are filled with figures kept by workers.
         """
         rings = self._rings.get(queue)
         if rings is None:
@@ -310,7 +316,7 @@ class Sampling:
     def spark_points(
         self, queue: str, figure: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return the same every 15 seconds, for the last quarter of an hour."""
+        """Return 15-second samples of the last 15 minutes."""
         rings = self._rings.get(queue)
         return [] if rings is None else rings[2].points(figure, since_s, until_s)
 
@@ -333,8 +339,8 @@ class Sampler(Sampling):
     def look(self, wait_s: float = FIRST_S, *, after: int = 0) -> Snapshot:
         """Return the newest snapshot, and keep the thread reading.
 
-        Waits for the first one, for a new one where the last is older than WATCHED_S, and for one with a number
-        beyond `after`. Raises what the reading raised if there is none.
+        Waits for the first snapshot, for a new snapshot if the last is older than WATCHED_S, and for a snapshot
+        with a number beyond `after`. Raises the reading's error if there is none.
         """
         if self._pid != os.getpid():  # forked: the thread is the parent's
             self._renew()

@@ -28,7 +28,7 @@ from jobq.queue.types import Counts, DeadMessage, Entry, Place
 from jobq.web.contents import Contents, ShownCall
 from jobq.web.filters import PLACES, Filter, Row
 
-#: What one request looks at, and for how long.
+#: Maximum number of messages that a request searches, and maximum time.
 MAX_MESSAGES, MAX_SECONDS = 20_000, 1.0
 #: Messages of one call: it takes the server two milliseconds at most.
 PER_CALL = 250
@@ -61,7 +61,7 @@ _STORED: dict[str, tuple[str, ...]] = {
 
 
 class SearchLimits(NamedTuple):
-    """What one request may look at and return."""
+    """Limits of a search request."""
 
     messages: int = MAX_MESSAGES
     seconds: float = MAX_SECONDS
@@ -72,7 +72,9 @@ class SearchLimits(NamedTuple):
 class ListedRow:
     """One row of a list. status: the stored word, `dead`, or the kind of an event.
 
-    at_ms: when a message was enqueued or died, or an event was written; 0 = unknown. call: what may be seen of it.
+    Attributes:
+        at_ms: When a message was enqueued or died, or an event was written; 0 = unknown.
+        call: The visible part of the message.
     """
 
     row: Row
@@ -133,7 +135,7 @@ def messages(
 
 
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
-    """Return the counts of queues, and of those that can't be read why. One round trip; in a Cluster one a queue."""
+    """Return counts per queue, and errors of unreadable queues. One round trip; in a Cluster one per queue."""
     calls = [Queue(name, client).admin.sample_call() for name in names]
     found, problems = dict[str, Counts](), dict[str, str]()
     for name, reply in zip(names, run_each(client, calls), strict=True):
@@ -197,7 +199,7 @@ class _Search:
         return None
 
     def _page(self, step: SearchStep, wanted: Sequence[str]) -> SearchStep | None:
-        """Read one page; the step behind it, or behind the last row that there was room for."""
+        """Read a page; return the next step, or the step after the last row that fits."""
         queue, room = Queue(step.queue, self.client), self.limits.rows - len(self.rows)
         number = min(PER_CALL, max(1, self.limits.messages - self.looked_at))
         read = self._dead if step.stored == "dead" else self._live
@@ -393,7 +395,7 @@ def _write_cursor(cursor: _Cursor) -> str:
 
 
 def _from(steps: list[SearchStep], begun: SearchStep) -> list[SearchStep]:
-    """The steps from where the last request stopped. What has gone since then is passed over."""
+    """Return the steps from where the last request stopped. Removed queues are skipped."""
     order = list(dict.fromkeys(part for parts in _STORED.values() for part in parts))
     if begun.stored not in order:
         raise _unreadable()
@@ -416,7 +418,7 @@ def _total(counts: Counts, stored: Sequence[str]) -> int:
 
 
 def _size(counts: Counts, stored: str) -> int:
-    """Messages of a part; those in lines count as ready."""
+    """Return the number of messages of a part; messages in key queues count as ready."""
     sizes = {"ready": counts.ready, "due": counts.delayed + counts.deduped, "circle": counts.circle}
     return sizes.get(stored, counts.dead)
 

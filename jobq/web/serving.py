@@ -1,7 +1,7 @@
 """Serve the dashboard with bounds on its clients: connections, and time to send a request or take a reply.
 
-Each client costs a file of this process. A connection whose client sends nothing, or sends or reads slowly, is closed
-after `PATIENCE_S`, or earlier when another client needs the room, the longest waiting first.
+Each client uses a file descriptor of this process. A connection whose client sends nothing, or sends or reads
+slowly, is closed after `PATIENCE_S`, or earlier when another client needs the slot, longest waiting first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger("jobq.web")
 PATIENCE_S = 30.0
 #: Connections at a time; fewer where the process may open few files.
 MAX_CONNECTIONS = 1_000
-#: Connections that asyncio accepts before it looks at any of them, and those that wait in the kernel.
+#: Connections that asyncio accepts before reading any, and connections waiting in the kernel.
 ACCEPTED_AT_ONCE, BACKLOG = 16, 256
 #: How long to let requests end.
 GRACE_S = 3
@@ -39,7 +39,7 @@ class Connections:
         self.most = most
         self._now = now
         self._open: dict[int, socket.socket] = {}
-        #: File -> since when, the longest first.
+        #: File -> start of waiting, longest first.
         self._waiting: dict[int, float] = {}
         self._closed: Counter[str] = Counter()
         self._due = OnceAMinute()

@@ -1,4 +1,4 @@
-"""What the handlers of one dashboard share: its settings, its connections, and parts made at first use."""
+"""Shared state of a dashboard's handlers: settings, connections, and parts made at first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ USES_S, SCANNED_S = 10.0, 300.0
 
 
 class Site:
-    """One dashboard. client: reads. operate: changes, by a server user that may."""
+    """A dashboard.
+
+    Attributes:
+        client: Reads.
+        operate: Writes, as a server user with the rights.
+    """
 
     def __init__(
         self, client: Client, settings: WebSettings, operate: Client | None = None

@@ -1,4 +1,4 @@
-"""Where a dashboard's history comes from: the events on the server, or a lake for what they no longer have."""
+"""Sources of a dashboard's history: the events on the server, or a lake for older events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ SOURCES = ("auto", "events", "lake")
 
 
 class HistorySources:
-    """Both sources of one dashboard. lake: None if it has none."""
+    """Both sources of a dashboard.
+
+    Attributes:
+        lake: None if it has none.
+    """
 
     def __init__(self, site: Site) -> None:
         client, settings = site.client, site.settings

@@ -12,26 +12,30 @@ from jobq.events import decode
 from jobq.queue import keys
 from jobq.web.outcomes import StreamEntry
 
-#: Most events of a tick; of more, this number of the newest stand for all.
+#: Maximum number of events per tick; with more events, this many of the latest represent all.
 MAX_EVENTS, SAMPLE = 5_000, 2_000
 #: After a start this much is read of the past.
 PAST_MS, MAX_PAST = 900_000, 50_000
-#: Of one stream at once.
+#: Maximum number of entries per stream and call.
 PER_CALL = 1_000
 
 
 class Follower(Protocol):
-    """What counts events. It is called in the thread of the sampler, and read in others."""
+    """Counts events. It is called in the sampler's thread, and read in others."""
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
         """Count entries of a queue, in any order. weight: how many events each of them stands for."""
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop what is known of queues that are gone."""
+        """Drop data about deleted queues."""
 
 
 class _FollowedStream:
-    """How far a queue's events were read. since_ms: what was before isn't known."""
+    """Read position in a queue's events.
+
+    Attributes:
+        since_ms: Start of known events.
+    """
 
     __slots__ = ("added", "floor", "last", "since_ms", "until")
 
@@ -41,7 +45,7 @@ class _FollowedStream:
         #: The past is read back to this entry, which was read before.
         self.floor = ""
         self.since_ms = 0
-        #: The past is read backwards: what lies before this entry is still to be read; '' = nothing.
+        #: The past is read backwards: entries before this entry are still unread; '' = none.
         self.until = "+"
 
     def resume(self, added: int) -> None:
@@ -51,11 +55,11 @@ class _FollowedStream:
         self.added, self.until = added, "+"
 
     def give_up(self, last: str) -> None:
-        """Read no more of the past; what is added behind this entry is still read."""
+        """Stop reading the past; later entries are still read."""
         self.until, self.last = "", self.last or last
 
     def followed(self, added: int, last: str) -> None:
-        """Note how many events there are, and the last one that was read; '' if none was."""
+        """Record the number of events, and the last entry read; '' if none was."""
         self.added, self.last = added, last or self.last
 
     def read_back(self, found: Sequence[Any], count: int, since: int) -> None:
@@ -83,14 +87,16 @@ class Tail:
         self.sampled = False
 
     def since_ms(self, queue: str) -> int | None:
-        """Return from when on the events of a queue are known, epoch ms; None if none was read."""
+        """Return the start of known events of a queue, epoch ms; None if none was read."""
         found = self._streams.get(queue)
         return found.since_ms if found and found.last else None
 
     def read_added(self, added: Mapping[str, int], *, slept: bool = False) -> None:
-        """Read what was added since the last reading. added: queue -> events ever.
+        """Read entries added since the last reading.
 
-        slept: the last reading was long ago. What happened since is left to read_past.
+        Args:
+            added: Queue -> number of events ever added.
+            slept: The last reading was long ago; read_past reads the time since then.
         """
         self._forget(added)
         new = [name for name, count in added.items() if count and name not in self._streams]
@@ -110,7 +116,7 @@ class Tail:
             self._streams[name] = _FollowedStream(added[name])
 
     def _forget(self, added: Mapping[str, int]) -> None:
-        """Drop queues that are gone, and begin anew with streams that did."""
+        """Drop deleted queues, and restart reading recreated streams."""
         gone = [name for name in self._streams if name not in added]
         anew = [name for name, one in self._streams.items() if added.get(name, 0) < one.added]
         for name in {*gone, *anew}:
@@ -163,7 +169,7 @@ class Tail:
         return keys.key(keys.prefix(self._client.namespace, name), "events")
 
     def _replies(self, words: Mapping[str, tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
-        """Return each stream's entries; of those that can't be read, why is kept, and nothing is read again."""
+        """Return each stream's entries; for unreadable streams the reason is kept, and the calls aren't repeated."""
         found = []
         for name, reply in zip(words, self._sent(list(words.values())), strict=True):
             if isinstance(reply, Exception):
@@ -207,12 +213,12 @@ def _at_ms(entry_id: bytes) -> int:
 
 
 def _entry(entry_id: bytes, fields: Any) -> StreamEntry | None:
-    """None for what isn't a record."""
+    """Return None for an entry that isn't a record."""
     try:
         return StreamEntry(_at_ms(entry_id), decode(fields[1], fields[0]))
     except BadRecordError:
         return None
 
 
-#: What makes more followers for a sampler. Modules add to it when they are imported.
+#: Factories of more followers for a sampler. Modules add to it when they are imported.
 FOLLOWERS: list[Callable[[], Follower]] = []

@@ -1,4 +1,4 @@
-"""What is wrong with a queue: a pure function from its figures to one word, and to what a person should know."""
+"""Problems of a queue: a pure function from its figures to a word and an explanation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILING_SHARE, FAILING_ATTEMPTS = 0.2, 20
 GROWTH_S, MIN_GROWTH_S, GROWTH_EVERY_S = 300.0, 20.0, 10.0
 #: A backlog that is worked off within this isn't worth a person's attention.
 SHORT_S = 30.0
-#: The words for what is wrong, the worst first. The last two are fine.
+#: Words for problems, worst first. The last two are fine.
 CODES = ("damaged", "paused", "no_worker", "falling_behind", "late", "failing", "working", "idle")
 _FINE = frozenset(("working", "idle"))
 
@@ -32,7 +32,7 @@ class Growth(NamedTuple):
 
 
 class QueueFigures(NamedTuple):
-    """One queue at one moment. What isn't known is None.
+    """A queue's figures at a moment. None: unknown.
 
     oldest_ms: how long the next message has waited; at_least: it has waited this long or longer. dequeued_per_s: None
     before the second sample. broken: why the queue can't be read.
@@ -68,7 +68,7 @@ class QueueFigures(NamedTuple):
 
     @property
     def is_fine(self) -> bool:
-        """Whether nobody needs to look at it. A queue that is paused and empty is."""
+        """Whether the queue needs no attention. A paused, empty queue is fine."""
         return self.state in _FINE or (self.state == "paused" and not self.ready)
 
     @property
@@ -115,7 +115,7 @@ def _state(one: QueueFigures) -> str:
 
 
 def falls_behind(one: QueueFigures) -> bool:
-    """Whether more comes in than is handed out, for longer than a moment."""
+    """Whether messages arrive faster than they are handed out, for longer than a moment."""
     per_s = one.growth.per_s
     if not one.ready or per_s is None or per_s <= 0:
         return False

@@ -12,7 +12,12 @@ MAX_PARTS, MAX_TEXT, MAX_LEVELS = 500, 4_000, 32
 
 
 class Part(NamedTuple):
-    """One value. kind: text, number, word (true, false, null), secret, object, list or cut. number: of its parts."""
+    """A value.
+
+    Attributes:
+        kind: text, number, word (true, false, null), secret, object, list or cut.
+        number: Number of its parts.
+    """
 
     name: str
     kind: str
@@ -27,7 +32,7 @@ class _Budget:
 
 
 def tree(name: str, value: Any) -> Part:
-    """Return a value as a tree; what there is no room for is counted."""
+    """Return a value as a tree; parts beyond the limit are counted."""
     return _part(name, value, _Budget(), MAX_LEVELS)
 
 

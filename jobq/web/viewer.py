@@ -1,4 +1,4 @@
-"""What the sender of a request may see, and asks for."""
+"""The rights of a request's sender, and the request's filters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def contents_of(request: Request) -> Contents:
 
 
 def filter_of(request: Request, keys: Sequence[str]) -> AskedFilter:
-    """Read `?f=`."""
+    """Read the filter `?f=`."""
     text = request.query_params.get("f", "")
     try:
         return AskedFilter(
@@ -49,7 +49,7 @@ def filter_of(request: Request, keys: Sequence[str]) -> AskedFilter:
 
 
 def redactor_of(site: Site) -> Redactor:
-    """Return what hides secrets on the pages of this dashboard."""
+    """Return the redactor of secrets for this dashboard's pages."""
     return site.part(Redactor, _redactor)
 
 

@@ -1,4 +1,4 @@
-"""What pages say about a queue, a worker or the whole: a word, a sentence with figures, a remedy."""
+"""Words on pages about a queue, a worker or the whole system: a word, a sentence with figures, a remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ class StateWord(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """The first line of the first page. bad: whether a person should act. parts: what follows, by route."""
+    """The first line of the first page.
+
+    Attributes:
+        bad: Whether a person should act.
+        parts: Following parts, by route.
+    """
 
     text: str
     bad: bool
@@ -44,7 +49,7 @@ def word_of(figures: QueueFigures) -> StateWord:
 
 
 def sentence(one: QueueFigures) -> str:
-    """Return what is wrong with a queue, with figures; '' if nothing is."""
+    """Return a queue's problem, with figures; '' if there is none."""
     waited = (
         "" if not one.oldest_ms or one.oldest_ms < 1000 else formats.duration(one.oldest_ms / 1000)
     )
@@ -55,9 +60,9 @@ def sentence(one: QueueFigures) -> str:
     if one.state == "paused":
         return f"Paused: no message is handed out. {ready}{', ' * bool(oldest)}{oldest}."
     if one.state == "no_worker":
-        return f"No worker serves it. {ready}, {oldest or 'nothing runs'}."
+        return f"No worker serves this queue. {ready}, {oldest or 'nothing runs'}."
     if one.state == "falling_behind":
-        return f"More comes in than is handed out. {ready}, {oldest}{'; ' * bool(oldest)}{emptying(one)}."
+        return f"Messages arrive faster than they are processed. {ready}, {oldest}{'; ' * bool(oldest)}{emptying(one)}."
     if one.state == "late":
         return f"{oldest[:1].upper()}{oldest[1:]}; {ready}, {emptying(one)}."
     if one.state == "failing":
@@ -80,7 +85,7 @@ def emptying(one: QueueFigures) -> str:
 
 
 def emptied(one: QueueFigures) -> str:
-    """Return the same for a cell of a table."""
+    """Return the time until the queue is empty, for a cell of a table."""
     in_s = one.empty_in_s
     if not one.ready:
         return ""
@@ -101,7 +106,7 @@ def remedy(one: QueueFigures) -> str:
 
 
 def headline(snapshot: Snapshot) -> Headline:
-    """Return what the first page says first."""
+    """Return the first line of the first page."""
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")
     if snapshot.causes:

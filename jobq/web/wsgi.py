@@ -56,7 +56,7 @@ class WsgiApp:
 
 
 def wsgi_app(*args: Any, **settings: Any) -> WsgiApp:
-    """Return the dashboard as a WSGI application. It takes what `create_app` takes, and needs `identify=`."""
+    """Return the dashboard as a WSGI application. It accepts the arguments of `create_app`, and needs `identify=`."""
     return WsgiApp(lambda: create_app(*args, **settings))
 
 
@@ -77,7 +77,7 @@ def _with_client(app: ASGIApp) -> ASGIApp:
 
 
 def _checked(environ: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment with its body read. ValueError for what the bridge can't carry."""
+    """Return the environment with its body read. ValueError for requests that the bridge can't carry."""
     environ.get("QUERY_STRING", "").encode("ascii")
     for name in ("SCRIPT_NAME", "PATH_INFO"):
         environ.get(name, "").encode("latin-1").decode("utf-8")
@@ -86,7 +86,7 @@ def _checked(environ: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the length of the body is negative")
     if length > MAX_BODY:
         return environ  # the application refuses it by its length, before it reads
-    # A client that sends less than it said must not keep the bridge waiting for the rest.
+    # A client that sends less than announced must not block the bridge.
     body = environ["wsgi.input"].read(length)
     if len(body) < length:
         raise ValueError("the body ends early")

@@ -113,7 +113,7 @@ def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkey
     )
     monkeypatch.setattr("jobq.cli.check.MAX_ENTRIES", 0)
     [found] = [one for one in cli("check", "doctor", "--json").records if one["check"] == "flows"]
-    assert found["level"] == "fail" and "hands out nothing" in found["value"]
+    assert found["level"] == "fail" and "stops handing out messages" in found["value"]
 
 
 @pytest.fixture

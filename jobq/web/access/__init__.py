@@ -1,1 +1,1 @@
-"""Who may use the dashboard: identities, users, tokens, sessions, and what every request must satisfy first."""
+"""Access to the dashboard: identities, users, tokens, sessions, and the checks of every request."""

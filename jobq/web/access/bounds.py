@@ -1,4 +1,4 @@
-"""How much one user may ask: 30 requests a second, and four scans at once for all users."""
+"""Request limits per user: 30 requests a second, and four concurrent scans for all users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import BoundedSemaphore, Lock
 from jobq.errors import JobqError
 
 PER_SECOND, BURST = 30.0, 60.0
-#: Refusals that the audit log takes for each user: 20 at once, then one in ten minutes.
+#: Refusals to log per user: 20 immediately, then one every ten minutes.
 REFUSALS_PER_SECOND, REFUSALS = 1 / 600, 20.0
 MAX_SCANS = 4
 #: Users whose rate is remembered. The oldest is forgotten first.
@@ -53,7 +53,7 @@ class RefusalRate:
         self._left_out: dict[str, int] = {}
 
     def note(self, user: str, why: str) -> str | None:
-        """Return the note of an entry, with the number of refusals left out before it; None: leave this one out."""
+        """Return the note of an entry, with the number of refusals left out before it; None: skip this entry."""
         taken = self._rate.take(user)
         with self._lock:
             count = self._left_out.pop(user, 0)

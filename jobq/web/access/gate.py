@@ -1,4 +1,4 @@
-"""What every request must satisfy before anything else looks at it: size, host, and where a form came from.
+"""First checks of every request: size, host, and the origin of forms.
 
 It also finds out the address and the scheme of the browser behind trusted proxies.
 """
@@ -17,9 +17,9 @@ from jobq.errors import JobqError
 from jobq.web.access.settings import UNIX, AccessSettings, is_loopback, proxy_advice
 
 MAX_BODY, MAX_URL, MAX_QUERY_KEYS = 1 << 20, 8 * 1024, 50
-#: Methods that must not change anything, and need no proof of where they came from.
+#: Methods that must not change anything, and need no proof of origin.
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-#: Probes call these by the address of a pod. They show nothing.
+#: Probes call these by a pod's address. They contain no private data.
 PROBES = frozenset(("/healthz", "/readyz"))
 #: Proxies in a row whose addresses are read.
 MAX_PROXIES = 20
@@ -122,7 +122,7 @@ class Gate:
     def _is_scrape(self, scope: Scope, headers: Headers) -> bool:
         """Whether this asks for metrics with a token, which nothing but the users file can confirm.
 
-        Prometheus calls a pod by its address. A site that has its name point here knows no token.
+        Prometheus calls a pod by its address. A site whose name points here doesn't know a token.
         """
         return (
             self._settings.users is not None
@@ -150,7 +150,7 @@ class Gate:
         return found
 
     def _browser(self, peer: str, chain: list[str]) -> str:
-        """The last address that no trusted proxy has; what it says of others before it proves nothing."""
+        """Return the last address that isn't a trusted proxy's; earlier addresses are unverified."""
         last = peer
         for text in reversed(chain):
             address = _address(_without_port(text))
@@ -162,7 +162,7 @@ class Gate:
         return last
 
     def trusts(self, peer: str) -> bool:
-        """Whether what the peer says of a browser counts."""
+        """Whether the peer's headers about the browser are trusted."""
         address = _address(peer)
         if address is None:
             return UNIX in self._settings.trusted_proxies and not peer
@@ -217,8 +217,8 @@ def _origin_refusal(
 ) -> RefusedRequest | None:
     """Refuse a form or a script of another site. Browsers say where a request came from; pages can't change it.
 
-    A bearer token for the API needs no such proof: browsers don't send one by themselves. For a page it proves
-    nothing: a program that serves the dashboard knows its users by cookies.
+    A bearer token for the API needs no such proof, because browsers don't send it automatically. For a page it
+    proves nothing: a program that serves the dashboard identifies its users by cookies.
     """
     if scope["method"] in SAFE or (is_api and _has_token(headers)):
         return None

@@ -184,7 +184,7 @@ class Guard:
         return Identity(was.name, READ, was.arguments, was.via)
 
     def _named_by_proxy(self, request: Request) -> Identity | None:
-        """The user whom a trusted proxy names; None if it names none."""
+        """Return the user named by a trusted proxy, or None."""
         settings = self.settings
         if not settings.auth_header or not request.scope.get("jobq.proxied"):
             return None
@@ -219,7 +219,7 @@ class Cookie(NamedTuple):
         )  # fmt: skip
 
     def delete_from(self, response: Response) -> None:
-        """Delete it."""
+        """Delete the session's cookie."""
         response.delete_cookie(
             self.name, path=self.path, secure=self.secure, httponly=True, samesite="strict"
         )

@@ -1,4 +1,4 @@
-"""Headers of every reply: what a browser must not do with a page."""
+"""Headers of every reply: restrictions on how a browser may use a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds the headers; what doesn't say how long it may be kept isn't stored."""
+    """Adds the headers; replies without a cache lifetime aren't stored."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

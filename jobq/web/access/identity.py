@@ -1,4 +1,4 @@
-"""Who makes a request, and what that person or program may do."""
+"""Identities of users and programs, and their rights."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from enum import IntEnum
 
 from jobq.errors import ConfigError
 
-#: Characters of a name at most. Names stand in the audit stream and in pages.
+#: Maximum length of a name in characters. Names appear in the audit stream and in pages.
 MAX_NAME_LENGTH = 64
 
 
 class UserRole(IntEnum):
-    """What a user may do. Each role may do what the ones before it may.
+    """Role of a user. Each role includes the rights of the roles before it.
 
-    NONE sees only the login. READ sees everything but arguments. OPERATE does what can be undone. ADMIN does the rest.
+    NONE sees only the login. READ sees everything but arguments. OPERATE makes reversible changes. ADMIN makes all
+    changes.
     """
 
     NONE = 0
@@ -53,9 +54,10 @@ def checked_user_name(name: str) -> str:
 class Identity:
     """A user of the dashboard.
 
-    arguments: the user may see the arguments and results of jobs, and search in them. via: what proved the
-    identity: `link`, `password`, `token`, `header`, `program` (the program that mounts the dashboard) or `open`
-    (`--no-auth`).
+    Attributes:
+        arguments: Whether the user may see and search the arguments and results of jobs.
+        via: How the identity was proved: `link`, `password`, `token`, `header`, `program` (the program that mounts
+            the dashboard) or `open` (`--no-auth`).
     """
 
     name: str

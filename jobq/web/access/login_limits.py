@@ -29,7 +29,7 @@ class LoginLimits:
         self._client = client
         self._clock = clock
         self._lock = Lock()
-        #: Counts while the server takes no writes: key -> (failures, until when).
+        #: Counts while the server rejects writes: key -> (failures, expiry).
         self._here: dict[str, tuple[int, float]] = {}
 
     def refused_for_s(self, address: str, name: str, per_address: int = PER_ADDRESS) -> float:
@@ -81,7 +81,7 @@ class LoginLimits:
 
 
 def block_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the 64 bits of IPv6 that one subscriber has."""
+    """Return the part of an address to count by: an IPv4 address, or an IPv6 subscriber's 64 bits."""
     try:
         ip = ip_address(address)
     except ValueError:

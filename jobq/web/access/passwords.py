@@ -22,7 +22,7 @@ _slots = threading.BoundedSemaphore(2)
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """`scrypt:15:8:1:SALT:HASH`. ConfigError for a password that is too short or too long."""
+    """Return `scrypt:15:8:1:SALT:HASH`; ConfigError for a password that is too short or too long."""
     if not SHORTEST <= len(password) <= MAX_LENGTH:
         raise ConfigError(
             f"the password has {len(password)} characters; it must be between {SHORTEST} and {MAX_LENGTH}"
@@ -85,5 +85,5 @@ def _text(raw: bytes) -> str:
     return base64.b64encode(raw).decode()
 
 
-#: What the password of an unknown name is compared with: no password has this hash.
+#: Compared with the passwords of unknown names; no password has this hash.
 _NOBODY = f"scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:{_text(bytes(16))}:{_text(bytes(32))}"

@@ -24,14 +24,17 @@ LINK_S = 600.0
 MOVED_EVERY_S = 60.0
 #: Sessions whose last move is remembered.
 MAX_MOVED = 10_000
-#: Sessions that this process alone keeps, since the server took no writes.
+#: Maximum number of sessions kept only in this process, because the server rejected writes.
 MAX_HERE = 100
 #: Characters of an id: 256 bits in base64.
 ID_LENGTH = 43
 
 
 class WebSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session keeps. mark: of the user's entry; a session whose mark is no longer the user's has ended.
+    """A stored session.
+
+    Attributes:
+        mark: Mark of the user's entry; the session ends when the user's mark changes.
 
     started_at: epoch seconds.
     """
@@ -53,7 +56,9 @@ class Sessions:
         self._here: dict[str, tuple[float, bytes]] = {}
 
     def start(self, name: str, via: str, mark: str) -> str:
-        """Begin a session; its id. If the server takes no writes, this process keeps it. Raises UnavailableError."""
+        """Start a session and return its id. If the server rejects writes, this process keeps it. Raises
+        UnavailableError.
+        """
         session_id = secrets.token_urlsafe(32)
         kept = WebSession(name=name, via=via, mark=mark, started_at=self._clock())
         key, raw = self._key(session_id), msgspec.json.encode(kept)
@@ -84,7 +89,7 @@ class Sessions:
         return found
 
     def end(self, session_id: str) -> None:
-        """End a session, in every process at once."""
+        """End a session in every process immediately."""
         if len(session_id) == ID_LENGTH:
             key = self._key(session_id)
             with self._lock:

@@ -32,12 +32,17 @@ def is_loopback(host: str) -> bool:
 class AccessSettings:
     """Who may use a dashboard. ConfigError for a combination that would leave it open.
 
-    bind: where `jobq web` listens; None: a program serves the dashboard, and `identify` says who sends a request.
-    hosts: names under which browsers reach it, beside the bound one and the loopback. A program that gives none
-    checks the Host header itself. users: the users file. auth_header: a header in which a trusted proxy gives the
-    user's name. auth_role: the role of users that the header names and the users file doesn't; NONE = they may
-    nothing. trusted_proxies: networks, or `unix`, whose X-Forwarded headers count. no_auth: everybody who reaches
-    it may do everything. tls: this process itself serves HTTPS.
+    Attributes:
+        bind: Address `jobq web` listens on; None: a program serves the dashboard, and `identify` returns the user
+            of a request.
+        hosts: Names under which browsers reach it, in addition to the bound name and the loopback. If a program
+            sets none, it checks the Host header itself.
+        users: The users file.
+        auth_header: A header in which a trusted proxy passes the user's name.
+        auth_role: Role of users in the header but not in the users file; NONE: no rights.
+        trusted_proxies: Networks, or `unix`, whose X-Forwarded headers count.
+        no_auth: Every visitor has all rights.
+        tls: This process itself serves HTTPS.
     """
 
     bind: Endpoint | None = None
@@ -90,7 +95,7 @@ class AccessSettings:
         return self.by_link or (self.users is not None and self.identify is None)
 
     def _ways(self) -> list[str]:
-        """What proves an identity, as the command line names it."""
+        """Return the ways to prove an identity, by their command-line names."""
         given = {
             "--users": self.users, "--auth-header": self.auth_header, "--no-auth": self.no_auth,
             "identify": self.identify,
@@ -113,7 +118,7 @@ class AccessSettings:
             )
         if not self.trusted_proxies:
             raise ConfigError(
-                "--auth-header needs --trusted-proxy: anybody could send the header otherwise"
+                "--auth-header needs --trusted-proxy: otherwise any client could send the header"
             )
         if self.users is None and not self.auth_role:
             raise ConfigError(
@@ -144,12 +149,12 @@ class AccessSettings:
 def proxy_advice(
     settings: AccessSettings, scope: Mapping[str, Any], headers: Mapping[str, str]
 ) -> str:
-    """What to change so that the dashboard learns of a proxy's HTTPS."""
+    """Return the change that lets the dashboard detect a proxy's HTTPS."""
     if scope.get("jobq.proxied"):
         scheme = headers.get("x-forwarded-proto")
         if scheme is None:
-            return "have the proxy send X-Forwarded-Proto (nginx: proxy_set_header X-Forwarded-Proto $scheme)"
-        return f"the proxy sends X-Forwarded-Proto: {scheme!r:.40}; have it send https for HTTPS connections"
+            return "configure the proxy to send X-Forwarded-Proto (nginx: proxy_set_header X-Forwarded-Proto $scheme)"
+        return f"the proxy sends X-Forwarded-Proto: {scheme!r:.40}; configure it to send https for HTTPS connections"
     if settings.trusted_proxies:
         peer = (scope.get("client") or ("",))[0] or "the Unix socket"
         return f"the request came from {peer}, which --trusted-proxy doesn't include; add the proxy's address"

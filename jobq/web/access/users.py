@@ -25,12 +25,12 @@ from jobq.web.access.passwords import (
     token_digest,
 )
 
-#: Bytes of the file that are read at most; a thousand users need 200 KB.
+#: Maximum number of bytes of the file to read; a thousand users need 200 KB.
 MAX_BYTES = 1 << 20
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One person. Without a password only a trusted proxy can log the user in."""
+    """A person. Without a password only a trusted proxy can log the user in."""
 
     role: str
     arguments: bool = False
@@ -38,7 +38,12 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One program. sha256: of the token, in hex. expires: epoch seconds; None = never."""
+    """A program.
+
+    Attributes:
+        sha256: Hash of the token, in hex.
+        expires: Epoch seconds; None: never.
+    """
 
     role: str
     sha256: str
@@ -47,7 +52,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Entries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the file holds."""
+    """Content of the users file."""
 
     users: dict[str, User] = {}
     tokens: dict[str, Token] = {}
@@ -73,7 +78,7 @@ class UsersFile:
         self.entries()
 
     def entries(self) -> Entries:
-        """What the file holds now. ConfigError while it can't be read: nobody is let in then."""
+        """Return the current content of the file. ConfigError while it can't be read: all logins fail then."""
         with self._lock:
             with _opened(self.path) as (descriptor, found):
                 seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -161,7 +166,9 @@ def expiry_text(expires: int | None) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
-    """The file and its facts, if it is ours and closed to others. The checked file is the one that is read."""
+    """Open the file if it is ours and closed to others, and yield it with its facts. The checked file is the opened
+    file.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

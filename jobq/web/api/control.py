@@ -69,11 +69,11 @@ class RubyReply(JsonRecord):
 
 @resource(
     "/workers",
-    Parameter("queues", "Only those that serve one of these.", "names"),
+    Parameter("queues", "Only workers serving one of these queues.", "names"),
     *PAGING,
 )
 def workers(call: ApiCall) -> ListPage[WorkerRecord]:
-    """List the workers and what they run."""
+    """List the workers and their running jobs."""
     client, now_ms = call.site.client, call.now_ms
     page = page_of_rows(workers_of(client, call["queues"]), call)
     return ListPage(items=worker_records(client, page["items"], now_ms), next=page["next"])
@@ -85,7 +85,7 @@ def worker(call: ApiCall) -> WorkerRecord:
     client, now_ms = call.site.client, call.now_ms
     found = [one for one in workers_of(client) if one.name == call["worker"]]
     if not found:
-        raise NotThereError(f"no worker is named {call['worker']!r:.150}")
+        raise NotThereError(f"worker {call['worker']!r:.150} does not exist")
     return worker_records(client, found, now_ms)[0]
 
 
@@ -157,7 +157,7 @@ def ruby(call: ApiCall) -> RubyReply:
 
 @resource("/audit", *PAGING)
 def audit(call: ApiCall) -> ReadablePage[KeptAuditEntry]:
-    """List who changed what, the newest first: what the server keeps, then what a lake has of the time before."""
+    """List audited changes, newest first: the server's entries, then older entries from a lake."""
     before = read_cursor(call["cursor"], str) or ""
     limit, unread = call["limit"], dict[str, str]()
     here = AuditLog(call.site.client).page(before, limit)

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the API, made from what the resources declare."""
+"""The OpenAPI document of the API, made from the declared resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows: how far each is, its steps, and what it waits for."""
+"""Flows: their progress, steps and waits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FlowRowReply(FlowHead, kw_only=True):
     """A flow in a list.
 
     Attributes:
-        over: Steps that are done, failed, skipped or cancelled.
+        over: Finished steps: done, failed, skipped or cancelled.
         problem: Why it can't be read; then its state is empty.
     """
 
@@ -55,7 +55,7 @@ class FlowReply(FlowRecord):
     """A flow and its steps.
 
     Attributes:
-        over: Steps that are done, failed, skipped or cancelled.
+        over: Finished steps: done, failed, skipped or cancelled.
         problem: Always empty: this flow can be read.
     """
 
@@ -68,7 +68,7 @@ class SentReply(JsonRecord):
     """A request to a flow.
 
     Attributes:
-        sent: What was sent to the flow. A worker does it within seconds.
+        sent: The action sent to the flow. A worker performs it within seconds.
     """
 
     flow: str
@@ -76,11 +76,11 @@ class SentReply(JsonRecord):
 
 
 class SignalBody(JsonRecord):
-    """A signal.
+    """A signal to a flow.
 
     Attributes:
-        step: The wait that it ends.
-        value: What comes with it.
+        step: The wait to end.
+        value: The value passed to the flow.
     """
 
     step: str
@@ -98,7 +98,7 @@ class RetryBody(JsonRecord):
 
 
 class CancelBody(JsonRecord):
-    """A confirmation.
+    """Confirmation of a cancel.
 
     Attributes:
         confirm: The flow's id, since this can't be undone.
@@ -136,7 +136,7 @@ def signal_flow(call: ApiCall, body: SignalBody) -> SentReply:
 
 @resource("/flows/{flow}/retry", method="POST", role=UserRole.OPERATE, status=202)
 def retry_flow(call: ApiCall, body: RetryBody) -> SentReply:
-    """Run again what is dead, and then the steps behind it."""
+    """Retry dead members, and then run the following steps."""
     return _sent(call, "retry", lambda run: run.retry(body.step or None), body.step or "")
 
 

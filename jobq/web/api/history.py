@@ -1,4 +1,4 @@
-"""Jobs, errors and runs, from the events on the server or from a lake; and what an autoscaler asks."""
+"""Jobs, errors and runs, from the events on the server or from a lake, and values for autoscalers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ QUEUES = Parameter("queues", "Only these queues, separated by commas.", "names")
 
 @resource("/jobs", QUEUES, *RANGE, SOURCE, *PAGING)
 def jobs(call: ApiCall) -> CoveredPage[JobFigures]:
-    """List the jobs that ran, those with the most runs first."""
+    """List jobs with runs in the range, most runs first."""
     rows = _chosen(call).jobs(call.span, call["queues"])
     return CoveredPage(**page_of_rows(rows, call), **_coverage(call, call["queues"]))
 
@@ -113,7 +113,7 @@ def job(call: ApiCall) -> JobReply:
 
 @resource("/errors", QUEUES, Parameter("job", "Only of this job."), *RANGE, SOURCE, *PAGING)
 def errors(call: ApiCall) -> CoveredPage[ErrorFigures]:
-    """List errors by where they come from, the most frequent first."""
+    """List errors by their origin, most frequent first."""
     rows = _chosen(call).errors(call.span, call["queues"], call["job"])
     return CoveredPage(**page_of_rows(_shown(call, rows), call), **_coverage(call, call["queues"]))
 
@@ -123,7 +123,7 @@ def error(call: ApiCall) -> ErrorReply:
     """Show one group of errors, and its newest runs."""
     found = _chosen(call).error(call.span, call["group"])
     if found.figures is None:
-        raise NotThereError("no error of this group in the range; choose a longer one")
+        raise NotThereError("no error of this group in the range; choose a longer range")
     [figures], newest = _shown(call, [found.figures]), _shown(call, found.newest)
     return ErrorReply(figures, newest, **_coverage(call))
 
@@ -147,7 +147,7 @@ def history(call: ApiCall) -> CoveredPage[RunRow]:
 @resource(
     "/autoscale",
     Parameter("queues", "The queues to serve, separated by commas.", "names", needed=True),
-    Parameter("target_wait", "What waits now should start within this time.", "duration", default="30s"),
+    Parameter("target_wait", "Waiting messages should start within this time.", "duration", default="30s"),
 )  # fmt: skip
 def autoscale(call: ApiCall) -> Demand:
     """Say how many slots queues need: for KEDA's metrics-api scaler."""

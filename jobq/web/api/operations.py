@@ -52,11 +52,11 @@ class OperationRow(JsonRecord):
 
 
 class OperationReply(OperationRow):
-    """An operation.
+    """An operation on many messages.
 
     Attributes:
-        confirmation: What `confirm` must be to apply it; empty if it can be undone.
-        left_ms: Time until it is forgotten.
+        confirmation: Required value of `confirm` to apply it; empty if it can be undone.
+        left_ms: Time until it is deleted.
     """
 
     looked_at: int
@@ -79,7 +79,7 @@ class OperationReply(OperationRow):
 
 
 class ChosenBody(JsonRecord):
-    """A message.
+    """A chosen message.
 
     Attributes:
         id: A mid; for verbs of the dead a dead_id.
@@ -90,7 +90,7 @@ class ChosenBody(JsonRecord):
 
 
 class NewOperationBody(JsonRecord):
-    """What to do, and to which messages: those that match, or those that are named."""
+    """An action, and the messages to act on: a filter or a list."""
 
     verb: Annotated[str, words(tuple(VERBS))]
     filter: str | None = None
@@ -123,9 +123,9 @@ def operations(call: ApiCall) -> ListPage[OperationRow]:
 
 @resource("/operations", method="POST", role=UserRole.OPERATE, status=202)
 def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
-    """Freeze messages for an operation. It does nothing until it is applied.
+    """Freeze messages for an operation, which changes nothing until it is applied.
 
-    With the header Idempotency-Key, a request that is sent again gets the operation that the first one made.
+    With the header Idempotency-Key, a repeated request gets the first request's operation.
     """
     service, verb, filter_ = _service(call), body.verb, body.filter or ""
     if (body.ids is None) == (not filter_):
@@ -148,7 +148,7 @@ def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
 def _made_before(
     service: Operations, op: str, verb: str, filter_: str, ids: list[tuple[str, str]] | None
 ) -> OperationView | None:
-    """Return what a request with the same Idempotency-Key made; None if there was none."""
+    """Return the operation made by a request with the same Idempotency-Key, or None."""
     made = service.view(op) if op else None
     asked = (verb, filter_, digest_of(ids))
     if made is not None and (made.state.verb, made.state.filter, made.state.chosen) != asked:
@@ -158,7 +158,7 @@ def _made_before(
 
 @resource("/operations/{operation}")
 def operation(call: ApiCall) -> OperationReply:
-    """Show an operation: what it froze, and what became of it."""
+    """Show an operation, its frozen messages and its results."""
     return _shown(_known(_service(call), call["operation"]), call)
 
 
@@ -184,7 +184,7 @@ def undo_operation(call: ApiCall, body: EmptyBody) -> OperationReply:
 
 @resource("/operations/{operation}/stop", method="POST", role=UserRole.OPERATE, status=202)
 def stop_operation(call: ApiCall, body: EmptyBody) -> OperationReply:
-    """Stop an operation behind the messages that it works on now."""
+    """Stop an operation after its current messages."""
     service = _service(call)
     _known(service, call["operation"])
     service.stop(call["operation"], call.identity)

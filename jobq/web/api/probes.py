@@ -1,4 +1,4 @@
-"""What probes and Prometheus ask: /healthz, /readyz, /metrics, and the description of the API."""
+"""Endpoints for probes and Prometheus: /healthz, /readyz, /metrics, and the description of the API."""
 
 from __future__ import annotations
 

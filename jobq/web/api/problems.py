@@ -35,7 +35,7 @@ _STATUS = {
 
 
 class Problem(JsonRecord):
-    """An error.
+    """An error reply.
 
     Attributes:
         code: A word that programs can rely on.

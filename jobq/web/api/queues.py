@@ -36,14 +36,14 @@ from jobq.web.words import headline, sentence
 
 
 class QueueReply(JsonRecord):
-    """One queue.
+    """A queue.
 
     Attributes:
-        state: What matters most.
-        oldest_ms: How long the next message has waited.
+        state: The most important state.
+        oldest_ms: Waiting time of the next message.
         oldest_at_least: It has waited this long or longer.
-        empty_in_ms: Time until nothing is ready at this rate; null: never, or unknown.
-        done_15m: Attempts of the last 15 minutes.
+        empty_in_ms: Time until no message is ready at this rate; null: never, or unknown.
+        done_15m: Attempts in the last 15 minutes.
         damaged: Why it can't be read; empty if it can.
     """
 
@@ -122,8 +122,8 @@ class SearchPage(ListPage[MessageRow], kw_only=True):
     """Messages that match.
 
     Attributes:
-        looked_at: Messages that were looked at so far.
-        unread: Queues that can't be read, with the reason.
+        looked_at: Messages searched so far.
+        unread: Unreadable queues, with the reason.
     """
 
     looked_at: int
@@ -144,7 +144,7 @@ class AttemptReply(JsonRecord):
 
 
 class MessageReply(JsonRecord):
-    """One message."""
+    """A message."""
 
     queue: str
     mid: str
@@ -171,7 +171,7 @@ class WhyReply(JsonRecord):
     """Why a message waits, where it runs, or how it ended.
 
     Attributes:
-        reasons: The first one decides; the others also hold.
+        reasons: The first reason decides; the others also apply.
     """
 
     queue: str
@@ -185,7 +185,7 @@ FILTER = Parameter("f", "A filter, as the pages take it: job:shop.* error:Timeou
 
 @resource("/overview")
 def overview(call: ApiCall) -> OverviewReply:
-    """Say whether work moves, and what needs a look."""
+    """Report whether work is moving, and what needs attention."""
     found = snapshot_of(call.request)
     says = headline(found)
     return OverviewReply.of(
@@ -198,7 +198,7 @@ def overview(call: ApiCall) -> OverviewReply:
 
 @resource("/queues", *PAGING)
 def queues(call: ApiCall) -> ListPage[QueueReply]:
-    """List the queues, those in trouble first."""
+    """List the queues, queues in trouble first."""
     found = sorted(snapshot_of(call.request).queues.values(), key=lambda one: one.trouble)
     return ListPage(**page_of_rows([queue_facts(one) for one in found], call))
 
@@ -208,7 +208,7 @@ def queue(call: ApiCall) -> QueueReply:
     """Show one queue."""
     found = snapshot_of(call.request).queues.get(call["queue"])
     if found is None:
-        raise NotThereError(f"no queue is named {call['queue']!r:.100}")
+        raise NotThereError(f"queue {call['queue']!r:.100} does not exist")
     return queue_facts(found)
 
 
@@ -217,7 +217,7 @@ def queue(call: ApiCall) -> QueueReply:
     Parameter("place", "Where they are.  Default: anywhere.", values=("", *PLACES)), FILTER, *PAGING,
 )  # fmt: skip
 def queue_messages(call: ApiCall) -> SearchPage:
-    """List messages of a queue. A request looks at 20,000 messages or one second, then `next` goes on."""
+    """List messages of a queue. A request searches 20,000 messages or one second; `next` continues."""
     places = [call["place"]] if call["place"] else list(PLACES)
     return _found(call, [_known(call)], places)
 
@@ -280,7 +280,7 @@ def queue_facts(one: QueueFigures) -> QueueReply:
 
 
 def row_facts(one: ListedRow) -> MessageRow:
-    """Return a row of a list of messages by the names of the API."""
+    """Return a row of a message list with the API's field names."""
     row = one.row
     return MessageRow.of(
         one, queue=row.queue, mid=row.mid, place=row.place, job=row.job, attempts=max(0, row.attempt),
@@ -291,7 +291,7 @@ def row_facts(one: ListedRow) -> MessageRow:
 def _known(call: ApiCall) -> str:
     name = Queue(call["queue"], call.site.client).name
     if name not in queue_names(call.site.client):
-        raise NotThereError(f"no queue is named {name!r:.100}")
+        raise NotThereError(f"queue {name!r:.100} does not exist")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Declare a resource of the API: its path, role, parameters, the shape of its reply, and what answers it."""
+"""Declare a resource of the API: its path, role, parameters, reply type and handler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class NotThereError(JobqError):
-    """What a request names doesn't exist."""
+    """The requested thing doesn't exist."""
 
 
 class ConflictError(JobqError):
@@ -51,7 +51,13 @@ class ConflictError(JobqError):
 
 
 class Parameter(NamedTuple):
-    """One parameter. needed: a request without it is refused. least, most: of a number. values: those allowed."""
+    """A parameter of a request.
+
+    Attributes:
+        needed: A request without it is rejected.
+        least, most: Bounds of a number.
+        values: Allowed values.
+    """
 
     name: str
     says: str
@@ -115,7 +121,7 @@ class ApiCall:
         return span_of(self.now_ms, self["range"], self["since"], self["until"])
 
 
-#: Takes the call and, if the request has one, its body: an argument of that name, whose type is that of the body.
+#: Handles the call. A request's body is passed as an argument, whose type is the body's.
 Answerer = Callable[..., Any]
 
 
@@ -193,7 +199,7 @@ RANGE = (
     Parameter("until", "End, like since.  Default: now."),
 )
 PAGING = (
-    Parameter("limit", "Most rows of this reply.", "number", default="100"),
+    Parameter("limit", "Maximum number of rows in this reply.", "number", default="100"),
     Parameter("cursor", "`next` of the reply before."),
 )
 
@@ -203,7 +209,9 @@ def span_of(now_ms: int, range_s: float, since: str, until: str) -> Span:
     end = _moment(until, now_ms) if until else now_ms + 1
     begin = _moment(since, now_ms) if since else end - round(1000 * range_s)
     if not begin < end:
-        raise ConfigError(f"since={since!r:.50} is not before until={until!r:.50}; swap them")
+        raise ConfigError(
+            f"since={since!r:.50} must be earlier than until={until!r:.50}; swap them"
+        )
     if end - begin > MAX_DAYS * DAY_MS:
         raise ConfigError(f"the range is longer than {MAX_DAYS} days; choose a shorter one")
     return Span(begin, end)
@@ -215,7 +223,7 @@ def _moment(text: str, now_ms: int) -> int:
 
 
 def cursor_text(value: Any) -> str:
-    """Return what a client gives back for the next page."""
+    """Return the cursor that a client sends for the next page."""
     return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
@@ -258,7 +266,7 @@ _STATUS: tuple[tuple[type[JobqError], int], ...] = (
 
 
 def refusal(error: JobqError) -> Response:
-    """Return what an error means to a client."""
+    """Return the reply for an error."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     status = 403 if is_denied(error) else status
     if status == 500 and not isinstance(error, ScriptError):

@@ -30,7 +30,7 @@ _NUMBERS: dict[str, dict[str, Any]] = {
 }
 Write = Callable[[Any], Any]
 T = TypeVar("T")
-Unread = Annotated[dict[str, str], Meta(description="What can't be read, with the reason.")]
+Unread = Annotated[dict[str, str], Meta(description="Unreadable parts, with the reason.")]
 
 
 class ListPage(JsonRecord, Generic[T], kw_only=True):
@@ -38,7 +38,7 @@ class ListPage(JsonRecord, Generic[T], kw_only=True):
 
     items: Sequence[T]
     next: Annotated[
-        str | None, Meta(description="What `cursor` takes for the next rows; null at the end.")
+        str | None, Meta(description="Value of `cursor` for the next rows; null at the end.")
     ] = None
 
 
@@ -115,7 +115,7 @@ def _describe_fields(schema: dict[str, Any]) -> None:
 
 
 def _as_written(schema: Any) -> Any:
-    """Return a schema of what is written for the Python values that msgspec describes."""
+    """Return the JSON schema of the written form of the Python values described by msgspec."""
     if isinstance(schema, list):
         return [_as_written(one) for one in schema]
     if not isinstance(schema, dict):

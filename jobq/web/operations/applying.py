@@ -1,7 +1,7 @@
 """Apply an operation to its frozen messages, and undo it.
 
-A chunk at a time, 2,000 messages a second at most. What was done to each message is kept behind every chunk. A chunk
-whose process was killed is done again: what it did to a message before is found in the bin, and counts as done.
+It works in chunks, at up to 2,000 messages a second. Results are stored after every chunk. If the process is killed
+during a chunk, the chunk is repeated: messages already changed are in the bin, and count as done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WORDS = {
     "changed": CHANGED, "exists": CHANGED, "same": CHANGED, "nil": GONE, "done-awaiting-gc": GONE,
     "done-with-backoff": GONE, "full": NO_ROOM, "damaged": DAMAGED,
 }  # fmt: skip
-#: The words of results, and those of an undo.
+#: Words for results, also for results of an undo.
 RESULTS = {
     APPLIED: "applied",
     CHANGED: "changed",
@@ -74,7 +74,7 @@ class Applier:
         self.verb = verb_of(state.verb)
 
     def apply(self) -> None:
-        """Apply the operation to the messages that were not worked on yet."""
+        """Apply the operation to the remaining messages."""
         state = self.state
         letters = self.store.letters(state.id, "r", state.nchunks)
         first = self._firsts()
@@ -95,11 +95,11 @@ class Applier:
         self._end("done")
 
     def undo(self) -> None:
-        """Return what was applied to what it was."""
+        """Undo the operation."""
         state = self.state
         done = self.store.letters(state.id, "r", state.nchunks)
         letters = self.store.letters(state.id, "u", state.nchunks)
-        # The last first: messages whose turn has come go before those that are there.
+        # Last first: a due message goes before the messages already there.
         for number in reversed(range(state.nchunks)):
             if letters[number] or APPLIED not in done[number]:
                 continue
@@ -131,12 +131,12 @@ class Applier:
         return chunk or FrozenChunk("", [])
 
     def _order(self) -> Iterator[int]:
-        """Numbers of chunks. The dead were listed newest first; those that died first are revived first."""
+        """Yield chunk numbers. Dead messages are listed newest first, but the oldest are revived first."""
         every = range(self.state.nchunks)
         return iter(reversed(every) if self.verb.is_dead else every)
 
     def _firsts(self) -> dict[int, int]:
-        """How many messages come before those of each chunk; only needed to spread them."""
+        """Return how many messages precede each chunk; only needed to spread them."""
         if not self.state.spread_ms:
             return dict.fromkeys(range(self.state.nchunks), 0)
         found, before = {}, 0
@@ -170,7 +170,7 @@ class Applier:
         for place, word in zip(left, words, strict=True):
             letters[place] = _WORDS.get(word, DAMAGED)
         if again and self.verb.undone == "waiting" and not self.state.why_no_undo:
-            # Of a mid that was taken before, another message may be there by now.
+            # Another message may have the id of a taken message.
             held = self._bin(chunk.queue).holds("waiting", *chunk.ids)
             letters = [
                 APPLIED if taken else letter for letter, taken in zip(letters, held, strict=True)
@@ -179,7 +179,7 @@ class Applier:
 
     def _done_to_dead(self, chunk: FrozenChunk, again: bool, first: int) -> str:
         own = self._bin(chunk.queue)
-        # Those that died first, first.
+        # Oldest dead messages first.
         ids = chunk.ids[::-1]
         if self.verb.name == "revive":
             words = own.revive(*((one, self._at(first + n)) for n, one in enumerate(ids)))
@@ -194,7 +194,7 @@ class Applier:
         return "".join(letters[::-1])
 
     def _at(self, place: int) -> int | None:
-        """When the message at this place begins; None = at once."""
+        """Return the start time of the message at this position; None: immediately."""
         state = self.state
         if not state.spread_ms or not place:
             return None
@@ -233,7 +233,7 @@ class Applier:
             words = ["changed"] * len(ids)
         letters = ["-"] * len(chunk.ids)
         for place, word in zip(places, words, strict=True):
-            # What an earlier try put back is no longer in the bin.
+            # Messages already restored by an earlier try are no longer in the bin.
             letters[place] = RESTORED if again and word == "nil" else _BACK.get(word, DAMAGED)
         return "".join(letters)
 

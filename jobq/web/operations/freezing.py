@@ -28,11 +28,11 @@ from jobq.web.operations.store import (
 from jobq.web.operations.verbs import verb_of
 from jobq.web.search import ListedRow, SearchLimits, dead_row
 
-#: Bytes of contents that one call reads.
+#: Maximum number of content bytes per call.
 BYTES_AT_ONCE = 1 << 20
 #: Kinds of jobs, errors and queues that a preview names, and its samples.
 MAX_NAMED, SAMPLES = 20, 5
-#: Of the bin, beside a content: options, numbers, the reason of a dead message.
+#: Space in the bin in addition to the content: options, numbers, the reason of a dead message.
 ROOM = 2_000
 _PLACES = {
     "queued": "ready", "queued-with-backoff": "due", "locked": "running", "locked-with-requeue": "running",
@@ -182,7 +182,7 @@ class Freezer:
 
     def _why_no_undo(self) -> str:
         if not self.verb.undone:
-            return "What a worker was stopped in can't be continued."
+            return "An interrupted run can't be continued."
         if self.verb.undone == "time":
             return ""
         for queue, number in self._counters["queues"].most_common(1):
@@ -197,16 +197,17 @@ class Freezer:
 
 
 def error_label(error: str) -> str:
-    """What errors are grouped by: the first line, up to its first colon."""
+    """Return the label for grouping errors: the first line, up to its first colon."""
     return error.partition("\n")[0].partition(":")[0][:120]
 
 
 def present(
     client: Client, queue: str, mids: Sequence[str], sizes: Sequence[int]
 ) -> list[tuple[str, str]]:
-    """Of each message that lives its generation and a digest of its content; '' and '' for one that doesn't.
+    """Return each live message's generation and content digest; '' and '' for other messages.
 
-    sizes: about how large the contents are, so that no call reads much at once.
+    Args:
+        sizes: Approximate sizes of the contents, which bound the data per call.
     """
     prefix = keys.prefix(client.namespace, queue)
     found: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""The operations of one dashboard: what its pages and its API call."""
+"""The operations of a dashboard, as called by its pages and its API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jobq.web.operations.verbs import BulkVerb, verb_of
 from jobq.web.site import Site
 
 log = logging.getLogger("jobq.web")
-#: Operations that one process works on at the same time, and ids that one can be made of.
+#: Concurrent operations per process, and maximum number of ids in an operation.
 MAX_AT_ONCE, MAX_IDS = 4, 1_000
 MAX_SPREAD_S = 86_400
 #: Operations among which the newest of a user is looked for, and how long they count as read.
@@ -54,7 +54,7 @@ class OperationView:
 
     @property
     def verb(self) -> BulkVerb:
-        """What it does."""
+        """Return the operation's verb."""
         return verb_of(self.state.verb)
 
     @property
@@ -89,7 +89,7 @@ class OperationView:
 
     @property
     def confirmation(self) -> str:
-        """What a user types to apply it; '' if it can be undone."""
+        """Return the text that a user types to apply it; '' if it can be undone."""
         if not self.state.why_no_undo:
             return ""
         names = [name for name, _ in self.state.queues]
@@ -151,7 +151,7 @@ class Operations:
         return self.shown.listed()
 
     def newest_of(self, who: Identity) -> OperationView | None:
-        """What this user applied last, while it is worked on or can be undone; None if there is nothing of that kind.
+        """Return this user's latest applied operation while it runs or can be undone, or None.
 
         Asked for with every page, so it is as of two seconds ago.
         """
@@ -213,7 +213,7 @@ class Operations:
         return OperationView(state, True, view.left_ms)
 
     def stop(self, op: str, who: Identity) -> None:
-        """Have an operation stop behind the messages that it works on now."""
+        """Stop an operation after its current messages."""
         view = self._known(op)
         self.allowed(who, view.state.verb, f"op:{op}")
         if view.is_live and view.state.phase in ("applying", "undoing"):
@@ -244,7 +244,7 @@ class Operations:
             thread.join(seconds)
 
     def close(self) -> None:
-        """Stop behind the messages that are worked on now; another process can go on."""
+        """Stop after the current messages; another process can continue."""
         self._closing.set()
         self.wait(10.0)
 
@@ -264,9 +264,7 @@ class Operations:
     def _begin(self, state: OperationState, former: OperationState) -> None:
         """Keep that this process works on it. former: as it was when the user could."""
         if self.store.load(state.id) != former:
-            raise ConfigError(
-                "another user worked on this operation in the meantime; look at what became of it"
-            )
+            raise ConfigError("another user has changed this operation; check its results")
         self.operate.command("HDEL", self.store.key(state.id), "stop")
         self.store.save(state)
 
@@ -338,7 +336,7 @@ def digest_of(ids: Sequence[tuple[str, str]] | None) -> str:
 
 
 def _note(state: OperationState) -> str:
-    """What the last entry of the audit log says beside the number."""
+    """Return the text of the last audit entry next to the number."""
     found = state.undone if state.phase == "undone" or state.undone else state.results
     parts = [f"{number:,} {word}" for word, number in found.items()]
     stopped = [f"stopped by {state.stopped_by}"] if state.stopped_by else []

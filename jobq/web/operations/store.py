@@ -52,7 +52,7 @@ class SampleMessage(JsonRecord):
 
 
 class OperationState(msgspec.Struct, kw_only=True):
-    """What is known of one operation. Times are epoch ms by the server's clock.
+    """State of an operation. Times are epoch ms by the server's clock.
 
     by: who made it. filter: which messages; '' for chosen ones. chosen: a digest of
     those. number: how many were frozen. capped: more match than
@@ -95,8 +95,9 @@ class OperationState(msgspec.Struct, kw_only=True):
 class FrozenChunk(msgspec.Struct):
     """Some frozen messages of one queue. ids: mids, or dead ids. The other lists have one entry for each id.
 
-    generations, digests, sizes: of a message that lives and its content, to notice that it is another one now.
-    formers: until when it waits.
+    Attributes:
+        generations, digests, sizes: Of a live message and its content, to notice a replaced message.
+        formers: When its wait ends.
     """
 
     queue: str
@@ -114,7 +115,7 @@ class OperationStore:
         self.client = client
 
     def key(self, op: str) -> str:
-        """The hash of an operation. ConfigError for what can't be an id."""
+        """Return the hash of an operation. ConfigError for an invalid id."""
         if not _ID.fullmatch(op):
             raise ConfigError(f"{op!r:.80} is not the id of an operation")
         return keys.web_operation(self.client.namespace, op)
@@ -139,7 +140,7 @@ class OperationStore:
         return commands(self.client, self.key(op), words)
 
     def load(self, op: str) -> OperationState | None:
-        """The state of an operation; None if there is none, or what is there is damaged."""
+        """Return the state of an operation; None if it doesn't exist or is damaged."""
         return _state(self.client.command("HGET", self.key(op), "state"))
 
     def listed(self) -> list[OperationState]:
@@ -190,7 +191,7 @@ class OperationStore:
         return None if found is None else found.decode("utf-8", "replace")
 
     def letters(self, op: str, kind: str, nchunks: int) -> list[str]:
-        """What was done to the messages of each chunk: `r`, or `u` by the undo; '' for one that was not worked on."""
+        """Return the results for the messages of each chunk: `r`, or `u` for the undo; '' for an unprocessed chunk."""
         found: list[str] = []
         for first in range(0, nchunks, 100):
             names = [f"{kind}{number}" for number in range(first, min(nchunks, first + 100))]
@@ -209,7 +210,7 @@ class OperationStore:
         return token if self.client.command(*words) else ""
 
     def renew(self, op: str, token: str) -> None:
-        """Say that this process still works on it. InterruptedError: another one does by now.
+        """Renew this process's claim on the operation. InterruptedError: another process has it.
 
         A lock that ended and that nobody took is taken again.
         """

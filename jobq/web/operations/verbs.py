@@ -1,4 +1,4 @@
-"""What can be done to many messages at once: who may, in which places, and how it is undone."""
+"""Bulk actions: required role, places, and undo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from jobq.web.search import DEAD_KEYS, LIVE_KEYS
 
 
 class BulkVerb(NamedTuple):
-    """One verb. label: of its button. done: what was done to a message. places: where the messages are.
+    """An action.
 
-    undone: what put_back calls what it did; `time` for a former time; '' = it can't be undone. says: what it does.
+    Attributes:
+        label: Label of its button.
+        done: Word for its result.
+        places: Places where it applies.
+        undone: Name of the action for put_back; `time` for a former time; empty if it can't be undone.
+        says: Description of the action.
+
     """
 
     name: str
@@ -47,15 +53,15 @@ VERBS = {
         ),
         BulkVerb(
             "cancel", "Cancel", "cancelled", UserRole.OPERATE, ("ready", "due"), "waiting",
-            "Take messages that wait out of their queues. Running ones stay.",
+            "Remove waiting messages from their queues. Running messages stay.",
         ),
         BulkVerb(
             "run-now", "Run now", "moved", UserRole.OPERATE, ("due",), "time",
-            "Let messages that wait for a time run at once.",
+            "Run delayed messages immediately.",
         ),
         BulkVerb(
             "cancel-running", "Cancel running", "cancelled", UserRole.ADMIN, ("running",), "",
-            "Have workers stop running messages; their results are refused.",
+            "Stop running messages; their results are rejected.",
         ),
     )
 }  # fmt: skip

@@ -28,7 +28,7 @@ MAX_EXPORTED = 5_000
 
 @page("/dead")
 def dead(request: Request) -> Response:
-    """Show what died of what, then the messages."""
+    """Show dead messages by error, then one by one."""
     asked = filter_of(request, search.DEAD_KEYS)
     client, contents = site_of(request).client, contents_of(request)
     names = listed_queues(client).names

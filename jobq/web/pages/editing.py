@@ -1,4 +1,4 @@
-"""Change the arguments of a message that waits, undo that, and enqueue a copy of a message."""
+"""Edit the arguments of a waiting message, undo the edit, and enqueue a copy of a message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNKNOWN = object()
 
 
 class EditedCall(NamedTuple):
-    """The new content of a message, and the names of what changed in it."""
+    """The new content of a message, and the names of the changed arguments."""
 
     content: bytes
     changed: tuple[str, ...]
@@ -44,7 +44,7 @@ class EditedCall(NamedTuple):
 
 @page("/queues/{queue}/messages/{mid}/edit", role=UserRole.OPERATE)
 def edit_message(request: Request) -> Response:
-    """Show the arguments of a message that waits, to be changed."""
+    """Show a form with the arguments of a waiting message."""
     with _refused():
         queue, mid, content = _waiting(request)
         call = _call_of(queue, mid, content)
@@ -57,7 +57,7 @@ def edit_message(request: Request) -> Response:
 
 @action("/queues/{queue}/messages/{mid}/edit", role=UserRole.OPERATE, name="change_message")
 def change_message(request: Request) -> Response:
-    """Replace the arguments of a message that waits."""
+    """Replace the arguments of a waiting message."""
     form, site = form_of(request), site_of(request)
     with _refused():
         queue, mid, content = _waiting(request)
@@ -177,10 +177,10 @@ def shown_arguments(
 
 
 def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> EditedCall:
-    """Return a content with the arguments of a form. What the form hides stays as it is.
+    """Return a content with the arguments of a form. Hidden values stay unchanged.
 
-    ConfigError for what is not JSON, a hidden value that was changed in part, and what the job does not take, if it is
-    imported here.
+    ConfigError for invalid JSON, a partly changed hidden value, and arguments that the job, if it is imported here,
+    does not accept.
     """
     call = _call_of(queue, mid, content)
     given, shown = arguments_in(text), _shown(site, call)
@@ -211,7 +211,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 def merged(given: Any, shown: Any, stored: Any) -> Any:
-    """Return what was given, with the stored value of each part that is as it was shown."""
+    """Return the given value, with the stored value for each part that is unchanged from the shown value."""
     if shown is not _UNKNOWN and json.dumps(given) == json.dumps(shown):
         return stored
     if isinstance(given, dict):

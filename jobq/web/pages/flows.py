@@ -1,4 +1,4 @@
-"""Flows: what runs and how far it is; the steps of one, drawn, and what it waits for."""
+"""Flows: running flows and their progress; a flow's steps, drawn, and its waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jobq.web.viewer import contents_of
 MAX_SEARCH_LENGTH = 100
 #: Flows of one page of the list.
 PER_PAGE = 25
-#: What a page says after an action.
+#: Messages shown after an action.
 SAID = {
     "signal": "The signal was sent.", "retry": "The retry was sent: what is dead runs again.",
     "cancel": "The cancel was sent: nothing more begins, and workers stop what runs when they renew leases next.",
@@ -48,7 +48,7 @@ nav(
 
 @finder
 def flows_in_need(site: Site, snapshot: Snapshot) -> list[PageFinding]:
-    """Find flows that failed, and flows that nobody adds to any more."""
+    """Find failed flows, and flows with a stopped producer."""
     if snapshot.broken or not site.uses("flows", _has_flows):
         return []
     needs = site.part(shown.FlowsInNeed, lambda site: shown.FlowsInNeed(site.client))
@@ -80,7 +80,7 @@ def _unserved(client: Client, view: FlowView) -> dict[str, str]:
 
 @page("/flows/{flow}")
 def flow(request: Request) -> Response:
-    """Show one flow: its state, what it waits for, its steps drawn and as a list."""
+    """Show a flow: its state, its waits, and its steps, drawn and as a list."""
     client, view = site_of(request).client, _known(request)
     rows = shown.step_rows(view)
     drawn = shown.graph_of(view, lambda row: f"#{row.anchor}")
@@ -128,7 +128,9 @@ def confirm_cancel(request: Request) -> Response:
 def cancel_flow(request: Request) -> Response:
     """Cancel a flow, if its id was typed."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["flow"]:
-        raise HTTPException(409, "the id that was typed is another one; nothing was done")
+        raise HTTPException(
+            409, "the typed id doesn't match; type the flow's id to confirm. Nothing was changed"
+        )
     return _say(request, "cancel", FlowRun.cancel)
 
 
@@ -143,7 +145,7 @@ def _say(request: Request, verb: str, say: Callable[[FlowRun], None], step: str 
 
 
 def _value(text: str) -> Any:
-    """Return what comes with a signal: JSON, None for nothing."""
+    """Return a signal's JSON value, None for nothing."""
     try:
         return json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:

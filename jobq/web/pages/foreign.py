@@ -60,14 +60,14 @@ def offset_of(request: Request) -> int:
 
 
 def shown_bytes(request: Request) -> ShownBytes:
-    """Return what shows contents to the sender of a request."""
+    """Return the renderer of contents for the sender of a request."""
     site = site_of(request)
     return ShownBytes(redactor_of(site), identity_of(request).arguments)
 
 
 @page("/topics")
 def topics(request: Request) -> Response:
-    """List topics."""
+    """List the topics."""
     offset = offset_of(request)
     found = foreign.topics(site_of(request).client, offset)
     return render(request, "topics.html", found=found, offset=offset, step=MAX_ROWS)
@@ -75,7 +75,7 @@ def topics(request: Request) -> Response:
 
 @page("/topics/{topic}")
 def topic(request: Request) -> Response:
-    """Show a topic: what it keeps, its groups, its newest messages or those from an index on."""
+    """Show a topic: its retention and groups, and its latest messages or the messages starting at an index."""
     name, client = request.path_params["topic"], site_of(request).client
     if name not in topic_names(client):
         raise HTTPException(404, f"there is no topic {name!r:.100}")
@@ -119,7 +119,7 @@ def resume_group(request: Request) -> Response:
 
 @action("/topics/{topic}/groups/{group}/seek", role=UserRole.ADMIN)
 def seek_group(request: Request) -> Response:
-    """Move a group. Nothing undoes that, so its name must be typed."""
+    """Move a group. This can't be undone, so its name must be typed."""
     group, form = _group(request), form_of(request)
     text = str(form.get("to", ""))
     if form.get("name") != group.name:
@@ -201,7 +201,7 @@ def reliable(request: Request) -> Response:
 
 @page("/reliable/{reliable}")
 def reliable_queue(request: Request) -> Response:
-    """Show a queue of RELIABLEQ: its line, what is delivered, its dead."""
+    """Show a queue of RELIABLEQ: waiting, delivered and dead messages."""
     key, offset = request.path_params["reliable"], offset_of(request)
     opened, place = ReliableQueue(site_of(request).client), _place(request, RELIABLE_PLACES)
     shown = shown_bytes(request)

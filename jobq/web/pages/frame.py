@@ -1,4 +1,4 @@
-"""What every page needs: its static files, and a viewer's choices."""
+"""Shared parts of all pages: static files, and a viewer's choices."""
 
 from __future__ import annotations
 

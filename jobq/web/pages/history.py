@@ -56,9 +56,9 @@ from jobq.web.tracebacks import tracebacks
 from jobq.web.viewer import contents_of
 
 T = TypeVar("T")
-#: What a range may be, in seconds. Beyond an hour a lake is asked, if there is one.
+#: Lengths of ranges in seconds. A lake, if there is one, is queried beyond an hour.
 RANGES = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
-#: How often these pages refresh themselves; those of a lake don't.
+#: Refresh interval of these pages, except with a lake.
 EVERY_S = 10.0
 #: Rows of a page of attempts, and of the table below a chart.
 MAX_RUNS, TABLE_ROWS = 100, 12
@@ -98,7 +98,12 @@ def _new_error(one: NewError, marks: Sequence[Mark]) -> str:
 
 
 class AskedRange(NamedTuple):
-    """What a page was asked for. word: one of RANGES. error: why the figures can't be read, '' if they can."""
+    """The requested range.
+
+    Attributes:
+        word: One of RANGES.
+        error: Why the figures can't be read, '' if they can.
+    """
 
     word: str
     source: str
@@ -129,7 +134,7 @@ def asked_range(request: Request) -> AskedRange:
 
 
 def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRange]:
-    """Return what `read` returns; if the lake can't be read, None, and the reason."""
+    """Return the result of `read`; if the lake can't be read, None, and the reason."""
     try:
         return read(), asked
     except LakeError as error:
@@ -137,7 +142,7 @@ def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRang
 
 
 def _facts(request: Request, asked: AskedRange) -> dict[str, Any]:
-    """Return what `parts/history.html` needs to say where figures come from."""
+    """Return the facts that `parts/history.html` needs to name the source of figures."""
     since, unread = asked.span.since, dict[str, str]()
     if isinstance(asked.history, StreamHistory):
         found = asked.history.found(asked.span)
@@ -160,7 +165,7 @@ _ORDERS: dict[str, Callable[[JobFigures], Any]] = {
 
 @page("/jobs")
 def jobs(request: Request) -> Response:
-    """List the jobs that ran."""
+    """List jobs with runs."""
     asked = asked_range(request)
     found, asked = _read(asked, lambda: asked.history.jobs(asked.span))
     sort, part = request.query_params.get("sort", ""), request.query_params.get("f", "")[:200]
@@ -197,7 +202,7 @@ def job(request: Request) -> Response:
 
 @page("/errors")
 def errors(request: Request) -> Response:
-    """List errors by where they come from."""
+    """List errors by their origin."""
     asked = asked_range(request)
     found, asked = _read(asked, lambda: asked.history.errors(asked.span))
     part = request.query_params.get("f", "")[:200]
@@ -259,7 +264,7 @@ def history(request: Request) -> Response:
 
 
 def _filter_of_dead(figures: ErrorFigures) -> str:
-    """Return the filter of the dead messages that failed so; of a crash, all dead of its jobs."""
+    """Return a filter for dead messages with this error; for a crash, all dead messages of its jobs."""
     if figures.group != figures.error:  # an error of a class and a place
         return f"fingerprint:{quoted(figures.group)}"
     jobs = ",".join(quoted(job) for job in figures.jobs if job)
@@ -280,7 +285,9 @@ def _first_seen(asked: AskedRange, rows: Sequence[ErrorFigures]) -> dict[str, in
 def _by_deploy(
     asked: AskedRange, group: str, marks: Sequence[Mark]
 ) -> list[tuple[str, int | None, int]]:
-    """The newest deploys of the range: name, when (ms), failures from then to the next one; '' is what came before."""
+    """Return the latest deploys of the range: name, time (ms), failures until the next deploy; '' is the time
+    before.
+    """
     newest = marks[-MAX_DEPLOYS:]
     if not newest:
         return []
@@ -293,7 +300,7 @@ def _by_deploy(
 
 
 def _known_since(asked: AskedRange) -> int:
-    """From when on events are known, in the range. An error that is as old may be older still."""
+    """Return the start of known events, in the range. An error seen then may be older."""
     if isinstance(asked.history, LakeHistory):
         return max(asked.span.since, asked.history.begins_at())
     events = asked.history.found(asked.span).events
@@ -301,7 +308,7 @@ def _known_since(asked: AskedRange) -> int:
 
 
 def _news(first_at: int, known_since: int, span: Span, marks: Sequence[Mark]) -> str:
-    """Say since when an error is new: since the last mark before it, or in this range; '' for an old one."""
+    """Return the start of a new error: the last mark before it, or this range; '' for an old error."""
     before = [mark for mark in marks if mark.at * 1000 <= first_at]
     if before:
         return f"new since {before[-1].name}"
@@ -315,7 +322,7 @@ def marks_of(request: Request, asked: AskedRange) -> list[Mark]:
         try:
             found += [Mark(one.at / 1000, one.name) for one in asked.sources.lake.marks(asked.span)]
         except LakeError:
-            pass  # the page says it where its figures come from the lake
+            pass  # reported on the page where its figures come from the lake
     return sorted(found)
 
 

@@ -1,4 +1,4 @@
-"""Limits and keys: what may start, what is used, who waits; set, hold, release."""
+"""Limits and keys: rules, use and waiting callers; set, hold, release."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from jobq.web.rendering import render
 from jobq.web.routes import action, form_of, nav, page, path_to
 from jobq.web.site import site_of
 
-#: Of more limits than this, a page shows those of one page by name.
+#: Above this number of limits, a page shows a page's limits sorted by name.
 MAX_SORTED = 1_000
-#: Keys of a queue that one page looks at, and for how long.
+#: Maximum number of a queue's keys that a page reads, and maximum time.
 MAX_KEYS, MAX_S = 20_000, 1.0
 MAX_SEARCH_LENGTH = 200
-#: What the hold buttons offer.
+#: Durations of the hold buttons.
 HOLDS = ("1m", "10m", "1h")
 _NUMBERS = ("max", "weight", "waiting")
 
@@ -116,7 +116,7 @@ def change_limit(request: Request) -> Response:
 
 @page("/keys")
 def keys(request: Request) -> Response:
-    """Show what waits and runs for each key of a queue, those with most waiting first."""
+    """Show waiting and running messages per key of a queue, most waiting first."""
     client, query = site_of(request).client, request.query_params
     names, chosen = _queues_with_keys(client), query.get("queue", "")
     chosen = chosen or (names[0] if names else "")
@@ -171,10 +171,10 @@ def change_key(request: Request) -> Response:
 
 
 def _limits(given: dict[str, str]) -> dict[str, Any]:
-    """Return what was typed as `Queue.rule` takes it."""
+    """Return the typed values as arguments of `Queue.rule`."""
     if not given:
         raise ConfigError(
-            "no limit was given; fill in one of the fields, or write none to remove it"
+            "no limit given; fill in at least one field, or enter none to remove a limit"
         )
     return {field: _limit(field, text) for field, text in given.items()}
 

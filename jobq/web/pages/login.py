@@ -71,7 +71,7 @@ def _origin(request: Request) -> str:
 
 
 def _note(request: Request, act: Act, phase: Literal["done", "refused"]) -> None:
-    """Write a login into the audit log; a server that can't take it keeps nobody out."""
+    """Write a login into the audit log; a failing server doesn't prevent logins."""
     try:
         AuditLog(site_of(request).operate).append(act, phase)
     except JobqError as error:

@@ -51,7 +51,7 @@ _NOTHING = {
     "": ("No messages", "This queue is empty.", "jobq enqueue JOB --queue"),
     "ready": ("Nothing waits", "Messages are here from the moment they may run until a worker takes them.",
               "jobq enqueue JOB --queue"),
-    "due": ("Nothing is due later", "Messages with a delay, and those that wait for a retry, are here until then.",
+    "due": ("No delayed messages", "Messages waiting for their start time or a retry appear here.",
             "jobq enqueue JOB --delay 5m --queue"),
     "running": ("Nothing runs", "Messages that a worker has taken are here until their attempt ends.",
                 "jobq worker --import MODULE --queues"),
@@ -87,7 +87,7 @@ def queue_messages(request: Request) -> Response:
     )  # fmt: skip
 
 
-#: What a filter may ask of messages wherever they are.
+#: Keys that a filter of messages supports everywhere.
 LISTED_KEYS = tuple(dict.fromkeys((*search.LIVE_KEYS, *search.DEAD_KEYS)))
 
 
@@ -106,7 +106,7 @@ def messages(request: Request) -> Response:
 
 @page("/queues/{queue}/events", name="queue_events")
 def queue_events(request: Request) -> Response:
-    """List what happened in a queue, newest first."""
+    """List a queue's events, latest first."""
     name = known_queue(request)
     queue, asked = Queue(name, site_of(request).client), filter_of(request, search.EVENT_KEYS)
     cursor = request.query_params.get("cursor", "")
@@ -173,7 +173,7 @@ def known_queue(request: Request) -> str:
     """Return the queue of a path; 404 for one that was never used."""
     name: str = request.path_params["queue"]
     if name not in queue_names(site_of(request).client):
-        raise HTTPException(404, f"no queue is named {name!r}")
+        raise HTTPException(404, f"queue {name!r} does not exist")
     return name
 
 
@@ -202,7 +202,7 @@ def _messages(
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Answer 400 to what can't be read in an address, and 503 to one search too many."""
+    """Answer 400 to unreadable parts of an address, and 503 to too many searches."""
     try:
         yield
     except TooManyScansError as error:
@@ -220,7 +220,7 @@ def more_of(request: Request, found: FoundRows | None) -> str:
 
 
 def _named(request: Request, text: str, names: Sequence[str]) -> Response | None:
-    """What else a text may name: a queue, a flow, a job that workers know, a filter."""
+    """Return the page that a text may name: a queue, a flow, a job that workers know, a filter."""
     if text in names and "queue" in ROUTES.declared:
         return _see(request, "queue", queue=text)
     if text in names:

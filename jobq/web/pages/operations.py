@@ -53,7 +53,7 @@ ENDINGS = {
     "done": ("done", "done"), "failed": ("dead", "failed"), "refused": ("paused", "refused"),
     "undone": ("retry", "undone"), "intent": ("running", "not ended"),
 }  # fmt: skip
-#: Entries that one page of the audit log looks at, and shows.
+#: Maximum number of entries that a page of the audit log reads, and shows.
 MAX_LOOKED_AT, ROWS = 5_000, 100
 
 
@@ -64,7 +64,7 @@ def uses_operations(site: Site) -> bool:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Make a page of what is refused."""
+    """Show rejected actions as a page."""
     try:
         yield
     except NotAllowedError as error:
@@ -91,7 +91,7 @@ def make_operation(request: Request) -> Response:
     ]  # fmt: skip
     all_matching = form.get("scope") == "all"
     if not ids and not all_matching:
-        raise HTTPException(409, "no message is selected; tick some, or take all that match")
+        raise HTTPException(409, "no messages selected; tick some, or select all matches")
     with refusing():
         op = operations_of(site_of(request)).create(
             identity_of(request), str(form.get("verb", "")), contents_of(request),
@@ -102,7 +102,7 @@ def make_operation(request: Request) -> Response:
 
 @page("/operations/{operation}")
 def operation(request: Request) -> Response:
-    """Show one operation: what it would do, does, did."""
+    """Show an operation: its plan, progress and results."""
     view = _known(request)
     me, verb = identity_of(request), view.verb
     return render(
@@ -114,7 +114,7 @@ def operation(request: Request) -> Response:
 
 @action("/operations/{operation}/apply", role=UserRole.OPERATE, name="apply_operation")
 def apply_operation(request: Request) -> Response:
-    """Apply an operation to what its preview shows."""
+    """Apply an operation to its previewed messages."""
     form = form_of(request)
 
     def apply(found: Operations, op: str) -> object:
@@ -127,7 +127,7 @@ def apply_operation(request: Request) -> Response:
 
 @action("/operations/{operation}/stop", role=UserRole.OPERATE, name="stop_operation")
 def stop_operation(request: Request) -> Response:
-    """Stop an operation behind the messages that it works on now."""
+    """Stop an operation after its current messages."""
     return _act(request, lambda found, op: found.stop(op, identity_of(request)))
 
 
@@ -175,7 +175,7 @@ def confirm_clear(request: Request) -> Response:
     """Ask for the name of a queue before its messages are deleted."""
     name = _used_queue(request)
     counts = None
-    with suppress(ScriptError):  # a queue that can't be read may be cleared, too
+    with suppress(ScriptError):  # an unreadable queue may also be cleared
         counts = Queue(name, site_of(request).client).admin.counts()
     return render(request, "queue-clear.html", live=0, queue=name, counts=counts)
 
@@ -185,7 +185,10 @@ def clear_queue(request: Request) -> Response:
     """Delete every live message of a queue, if its name was typed."""
     name = _used_queue(request)
     if str(form_of(request).get("typed", "")).strip() != name:
-        raise HTTPException(409, "the name that was typed is another one; nothing was done")
+        raise HTTPException(
+            409,
+            "the typed name doesn't match; type the queue's name to confirm. Nothing was changed",
+        )
     with refusing(), audited(request, "queue-purge", queue=name) as performed:
         performed.set(number=Queue(name, site_of(request).operate).admin.clear())
     return RedirectResponse(path_to(request, "queue", queue=name), 303)
@@ -242,7 +245,7 @@ def audit(request: Request) -> Response:
 
 
 def _entries(log: AuditLog, before: str) -> list[AuditEntry]:
-    """The newest entries before this one."""
+    """Return the latest entries before the given entry."""
     found: list[AuditEntry] = []
     while len(found) < MAX_LOOKED_AT:
         some = log.page(found[-1].entry_id if found else before)

@@ -1,4 +1,4 @@
-"""The first page: does work move, and what needs a look."""
+"""The first page: whether work is moving, and what needs attention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEWEST_ACTS = 6
 
 @page("/")
 def overview(request: Request) -> Response:
-    """Show what needs a look."""
+    """Show problems that need attention."""
     site = site_of(request)
     sampler, snapshot = sampler_of(site), snapshot_of(request)
     zone = zone_of(preferences(request.cookies).zone, request.cookies)

@@ -43,7 +43,7 @@ MAX_ROWS = 1_000
 
 @page("/queues")
 def queues(request: Request) -> Response:
-    """List all queues, those in trouble first."""
+    """List all queues, queues in trouble first."""
     snapshot, sampler = snapshot_of(request), sampler_of(site_of(request))
     sort = request.query_params.get("sort", "")
     sort = sort if sort in _ORDERS else "trouble"
@@ -102,7 +102,7 @@ def queue(request: Request) -> Response:
     figures = snapshot.queues.get(name)
     if figures is None:
         raise HTTPException(
-            404, f"no queue is named {name}; a queue is listed after its first message"
+            404, f"queue {name} does not exist; a queue appears after its first message"
         )
     zone = zone_of(preferences(request.cookies).zone, request.cookies)
     has_lake = bool(site.settings.lake)

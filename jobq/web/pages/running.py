@@ -1,4 +1,4 @@
-"""What runs now: every message that a worker runs, the longest or the newest first."""
+"""All running messages, longest or latest first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ nav("running", "Running", section="Now", order=25)
 
 @page("/running")
 def running(request: Request) -> Response:
-    """List what runs, with the usual time of each job."""
+    """List running messages, with the usual time of each job."""
     client, query = site_of(request).client, request.query_params
     wanted = query.get("q", "")[:MAX_SEARCH_LENGTH].strip()
     newest = query.get("sort") == "newest"

@@ -1,4 +1,4 @@
-"""Schedules: when each one comes, what became of its ticks; pause, resume, run now."""
+"""Schedules: next ticks and their outcomes; pause, resume, run now."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from jobq.web.viewer import redactor_of
 
 #: A tick that is due for longer than this shows as late.
 LATE_MS = 60_000
-#: Of more schedules than this, only those of one page are looked at, by name.
+#: Above this number of schedules, only the page's schedules are read, sorted by name.
 MAX_SORTED = 2_000
 #: Ticks of the strip and of the table; times that come.
 STRIP, NEWEST, COMING = 50, 10, 5
@@ -61,7 +61,7 @@ OUTCOMES = {
     "missed": ("dead", "missed"), "full": ("dead", "not enqueued: the line of its key was full"),
     "clock": ("retry", "the server's clock was set back"),
 }  # fmt: skip
-#: What a status shows as: state, word.
+#: State and word for each status.
 STATUS = {
     "queued": ("ready", "ready"), "queued-with-backoff": ("delayed", "due"), "locked": ("running", "running"),
     "dead": ("dead", "dead"),
@@ -89,7 +89,7 @@ class ListedSchedule(NamedTuple):
 
 @page("/schedules")
 def schedules(request: Request) -> Response:
-    """List the schedules of all queues, those that need a look first, then by their next tick."""
+    """List the schedules of all queues: schedules that need attention first, then by their next tick."""
     client, query = site_of(request).client, request.query_params
     found = schedules_of_queues(client, listed_queues(client).names, LOG)
     known = listing.known_if_readable(client) if found else {}
@@ -171,7 +171,7 @@ def schedule(request: Request) -> Response:
 
 
 def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
-    """Return the queue of a schedule, what the queue has, and the other queues that have this name."""
+    """Return the queue of a schedule, the queue's schedules, and other queues with a schedule of this name."""
     client, wanted = site_of(request).client, request.query_params.get("queue", "")
     names = listed_queues(client).names
     names = [one for one in names if one == wanted] if wanted else names
@@ -204,7 +204,7 @@ def _median(ticks: Sequence[LoggedTick]) -> float | None:
 
 
 def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, str]:
-    """Return the stored status of the runs, by mid; what ended well is not stored."""
+    """Return the stored status of the runs, by message id; successful runs aren't stored."""
     calls = {}
     for mid in {one.mid for one in ticks if one.mid}:
         with suppress(ConfigError):  # another program wrote that entry
@@ -218,7 +218,7 @@ def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, str]:
 
 
 def _arguments(site: Site, one: Schedule) -> list[tuple[str, str]]:
-    """Return names and values of what the job is called with, secrets hidden."""
+    """Return names and values of the job's arguments, secrets hidden."""
     shown = redactor_of(site).call(one.job, one.args, one.kwargs)
     named = [
         (name or str(at), value)
@@ -254,7 +254,7 @@ def steer_schedule(request: Request) -> Response:
 
 @page("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def edit_schedule(request: Request) -> Response:
-    """Show a schedule that was added at the server, to be changed."""
+    """Show a form for a schedule added at the server."""
     queue, one = _added(request)
     shown = shown_arguments(site_of(request), one.job, one.args, one.kwargs)
     text = typable(json.dumps(shown, ensure_ascii=False, indent=2))
@@ -267,7 +267,7 @@ def edit_schedule(request: Request) -> Response:
 
 @action("/schedules/{schedule}/edit", role=UserRole.OPERATE)
 def change_schedule(request: Request) -> Response:
-    """Replace the definition of a schedule that was added at the server."""
+    """Replace the definition of a schedule added at the server."""
     queue, one = _added(request)
     form = {key: str(value).strip() for key, value in form_of(request).items()}
     given = {key: form.get(key) or None for key in ("every", "tz", "missed", "overlap", "spread")}
@@ -285,7 +285,7 @@ def change_schedule(request: Request) -> Response:
         made = structs.replace(made, start_ms=one.start_ms, end_ms=one.end_ms, times=one.times)
         word, _ = Queue(queue.name, client).admin.schedule("add", one.name, encoded(made))
         if word not in ("added", "same"):
-            raise ConfigError(f"the schedule was not changed: the server says {word}")
+            raise ConfigError(f"the schedule was not changed: the server answered {word}")
     return RedirectResponse(path_to(request, "schedule", schedule=one.name, queue=queue.name), 303)
 
 
@@ -297,7 +297,7 @@ def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
 
 
 def _added(request: Request) -> tuple[Queue, Schedule]:
-    """Return a schedule that was added at the server, whose definition this user may see and change."""
+    """Return a schedule added at the server, if this user may see and change its definition."""
     if not identity_of(request).arguments:
         raise HTTPException(403, "this needs the right 'arguments'")
     name = request.path_params["schedule"]

@@ -1,4 +1,4 @@
-"""The server as the doctor sees it, how the dashboard is set up, and what queues record."""
+"""The server's settings checked by the doctor, the dashboard's settings, and the events level of queues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Doctor:
 
 @page("/settings")
 def settings(request: Request) -> Response:
-    """Show the doctor's findings, connections, and what queues record."""
+    """Show the doctor's findings, connections, and recorded events."""
     site, offset = site_of(request), offset_of(request)
     names = listed_queues(site.client).names
 

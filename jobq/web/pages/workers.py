@@ -1,4 +1,4 @@
-"""Workers: which there are, what they run, and orders to them."""
+"""Workers: a list, their running jobs, and commands to them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MAX_SEARCH_LENGTH = 200
 
 @page("/workers")
 def workers(request: Request) -> Response:
-    """List the workers, those that need a look first."""
+    """List the workers, workers that need attention first."""
     client, query = site_of(request).client, request.query_params
     wanted, state = query.get("q", "")[:MAX_SEARCH_LENGTH].strip(), query.get("state", "")
     now_ms = client.clock_ms()
@@ -113,7 +113,7 @@ def _order(worker: WorkerEntry, by: str, state: str) -> tuple[Any, ...]:
 
 
 def _ordered(request: Request) -> dict[str, Any]:
-    """What the address says about orders that were sent just now."""
+    """Return the commands just sent, from the address."""
     query = request.query_params
     if query.get("ordered") not in UNDOABLE:
         return {}
@@ -125,7 +125,7 @@ def _ordered(request: Request) -> dict[str, Any]:
 
 @page("/workers/{worker}")
 def worker(request: Request) -> Response:
-    """Show one worker: its children, what they run, what it knows, the answer to an order."""
+    """Show a worker: its children, their jobs, its known jobs, the answer to a command."""
     client, name = site_of(request).client, request.path_params["worker"]
     entry = presence.some_workers(client, [name]).get(name)
     order_id = request.query_params.get("order", "")
@@ -155,14 +155,14 @@ def worker(request: Request) -> Response:
 
 @action("/workers/orders", role=UserRole.OPERATE)
 def order_workers(request: Request) -> Response:
-    """Have the ticked workers go quiet, or resume."""
+    """Tell the selected workers to pause or resume."""
     form = form_of(request)
     names = [str(value) for key, value in form.multi_items() if key == "worker"][:PER_PAGE]
     verb = _verb(str(form.get("verb", "")), UNDOABLE)
     sent = 0
     with performing(request, "control", filter=_filter(verb, names), number=len(names)) as client:
         for one in presence.some_workers(client, names).values():
-            with suppress(ConfigError):  # counted as refused; its page says why
+            with suppress(ConfigError):  # counted as rejected; its page shows the reason
                 orders.send(client, one, verb, by=identity_of(request).name)
                 sent += 1
     path = path_to(request, "workers", ordered=verb, sent=sent, refused=len(names) - sent)
@@ -188,7 +188,10 @@ def confirm_end(request: Request) -> Response:
 def end_worker(request: Request) -> Response:
     """Have one worker drain or restart, if its name was typed."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["worker"]:
-        raise HTTPException(409, "the name that was typed is another one; nothing was done")
+        raise HTTPException(
+            409,
+            "the typed name doesn't match; type the worker's name to confirm. Nothing was changed",
+        )
     return _send(request, tuple(FINAL))
 
 

@@ -103,8 +103,12 @@ def test_a_proxy_that_serves_https_is_trusted_by_its_address_alone(dashboard):
 @pytest.mark.parametrize(
     ("peer", "headers", "advice"),
     [
-        ("10.0.0.1", {}, "have the proxy send X-Forwarded-Proto"),
-        ("10.0.0.1", {"x-forwarded-proto": "http"}, "have it send https for HTTPS connections"),
+        ("10.0.0.1", {}, "configure the proxy to send X-Forwarded-Proto"),
+        (
+            "10.0.0.1",
+            {"x-forwarded-proto": "http"},
+            "configure it to send https for HTTPS connections",
+        ),
         ("192.0.2.1", {"x-forwarded-proto": "https"}, "192.0.2.1, which --trusted-proxy doesn"),
     ],
 )

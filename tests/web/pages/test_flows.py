@@ -96,7 +96,7 @@ def test_a_page_says_what_members_are_dead_of_and_hides_secrets(
     low.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason=reason)])
     flowing.drain()
     shown = visit(UserRole.READ).get("/flows/order:3").text
-    said = shown.partition("What members are dead of")[2]
+    said = shown.partition("Errors of dead members")[2]
     assert f'href="/queues/low/messages/{encoded(message.mid)}"' in said
     assert "Refused: token=[hidden] for &lt;b&gt;" in said and "Traceback" not in said
     assert "hunter2" not in shown
@@ -104,7 +104,7 @@ def test_a_page_says_what_members_are_dead_of_and_hides_secrets(
     assert "Refused low" in short and "token=" not in short
     low.admin.purge(*(one.dead_id for one in low.admin.dead()))
     assert "its reason is no longer kept" in visit().get("/flows/order:3").text
-    assert "are dead of" not in visit().get("/flows/order:1").text
+    assert "Errors of dead members" not in visit().get("/flows/order:1").text
 
 
 def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
@@ -123,7 +123,7 @@ def test_flow_shows_what_it_waits_for_its_drawing_and_the_same_as_a_list(
     assert f'href="/queues/reports/messages/{fetched}"' in shown
     assert "waits for 1 step" in shown and "607 of 1,000, 3 dead" in said
     failed = words(visit().get("/flows/invoice:2026-10").text)
-    assert "nothing can go on" in failed and "because charge is failed" in failed
+    assert "can't continue" in failed and "because charge is failed" in failed
     waiting = words(visit().get("/flows/onboarding:cust-4711").text)
     assert "signal, or 2 d 2" in waiting
 
@@ -256,7 +256,7 @@ def test_a_person_signals_and_the_flow_goes_on(visit: Any, flowing: Flowing, cli
 def test_the_dead_of_a_flow_run_again(visit: Any, flowing: Flowing) -> None:
     anna = visit(UserRole.OPERATE)
     shown = anna.get("/flows/order:2").text
-    assert "Retry the failed" in shown and "nothing can go on" in shown
+    assert "Retry the failed" in shown and "can't continue" in shown
     assert (
         visit(UserRole.READ).post("/flows/order:2/steer", data={"verb": "retry"}).status_code == 403
     )

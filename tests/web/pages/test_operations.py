@@ -114,7 +114,7 @@ def test_what_cannot_be_undone_is_typed(visit, low):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"verb": "revive"}, "No message is selected"),
+        ({"verb": "revive"}, "No messages selected"),
         ({"verb": "drop", "scope": "all"}, "is not an operation"),
         ({"verb": "revive", "scope": "all", "f": "place:ready"}, "not a key of this list"),
         ({"verb": "revive", "id": "{x} a"}, "can&#39;t be used"),
