@@ -40,7 +40,7 @@ from jobq.queue.types import Status
 logger = logging.getLogger("jobq.django")
 #: Characters of a traceback that are kept, its end.
 MAX_TRACEBACK = 16_000
-#: A record of a message that waits for a retry lives at least that long.
+#: Minimum lifetime of the record of a message waiting for a retry.
 MIN_TTL_S = 86_400.0
 _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 
@@ -63,7 +63,7 @@ class Attempt:
 
     @property
     def context(self) -> tuple[Any, ...]:
-        """What comes before the arguments of the task: its context, if it takes one."""
+        """Return the arguments before the task's: its context, if it takes a context."""
         return (TaskContext(task_result=self._result),) if self._task.takes_context else ()
 
     def start(self) -> None:
@@ -78,9 +78,10 @@ class Attempt:
         signals.task_started.send_robust(self._sender, task_result=self._result)
 
     def checked(self, value: Any) -> Any:
-        """The return value as it is stored. Raises TypeError, or CodecError, for what JSON can't carry.
+        """Return the return value in its stored form. Raises TypeError, or CodecError, for values that JSON can't
+        represent.
 
-        Raises Dead for what the task left undone.
+        Raises Dead for unfinished work of the task.
         """
         check_finished(value, self._called.task)
         if not self._ttl_s:
@@ -157,7 +158,7 @@ class Attempt:
             ttl_s = max(self._ttl_s, least_s)
             self._records.write(context.mid, context.fence, self._tried, self._called, ttl_s)
         except JobqError as error:
-            # The message ends as it should; only what Django shows of it is missing.
+            # The message still ends normally; only its result in Django is missing.
             logger.warning("%s: this attempt can't be recorded: %s", self._result.id, error)
 
 

@@ -44,13 +44,15 @@ PriorityQueues = Sequence[tuple[int, str]]
 
 
 class JobqBackend(BaseTaskBackend):
-    """Sends tasks to workers. One exists per thread and alias; what they share is in jobq's default client.
+    """Sends tasks to workers. One instance exists per thread and alias; shared state is in jobq's default client.
 
-    OPTIONS: result_ttl: how long results are kept after the end ("1d"); 0 = none are. on_commit: the alias of a
-    database; tasks are enqueued once its transaction commits; None = at once. retries: how often a task that
-    raised runs again. outbox: the alias of a database; tasks are written in its transaction, and a relay enqueues
-    them. priority_queues: {50: "high", -50: "low"}: tasks of priority 50 or more go to "high", those of
-    -50 or less to "low".
+    OPTIONS:
+        result_ttl: How long results are kept after the end ("1d"); 0: results aren't kept.
+        on_commit: The alias of a database; tasks are enqueued once its transaction commits; None: immediately.
+        retries: How often a failed task is retried.
+        outbox: The alias of a database; tasks are written in its transaction, and a relay enqueues them.
+        priority_queues: {50: "high", -50: "low"}: tasks of priority 50 or more go to "high", and of -50 or less to
+            "low".
     """
 
     supports_defer = True
@@ -81,7 +83,7 @@ class JobqBackend(BaseTaskBackend):
 
     @property
     def all_queues(self) -> list[str]:
-        """The queues that tasks of this backend may go to, beside those that they name if QUEUES is empty."""
+        """Return the queues of this backend's tasks, except queues named by tasks if QUEUES is empty."""
         return sorted({*self.queues, *(queue for _, queue in self.priority_queues)})
 
     def validate_task(self, task: Any) -> None:
@@ -126,7 +128,7 @@ class JobqBackend(BaseTaskBackend):
             status = queue.status(mid)
         except ConfigError as error:
             raise TaskResultDoesNotExist(result_id) from error
-        # In this order: the record of an end is written before the queue hears of it.
+        # In this order: the record of an end is written before the queue is updated.
         record = Records(client, name).read_record(mid)
         dead = _dead(queue, mid) if status.word == "dead" else None
         called = record.called or _called(queue, mid, dead)
@@ -228,7 +230,7 @@ class JobqBackend(BaseTaskBackend):
 
 
 def enqueue_on_commit(task: Any, *args: Any, using: str = "default", **kwargs: Any) -> Any:
-    """Enqueue a task when the transaction of the database `using` commits, at once outside one.
+    """Enqueue a task when the transaction of the database `using` commits, or immediately outside a transaction.
 
     Return its TaskResult; None on a backend other than JobqBackend, which can't say beforehand what its id will be.
     """

@@ -24,7 +24,7 @@ def register() -> None:
 
 
 def check_server(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """What `jobq check doctor` finds, and queues of the settings that no worker serves."""
+    """Return findings of `jobq check doctor`, and queues of the settings without a worker."""
     backends = _backends()
     if not backends:
         return []
@@ -55,7 +55,7 @@ def _of_queues(client: Client, backends: list[Any]) -> Iterator[checks.CheckMess
     for queue in sorted({queue for backend in backends for queue in backend.all_queues}):
         if queue not in served:
             yield checks.Warning(
-                f"No worker serves the queue {queue!r}.",
+                f"Queue {queue!r} has no worker.",
                 hint=f"Start one: manage.py jobq worker --queues {queue}",
                 id="jobq.W002",
             )

@@ -55,7 +55,9 @@ async def dashboard(request: HttpRequest, page: str = "") -> HttpResponseBase:
 
 @cache
 def application() -> Any:
-    """Return the dashboard as an ASGI application. It starts no thread before its first request, and needs no loop."""
+    """Return the dashboard as an ASGI application. It doesn't start threads before its first request, or need a
+    loop.
+    """
     try:
         from jobq.web.app import create_app
     except ModuleNotFoundError as error:
@@ -124,7 +126,7 @@ def _scope(request: HttpRequest, page: str, identity: Identity) -> dict[str, Any
 
 
 async def _answered(scope: dict[str, Any], body: bytes) -> HttpResponse:
-    """Call the application, and return what it sends. Its pages are small and finite."""
+    """Call the application, and return its reply. Its pages are small and finite."""
     incoming = [{"type": "http.request", "body": body}]
     parts: list[bytes] = []
     head: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a worker does for Django: import the tasks of all apps, and care for connections to databases."""
+"""Django support in workers: import the tasks of all apps, and manage database connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DatabaseConnections:
             close_old_connections()
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """For a job on an event loop: its connections are those of the thread that sync_to_async uses."""
+        """Close stale connections for an async job; they belong to sync_to_async's thread."""
         await sync_to_async(_renew)()
         try:
             return await next()
@@ -33,7 +33,7 @@ class DatabaseConnections:
             await sync_to_async(close_old_connections)()
 
 
-#: The one of this process.
+#: The instance of this process.
 database_connections = DatabaseConnections()
 
 

@@ -1,7 +1,7 @@
 """Records of tasks: `jobq:{mails}:django:<mid>`, a hash that workers write at the start and the end of each attempt.
 
 Its field `call` has the call, and every other field one attempt, named by the attempt's fence number. So a late
-attempt never overwrites what a newer one wrote. Fields are JSON, sealed where calls are.
+attempt never overwrites a newer attempt. Fields are JSON, sealed where calls are.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from jobq.queue import keys
 T = TypeVar("T", bound=msgspec.Struct)
 _Ms = Annotated[int, Meta(ge=0, le=253_402_300_799_000)]
 _CALL = "call"
-#: Attempts of one message that are kept, the newest.
+#: Maximum number of attempts to keep per message, latest first.
 MAX_ATTEMPTS = 100
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The header `django` of a message: what its Task has that its function's first Task doesn't.
+    """The header `django` of a message: differences between its Task and its function's first Task.
 
     at: when it was enqueued, epoch ms. queue: the task's queue_name, where its priority chose another queue.
     run_after: in ISO format.
@@ -41,7 +41,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Called(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The call of a message, which its queue forgets once it is done."""
+    """The call of a message, which its queue deletes once it is done."""
 
     task: str
     args: list[Any] = []
@@ -50,7 +50,12 @@ class Called(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One attempt. finished 0: it runs, or was killed. error: the path of the exception's class."""
+    """An attempt.
+
+    Attributes:
+        finished: 0: it is running, or was killed.
+        error: The path of the exception's class.
+    """
 
     attempt: Annotated[int, Meta(ge=1, le=1_000_000)]
     generation: str
@@ -79,14 +84,14 @@ class Records:
         self._seal = seal_of(client)
 
     def write(self, mid: str, fence: int, tried: Tried, called: Called, ttl_s: float) -> None:
-        """Store what is known of one attempt, and the call; the record lives for `ttl_s` from now."""
+        """Store an attempt and the call; the record lives for `ttl_s` from now."""
         key = keys.django_record(self._prefix, mid)
         fields = (_CALL, self._sealed(mid, called), str(fence), self._sealed(mid, tried))
         ttl_ms = max(1, round(ttl_s * 1000))
         commands(self._client, key, [("HSET", key, *fields), ("PEXPIRE", key, ttl_ms)])
 
     def read_record(self, mid: str) -> Recorded:
-        """The record, empty if there is none. CodecError for what no worker wrote."""
+        """Return the record, empty if there is none. CodecError for a record not written by a worker."""
         key = keys.django_record(self._prefix, mid)
         reply = self._client.command("HGETALL", key)
         pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2])
@@ -123,7 +128,7 @@ class Records:
 
 
 def read_sent(header: str) -> Sent:
-    """What the header `django` of a message says; nothing if it isn't one that a backend wrote."""
+    """Return the content of a message's header `django`; empty if a backend didn't write it."""
     try:
         return msgspec.json.decode(header, type=Sent)
     except (ValueError, RecursionError, OverflowError):

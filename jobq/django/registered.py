@@ -19,7 +19,7 @@ from jobq.jobs.registry import job
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTRIBUTE = "jobq_task_options"
-#: What Django's Task or the settings say.
+#: Options set in Django's Task or the settings instead.
 _ELSEWHERE = {
     "name": "the function has a name",
     "queue": "use @task(queue_name=…)",
@@ -34,7 +34,7 @@ _ELSEWHERE = {
 
 
 class Registered(NamedTuple):
-    """A task of Django, and the job that runs it."""
+    """A Django task, and its job."""
 
     task: Any
     job: Job[..., Any]
@@ -47,7 +47,7 @@ class RegisteredTasks:
         self._by_name: dict[str, Registered] = {}
 
     def find(self, name: str) -> Registered | None:
-        """The task of this name. Nothing is imported for it."""
+        """Return the task of this name. It never imports modules."""
         return self._by_name.get(name)
 
     def __iter__(self) -> Iterator[Registered]:
@@ -64,7 +64,7 @@ class RegisteredTasks:
         return found
 
 
-#: What workers run and results name.
+#: The tasks that workers run and results refer to.
 tasks = RegisteredTasks()
 
 
@@ -83,7 +83,7 @@ def task_options(**options: Any) -> Callable[[F], F]:
 
 
 def job_of(task: Any) -> Job[..., Any]:
-    """The job that runs a task: for `jobq.testing`, the outbox, schedules. ConfigError for tasks of other backends."""
+    """Return the job of a task: for `jobq.testing`, the outbox, schedules. ConfigError for tasks of other backends."""
     found = tasks.find(task.module_path)
     if found is None:
         raise ConfigError(
@@ -93,7 +93,7 @@ def job_of(task: Any) -> Job[..., Any]:
 
 
 def _function(task: Any) -> Callable[..., Any]:
-    """What a worker calls for this task."""
+    """Return the function that a worker calls for this task."""
     function = awaited(task.func)
     signature = inspect.signature(function)
     if task.takes_context:

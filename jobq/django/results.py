@@ -1,4 +1,4 @@
-"""A TaskResult from what the queue and the record say of a message."""
+"""A TaskResult from the queue's status and the record of a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobq.django.compat import InvalidBackend, InvalidTask, TaskError, TaskResul
 from jobq.django.records import Called, Recorded, Sent, Tried
 from jobq.queue.types import DeadMessage, Status
 
-#: Statuses of messages that wait or run; what is done has neither.
+#: Statuses of waiting and running messages; finished messages are in neither.
 _WAITING = frozenset(("queued", "queued-with-backoff", "done-with-requeue"))
 _RUNNING = frozenset(("locked", "locked-with-requeue"))
 #: Attempts that a result lists at most.
@@ -99,7 +99,7 @@ def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
 
 
 def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessage | None) -> None:
-    """Add what is known of the attempts."""
+    """Add the facts about attempts."""
     attempts = record.attempts
     if status.word in _WAITING and status.generation not in {one.generation for one in attempts}:
         attempts = ()  # of an earlier life of the mid

@@ -46,7 +46,7 @@ class ServerFiles(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """What the server wrote."""
+        """Return the path of the server's log."""
         return self.data / "server.log"
 
     @property
@@ -66,7 +66,7 @@ class ServerFiles(NamedTuple):
 
 
 def data_folder(given: str | None, working: Path) -> Path:
-    """`given`, else `.jobq` beside the nearest pyproject.toml that is trusted, else in the working folder.
+    """Return `given`, or `.jobq` next to the nearest trusted pyproject.toml, or in the working folder.
 
     Links are followed on the way there. The folder itself must not be a link: another user could have made it.
     """
@@ -82,7 +82,7 @@ def data_folder(given: str | None, working: Path) -> Path:
 
 
 def files_of(data: Path) -> ServerFiles:
-    """The files of the server of a data folder; makes nothing."""
+    """Return the paths of a data folder's server, without creating files."""
     name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
     return ServerFiles(data, runtime_folder() / f"{name}.sock")
 
@@ -156,7 +156,7 @@ def check(files: ServerFiles) -> None:
     elif found.st_mode & 0o022:
         fault = "can be written by others; remove it, or name another in JOBQ_DATA"
     elif found.st_mode & 0o077 and _entries(files.data):
-        # Others see nothing of a folder that jobq made. A copy or a checkout may hold messages of anyone.
+        # Folders made by jobq are closed to others. A copy or a checkout may contain other users' messages.
         fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {files.data}"
     if fault:
         raise EmbeddedError(f"{files.data} {fault}, or set JOBQ_URL to a server")

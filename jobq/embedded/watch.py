@@ -1,6 +1,6 @@
 """`python -m jobq.embedded.watch DATA SOCKET IDLE_S`: stop an embedded server that no client uses.
 
-It returns at once and goes on in a process without parent or terminal, until the server is gone.
+It returns immediately and continues in a process without parent or terminal, until the server has ended.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
         last = use
         time.sleep(min(POLL_EVERY_S, max(0.05, limit_s / 4)))
     if folder_of(files.socket) == "":
-        # Its data folder was removed: nobody would find what is written to it from now on.
+        # Its data folder was removed, so later writes would be lost.
         shut_down(files.socket, files.server_lock)
 
 
@@ -91,7 +91,7 @@ def _gone(files: ServerFiles, mine: int) -> Path | None:
         with locked(files.lock):
             socket = running(files)
             if socket is None:
-                # Still under the lock: a process that starts the next server must find no watcher that is about to end.
+                # Still under the lock, so that a process starting the next server never meets an ending watcher.
                 os.close(mine)
             return socket
     except EmbeddedError:

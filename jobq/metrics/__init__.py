@@ -1,1 +1,1 @@
-"""What Prometheus and probes ask a worker, and what the exporter says about queues."""
+"""Metrics and probes of workers, and the exporter's metrics of queues."""

@@ -1,4 +1,4 @@
-"""How many slots queues need: what runs, what arrives, and what waits, for an autoscaler."""
+"""Number of slots that queues need for running, arriving and waiting messages, for an autoscaler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARE = 1.2
 
 
 class QueueDemand(JsonRecord):
-    """What one queue needs. A rate or time is unknown if no attempt ended lately, or if events are off."""
+    """Demand of a queue. A rate or time is unknown if no attempt finished recently, or if events are off."""
 
     queue: str
     paused: bool
@@ -34,7 +34,7 @@ class QueueDemand(JsonRecord):
 
 
 class Demand(JsonRecord):
-    """What queues need together.
+    """Combined demand of queues.
 
     Attributes:
         wanted_slots: Jobs that should be able to run at the same time.
@@ -49,7 +49,7 @@ class Demand(JsonRecord):
 
 
 class _Before(NamedTuple):
-    """An earlier sample: the hand-outs ever, and what waited."""
+    """An earlier sample: total hand-outs, and waiting messages."""
 
     at: float
     fence: int
@@ -66,7 +66,7 @@ class DemandMeter:
         self._before: dict[str, tuple[_Before, _Before]] = {}
 
     def measure(self, names: Sequence[str], target_s: float) -> Demand:
-        """Return what these queues need, so that what waits is done within `target_s`."""
+        """Return the demand of these queues, so that waiting messages are done within `target_s`."""
         rows, unread = [], dict[str, str]()
         for name in dict.fromkeys(names):
             queue = Queue(name, self._client)
@@ -104,10 +104,10 @@ class DemandMeter:
 def demand_of(
     name: str, sample: Sample, runs: EndedRuns | None, arrivals: float | None, target_s: float
 ) -> QueueDemand:
-    """Return what a queue needs.
+    """Return the demand of a queue.
 
-    As many slots as run now, or more if what arrives and what waits asks for it. While no run time is known, a slot
-    for each message. A paused queue gets what runs.
+    At least the running slots, or more if arriving and waiting messages need them. While run times are unknown, a
+    slot per message. A paused queue gets only its running slots.
     """
     counts = sample.counts
     rate = arrivals if arrivals is not None else runs.per_s if runs else None
@@ -118,7 +118,7 @@ def demand_of(
             wanted = counts.locked + counts.ready
         else:
             wanted = max(wanted, (rate or 0.0) * run_s * SPARE + counts.ready * run_s / target_s)
-            # One slot at least for what waits, however short it is.
+            # At least one slot for waiting messages, however short they are.
             wanted = max(wanted, 1.0 if counts.ready else 0.0)
     return QueueDemand(
         name, counts.paused, counts.ready, counts.locked, None if rate is None else round(rate, 3),

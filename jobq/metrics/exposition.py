@@ -1,4 +1,6 @@
-"""Prints metrics as Prometheus and OpenMetrics read them. prometheus_client does it; without it the page says so."""
+"""Prints metrics in the formats of Prometheus and OpenMetrics with prometheus_client; without it the page reports
+that.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class _Application:
         self._folder = folder
 
     def collect(self) -> Iterator[Any]:
-        """Yield what all children counted, without the live gauges of those that are gone."""
+        """Yield the counts of all children, without the live gauges of ended children."""
         from prometheus_client import CollectorRegistry, multiprocess
 
         untyped: Any = multiprocess
@@ -65,7 +67,7 @@ class _Application:
 
 
 class _Collector:
-    """What a registry asks."""
+    """Collector for a prometheus_client registry."""
 
     def __init__(self, collect: Callable[[], Iterable[Family]]) -> None:
         self._collect = collect

@@ -28,20 +28,20 @@ def why_dead(pool: PoolView) -> str:
 
 
 def why_not_ready(pool: PoolView) -> str:
-    """Return why the worker takes no messages, or its jobs can't enqueue any; '' if all is well."""
+    """Return why the worker doesn't fetch messages, or its jobs can't enqueue; '' if all is well."""
     state = pool.state
     if dead := why_dead(pool):
         return dead
     if state.is_stopping:
-        return "draining: it takes nothing new, and leaves"
+        return "draining: it finishes running jobs, then exits"
     if state.is_quiet:
-        return "quiet: it takes nothing new until CONT"
+        return "quiet: it fetches no messages until CONT"
     if not any(child.phase in (Phase.WORKING, Phase.IDLE) for child in pool.children()):
         return "no child works"
     if state.server_age_s >= AWAY_LEASES * pool.settings.lease_s:
         return "the server doesn't answer"
     if state.is_server_full:
-        # It runs what waits. But jobs that enqueue fail, and a deployment shouldn't go on.
+        # Waiting jobs still run. But jobs that enqueue fail, and a deployment should stop.
         return "full: the server's memory is at maxmemory, so it rejects enqueues"
     return ""
 
@@ -66,7 +66,7 @@ class WorkerPages(MonitorListener):
         self._announced = False
 
     def open(self) -> None:
-        """Listen. After the first time at the same port, also if any port was wanted."""
+        """Listen. Reopening uses the same port, even if port 0 was requested."""
         self._listening = listen(self._endpoint)
         if not self._endpoint.path:
             port: int = self._listening.getsockname()[1]

@@ -11,7 +11,11 @@ Kind = Literal["counter", "gauge", "histogram", "info"]
 
 
 class Metric(NamedTuple):
-    """One metric. buckets: upper bounds of a histogram."""
+    """A metric.
+
+    Attributes:
+        buckets: Upper bounds of a histogram.
+    """
 
     name: str
     kind: Kind
@@ -57,12 +61,12 @@ WORKER = table(
         tuple(map(float, WAIT_BUCKETS)),
     ),
     Metric("jobq_cpu_seconds_total", "counter", ("job",), "CPU time of attempts."),
-    Metric("jobq_slots", "gauge", (), "Jobs that this worker can run at the same time."),
-    Metric("jobq_slots_busy", "gauge", (), "Jobs that run now."),
+    Metric("jobq_slots", "gauge", (), "Maximum number of concurrent jobs of this worker."),
+    Metric("jobq_slots_busy", "gauge", (), "Running jobs."),
     Metric("jobq_child_rss_bytes", "gauge", ("child",), "Resident memory of the child in each place of the pool."),
-    Metric("jobq_lease_remaining_seconds", "gauge", (), "Until the first lease of what runs ends; else absent."),
-    Metric("jobq_child_deaths_total", "counter", ("cause",), f"Children that died: {', '.join(CAUSES)}."),
-    Metric("jobq_completions_rejected_total", "counter", (), "Outcomes that the server refused: the lock was lost."),
+    Metric("jobq_lease_remaining_seconds", "gauge", (), "Seconds until the earliest lease expires; else absent."),
+    Metric("jobq_child_deaths_total", "counter", ("cause",), f"Dead children by cause: {', '.join(CAUSES)}."),
+    Metric("jobq_completions_rejected_total", "counter", (), "Outcomes rejected because the lock was lost."),
     Metric("jobq_leases_lost_total", "counter", (), "Locks that a renewal found lost, or cancelled."),
     Metric("jobq_server_errors_total", "counter", (), "Calls to the server that failed."),
     Metric("jobq_server_full", "gauge", (), "1 while the server's memory is at maxmemory, so it rejects enqueues."),
@@ -76,7 +80,7 @@ EXPORTER = table(
     Metric("jobq_queue_dead", "gauge", ("queue",), "Dead messages."),
     Metric(
         "jobq_queue_unknown_messages", "gauge", ("queue", "job"),
-        "Messages that wait because a worker that got them doesn't know their job.",
+        "Messages waiting because a worker doesn't know their job.",
     ),
     Metric("jobq_queue_paused", "gauge", ("queue",), "1 while the queue is paused."),
     Metric("jobq_queue_workers", "gauge", ("queue",), "Live workers that serve the queue."),
@@ -86,7 +90,7 @@ EXPORTER = table(
     Metric("jobq_queue_dequeued_total", "counter", ("queue",), "Hand-outs, released ones too."),
     Metric("jobq_queue_events_total", "counter", ("queue",), "Events that were written."),
     Metric("jobq_queue_refused_total", "counter", ("queue",), "Messages of outage buffers that were refused and lost."),
-    Metric("jobq_queue_flow_entries", "gauge", ("queue",), "What waits to be taken to flows."),
+    Metric("jobq_queue_flow_entries", "gauge", ("queue",), "Results not yet delivered to flows."),
     Metric("jobq_queue_flow_oldest_seconds", "gauge", ("queue",), "Age of the oldest of these; 0 while none waits."),
     Metric("jobq_topic_lag_messages", "gauge", ("topic", "group"), "Messages that the group has not settled."),
     Metric("jobq_topic_pending_messages", "gauge", ("topic", "group"), "Messages that its readers hold."),
@@ -103,8 +107,8 @@ EXPORTER = table(
 )  # fmt: skip
 #: Of a relay of an outbox.
 OUTBOX = table(
-    Metric("jobq_outbox_rows", "gauge", (), "Rows that wait, 100,000 at most."),
-    Metric("jobq_outbox_oldest_seconds", "gauge", (), "Age of the oldest row that waits; 0 while none does."),
+    Metric("jobq_outbox_rows", "gauge", (), "Waiting rows, at most 100,000."),
+    Metric("jobq_outbox_oldest_seconds", "gauge", (), "Age of the oldest waiting row; 0 if none waits."),
     Metric("jobq_outbox_refused_rows", "gauge", (), "Rows in the table of rows that can't become messages."),
     Metric("jobq_outbox_sent_total", "counter", (), "Rows that this relay enqueued."),
     Metric("jobq_outbox_refused_total", "counter", (), "Rows that this relay refused."),

@@ -1,4 +1,4 @@
-"""The metrics of a relay of an outbox. The relay counts rows itself, so a scrape asks no database."""
+"""Metrics of an outbox relay. The relay counts rows itself, so a scrape doesn't query the database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobq.outbox.relay import Relay
 
 
 def relay_families(relay: Relay) -> Iterator[Family]:
-    """Yield what the relay did, and what waited when it last counted."""
+    """Yield the relay's counts, and the waiting rows at its last count."""
     totals, waiting = relay.totals, relay.waiting
     yield Family(OUTBOX["jobq_outbox_sent_total"], {(): totals.sent})
     yield Family(OUTBOX["jobq_outbox_refused_total"], {(): totals.failed})

@@ -27,7 +27,7 @@ from jobq.worker.counters import MAX_QUEUES, OTHER
 
 #: Scrapes within this time get the same answer.
 CACHED_S = 5.0
-#: How often every queue is asked for schedules; those that have some are asked each time.
+#: Interval between searches of all queues for schedules; queues with schedules are read each time.
 ALL_SCHEDULES_S = 60.0
 #: Beyond this, queues, topics with their groups, and schedules are counted as one, OTHER.
 MAX_LABELS = MAX_QUEUES
@@ -60,7 +60,7 @@ class Sheet:
             rows[key] = max(found, value) if name in _GREATEST else found + value
 
     def put_lake_lag(self, queue: str, overruns_in_s: float, behind_s: float) -> None:
-        """Note both, which alerts compare. OTHER has those of one queue: of whose stream the lake lacks the most."""
+        """Set both values, which alerts compare. OTHER has the values of the queue whose stream the lake lags most."""
         overruns, behind = (self.rows[name] for name in _LAKE_LAG)
         key = self._key(_LAKE_LAG[0], (queue,))
         match overruns.get(key), behind.get(key):
@@ -91,7 +91,7 @@ class QueueExporter:
         self._lock = threading.Lock()
         self._families: list[Family] = []
         self._until = 0.0
-        # Queue -> the message at the head of ready, and since when it has been there.
+        # Queue -> the message at the head of ready, and the start of its time there.
         self._heads: dict[str, tuple[str, float]] = {}
         self._scheduled: set[str] = set()
         self._schedules_at = 0.0
@@ -183,7 +183,7 @@ class QueueExporter:
             put_schedules(sheet, queue.name, found)
 
     def _with_schedules(self, queues: Sequence[Queue]) -> list[Queue]:
-        """Return those that have schedules."""
+        """Return the queues with schedules."""
         some = set(queues_with(self._client, [queue.name for queue in queues], "schedules"))
         self._scheduled &= some
         return [queue for queue in queues if queue.name in some]
@@ -243,7 +243,7 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
 
 
 def put_schedules(sheet: Sheet, queue: str, found: Schedules) -> None:
-    """Note when each schedule of a queue had its last tick, and how late the next one is."""
+    """Record each schedule's last tick in a queue, and the delay of the next tick."""
     for name, text in found.definitions.items():
         state = found.ticks.get(name)
         if state is None or state.paused:

@@ -14,7 +14,11 @@ MAX_NAMED = 20
 
 
 def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
-    """Yield what the worker's processes have counted, and what they do now. by_job: False drops the label job."""
+    """Yield the counts and current state of the worker's processes.
+
+    Args:
+        by_job: False drops the label job.
+    """
     found = counted(pool.pages)
     yield from _of_attempts(found) if by_job else _without_jobs(found)
     waits: Rows = {(queue,): one for queue, one in found.waits.items()}
@@ -36,7 +40,7 @@ def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
 
 
 def _of_attempts(found: Counted) -> Iterator[Family]:
-    # A counter that appears at 1 would have no increase: all outcomes of a series appear with the first one.
+    # A counter that appears at 1 would show no increase, so all outcomes of a series appear together.
     attempts: Rows = {
         (queue, job, outcome): found.attempts.get((queue, job, outcome), 0)
         for queue, job, _ in found.attempts

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from jobq.errors import ConfigError, UnavailableError
 
 logger = logging.getLogger("jobq.metrics")
-#: How long a client may take for a step of its request, and how many are served at once. One more closes the oldest.
+#: Timeout of a client for each step of its request, and maximum number of clients. Beyond it the oldest is closed.
 STEP_S, MAX_CLIENTS = 5.0, 32
 TEXT = "text/plain; charset=utf-8"
 
@@ -32,7 +32,7 @@ class Endpoint(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As a person would write it."""
+        """Return the address as a person would write it."""
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -40,7 +40,7 @@ class Endpoint(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """What a client asks: the Accept header, and the query's parameters."""
+    """A client's request: the Accept header, and the query's parameters."""
 
     accept: str = ""
     query: Mapping[str, list[str]] = {}
@@ -160,12 +160,12 @@ class PageServer(ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what went wrong; a client that goes away early does no harm."""
+        """Log the error; a client that disconnects early is ignored."""
         logger.debug("a request for metrics failed", exc_info=True)
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """One request. The connection closes after it."""
+    """A request. The connection closes after it."""
 
     server_version, sys_version = "jobq", ""
     timeout = STEP_S
@@ -228,6 +228,8 @@ def fetch(endpoint: Endpoint, page: str, timeout_s: float = STEP_S) -> Answer:
         reply = line.getresponse()
         return Answer(reply.read(1 << 20), reply.status, reply.getheader("Content-Type", ""))
     except (OSError, http.client.HTTPException) as error:
-        raise UnavailableError(f"nothing answers at {endpoint.shown}: {error}") from error
+        raise UnavailableError(
+            f"can't reach {endpoint.shown}: {error}; is the worker running?"
+        ) from error
     finally:
         line.close()

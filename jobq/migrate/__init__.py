@@ -1,1 +1,1 @@
-"""Reads code bases of other queues, and says what changes when they move to jobq. Nothing is imported or run."""
+"""Reads code bases of other queues, and lists changes for a move to jobq. The code is never imported or run."""

@@ -20,7 +20,7 @@ _SYSTEMS = {
 _SKIPPED = frozenset(
     (".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages", ".tox")
 )
-#: What makes a function a task, by the end of its name.
+#: Decorators that make a function a task, by the end of their names.
 _DECORATORS = {
     "celery": (
         "celery.shared_task",
@@ -31,7 +31,7 @@ _DECORATORS = {
     "rq": ("rq.decorators.job", "rq.job", "django_rq.job"),
     "dramatiq": ("dramatiq.actor",),
 }
-#: Methods that send a call, and the arguments before those of the task.
+#: Methods that send a call, and their arguments before the task's arguments.
 _SENDS = {
     "celery": dict.fromkeys(("delay", "apply_async", "s", "si", "signature", "apply", "map", "starmap", "chunks"), 0),
     "rq": {"enqueue": 1, "enqueue_call": 1, "enqueue_in": 2, "enqueue_at": 2, "enqueue_many": 1, "delay": 0},
@@ -53,12 +53,12 @@ class MigrationFinding(JsonRecord, frozen=True):
     """One place in a code base.
 
     Attributes:
-        file: Path, relative to the folder that was checked.
+        file: Path, relative to the checked folder.
         line: Number of the line.
         kind: Whether jobq has an equivalent, behaves differently, or has none.
-        what: What is used there.
-        text: What to write, or what is different.
-        page: Where that is documented.
+        what: The feature used there.
+        text: The replacement, or the difference.
+        page: Its documentation.
     """
 
     file: str
@@ -77,7 +77,7 @@ class Module(NamedTuple):
 
 
 class _Project:
-    """What the files of a code base know of one another: the systems, the tasks, and names of objects."""
+    """Facts shared by the files of a code base: the systems, the tasks, and names of objects."""
 
     def __init__(self, modules: list[Module]) -> None:
         self.systems: set[str] = set()
@@ -98,7 +98,7 @@ class _Project:
 
 
 class _Names:
-    """What the names of one file stand for: `app` for `celery.Celery()`, `q` for `rq.Queue()`."""
+    """Meanings of the names in a file: `app` for `celery.Celery()`, `q` for `rq.Queue()`."""
 
     def __init__(self, module: Module, project: _Project) -> None:
         self.known: dict[str, str] = {}
@@ -125,7 +125,7 @@ class _Names:
                 self.known[alias.asname or alias.name] = name
 
     def origin(self, node: ast.AST | None) -> str:
-        """What an expression stands for: dotted, with () for calls; '' if that is unknown."""
+        """Return the meaning of an expression: dotted, with () for calls; '' if unknown."""
         if isinstance(node, ast.Name):
             return self.known.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -178,7 +178,7 @@ def decorated_by(origin: str) -> str:
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[ast.alias, str]]:
-    """What an import brings, by full names. Relative ones have that of the object alone."""
+    """Yield the imported objects by full names; relative imports by the object's name alone."""
     absolute = isinstance(node, ast.ImportFrom) and not node.level and node.module
     for alias in node.names:
         yield alias, f"{absolute}.{alias.name}" if absolute else alias.name
@@ -196,7 +196,7 @@ Fact = tuple[int, str, str, str]
 
 
 class _CodeReader:
-    """Writes what one file uses as lines for the rules: the line's number, the system, what was seen, and its name."""
+    """Writes the features used in a file as lines for the rules: line number, system, feature, name."""
 
     def __init__(self, module: Module, project: _Project) -> None:
         self._module, self._project = module, project

@@ -1,4 +1,4 @@
-"""What each word of Celery, RQ and Dramatiq becomes in jobq: the rules of `rules.txt`."""
+"""Equivalents in jobq for each feature of Celery, RQ and Dramatiq: the rules of `rules.txt`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import NamedTuple
 
 
 class MigrationRule(NamedTuple):
-    """What becomes of lines that a pattern matches. kind: same, differs or none."""
+    """A rule for matching lines.
+
+    Attributes:
+        kind: same, differs or none.
+    """
 
     pattern: re.Pattern[str]
     kind: str
@@ -32,5 +36,5 @@ def rules() -> dict[str, list[MigrationRule]]:
 
 
 def rule_for(system: str, line: str) -> MigrationRule | None:
-    """The rule for what was seen; None for what needs no word."""
+    """Return the rule for a feature; None if it needs no remark."""
     return next((rule for rule in rules()[system] if rule.pattern.fullmatch(line)), None)

@@ -1,1 +1,1 @@
-"""What watches jobq from outside: middleware, and readers of events."""
+"""External monitoring of jobq: middleware, and readers of events."""

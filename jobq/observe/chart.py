@@ -46,7 +46,12 @@ class Drawing(str):
 
 
 class ChartFrame(NamedTuple):
-    """How a chart is called and described. name: part of the ids on the page. says: one sentence."""
+    """Name and description of a chart.
+
+    Attributes:
+        name: Part of the ids on the page.
+        says: One sentence.
+    """
 
     name: str
     title: str
@@ -54,7 +59,12 @@ class ChartFrame(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """One line. style: a class, as `s0` or `ready`. points: epoch seconds, value; None interrupts the line."""
+    """A line of a chart.
+
+    Attributes:
+        style: A class, such as `s0` or `ready`.
+        points: Epoch seconds, value; None interrupts the line.
+    """
 
     name: str
     style: str
@@ -69,7 +79,11 @@ class Mark(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar. label: parts by name; of `job` and `jobs` the end is kept. shown: the value as text.
+    """A bar of a chart.
+
+    Attributes:
+        label: Parts by name; of `job` and `jobs` the end is kept.
+        shown: The value as text.
 
     before: the value in an earlier range, which a thin bar below shows.
     """
@@ -83,7 +97,11 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeAxis:
-    """How a line chart shows time. since, until: epoch seconds, those of the points by default."""
+    """Time axis of a line chart.
+
+    Attributes:
+        since, until: Epoch seconds; default: from the points.
+    """
 
     zone: tzinfo = UTC
     since: float | None = None
@@ -232,7 +250,8 @@ def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> l
     parts = []
     before = -math.inf
     for at in _rounds(first, last, step, zone) or [first]:
-        # At the right edge a label would be cut off; it is moved, or left out if it then touched the one before.
+        # A label at the right edge would be cut off; it is moved, or left out if it then touches the previous
+        # label.
         local, x = at.astimezone(zone), min(place.x(at.timestamp()), place.width - HALF_LABEL)
         if x - before < 2 * HALF_LABEL:
             continue
@@ -243,7 +262,7 @@ def _time_ticks(place: _Place, first_s: float, last_s: float, zone: tzinfo) -> l
 
 
 def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return every `step` seconds of that zone's clock from midnight on; each moment once, none before `first`."""
+    """Return every `step` seconds of that zone's clock since midnight; each moment only once, starting at `first`."""
     if step > 3600:
         return _walls(first, last, step, zone)
     # When clocks change, an hour is repeated or skipped. In UTC each moment is there once.
@@ -258,7 +277,7 @@ def _rounds(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[da
 
 
 def _walls(first: datetime, last: datetime, step: int, zone: tzinfo) -> list[datetime]:
-    """Return the same for steps over an hour, whose length changes with the clocks."""
+    """Return times at steps over an hour, whose length changes with the clocks."""
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)
@@ -392,7 +411,7 @@ def heat_map(
 def sparkline(values: Sequence[float | None], style: str = "ready") -> Drawing:
     """Draw a line without axes, from 0 to the greatest value; about 200 bytes for 60 values. None: unknown.
 
-    Screen readers skip it: the row that has it says its figures.
+    Screen readers skip it, because the row contains its figures as text.
     """
     known = [value for value in values if value is not None]
     if len(known) < 2:
@@ -419,7 +438,9 @@ def spread(
 ) -> list[float | None]:
     """Return `count` values at equal distances, each the greatest of its part of the time; None where none is known."""
     found: list[float | None] = [None] * count
-    at = bisect_left(points, (since,))  # a tuple with fewer items is before those that begin so
+    at = bisect_left(
+        points, (since,)
+    )  # a shorter tuple sorts before longer tuples with the same start
     for moment, value in points[at:]:
         if moment > until:
             break

@@ -1,4 +1,4 @@
-"""Collect what is known of a message, for people: its status, its history, the workers of its queue.
+"""Collect the facts about a message for people: its status, its history, the workers of its queue.
 
 All of it is read in bounded calls, without a lock between them: on a busy queue the parts may be milliseconds apart.
 A part that can't be read is left out, and named.
@@ -31,21 +31,21 @@ from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Page, Sample, Status, text_of
 
 T = TypeVar("T")
-#: Newest events in which a message's history is looked for, and how many are read at once.
+#: Maximum number of latest events to search for a message's history, and events per call.
 MAX_EVENTS, EVENTS_PER_CALL = 5_000, 500
 _SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
 #: So many before a message are counted one by one.
 FEW_AHEAD = 100
-#: Queues that come before one at a worker, as many as are asked about.
+#: Maximum number of queues to check that come first at a worker.
 MAX_FIRST = 50
 #: Over which time a rate is measured, and at least.
 RATE_MS, MIN_RATE_MS = 60_000, 1_000
-#: One part of what is asked of a server, or a number that stands in its place.
+#: A part of the request to a server, or a number in its place.
 Asked: TypeAlias = Read | ScriptCall[Any] | int
-#: What of INFO says whether the server takes writes.
+#: Sections of INFO that show whether the server accepts writes.
 SECTIONS = ("memory", "persistence")
 _NEEDED = ("status", "clock")
-#: What people read where a part can't be read.
+#: Texts shown for unreadable parts.
 _SAID = {
     "content": "content", "counts": "counts", "dead": "dead messages", "ahead": "ready list", "length": "ready list",
     "has keys": "rules", "line": "keys", "events": "events", "more events": "events", "workers": "list of workers",
@@ -54,10 +54,15 @@ _SAID = {
 
 
 class Collector:
-    """Reads the facts of a message. unread: what could not be read -> why.
+    """Reads the facts about a message.
 
-    result: read what its job returned, too. found_content, found_result: of the message that was collected last; the
-    result with the seconds that it is kept for, -1 without end.
+    Attributes:
+        unread: Unreadable part -> why.
+
+    Attributes:
+        result: Also read the job's result.
+        found_content, found_result: Of the last message collected; the result with its remaining seconds, -1
+            without an end.
     """
 
     def __init__(self, queue: Queue, *, result: bool = False) -> None:
@@ -123,7 +128,9 @@ class Collector:
     def _longest(
         self, second: dict[str, Any], busy: Sequence[str], live: set[str], events: Sequence[WrittenEvent], mid: str
     ) -> RunningMessage | None:  # fmt: skip
-        """What has run longest of the queue; its job is read in a round trip of its own, in front of others only."""
+        """Return the queue's longest-running message; its job is read in another round trip, except for this
+        message.
+        """
         queue = self.queue
         runs = [
             run
@@ -184,7 +191,7 @@ class Collector:
             asked["line"] = queue.why_call(mid, now=now)
         ahead = first.get("ahead")
         if ahead is not None and 0 < ahead <= FEW_AHEAD:
-            # Mids that have left ready still stand in its list for a while; a page leaves them out.
+            # Ids of messages that have left ready remain in its list for a while; a page skips them.
             asked["page"] = queue.admin.content_call("ready", 0, int(ahead), now=now)
         if len(page) == EVENTS_PER_CALL:
             oldest = f"({page[-1][0].decode()}"
@@ -192,11 +199,11 @@ class Collector:
         return asked
 
     def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
-        """The counts of queues that come first."""
+        """Return the calls for the counts of queues that come first."""
         client = self.queue.client
         found: dict[str, Asked] = {}
         for name in queues:
-            with suppress(ConfigError):  # anybody may have written the names
+            with suppress(ConfigError):  # the names may come from any program
                 found[f"counts of {name}"] = Queue(name, client).admin.sample_call()
         return found
 
@@ -237,7 +244,7 @@ class Collector:
         return self._try("content", lambda: self.queue.content(mid) or b"", b"")
 
     def line(self, mid: str) -> KeyFacts | None:
-        """The key of a message and what holds that up; None if the queue has no keys."""
+        """Return the key of a message and what blocks it; None if the queue has no keys."""
         if not self._try("rules", self.queue.admin.has_keys, False):
             return None
         return self._try("keys", lambda: self.queue.why(mid), None)
@@ -257,7 +264,9 @@ class Collector:
         return _among(presence.running(client, names), queue, mid)
 
     def _try(self, what: str, read: Callable[[], T], default: T) -> T:
-        """What `read` returns; the default if the key has another type, is closed to this user, or its node is away."""
+        """Return the result of `read`; the default if the key has another type, is closed to this user, or its node
+        is unreachable.
+        """
         try:
             return read()
         except (ScriptError, UnavailableError) as error:
@@ -273,7 +282,7 @@ def plain(*words: Argument, near: str = "") -> Read:
 
 
 def _clock_of(reply: Any) -> int:
-    """The server's clock, or the moment that stands in its place."""
+    """Return the server's clock, or the moment given in its place."""
     return reply if isinstance(reply, int) else int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
@@ -316,7 +325,7 @@ def _among(
 
 
 def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
-    """Nothing where the sections could not be read."""
+    """Return facts about the server, empty where the sections can't be read."""
     if not all(section in read for section in SECTIONS):
         return ServerFacts()
     try:
@@ -348,7 +357,9 @@ def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
 
 
 def _unsaved(queue: Queue, info: dict[str, str]) -> str:
-    """With save points a server that can't write its snapshot takes no writes, unless it is configured to."""
+    """With save points, a server that can't write its snapshot rejects writes, unless it is configured to accept
+    them.
+    """
     if info.get("rdb_last_bgsave_status", "ok") == "ok":
         return ""
     names = ("save", "stop-writes-on-bgsave-error")
@@ -367,7 +378,7 @@ def job_in(queue: Queue, mid: str, content: bytes) -> str:
 
 
 def job_name(content: bytes) -> str:
-    """Return the job that an envelope names, '' for other or encrypted bytes. No signature is checked."""
+    """Return the job named in an envelope, '' for other or encrypted content. Signatures aren't checked."""
     name = envelope_of(content).get("job")
     return name if isinstance(name, str) else ""
 
@@ -385,14 +396,20 @@ def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
 
 
 def starts_per_s(queue: Queue) -> float | None:
-    """Attempts that ended per second in the last minute, on a busy queue in the last seconds; None without events."""
+    """Return attempts finished per second in the last minute, on a busy queue in the last seconds; None without
+    events.
+    """
     now_ms = queue.client.clock_ms(queue.wake_key)
     found = _rate(newest(queue, now_ms - RATE_MS), now_ms, 1)
     return found if found or queue.admin.sample().added else None
 
 
 def _rate(events: Iterable[WrittenEvent], now_ms: int, added: int) -> float | None:
-    """Attempts that ended per second, from the newest events. added: 0 if the queue never had any."""
+    """Return attempts finished per second, from the latest events.
+
+    Args:
+        added: 0 if the queue never had any.
+    """
     number, since = 0, 0
     for seen, one in enumerate(events, 1):
         if one.at_ms < now_ms - RATE_MS:
@@ -407,7 +424,11 @@ def _rate(events: Iterable[WrittenEvent], now_ms: int, added: int) -> float | No
 
 
 class EndedRuns(NamedTuple):
-    """What the newest events of a queue say. per_s: attempts that ended per second, in the last minute or less."""
+    """Facts from the latest events of a queue.
+
+    Attributes:
+        per_s: Attempts finished per second, in the last minute or less.
+    """
 
     per_s: float
     mean_run_s: float
@@ -465,7 +486,7 @@ def entries(reply: Iterable[Any]) -> Iterator[WrittenEvent]:
 
 
 def event_of(written: WrittenEvent) -> Event | None:
-    """The event of an entry, or what of it can be read; None if nothing can."""
+    """Return the event of an entry, or its readable part; None if it is unreadable."""
     try:
         return decode(written.record, written.version)
     except BadRecordError:

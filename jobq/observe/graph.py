@@ -1,8 +1,8 @@
 """Draw steps and the edges between them as static SVG, from left to right.
 
-Each node is in the layer behind the last one that it waits for. Four sweeps order the nodes of a layer by the mean
-place of their neighbours; then each moves as close to its neighbours as the order allows. Edges are horizontal and
-vertical lines. Over MAX_NODES nodes, those of a layer that have the same job become one: "24 x resize, 20 done".
+Each node is in the layer after the last node it waits for. Four sweeps order the nodes of a layer by the mean place
+of their neighbours; then each moves as close to its neighbours as the order allows. Edges are horizontal and
+vertical lines. Above MAX_NODES nodes, the nodes of a layer with the same job are merged: "24 x resize, 20 done".
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ TITLE, NOTE = 19, 23
 
 
 class GraphNode(NamedTuple):
-    """One step. state: its word. style: class of its colour. share: how much of it is done, 0 to 1; None: no bar.
+    """A step in a drawing.
+
+    Attributes:
+        state: Its word.
+        style: Class of its colour.
+        share: Finished share, 0 to 1; None: no bar.
 
     title: the name by default. job: nodes of one layer with the same job may be folded into one. on_path: it is a part
     of the critical path.
@@ -50,7 +55,11 @@ class GraphNode(NamedTuple):
 
 
 class GraphEdge(NamedTuple):
-    """An edge between nodes by name. when: what the start has to be, `done`, `ended` or `failed`."""
+    """An edge between nodes by name.
+
+    Attributes:
+        when: Required outcome of the start: `done`, `ended` or `failed`.
+    """
 
     start: str
     end: str
@@ -76,7 +85,7 @@ def draw(
 ) -> DrawnGraph:  # fmt: skip
     """Draw a graph without circles. urgency: styles; a folded node has the first one of its nodes.
 
-    Edges of unknown nodes are left out, and those in a circle, which no flow can have.
+    Edges of unknown nodes and edges in a circle, which flows can't have, are left out.
     """
     if not nodes:
         return DrawnGraph(Drawing())
@@ -124,7 +133,7 @@ def folded(
     nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], layer_of: Mapping[str, int],
     urgency: Sequence[str],
 ) -> tuple[dict[str, GraphNode], list[GraphEdge], dict[str, int]]:  # fmt: skip
-    """Make one node of those of a layer that have the same job; of a whole layer, if that isn't enough."""
+    """Merge the nodes of a layer with the same job; of a whole layer, if that isn't enough."""
     for by_job in (True, False):
         groups = defaultdict[tuple[int, str], list[GraphNode]](list)
         for name, node in nodes.items():
@@ -219,7 +228,9 @@ class _Plan:
             before = item
 
     def _order(self) -> None:
-        """Sort each layer by the mean place of its neighbours, to the right and back, and keep what crosses least."""
+        """Sort each layer by the mean position of its neighbours, forwards and backwards; keep the order with the
+        fewest crossings.
+        """
         best, fewest = [list(row) for row in self.rows], self._crossings()
         for sweep in range(SWEEPS):
             forth = sweep % 2 == 0
@@ -334,7 +345,7 @@ def _inversions(values: list[int]) -> int:
 
 
 def _tracks(gutter: Sequence[_Segment], y: Mapping[_Item, float]) -> dict[tuple[_Item, str], int]:
-    """Return the vertical line of each origin; lines that are beside one another have different numbers."""
+    """Return the vertical line of each origin; adjacent lines have different numbers."""
     spans: dict[tuple[_Item, str], tuple[float, float]] = {}
     for one in gutter:
         here = (y[one.start], y[one.end])

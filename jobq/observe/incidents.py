@@ -1,4 +1,4 @@
-"""What is wrong with a deployment: pure rules from what was read to findings, the cause before its symptoms.
+"""Problems of a deployment: pure rules from facts to findings, each cause before its symptoms.
 
 `jobq queues`, `jobq workers`, `jobq check doctor` and the dashboard's first page show these, in the same words.
 `jobq.observe.situation` reads the facts. Nothing here reads anything.
@@ -27,7 +27,7 @@ SERVER_CODES = frozenset(("server_read_only", "server_full"))
 
 
 class Incident(JsonRecord):
-    """One finding.
+    """A problem found in a deployment.
 
     Attributes:
         code: A word for programs.
@@ -55,10 +55,12 @@ class Incident(JsonRecord):
 
 
 class QueueFacts(NamedTuple):
-    """What was read of one queue. What wasn't read is None or empty.
+    """Facts about a queue; None or empty if not read.
 
-    unknown: job -> messages that wait since a worker that got them doesn't know it; a few jobs of many messages are
-    estimates. longest: the message that has run longest. crashes: the newest crashes, newest first.
+    Attributes:
+        unknown: Job -> messages waiting because a worker didn't know it; estimates for a few jobs of many messages.
+        longest: The longest-running message.
+        crashes: Latest crashes, latest first.
     """
 
     counts: Counts
@@ -71,7 +73,10 @@ class QueueFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known of a deployment at one moment. now_ms: the server's clock.
+    """Facts about a deployment at a moment.
+
+    Attributes:
+        now_ms: The server's clock.
 
     workers: every last heartbeat; None if they can't be read. knows: digest of job names -> these names; digests that
     can't be read are left out. running: lost worker -> what it ran at its last heartbeat.
@@ -89,7 +94,7 @@ class Situation:
         return [one for one in self.workers or () if one.serves(queue) and one.is_live(self.now_ms)]
 
     def lost(self) -> list[WorkerEntry]:
-        """Return the workers that ended without saying so, the latest first."""
+        """Return workers that ended without signing off, the latest first."""
         lost = [one for one in self.workers or () if one.is_lost(self.now_ms)]
         return sorted(lost, key=lambda one: -one.seen_at)
 
@@ -99,7 +104,7 @@ class Situation:
 
 
 def incidents(situation: Situation) -> list[Incident]:
-    """Return the findings. One that another one before it explains is left out."""
+    """Return the findings, without findings that an earlier finding explains."""
     shown: list[Incident] = []
     for rule, is_symptom in _RULES:
         for incident in rule(situation):
@@ -116,9 +121,9 @@ def incidents(situation: Situation) -> list[Incident]:
 def _server(situation: Situation) -> Iterator[Incident]:
     server = situation.server
     if server.disk_error:
-        text = f"the server takes no writes, so no job starts: {server.disk_error}"
+        text = f"the server rejects writes, so jobs can't start: {server.disk_error}"
         remedy = "see the server's log; most often its disk is full"
-        yield Incident("server_read_only", "The server takes no writes", text, remedy)
+        yield Incident("server_read_only", "The server rejects writes", text, remedy)
     if server.is_full:
         remedy = "raise maxmemory, or delete dead messages and results: jobq dead purge"
         yield Incident("server_full", "The server's memory is full", server.full_sentence, remedy)
@@ -241,7 +246,7 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
             continue
         if longest.is_stuck(situation.now_ms):
             text = (
-                f"queue {queue} stands behind {longest.sentence(situation.now_ms)}; {busy:,} of {slots:,} slots are "
+                f"queue {queue} is blocked by {longest.sentence(situation.now_ms)}; {busy:,} of {slots:,} slots are "
                 f"busy, {facts.counts.ready:,} ready"
             )
             yield Incident(
@@ -292,7 +297,7 @@ def _backlog(situation: Situation) -> Iterator[Incident]:
         if not ready or not (late or (takes_s is not None and takes_s > LATE_S)):
             continue
         busy, slots = _busy(situation, queue, facts)
-        oldest = f", the next one waits for {lasting((facts.oldest_ms or 0) / 1000)}" * late
+        oldest = f", the next has waited {lasting((facts.oldest_ms or 0) / 1000)}" * late
         pace = (
             f"; {rate:,.1f} starts/s, empty in about {lasting(takes_s)}" if rate and takes_s else ""
         )

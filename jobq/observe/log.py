@@ -29,7 +29,7 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 #: Levels of nested values in a JSON line where they are cut.
 DEEPEST = 20
-#: What records inside a job carry.
+#: Fields that records inside a job carry.
 FIELDS = ("job", "mid", "attempt", "queue")
 #: A line waits at most so long while further lines come.
 MAX_WAIT_S = 0.1
@@ -47,7 +47,7 @@ _CALL_HANDLERS, _MAKE_RECORD = logging.Logger.callHandlers, logging.Logger.makeR
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr. `before()` is called before each record."""
+    """Writes to stderr, and calls `before()` before each record."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
 
@@ -101,7 +101,7 @@ class JobLog:
         self._lines = type(self._lines)(self._pid)
 
     def started(self, call: Call) -> None:
-        """Log a start, at once: a job may run long."""
+        """Log a start immediately, because a job may run long."""
         if not logger.isEnabledFor(logging.DEBUG):
             return
         waited = (
@@ -131,7 +131,7 @@ class JobLog:
             logger.info("← %s %s %s", name, mid, took, extra=extra)
 
     def flush(self) -> None:
-        """Write what waits. Not in a process that a job forked: its parent has the same lines."""
+        """Write waiting lines, except in a process forked by a job, because its parent has the same lines."""
         if self._nbytes[0] and os.getpid() == self._pid:
             with self._lock:
                 # A signal handler may come here in the middle of `_keep`, and of this.
@@ -144,7 +144,7 @@ class JobLog:
                     self._inside = False
 
     def write_rest(self, memory: memoryview) -> None:
-        """In the supervisor, write what a dead child left there."""
+        """In the supervisor, write the lines that a dead child left in its memory."""
         self._write(memory)
 
     def _kept(self, level: int, text: str, call: Call, seconds: float | None) -> bool:
@@ -213,7 +213,11 @@ class TextLines:
         self._begin = ""
 
     def line(self, now: float, level: int, text: str, call: Call, seconds: float | None) -> str:
-        """One line. seconds: how long the job ran, None at its start."""
+        """Return a line.
+
+        Args:
+            seconds: How long the job ran, None at its start.
+        """
         return f"{self._beginning(now, level)}{text}\n"
 
     def _beginning(self, now: float, level: int) -> str:
@@ -224,7 +228,7 @@ class TextLines:
         us = second * 1_000_000 + round((now - second) * 1e6)
         second, ms = divmod(us // 1000, 1000)
         self._begin = self._head(second, f"{ms:03d}", logging.getLevelName(level))
-        # The last microsecond of the millisecond is left out: some of its times are rounded to the next one.
+        # The last microsecond of the millisecond is left out, because some of its times are rounded up.
         self._level, self._since, self._until = level, now, now + (998 - us % 1000) / 1e6
         return self._begin
 
@@ -242,7 +246,7 @@ class JsonLines(TextLines):
         return f'{{"at": "{at}{ms}+00:00", {json.dumps(fields)[1:-1]}, "message": '
 
     def line(self, now: float, level: int, text: str, call: Call, seconds: float | None) -> str:
-        """As TextLines.line."""
+        """Return a line; see `TextLines.line`."""
         message, end = call.message, ""
         if seconds is not None:
             run_ms = round(seconds * 1000, 3)
@@ -268,7 +272,7 @@ def _extra_of(call: Call) -> dict[str, Any]:
 
 
 def _around(context: Context) -> Iterator[tuple[str, str]]:
-    """The worker, and the trace and span that are current, those that are known."""
+    """Yield the worker, and the current trace and span, if known."""
     if context.worker:
         yield "worker", context.worker
     trace_id, span_id = trace_of(context)
@@ -279,7 +283,7 @@ def _around(context: Context) -> Iterator[tuple[str, str]]:
 
 
 def trace_of(context: Context) -> tuple[str, str]:
-    """Trace and span as hex digits: OpenTelemetry's current ones, else those of the attempt."""
+    """Return trace and span as hex digits: OpenTelemetry's current trace, or else the attempt's."""
     # Not imported here: only a program that has loaded it can have a span.
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     if current is not None and (found := current().get_span_context()).is_valid:
@@ -316,7 +320,7 @@ class JobFields(logging.Filter):
 
 
 def _put(record: logging.LogRecord, name: str, value: Any) -> None:
-    """Set a field of the job. What the application gave by its name stays as `extra_…`, what jobq gave stays."""
+    """Set a field of the job. An application's field of the same name becomes `extra_…`; jobq's fields stay."""
     fields = record.__dict__
     if name in fields and not _is_ours(record) and fields[name] != value:
         fields[f"extra_{name}"] = fields[name]
@@ -382,7 +386,7 @@ class JsonFormatter(JsonFormat):
 
 
 def _dumped(line: dict[str, Any], **options: Any) -> str:
-    """As json.dumps, for values that JSON doesn't know too."""
+    """Like json.dumps, but also for values that JSON doesn't support."""
     try:
         return json.dumps(line, allow_nan=False, **options)
     except (ValueError, TypeError, RecursionError):
@@ -390,7 +394,7 @@ def _dumped(line: dict[str, Any], **options: Any) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """The value with NaN and infinities, odd keys and what is nested too deep as text."""
+    """Return the value with NaN and infinities, unusual keys and too deep values as text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict | list | tuple) and depth >= DEEPEST:
@@ -415,7 +419,7 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[
 
 
 def _shown(record: logging.LogRecord, text: str) -> str:
-    """`text`, with passwords of URLs masked in what jobq logs. The application's records don't change."""
+    """Return `text`, with URL passwords masked in jobq's records. The application's records don't change."""
     return masked_text(shortened(text)) if _is_ours(record) else text
 
 
@@ -432,7 +436,7 @@ class _EnabledLogger(logging.Logger):
 
 
 def _keep_enabled() -> None:
-    """Enable jobq's loggers, and keep them so, also when a job sets up logging."""
+    """Enable jobq's loggers, and keep them enabled even when a job sets up logging."""
     for name, known in list(logging.root.manager.loggerDict.items()):
         if name.partition(".")[0] == "jobq" and type(known) is logging.Logger:
             known.disabled = False

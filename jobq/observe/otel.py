@@ -1,4 +1,4 @@
-"""Trace with OpenTelemetry: a middleware, and what a child does at its start and end.
+"""Trace with OpenTelemetry: a middleware, and hooks at a child's start and end.
 
 This is active if the program has set a TracerProvider of the SDK, and in a worker's children if
 OTEL_EXPORTER_OTLP_ENDPOINT is set (extra `otel`). One trace leads from the enqueuing program to each attempt. Arguments
@@ -32,8 +32,10 @@ _THREADS = "Otel"
 class OtelMiddleware:
     """Spans around enqueue and each attempt, and the headers of the trace on messages.
 
-    tracer_provider, meter_provider: of the SDK; those that the program has set if they aren't given. Without a
-    TracerProvider nothing is done.
+    Without a TracerProvider it does nothing.
+
+    Attributes:
+        tracer_provider, meter_provider: Of the SDK; default: the program's providers.
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
@@ -52,12 +54,12 @@ class OtelMiddleware:
         return next() if spans is None else spans.run(context, next)
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """The same for an async job."""
+        """Run an async job; see `run`."""
         spans = self._spans()
         return await (next() if spans is None else spans.arun(context, next))
 
     def _spans(self) -> Any:
-        """What makes them, once there is a provider. From then on its methods take the place of these."""
+        """Return the span factory once there is a provider. After that its methods replace these methods."""
         tracer_provider, meter_provider = self._given
         if tracer_provider is None and not is_active():
             return None
@@ -77,7 +79,7 @@ def is_active() -> bool:
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return False
-    # Without one, the API answers with a stand-in that makes no spans.
+    # Without a provider, the API returns a placeholder that doesn't make spans.
     provider = api.get_tracer_provider()
     return not isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider)
 
@@ -107,9 +109,10 @@ def is_wanted() -> bool:
 
 
 def start(environ: Mapping[str, str] | None = None) -> bool:
-    """In a child, before its first job: export spans if the environment says where to; whether traces are active.
+    """In a child, before its first job: export spans if the environment sets a destination; return whether tracing
+    is active.
 
-    The SDK reads the variables of OpenTelemetry. This one is set up without them too if the program has set a provider.
+    The SDK reads OpenTelemetry's variables. Spans are also made without them if the program has set a provider.
     """
     environ = os.environ if environ is None else environ
     if is_active():
@@ -128,7 +131,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
     for name in PROTOCOLS:
         if environ.get(name, "http/protobuf") != "http/protobuf":
             _logger().warning(
-                "%s=%s: spans go by http/protobuf all the same; pass its endpoint, often port 4318",
+                "%s=%s: spans are sent with http/protobuf instead; set its endpoint, often port 4318",
                 name, environ[name],
             )  # fmt: skip
     export_spans(metrics=environ.get("OTEL_METRICS_EXPORTER") == "otlp")

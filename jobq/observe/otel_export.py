@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resou
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-#: Where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES give no name.
+#: Used if OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES don't set a name.
 SERVICE = "jobq-worker"
 
 
@@ -33,7 +33,7 @@ def export_spans(metrics: bool) -> None:
 
 
 def described() -> Resource:
-    """What the environment says of this service; by default its name is `jobq-worker`."""
+    """Return the environment's description of this service; by default its name is `jobq-worker`."""
     found = Resource.create()
     own: dict[str, str] = {}
     if str(found.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):

@@ -32,7 +32,7 @@ from jobq.jobs.results import Receipt
 MAX_WAIT_S = 3600.0
 #: Bytes of the header `baggage` that go with a message.
 MAX_BAGGAGE = 1024
-#: What an attempt ends with by no fault.
+#: Exceptions that end an attempt without a failure.
 _DELAYED = (Snooze, Hold)
 _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 
@@ -92,7 +92,7 @@ class Spans:
             detach(token)
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """The same for an async job."""
+        """Run an async job; see `run`."""
         around = self._around(context)
         if around is None:
             return await next()
@@ -106,9 +106,9 @@ class Spans:
             detach(token)
 
     def _around(self, context: Context) -> TracedAttempt | TraceContext | None:
-        """What an attempt runs in: a span, or only a context if it isn't sampled; None for neither.
+        """Return the context of an attempt: a span, or only a context if it isn't sampled; None for neither.
 
-        A job of no work takes a few microseconds in all, so what makes no span is found out first.
+        An empty job takes a few microseconds in all, so cases without a span are handled first.
         """
         if self._figures is None:
             headers = context.headers
@@ -137,10 +137,10 @@ class TraceMetrics:
     def __init__(self, provider: Any) -> None:
         meter = provider.get_meter("jobq", __version__)
         self._sent = meter.create_counter(
-            "messaging.client.sent.messages", "{message}", "Messages that were enqueued."
+            "messaging.client.sent.messages", "{message}", "Enqueued messages."
         )
         self._consumed = meter.create_counter(
-            "messaging.client.consumed.messages", "{message}", "Attempts that were started."
+            "messaging.client.consumed.messages", "{message}", "Started attempts."
         )
         self._duration = meter.create_histogram(
             "messaging.process.duration", "s", "How long attempts ran.",
@@ -150,12 +150,16 @@ class TraceMetrics:
         )  # fmt: skip
 
     def sent(self, outgoing: Outgoing, number: int) -> None:
-        """Count messages that were enqueued."""
+        """Count enqueued messages."""
         named = _described(outgoing.queue, "send", "enqueue", outgoing.job.name, None)
         self._sent.add(number, named)
 
     def consumed(self, context: Context, seconds: float, error: str) -> None:
-        """Count one attempt that ended. error: its class; '' for none."""
+        """Count a finished attempt.
+
+        Args:
+            error: Its class; '' for none.
+        """
         named = _described(context.queue, "process", "process", context.job, None)
         if error:
             named["error.type"] = error
@@ -207,7 +211,7 @@ class TracedAttempt:
 
 
 class Unsampled(NonRecordingSpan):
-    """Stands for the span of an enqueuer that isn't sampled: what a job does then isn't sampled either.
+    """Stands for an enqueuer's unsampled span, so that the job's spans aren't sampled either.
 
     Most jobs never ask for its ids, so its header is read only if one does.
     """
@@ -219,13 +223,15 @@ class Unsampled(NonRecordingSpan):
         return f"<Unsampled {self._traceparent}>"
 
     def get_span_context(self) -> SpanContext:
-        """The enqueuer's."""
+        """Return the span context of the enqueuing process."""
         found = propagate.extract({"traceparent": self._traceparent}, TraceContext())
         return trace.get_current_span(found).get_span_context()
 
 
 def crash_span(report: CrashReport) -> None:
-    """The `process` span of an attempt that ended with its process. Its enqueuer's span is its parent, however late."""
+    """Record the `process` span of an attempt that ended with its process. The enqueuer's span is the parent,
+    however late.
+    """
     job = default_registry.find(report.job)
     continues = job is None or job.settings.trace != "link"
     carried, links = _carried(report.headers, continues)
@@ -247,7 +253,11 @@ def crash_span(report: CrashReport) -> None:
 def _carried(
     headers: Mapping[str, str], continues: bool
 ) -> tuple[TraceContext, list[trace.Link] | None]:
-    """What a message carries, and links to the span of its enqueue. continues: whether that is the parent, too."""
+    """Return the context in a message, and links to the span of its enqueue.
+
+    Args:
+        continues: Whether that span is also the parent.
+    """
     carried = propagate.extract(headers, TraceContext())
     creation = trace.get_current_span(carried).get_span_context()
     if not creation.is_valid:
@@ -318,7 +328,7 @@ def _server(url: str) -> dict[str, str | int]:
 
 
 def _carry(headers: dict[str, str]) -> None:
-    """Put the current trace into a message's headers. Those that the caller gave stay."""
+    """Put the current trace into a message's headers, unless the caller set them."""
     carried: dict[str, str] = {}
     propagate.inject(carried)
     baggage = [one for one in (headers.get("baggage"), carried.pop("baggage", None)) if one]

@@ -1,8 +1,8 @@
-"""Hide secrets in what pages, the API and filters show of arguments, results and errors, at every depth.
+"""Hide secrets in arguments, results and errors on pages, in the API and in filters, at every depth.
 
-A value is hidden when its key, or its parameter's name, reads like that of a secret: see SECRET. What a text itself
-shows as a secret is hidden in the text: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, what is
-below such a key of JSON in a text, elements of XML, private keys.
+A value is hidden when its key or its parameter's name looks like a secret's; see SECRET. Secrets within texts are
+also hidden: passwords in URLs, `Bearer ...`, `password=...`, `--password ...`, values below such a key of JSON in a
+text, elements of XML, private keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECRET = (
     "*passw*", "*secret*", "*token*", "*apikey*", "api?key", "*authorization*", "*cookie*", "*credential*",
     "*privatekey*", "card", "cards", "cardn*", "*creditcard*", "iban", "ssn", "cvv", "cvc",
 )  # fmt: skip
-#: Characters of a name that are compared.
+#: Number of characters of a name to compare.
 _LONGEST_NAME = 200
 #: How long what workers stored counts as read.
 READ_EVERY_S = 10.0
@@ -85,9 +85,9 @@ class ShownArguments(NamedTuple):
 
 
 class DeclaredNames:
-    """What `@job(redact=...)` of each job hides, as workers stored it; read again every ten seconds.
+    """Names that `@job(redact=...)` of each job hides, as stored by workers; read again every ten seconds.
 
-    While it can't be read, all arguments are hidden, or what is known from before goes on.
+    While they can't be read, all arguments are hidden, or the last known names apply.
     """
 
     def __init__(self, client: Client) -> None:
@@ -96,7 +96,7 @@ class DeclaredNames:
         self._until = 0.0
 
     def __call__(self, job: str) -> tuple[str, ...]:
-        """Return what the job hides."""
+        """Return the names that the job hides."""
         now = time.monotonic()
         if now >= self._until:
             self._until = now + READ_EVERY_S
@@ -110,10 +110,15 @@ class DeclaredNames:
 
 
 class Redactor:
-    """Hides secrets. more: names to hide everywhere. registry: of the jobs that are imported here.
+    """Hides secrets.
 
-    declared: what `@job(redact=...)` of a job adds, by the job's name; '*' hides all of its arguments. usual: names
-    that are hidden in any case.
+    Attributes:
+        more: Names to hide everywhere.
+        registry: Of the jobs imported here.
+
+    Attributes:
+        declared: Returns the names added by a job's `@job(redact=...)`; '*' hides all of its arguments.
+        usual: Names that are always hidden.
     """
 
     def __init__(
@@ -140,7 +145,11 @@ class Redactor:
         return tuple(name for name in found if not name.isdigit())
 
     def text(self, text: str, more: Iterable[str] = ()) -> str:
-        """Return `text` without the secrets that it shows. more: names that are hidden, too."""
+        """Return `text` without its visible secrets.
+
+        Args:
+            more: Additional names to hide.
+        """
         more = tuple(more)
         shown = _SCHEME.sub(lambda found: f"{found[1]} {HIDDEN}", masked_text(text))
         if "PRIVATE KEY" in shown:
@@ -196,7 +205,7 @@ class Redactor:
         return self._in_text(value, more, levels) if isinstance(value, str) else value
 
     def _secret_follows(self, items: Sequence[Any], more: tuple[str, ...]) -> list[bool]:
-        """Of each item whether it stands behind a flag of a command that names a secret: `--password`."""
+        """Return for each item whether it follows a flag for a secret, such as `--password`."""
         named = [_is_flag(item) and "=" not in item and self.hides(item, more) for item in items]
         return [False, *named][: len(items)]
 
@@ -218,7 +227,7 @@ class Redactor:
         for found in names.finditer(text):
             name = next(filter(None, (found[one] for one in names.groupindex)))
             if name not in known:
-                # `TokenError: expired` names an error, and what follows is its message.
+                # `TokenError: expired` is an error's name, followed by its message.
                 known[name] = not name.endswith(_ERRORS) and self.hides(name, more)
             if not known[name] or found.start() < at or text.startswith("//", found.end()):
                 continue
@@ -246,7 +255,7 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
 
 
 def _end_of_brackets(text: str, begin: int) -> int:
-    """Where the bracket that opens at this place is closed; far behind it, if it isn't."""
+    """Return where the bracket that opens here is closed; a position past the end, if it isn't."""
     still_open = [_CLOSING[text[begin]]]
     at, last = begin + 1, min(len(text), begin + _MOST_VALUE)
     while at < last:
@@ -279,7 +288,7 @@ def _is_flag(item: Any) -> bool:
 
 
 def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
-    """Of `{"name": "token", "value": "x"}` the name and the key of the value."""
+    """Return the name and the key of the value of `{"name": "token", "value": "x"}`."""
     keys = {key.casefold(): key for key in value if isinstance(key, str) and len(key) < 10}
     for name in ("name", "key", "field", "header"):
         if "value" in keys and isinstance(value.get(keys.get(name, "")), str):

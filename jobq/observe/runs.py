@@ -1,4 +1,4 @@
-"""How long jobs run: what is usual, which run is the longest, and whether that one is stuck. Nothing here reads."""
+"""Run times of jobs: usual times, the longest run, and whether it is stuck. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobq.queue.presence import ChildEntry
 MIN_RUNS = 3
 #: A run is stuck when it has taken this many times the usual time, and at least so long.
 STUCK_TIMES, STUCK_LEAST_MS = 3, 10_000
-#: And when nothing is known of its job.
+#: Limit for jobs with unknown usual times.
 STUCK_UNKNOWN_MS = 60_000
 _RAN = frozenset(("done", "retry", "dead"))
 
@@ -33,7 +33,12 @@ def usual_times(events: Iterable[Event | None]) -> dict[str, int]:
 
 
 class RunningMessage(NamedTuple):
-    """One message that runs. usual_ms: p95 of its job, None if that is unknown. started_at: by the server's clock."""
+    """A running message.
+
+    Attributes:
+        usual_ms: p95 of its job, None if unknown.
+        started_at: By the server's clock.
+    """
 
     worker: str
     pid: int
@@ -68,7 +73,7 @@ class RunningMessage(NamedTuple):
 
 
 def runs_in(worker: str, children: Iterable[ChildEntry]) -> list[RunningMessage]:
-    """Return what a worker's children run."""
+    """Return the running messages of a worker's children."""
     return [
         RunningMessage(worker, child.pid, job.queue, job.mid, job.started_at)
         for child in children

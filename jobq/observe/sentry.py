@@ -1,4 +1,4 @@
-"""Report errors and traces to Sentry: a middleware, and what a child does at its start and end.
+"""Report errors and traces to Sentry: a middleware, and hooks at a child's start and end.
 
 This is active if the program has initialised sentry_sdk, and in a worker's children if SENTRY_DSN is set (extra
 `sentry`). The producer's trace continues in the job. Arguments are never sent. Local variables, which hold arguments,
@@ -29,12 +29,14 @@ _ON_PURPOSE = (Dead, Snooze, JobAborted, KeyboardInterrupt, GeneratorExit)
 
 
 class SentryMiddleware:
-    """Spans around enqueue and run, and an event per message that ends dead by an error.
+    """Makes spans around enqueue and run, and an event per message dead-lettered by an error.
 
-    capture_retries: an event per failed attempt instead. propagate_traces=False: a job starts a
-    new trace. local_variables: send those of stack frames if the SDK's `include_local_variables` is set too;
-    otherwise no event of an attempt has any, since they hold the job's arguments. monitor_crons: a check-in per
-    call of a schedule, for which Sentry makes a monitor.
+    Attributes:
+        capture_retries: An event per failed attempt instead.
+        propagate_traces: False: a job starts a new trace.
+        local_variables: Send local variables of stack frames if the SDK's `include_local_variables` is also set;
+            otherwise they are removed from events of attempts, because they contain the job's arguments.
+        monitor_crons: A check-in per call of a schedule, for which Sentry makes a monitor.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class SentryMiddleware:
             return next()
 
     async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """The same for an async job."""
+        """Run an async job; see `run`."""
         if not is_active():
             return await next()
         with self._attempt(context):
@@ -125,7 +127,7 @@ class SentryMiddleware:
 
 
 class CrashEvents(MonitorListener):
-    """In a worker's monitor process: an event per child that died, and per message that is dead by that."""
+    """In a worker's monitor process: an event per dead child, and per message dead-lettered by that."""
 
     def start(self, pool: Any) -> None:
         """Initialise the SDK, as in a child."""
@@ -137,7 +139,7 @@ class CrashEvents(MonitorListener):
             _capture(death.how, {}, death, {}, ["jobq", "death", death.cause])
 
     def crashed(self, report: CrashReport) -> None:
-        """Report a message that is dead. Before, its next attempt may succeed."""
+        """Report a dead-lettered message. Earlier crashes aren't reported, because the next attempt may succeed."""
         if report.dead:
             text = f"{report.job} {report.mid} is dead: {report.death.how}"
             known = {name: getattr(report, name) for name in ("job", "mid", "attempt", "queue")}

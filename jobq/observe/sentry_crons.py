@@ -23,8 +23,9 @@ _NO_SLUG = re.compile(r"[^a-z0-9_-]+")
 def checking_in(context: Context) -> Callable[[str], None]:
     """Tell Sentry that a scheduled call runs; call what this returns with `ok` or `error` at its end.
 
-    All attempts of a message are one check-in. The child that runs it makes it: the supervisor, which enqueues ticks,
-    has one thread and no connection to Sentry. A tick that never starts is missed there, since no check-in comes.
+    All attempts of a message are one check-in. The child process makes it: the supervisor, which enqueues ticks,
+    has one thread and no connection to Sentry. A tick that never starts is shown as missed, because no check-in
+    arrives.
     """
     tick = tick_of(context.headers)
     config = config_of(tick, context.hard_limit) if tick else None
@@ -41,7 +42,7 @@ def checking_in(context: Context) -> Callable[[str], None]:
 
 
 def close(headers: Mapping[str, str], queue: str, mid: str) -> None:
-    """Tell Sentry that a scheduled call has failed whose process can't do so any more."""
+    """Tell Sentry that a scheduled call has failed whose process can no longer do so."""
     tick = tick_of(headers)
     if tick is not None and config_of(tick, None) is not None:
         slug, known = _names(tick, queue, mid)

@@ -1,7 +1,7 @@
 """The spans that Sentry's Queues page reads, for both tracing modes of the SDK.
 
-Names are those of Sentry's queue conventions: queue.publish where a message is enqueued, queue.process
-where it runs, each with messaging.message.id, messaging.destination.name and messaging.system.
+Names follow Sentry's queue conventions: queue.publish for enqueues, queue.process for runs, each with
+messaging.message.id, messaging.destination.name and messaging.system.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Read what `jobq.observe.incidents` needs to know of a deployment, in a few bounded round trips.
+"""Read the facts about a deployment for `jobq.observe.incidents`, in a few bounded round trips.
 
-What can't be read is left out: a rule that needs it says nothing.
+Unreadable facts are left out, and rules that need them are skipped.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from jobq.queue.presence import ChildEntry, WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.types import Sample, text_of
 
-#: Queues whose events and messages are looked at, those with most in them; and how many of their newest events.
+#: Maximum number of queues to read events and messages of, largest first; and events per queue.
 MAX_QUEUES, EVENTS_OF_EACH = 30, 200
-#: Messages of unknown jobs that are looked at in each queue; of more, the numbers by job are estimates.
+#: Maximum number of unknown jobs' messages to read per queue; with more, the numbers by job are estimates.
 MAX_UNKNOWN = 100
 #: A longer content isn't read for the name of its job, and no more messages are asked for in one call.
 MAX_CONTENT, PER_CALL = 1 << 16, 500
@@ -111,7 +111,7 @@ def situation_of(
 
 
 def _busiest(samples: Mapping[str, Sample]) -> list[str]:
-    """Return the queues to look into, those with unknown jobs first, then those with most messages."""
+    """Return the queues to read, queues with unknown jobs first, then by number of messages."""
 
     def rank(name: str) -> tuple[int, ...]:
         sample = samples[name]
@@ -169,7 +169,8 @@ def _facts(
 
 
 def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:
-    """Queue -> job -> messages that wait since a worker didn't know it, of MAX_QUEUES; '' for jobs without a name.
+    """Return queue -> job -> messages waiting because a worker didn't know it, for MAX_QUEUES; '' for jobs without
+    a name.
 
     Of many messages, the numbers by job are estimates. No round trip where no queue has such messages.
     """
@@ -198,7 +199,7 @@ def _numbers(number: int, jobs: Sequence[str]) -> dict[str, int]:
 
 
 def _rate(events: Sequence[Event], now_ms: int) -> float:
-    """Return attempts that ended per second in the last minute, or since the oldest of these events."""
+    """Return attempts finished per second in the last minute, or since the oldest of these events."""
     since = now_ms - RATE_MS
     if len(events) >= EVENTS_OF_EACH:
         since = max(since, events[-1].finished_at)
@@ -252,7 +253,11 @@ def usual_by_queue(client: Client, names: Iterable[str]) -> dict[str, dict[str, 
 def runs_of(
     client: Client, children: Mapping[str, Sequence[ChildEntry] | None]
 ) -> list[RunningMessage]:
-    """Return what workers run, the longest first, with jobs and usual times. children: worker -> its children."""
+    """Return running messages, longest first, with jobs and usual times.
+
+    Args:
+        children: Worker -> its children.
+    """
     runs = [run for name, some in children.items() for run in runs_in(name, some or ())]
     runs.sort(key=lambda run: run.started_at)
     jobs = jobs_of(client, [(run.queue, run.mid) for run in runs])

@@ -1,7 +1,7 @@
 """Streams of a log that never wait for their reader for long: lines that nobody takes are dropped and counted.
 
-A pipe whose reader stands still, a terminal that is stopped by Ctrl-S and a socket of a hung journal block every
-process that writes to them. A supervisor that blocks renews no lease and hears no signal.
+A pipe with a blocked reader, a terminal stopped by Ctrl-S and a socket of a hung journal block every process that
+writes to them. A blocked supervisor can't renew leases or handle signals.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Unblocked(io.TextIOBase):
         return self._stream.isatty()
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True: the stream is writable."""
         return True
 
     def write(self, text: str) -> int:
@@ -109,7 +109,7 @@ def unblocked(stream: TextIO) -> TextIO:
 
 def _of_pipe(stream: TextIO, file: int) -> Unblocked:
     try:
-        # A description of its own: other programs share the old one, and expect that it blocks.
+        # Open a separate description, because other programs share the old description and expect it to block.
         own = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return Unblocked(stream, file, _sending_when_there_is_room(file))
@@ -134,5 +134,5 @@ def _note(nlines: int) -> str:
 
 
 def told(nlines: int) -> str:
-    """What is said of dropped lines."""
+    """Return the text about dropped lines."""
     return f"{nlines:,} lines of the log were dropped, because nobody read it"

@@ -1,4 +1,4 @@
-"""Why a message waits: one pure function from what is known of a message to reasons, for `jobq why` and dashboards.
+"""Why a message waits: a pure function from a message's facts to reasons, for `jobq why` and dashboards.
 
 `jobq.observe.facts.collect` reads the facts from the server. Nothing here reads anything.
 """
@@ -26,12 +26,12 @@ _WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
 _RUNNING = ("locked", "locked-with-requeue")
 _ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
 _FAILED = ("retry", "crashed", "recovered")
-#: A worker that was lost this long ago may be why the others are busy.
+#: A worker lost less than this long ago may be why the others are busy.
 FRESH_MS = 600_000
 
 
 class Reason(JsonRecord):
-    """One reason.
+    """A reason why a message waits.
 
     Attributes:
         code: A word for programs.
@@ -52,9 +52,11 @@ class RunningOn(NamedTuple):
 
 
 class ServerFacts(NamedTuple):
-    """What of its server a message depends on. evicts: at `maxmemory` it deletes keys instead of refusing writes.
+    """Facts about the server that a message depends on.
 
-    disk_error: why it takes no writes, '' if it takes them.
+    Attributes:
+        evicts: At `maxmemory` it deletes keys instead of rejecting writes.
+        disk_error: Why it rejects writes, '' if it accepts them.
     """
 
     used_memory: int = 0
@@ -78,14 +80,21 @@ class ServerFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageFacts:
-    """What is known of one message in one queue. Times are epoch ms by the server's clock.
+    """Facts about a message in a queue. Times are epoch ms by the server's clock.
 
-    job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MAX_AHEAD for that many or more.
-    workers: all that list the queue, those that are gone too. knows: worker -> whether it knows the job; unknown ones
-    are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
-    line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys. flow_entries:
-    what of its queue waits to be taken to flows. member: the step of a flow that it belongs to. flow: that flow, None
-    if it is gone. first: queue -> ready messages, of queues that some worker empties before this one.
+    Attributes:
+        job: '' if unknown.
+        ahead: Messages before it in ready, None if it isn't there, MAX_AHEAD for that many or more.
+        workers: All workers that list the queue, including lost workers.
+        knows: Worker -> whether it knows the job; unknown workers are left out.
+        starts_per_s: In the last minute, None if unknown.
+        history: Events of the message id, oldest first.
+        line: Its key and what blocks the key, None if the queue has no keys.
+        server: The server of the queue's keys.
+        flow_entries: Results of its queue not yet delivered to flows.
+        member: The flow step that it belongs to.
+        flow: That flow, None if it was removed.
+        first: Queue -> ready messages, for queues that some worker empties before this queue.
     """
 
     queue: str
@@ -135,7 +144,7 @@ class MessageFacts:
 
 
 def why(facts: MessageFacts) -> list[Reason]:
-    """All reasons that hold, the one that decides first; never empty."""
+    """Return all reasons that apply, the deciding reason first; never empty."""
     if facts.member is None:
         return _own(facts)
     if facts.status.word == "nil" and not facts.history:
@@ -144,7 +153,7 @@ def why(facts: MessageFacts) -> list[Reason]:
 
 
 def _own(facts: MessageFacts) -> list[Reason]:
-    """What holds for a message, whether a flow waits for it or not."""
+    """Return the reasons of the message itself, whether a flow waits for it or not."""
     word = facts.status.word
     if word in _RUNNING:
         return list(_running(facts))
@@ -154,10 +163,10 @@ def _own(facts: MessageFacts) -> list[Reason]:
     is_first = facts.line is not None and facts.line.place == 1
     if all(reason.code == "server_full" for reason in found):
         if facts.ahead is None and not is_first:
-            text = "waits: it is not in the list ready; if it has a key, the key's line or limits hold it up"
+            text = "waiting: it is not in the list ready; if it has a key, the key's line or limits block it"
             found.append(Reason("not_ready", text, f"jobq key list {facts.queue}"))
         else:
-            found.append(Reason("soon", "waits: nothing holds it up; it is handed out next"))
+            found.append(Reason("soon", "waiting: it is next in line"))
     return found
 
 
@@ -173,7 +182,7 @@ def _absent(facts: MessageFacts, member: Member) -> Reason:
     if one.state in ("waiting", "skipped"):
         return Reason(f"flow_{one.state}", step_sentence(flow, step), show)
     if one.state == "ready":
-        text = f"step {step} of flow {member.flow} is ready; a worker that ends a member sends it"
+        text = f"step {step} of flow {member.flow} is ready; the next worker to finish a member sends it"
         text += one.facts.needs_room and f", {one.facts.needs_room}"
         return Reason("flow_ready", text, "jobq flow check")
     if member.number >= one.facts.size:
@@ -188,7 +197,7 @@ def _absent(facts: MessageFacts, member: Member) -> Reason:
 
 
 def _of_flow(facts: MessageFacts, member: Member) -> Iterator[Reason]:
-    """What its flow makes of the message."""
+    """Yield the reasons from the message's flow."""
     flow, show = facts.flow, f"jobq flow show {member.flow}"
     of = f"member {member.number:,} of step {member.step} of flow {member.flow}"
     if flow is None:
@@ -255,9 +264,7 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
 
 def _disk(facts: MessageFacts) -> Iterator[Reason]:
     if facts.server.disk_error:
-        text = (
-            f"waits: the server takes no writes, so it hands out nothing: {facts.server.disk_error}"
-        )
+        text = f"waiting: the server rejects writes, so messages can't start: {facts.server.disk_error}"
         yield Reason("server_read_only", text, "see the server's log; most often its disk is full")
 
 
@@ -270,14 +277,14 @@ def _full(facts: MessageFacts) -> Iterator[Reason]:
 
 def _paused(facts: MessageFacts) -> Iterator[Reason]:
     if facts.paused:
-        yield Reason("paused", "waits: the queue is paused", f"jobq resume {facts.queue}")
+        yield Reason("paused", "waiting: the queue is paused", f"jobq resume {facts.queue}")
 
 
 def _flows_behind(facts: MessageFacts) -> Iterator[Reason]:
     if facts.flow_entries > MAX_ENTRIES:
         text = (
-            f"waits: queue {facts.queue} hands out nothing, because {facts.flow_entries:,} entries wait to be taken to "
-            f"flows; it goes on below {MAX_ENTRIES:,}"
+            f"waiting: queue {facts.queue} is blocked, because {facts.flow_entries:,} results wait for delivery to "
+            f"flows; it continues below {MAX_ENTRIES:,}"
         )
         yield Reason("flows_behind", text, "jobq flow check, and see why workers don't take them")
 
@@ -288,28 +295,28 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
         return
     if status.not_before <= facts.now_ms:
         late = facts.since(status.not_before)
-        text = f"waits: it was due {late} ago; the next dequeue of a worker makes it ready"
+        text = f"waiting: it was due {late} ago; the next dequeue of a worker makes it ready"
         yield Reason("upkeep_late", text)
         return
     left = facts.until(status.not_before)
     last = facts.last or Event("", "", 0)
     if status.unknowns:
-        text = f"waits {left}: the worker that got it does not know its job ({counted(status.unknowns, 'time')})"
+        text = f"due in {left}: the worker that got it does not know its job ({counted(status.unknowns, 'time')})"
         yield Reason("unknown_backoff", text, "start a worker that imports the job's module")
     elif last.kind in _FAILED:
-        text = f"waits {left} for its next attempt; attempt {last.attempt} failed: {_first_line(last.error)}"
+        text = f"next attempt in {left}; attempt {last.attempt} failed: {_first_line(last.error)}"
         yield Reason("retrying", text.rstrip(": "))
     elif last.kind == "snoozed" and last.error.startswith("limit "):
         limit, ago = _first_line(last.error), facts.since(last.finished_at)
         asked = "" if limit.endswith("asked") else f" allowed no start {ago} ago"
-        yield Reason("limited", f"waits {left}: {limit}{asked}", "jobq limit list")
+        yield Reason("limited", f"due in {left}: {limit}{asked}", "jobq limit list")
     elif last.kind == "snoozed":
-        yield Reason("snoozed", f"waits {left}: the job asked to run later")
+        yield Reason("snoozed", f"due in {left}: the job asked to run later")
     elif status.attempts:
-        text = f"waits {left} for its next attempt, after {counted(status.attempts, 'attempt')}"
+        text = f"next attempt in {left}, after {counted(status.attempts, 'attempt')}"
         yield Reason("retrying", text)
     else:
-        yield Reason("delayed", f"waits {left}: it was enqueued with a delay")
+        yield Reason("delayed", f"due in {left}: it was enqueued with a delay")
 
 
 def _lost_worker(facts: MessageFacts, worker: WorkerEntry) -> str:
@@ -324,21 +331,21 @@ def _host_remedy(worker: WorkerEntry) -> str:
 
 
 def _lost(facts: MessageFacts) -> Iterator[Reason]:
-    """Its worker is gone, or the only one that could take it."""
+    """Yield the reason if its worker is lost, or the only worker that could run it."""
     lost, run = facts.lost, facts.run
     if lost and not facts.live:
-        text = f"waits: the queue was served by {_lost_worker(facts, lost[0])}; no other worker serves it"
+        text = f"waiting: the queue was served by {_lost_worker(facts, lost[0])}; no other worker serves it"
         remedy = f"{_host_remedy(lost[0])}, or jobq worker --import MODULE --queues {facts.queue}"
         yield Reason("worker_lost", text, remedy)
     elif run is not None and (gone := next((one for one in lost if one.name == run.worker), None)):
-        text = f"waits: it ran on {_lost_worker(facts, gone)}; the next dequeue recovers it"
+        text = f"waiting: it ran on {_lost_worker(facts, gone)}; the next dequeue recovers it"
         yield Reason("worker_lost", text, _host_remedy(gone))
 
 
 def _recovering(facts: MessageFacts) -> Iterator[Reason]:
     lock_expires_at = facts.status.lock_expires_at
     if 0 < lock_expires_at <= facts.now_ms:
-        text = f"waits: its worker's lease ended {facts.since(lock_expires_at)} ago; the next dequeue recovers it"
+        text = f"waiting: its worker's lease ended {facts.since(lock_expires_at)} ago; the next dequeue recovers it"
         yield Reason("lease", text)
 
 
@@ -346,11 +353,11 @@ def _served(facts: MessageFacts) -> Iterator[Reason]:
     live = facts.live
     remedy = f"jobq worker --import MODULE --queues {facts.queue}"
     if not live and not facts.lost:
-        yield Reason("no_worker", f"waits: no worker serves queue {facts.queue}", remedy)
+        yield Reason("no_worker", f"waiting: no worker serves queue {facts.queue}", remedy)
     elif live and all(worker.quiet for worker in live):
         names = listed([worker.name for worker in live])
-        text = f"waits: all workers of queue {facts.queue} are quiet or stopping: {names}"
-        yield Reason("all_quiet", text, "send CONT to a quiet worker, or start another one")
+        text = f"waiting: all workers of queue {facts.queue} are quiet or stopping: {names}"
+        yield Reason("all_quiet", text, "send CONT to a quiet worker, or start another worker")
 
 
 def _known(facts: MessageFacts) -> Iterator[Reason]:
@@ -363,7 +370,7 @@ def _known(facts: MessageFacts) -> Iterator[Reason]:
         f'@job(aliases=["{facts.job}"])'
     )
     if len(without) == len(facts.live):
-        text = f"waits: no worker of queue {facts.queue} knows the job {facts.job}"
+        text = f"waiting: no worker of queue {facts.queue} knows the job {facts.job}"
         yield Reason("unknown_job", f"{text} ({listed(without)})", remedy)
     else:
         text = f"{len(without)} of {len(facts.live)} workers do not know the job {facts.job}"
@@ -375,7 +382,7 @@ def _ruled(facts: MessageFacts) -> Iterator[Reason]:
     if line is None or facts.status.not_before > facts.now_ms:
         return
     if line.queue_max is not None and line.queue_running >= line.queue_max:
-        text = f"waits: the queue runs {line.queue_running:,} of {line.queue_max:,}"
+        text = f"waiting: the queue runs {line.queue_running:,} of {line.queue_max:,}"
         yield Reason("queue_max", text, f"jobq key set {queue} --max N, if more may run")
     if line.key:
         yield from _keyed(facts, line)
@@ -384,15 +391,15 @@ def _ruled(facts: MessageFacts) -> Iterator[Reason]:
 def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
     queue, key = facts.queue, line.key
     if line.held_until > facts.now_ms:
-        text = f"waits: {key} is held for {facts.until(line.held_until)} (Hold)"
+        text = f"waiting: {key} is held for {facts.until(line.held_until)} (Hold)"
         yield Reason("key_held", text, f"jobq key hold {queue} {key} 0")
     if line.starts_at > facts.now_ms:
         used = f" ({line.rate} used up)" if line.rate else ""
-        text = f"waits: {key} may start again in {facts.until(line.starts_at)}{used}"
+        text = f"waiting: {key} may start again in {facts.until(line.starts_at)}{used}"
         yield Reason(
             "key_rate", text, f"jobq key set {queue} {key} --rate RATE, if it may run faster"
         )
-    place = f"waits: place {line.place:,} in the line of {key}"
+    place = f"waiting: place {line.place:,} in the line of {key}"
     if line.max is not None and line.running >= line.max:
         names = [mid for mid, _ in line.holders]
         text = f"{place}; {line.running:,} of {line.max:,} run: {listed(names)}"
@@ -400,7 +407,7 @@ def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
     elif line.place > 1:
         yield Reason("line", place)
     if line.place and line.keys_before:
-        text = f"waits: {counted(line.keys_before, 'key')} before {key} in this lap"
+        text = f"waiting: {counted(line.keys_before, 'key')} before {key} in this lap"
         yield Reason("turns", text, f"jobq key set {queue} {key} --weight N, for more turns")
 
 
@@ -414,7 +421,9 @@ def _starved(facts: MessageFacts) -> Iterator[Reason]:
         return
     names = sorted(set[str]().union(*full), key=lambda name: -facts.first[name])
     counts = listed([f"{facts.first[name]:,} in {name}" for name in names])
-    text = f"waits: its workers were started with --strict, and ready messages come first: {counts}"
+    text = (
+        f"waiting: its workers were started with --strict, and ready messages come first: {counts}"
+    )
     yield Reason("starved", text, f"start a worker with --queues {facts.queue}")
 
 
@@ -426,7 +435,7 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
         return
     over = "over " if facts.ahead >= MAX_AHEAD else ""
     ahead = f"{over}{counted(facts.ahead, 'message')} of the queue come before it"
-    text = f"waits: {ahead if facts.ahead else 'it comes next'}"
+    text = f"waiting: {ahead if facts.ahead else 'it comes next'}"
     if slots:
         text += f"; {busy:,} of {slots:,} slots are busy"
     cause = list(_why_busy(facts, busy == slots > 0))
@@ -437,25 +446,25 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
     yield Reason("busy", text + _arrival(facts), remedy)
     if busy == slots > 0 and facts.starts_per_s == 0:
         text = (
-            "no run ended in the last minute: if the running jobs wait for the results of waiting jobs such as this "
-            "one, none of them ends"
+            "no run ended in the last minute; the running jobs may be waiting for results of waiting jobs like this "
+            "one, which would be a deadlock"
         )
         remedy = "use a flow (jobq.Flow), or start other workers for the jobs whose results are waited for"
         yield Reason("pool_full", text, remedy)
 
 
 def _why_busy(facts: MessageFacts, all_busy: bool) -> Iterator[Reason]:
-    """Yield what fewer processes would not cause: a run that doesn't end, or a worker that has gone."""
+    """Yield causes that fewer processes would not have: a run that doesn't end, or a lost worker."""
     longest, lost = facts.longest, facts.lost
     if all_busy and longest is not None and longest.is_stuck(facts.now_ms):
         remedy = (
             f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it; "
             f"jobq running {facts.queue} lists all"
         )
-        text = f"waits: all slots are busy, and {longest.sentence(facts.now_ms)}"
+        text = f"waiting: all slots are busy, and {longest.sentence(facts.now_ms)}"
         yield Reason("stuck", text, remedy)
     if all_busy and lost and facts.now_ms - lost[0].seen_at < FRESH_MS:
-        text = f"waits: the queue was also served by {_lost_worker(facts, lost[0])}"
+        text = f"waiting: the queue was also served by {_lost_worker(facts, lost[0])}"
         yield Reason("worker_lost", text, _host_remedy(lost[0]))
 
 

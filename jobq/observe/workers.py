@@ -1,4 +1,4 @@
-"""What a person sees of workers: the facts of `jobq workers` and of the dashboard, from one function."""
+"""Facts about workers for `jobq workers` and the dashboard."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from jobq.queue import presence
 from jobq.queue.presence import ChildEntry, WorkerEntry
 from jobq.records import JsonRecord, MomentOrZero, words
 
-#: States, those that a person should look at first.
+#: States, most urgent first.
 STATES = ("lost", "damaged", "leaving", "quiet", "working")
 
 
 class WorkerRecord(JsonRecord):
-    """A worker's last heartbeat, and what its children run.
+    """A worker's last heartbeat, and its children's jobs.
 
     Attributes:
         version: Its version of jobq.
-        slots: How many jobs it can run at the same time.
+        slots: Maximum number of concurrent jobs.
         jobs: A digest of the names of its jobs.
-        running: How many jobs it runs.
+        running: Number of running jobs.
         started_at: By the worker's clock.
         seen_at: Time of its last heartbeat, by the server's clock.
-        strict: Whether it empties a queue before it takes messages of the next one.
+        strict: Whether it empties a queue before it fetches from the next queue.
         rss: Resident memory of its children, in bytes.
     """
 
@@ -68,7 +68,11 @@ def workers_of(client: Client, queues: Collection[str] = ()) -> list[WorkerEntry
 def worker_record(
     worker: WorkerEntry, children: tuple[ChildEntry, ...] | None, now_ms: int
 ) -> WorkerRecord:
-    """Return the facts of a worker. children: what it runs; None if that is damaged."""
+    """Return the facts about a worker.
+
+    Args:
+        children: Its children; None if that entry is damaged.
+    """
     return WorkerRecord.of(
         worker, worker=worker.name, seen_ms=max(0, now_ms - worker.seen_at), children=children or (),
         state="damaged" if children is None else state_of(worker, now_ms),
@@ -79,6 +83,6 @@ def worker_record(
 def worker_records(
     client: Client, workers: Sequence[WorkerEntry], now_ms: int
 ) -> list[WorkerRecord]:
-    """Return the facts of these workers, with what they run."""
+    """Return the facts about these workers, with their running jobs."""
     children = presence.running(client, [one.name for one in workers])
     return [worker_record(one, children.get(one.name, ()), now_ms) for one in workers]

@@ -45,7 +45,7 @@ def test_queue_that_rests_until_flows_are_told_says_so(
     for module in ("cli.queues", "observe.why"):
         monkeypatch.setattr(f"jobq.{module}.MAX_ENTRIES", 1)
     assert "rests: 2 entries for flows" in cli("queues").out
-    assert "hands out nothing, because 2 entries wait to be taken to flows" in cli("why", "m").out
+    assert "is blocked, because 2 results wait for delivery to flows" in cli("why", "m").out
     queue.cancel("m")
     queue.admin.collect()
     refused = cli("queue", "delete", "low")

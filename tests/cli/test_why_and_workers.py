@@ -113,9 +113,9 @@ def test_why_says_what_to_do(cli: Any, queue: Queue) -> None:
     queue.admin.pause()
     assert cli("why", "m").out.splitlines() == [
         "m (queue low, a.b)",
-        "  waits: the queue is paused",
+        "  waiting: the queue is paused",
         "      jobq resume low",
-        "  waits: no worker serves queue low",
+        "  waiting: no worker serves queue low",
         "      jobq worker --import MODULE --queues low",
     ]
     [record] = cli("why", "m", "--json").records

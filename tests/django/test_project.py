@@ -152,7 +152,7 @@ def test_task_of_a_killed_process_runs_again_and_succeeds(project):
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(DEADLINE_S) == 0, project.log
     checked = project.manage("check", "--deploy", "--tag", "jobq")
-    assert "jobq.W002) No worker serves the queue 'mails'" in checked.stderr
+    assert "jobq.W002) Queue 'mails' has no worker" in checked.stderr
 
 
 def test_commands_of_jobq_know_the_tasks_and_leave_django_its_options(project):

@@ -55,11 +55,11 @@ def test_readiness_follows_quiet_and_drain_before_liveness_does(
     until(lambda: ask("/readyz") == (200, "ok"))
     until(lambda: ledger.lines("start", "a"))
     worker.send(signal.SIGTSTP)
-    until(lambda: ask("/readyz") == (503, "quiet: it takes nothing new until CONT"))
+    until(lambda: ask("/readyz") == (503, "quiet: it fetches no messages until CONT"))
     worker.send(signal.SIGCONT)
     until(lambda: ask("/readyz") == (200, "ok"))
     worker.send(signal.SIGTERM)
-    until(lambda: ask("/readyz") == (503, "draining: it takes nothing new, and leaves"))
+    until(lambda: ask("/readyz") == (503, "draining: it finishes running jobs, then exits"))
     assert ask("/healthz") == (200, "ok")
     ledger.gate("a").touch()
     assert worker.wait() == 0
@@ -115,11 +115,11 @@ def test_check_asks_the_worker_and_says_what_it_answers(served, short_folder):
     until(lambda: ask("/readyz")[0] == 503)
     assert check("--check", "ready", "--health", where) == (
         1,
-        "quiet: it takes nothing new until CONT\n",
+        "quiet: it fetches no messages until CONT\n",
     )
     assert worker.stop() == 0
     code, text = check("--check", "--health", where)
-    assert code == 3 and "nothing answers at unix:" in text
+    assert code == 3 and "can't reach unix:" in text
     code, text = check("--check")
     assert code == 2 and "JOBQ_WORKER_HEALTH" in text
 

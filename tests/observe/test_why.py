@@ -43,20 +43,20 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
 @pytest.mark.parametrize(
     ("known", "codes", "says"),
     [
-        (facts(), ["soon"], "nothing holds it up"),
-        (facts(ahead=None), ["not_ready"], "if it has a key, the key's line or limits hold it up"),
+        (facts(), ["soon"], "it is next in line"),
+        (facts(ahead=None), ["not_ready"], "if it has a key, the key's line or limits block it"),
         (facts(server=ServerFacts(200 << 20, 100 << 20)), ["server_full", "soon"], "it rejects enqueues"),
-        (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["soon"], "nothing holds it up"),
+        (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["soon"], "it is next in line"),
         (facts(server=ServerFacts(disk_error="its disk is full"), paused=True), ["server_read_only", "paused"],
-         "waits: the server takes no writes, so it hands out nothing: its disk is full"),
+         "waiting: the server rejects writes, so messages can't start: its disk is full"),
         (facts(paused=True, workers=()), ["paused", "no_worker"], "the queue is paused"),
-        (facts(not_before=NOW + 60_000), ["delayed"], "waits 1 m 00 s: it was enqueued with a delay"),
+        (facts(not_before=NOW + 60_000), ["delayed"], "due in 1 m 00 s: it was enqueued with a delay"),
         (facts(not_before=NOW + 8_000, attempts=2, history=(FAILED,)), ["retrying"],
-         "waits 8 s for its next attempt; attempt 2 failed: Timeout 30 s"),
+         "next attempt in 8 s; attempt 2 failed: Timeout 30 s"),
         (facts(not_before=NOW + 8_000, attempts=1), ["retrying"], "after 1 attempt"),
         (facts(not_before=NOW + 8_000, unknowns=3), ["unknown_backoff"], "does not know its job (3 times)"),
         (facts(not_before=NOW + 8_000, history=(LIMITED,)), ["limited"],
-         "waits 8 s: limit stripe allowed no start 2 s ago"),
+         "due in 8 s: limit stripe allowed no start 2 s ago"),
         (facts(not_before=NOW + 8_000, history=(Event("snoozed", "m", NOW),)), ["snoozed"], "asked to run later"),
         (facts("nil", history=(Event("expired", "m", NOW - 5_000, worker="w"),)), ["expired"], "expired 5 s ago by w"),
         (facts(not_before=NOW - 9_000), ["upkeep_late"], "it was due 9 s ago"),
@@ -289,18 +289,18 @@ def test_message_behind_a_key_says_what_holds_the_key_up(queue: Queue, client: C
 
     announce(client, "w")
     queue.enqueue_many([("a", b"{}"), ("b", b"{}"), ("m", b"{}")], key="acme")
-    assert told() == [("line", "waits: place 3 in the line of acme")]
+    assert told() == [("line", "waiting: place 3 in the line of acme")]
     queue.rule("acme", max=1)
     [first] = queue.dequeue(1).messages
-    assert told() == [("key_max", "waits: place 2 in the line of acme; 1 of 1 run: a")]
+    assert told() == [("key_max", "waiting: place 2 in the line of acme; 1 of 1 run: a")]
     queue.rules(max=1)
     assert [code for code, _ in told()] == ["queue_max", "key_max"]
-    assert told()[0][1] == "waits: the queue runs 1 of 1"
+    assert told()[0][1] == "waiting: the queue runs 1 of 1"
     queue.rules(max=None)
     queue.rule("acme", max=None, rate="1/h")
     queue.hold("acme", 300)
     held = dict(told())
-    assert held["key_held"].startswith("waits: acme is held for ")
+    assert held["key_held"].startswith("waiting: acme is held for ")
     queue.hold("acme", 0)
     queue.finish([Ending(mid="a", token=first.token)])
     queue.dequeue(1)

@@ -129,7 +129,7 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
     ("name", "says"),
     [
         ("gone", "queue low does not have it"), ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
-        ("server_full", "the server is full"), ("paused", "waits: the queue is paused"),
+        ("server_full", "the server is full"), ("paused", "waiting: the queue is paused"),
         ("delayed", "it was enqueued with a delay"),
         ("retrying", "attempt 1 failed: Timeout: 30 s"), ("deduped", "its mid is refused for another"),
         ("snoozed", "the job asked to run later"), ("unknown_backoff", "the worker that got it does not know its job"),
@@ -138,7 +138,7 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
         ("upkeep_late", "the next dequeue of a worker makes it ready"),
         ("running", "in web-7:4711, child 7, attempt 1"),
         ("handed_out", "no worker reports it as running yet"), ("lease", "the next dequeue recovers it"),
-        ("busy", "it comes next; 1 of 1 slots are busy"), ("soon", "nothing holds it up"),
+        ("busy", "it comes next; 1 of 1 slots are busy"), ("soon", "it is next in line"),
     ],
 )  # fmt: skip
 def test_page_says_first_why_a_message_waits(

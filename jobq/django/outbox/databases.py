@@ -32,7 +32,7 @@ def dsn_of(settings: Mapping[str, Any]) -> str:
         options["host" if scheme == "postgresql" else "unix_socket"] = host
         host = ""
     if scheme == "postgresql":
-        # What libpq knows; other options are for Django or psycopg.
+        # Options that libpq supports; other options are for Django or psycopg.
         given = settings.get("OPTIONS") or {}
         options |= {key: str(given[key]) for key in _LIBPQ if key in given}
     if ":" in host:

@@ -19,7 +19,6 @@ class BulkVerb(NamedTuple):
         places: Places where it applies.
         undone: Name of the action for put_back; `time` for a former time; empty if it can't be undone.
         says: Description of the action.
-
     """
 
     name: str

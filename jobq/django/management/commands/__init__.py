@@ -1,1 +1,1 @@
-"""`manage.py jobq`."""
+"""The management command `manage.py jobq`."""

@@ -37,7 +37,7 @@ class ManageJobq(BaseCommand):
             sys.exit(code)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """For call_command."""
+        """Add arguments for call_command."""
         parser.add_argument("words", nargs="...")
 
     def handle(self, *args: str, words: Sequence[str] = (), **options: Any) -> None:
@@ -68,7 +68,7 @@ def outbox_database() -> str:
 
 
 def load() -> None:
-    """What is loaded with the modules of --import: the tasks of all apps. No connection stays open behind it."""
+    """Load the tasks of all apps with the modules of --import, without leaving connections open."""
     import_tasks()
     if FRAMEWORK_LOG.level == logging.NOTSET:
         # The worker logs each start and end itself.
@@ -80,7 +80,7 @@ def load() -> None:
 
 
 def without_djangos(words: Sequence[str]) -> list[str]:
-    """The words for jobq: those before `--` without Django's options."""
+    """Return the words for jobq: the words before `--` without Django's options."""
     left, kept = list(words), []
     while left and left[0] != "--":
         word = left.pop(0)

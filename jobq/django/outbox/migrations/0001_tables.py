@@ -23,7 +23,7 @@ def drop(apps: Any, editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    """The first."""
+    """Create the tables."""
 
     dependencies: ClassVar[list[Any]] = []
     operations: ClassVar[list[Any]] = [migrations.RunPython(create, drop)]
