@@ -211,7 +211,7 @@ def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Ite
     lack = f" (not known to {listed(without)})" if without else ""
     remedy = f"deploy the module with {name}"
     if job:
-        remedy += f', or give the job that replaces it the old name: @job(aliases=["{job}"])'
+        remedy += f', or keep the old name as an alias of its replacement: @job(aliases=["{job}"])'
     worker = without[0] if len(without) == 1 else ""
     yield Incident(
         "unknown_job", headline, f"{who}; {waiting}{lack}", remedy, (queue,), worker, job
@@ -250,7 +250,7 @@ def _stuck(situation: Situation) -> Iterator[Incident]:
                 f"busy, {facts.counts.ready:,} ready"
             )
             yield Incident(
-                "stuck", f"{longest.job or longest.mid} holds up {queue}", text,
+                "stuck", f"{longest.job or longest.mid} blocks {queue}", text,
                 f"jobq control dump {longest.worker} shows where it hangs; jobq cancel {longest.mid} stops it",
                 (queue,), longest.worker, longest.job, longest.mid,
             )  # fmt: skip

@@ -16,10 +16,10 @@ _WORDS = {
     "damaged": ("dead", "damaged"),
     "paused": ("paused", "paused"),
     "no_worker": ("dead", "no worker"),
-    "falling_behind": ("retry", "falls behind"),
+    "falling_behind": ("retry", "falling behind"),
     "late": ("retry", "late"),
     "failing": ("dead", "failing"),
-    "working": ("running", "works"),
+    "working": ("running", "working"),
     "idle": ("done", "idle"),
 }
 
@@ -56,9 +56,9 @@ def sentence(one: QueueFigures) -> str:
     oldest = f"the next message has waited {'at least ' * one.at_least}{waited}" if waited else ""
     ready = f"{formats.number(one.ready)} ready"
     if one.state == "damaged":
-        return f"It can't be read: {one.broken}"
+        return f"Unreadable: {one.broken}"
     if one.state == "paused":
-        return f"Paused: no message is handed out. {ready}{', ' * bool(oldest)}{oldest}."
+        return f"Paused: messages are not handed out. {ready}{', ' * bool(oldest)}{oldest}."
     if one.state == "no_worker":
         return f"No worker serves this queue. {ready}, {oldest or 'nothing runs'}."
     if one.state == "falling_behind":
@@ -119,9 +119,9 @@ def headline(snapshot: Snapshot) -> Headline:
     damaged = sum(1 for one in bad if one.broken)
     unread = f"{damaged:,} can't be read" if damaged else ""
     if behind:
-        falls = "falls" if len(behind) == 1 else "fall"
+        verb = "is" if len(behind) == 1 else "are"
         return Headline(
-            f"{len(behind):,} of {words} {falls} behind" + (unread and f", {unread}"), True
+            f"{len(behind):,} of {words} {verb} falling behind" + (unread and f", {unread}"), True
         )
     need = "needs" if len(bad) == 1 else "need"
-    return Headline(f"{len(bad):,} of {words} {need} a look", True)
+    return Headline(f"{len(bad):,} of {words} {need} attention", True)

@@ -55,7 +55,7 @@ def now(client):
 
 PAGES = {
     "/jobs": "app.resize", "/jobs?sort=failed&f=RES": "app.resize", "/jobs/app.resize": "Slowest attempts",
-    f"/jobs/{encoded(HOSTILE)}": "Errors", "/errors": "ValueError", f"/errors/{encoded(HOSTILE)}": "Newest attempts",
+    f"/jobs/{encoded(HOSTILE)}": "Errors", "/errors": "ValueError", f"/errors/{encoded(HOSTILE)}": "Latest attempts",
     "/history": "low-39", "/history?kind=dead&queue=low": "low-39", "/history?range=30d&source=events": "high-0",
 }  # fmt: skip
 
@@ -102,9 +102,9 @@ def test_newest_traceback_is_that_of_a_dead_message(visit, client):
         [Ending(mid="m1", token=message.token, outcome="dead", reason=reason, record=text)]
     )
     page = visit(UserRole.READ).get("/errors/f9").text
-    assert "Newest traceback" in page and "KeyError" in page
+    assert "Latest traceback" in page and "KeyError" in page
     assert "hunter2" not in page and "<img" not in page
-    assert "Newest traceback" not in visit(UserRole.READ, hide_errors=True).get("/errors/f9").text
+    assert "Latest traceback" not in visit(UserRole.READ, hide_errors=True).get("/errors/f9").text
 
 
 def test_a_lake_that_cannot_be_read_is_said_and_the_frame_stays(visit, now, tmp_path):

@@ -124,7 +124,7 @@ def test_dead_are_found_and_revived_in_few_clicks(outage: Any, browser: Any):
     with browsing(browser, address) as page:
         page.goto(address)
         visitor = Visitor(page)
-        visitor.sees("1 of 1 queue falls behind")
+        visitor.sees("1 of 1 queue is falling behind")
         visitor.sees(SEES)
         visitor.click("link", "mails", exact=True)
         visitor.sees("of attempts")

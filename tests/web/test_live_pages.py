@@ -53,16 +53,16 @@ def test_first_page_says_what_needs_a_look(visit, filled):
     # The worker that is lost explains why mails is late.
     assert [name for _, name in found] == ["1 worker lost", "broken", "halted", "orphans"]
     assert found[0][0] == "/workers/web-7:4711"
-    assert "no heartbeat for 2 m 0" in text and "No worker serves it" in text
+    assert "no heartbeat for 2 m 0" in text and "No worker serves this queue" in text
 
 
 def test_first_page_counts_queues_that_fall_behind_when_no_cause_is_known(visit, filled, client):
     presence.forget_worker(client, "web-7:4711")
     text = visit().get("/").text
-    assert "2 of 5 queues fall behind, 1 can&#39;t be read" in text
+    assert "2 of 5 queues are falling behind, 1 can&#39;t be read" in text
     found = re.findall(r'<div><strong>(?:<a href="([^"]*)">)?([^<]*)', text)
     assert [name for _, name in found] == ["broken", "halted", "orphans", "mails"]
-    assert found[3][0] == "/queues/mails" and re.search(r"waits for 1\d m \d\d s", text)
+    assert found[3][0] == "/queues/mails" and re.search(r"has waited 1\d m \d\d s", text)
 
 
 def test_page_of_a_damaged_queue_says_what_to_do(visit, filled):
@@ -101,7 +101,7 @@ def test_page_of_a_queue_counts_its_attempts_and_draws_them(visit, filled):
     assert text.count('role="img"') >= 3 and '<svg viewBox="0 0 400 180"' in text
     assert 'aria-current="true">15m</a>' in text
     assert 'aria-current="true">6h</a>' in page.get("/queues/low?range=6h").text
-    assert "Newest dead" in page.get("/").text and "Timeout: no" in page.get("/").text
+    assert "Latest dead" in page.get("/").text and "Timeout: no" in page.get("/").text
     assert "Timeout: no" not in visit(hide_errors=True).get("/").text
 
 
@@ -143,13 +143,13 @@ def test_pages_say_who_paused_a_queue(visit, client, filled):
     page = visit()
     assert "Paused by anna" in page.get("/queues/halted").text
     text = page.get("/").text
-    assert "Newest actions" in text and ">anna</td>" in text
+    assert "Latest actions" in text and ">anna</td>" in text
 
 
 def test_overview_says_so_when_the_audit_log_cannot_be_read(visit, client, redis, filled):
     redis.set("jobq:audit", "not a stream")
     text = visit().get("/").text
-    assert "The newest actions can" in text and "WRONGTYPE" in text
+    assert "The latest actions can" in text and "WRONGTYPE" in text
     assert visit().get("/queues/halted").status_code == 200
 
 

@@ -285,7 +285,7 @@ def test_two_users_at_once_do_not_overwrite_each_others_results(
         return lock(op)
 
     monkeypatch.setattr(operations.store, "lock", late)
-    with pytest.raises(ConfigError, match="meantime"):
+    with pytest.raises(ConfigError, match="another user has changed this operation"):
         getattr(operations, act)(view.state.id, ANNA)
     state = operations.view(view.state.id).state
     assert (state.results, state.undone) == (

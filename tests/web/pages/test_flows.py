@@ -74,9 +74,9 @@ def test_the_first_page_names_flows_that_failed_and_that_nobody_adds_to(
     store = shop.flow("thumbnails:7", stored, shop.now - 1_500_000)
     store.reserve("resize", 0, 250, now=shop.now - 600_000)
     shown = visit().get("/").text
-    said = words(unescape(shown.partition("Needs a look")[2].partition("</section>")[0]))
+    said = words(unescape(shown.partition("Needs attention")[2].partition("</section>")[0]))
     assert 'href="/flows/thumbnails:7"' in shown and "Step resize is still open" in said
-    assert "250 members, the last came 10 m 00 s ago" in said
+    assert "250 members, the last added 10 m 00 s ago" in said
     assert "✕ failed invoice:2026-10" in said and "charge failed, 1 member dead" in said
     assert "import:2026" not in said and "onboarding" not in said
     for number in range(10):
@@ -256,7 +256,7 @@ def test_a_person_signals_and_the_flow_goes_on(visit: Any, flowing: Flowing, cli
 def test_the_dead_of_a_flow_run_again(visit: Any, flowing: Flowing) -> None:
     anna = visit(UserRole.OPERATE)
     shown = anna.get("/flows/order:2").text
-    assert "Retry the failed" in shown and "can't continue" in shown
+    assert "Retry failed steps" in shown and "can't continue" in shown
     assert (
         visit(UserRole.READ).post("/flows/order:2/steer", data={"verb": "retry"}).status_code == 403
     )

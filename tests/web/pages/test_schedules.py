@@ -113,7 +113,7 @@ def test_name_in_two_queues_leads_to_both(visit: Any, client: Any) -> None:
     add(client, "a/b")
     add(client, "a/b", queue="other")
     shown = visit().get(f"/schedules/{part('a/b')}").text
-    assert "Queue other has a schedule of this name" in shown
+    assert "Queue other also has a schedule of this name" in shown
     assert "Queue low has" not in visit().get(f"/schedules/{part('a/b')}?queue=other").text
 
 

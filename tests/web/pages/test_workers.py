@@ -67,7 +67,7 @@ def test_order_reaches_the_worker_and_its_answer_is_shown(visit: Any, client: An
         f"/workers/{W}/orders", data={"verb": "dump", "child": "4712"}, follow_redirects=False
     )
     assert reply.status_code == 303
-    assert "The order was sent" in page.get(reply.headers["location"]).text
+    assert "Command sent" in page.get(reply.headers["location"]).text
     [order] = orders.waiting_for(client, "web-7:4711", 7, 5)
     assert (order.verb, order.by, order.child) == ("dump", "anna", 4712)
     stack = ChildStack(4712, (("low", "m"),), "Thread 0x1\n  in <b>gated</b>\x1b")
