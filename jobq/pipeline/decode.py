@@ -1,7 +1,7 @@
 """Decode entries of event streams to Arrow: whole batches by the CSV reader, the rows that it refuses one by one.
 
-Entries that aren't a record of a known version are returned with their bytes and a reason. None is dropped, and nothing
-raises. This runs on executors, so it imports pyarrow and little of jobq.
+Entries that aren't a record of a known version are returned with their bytes and a reason. No entry is dropped, and
+no entry raises. This runs on executors, so it imports only pyarrow and little of jobq.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from jobq.pipeline.schema import events_schema, members
 FEW = 16
 VERSION = SCHEMA.encode()
 _SEP = SEPARATOR.encode()
-#: What the CSV reader accepts and the format doesn't: signs, hexadecimal digits and blanks in numbers, other ends of
-#: lines. They are allowed in texts; such a batch is only slower.
+#: Accepted by the CSV reader but not by the format: signs, hexadecimal digits and blanks in numbers, other line
+#: endings. They are allowed in texts, where they only slow down the batch.
 _NEVER = (b"\r", b"\0", b"\t")
 _AT_START = (_SEP + b"-", _SEP + b"0x", _SEP + b"0X")
-#: One mid in 64 begins with a dash, so such fields are matched as a whole.
+#: One message id in 64 begins with a dash, so such fields are matched completely.
 _NUMBER_LIKE = re.compile(rb"(?:-[0-9]*|-?0[xX][0-9a-fA-F]*)(?=[\x1f\n]|\Z)")
 _BLANKS = (_SEP + b" ", b" " + _SEP)
 _SCHEMA = events_schema()
@@ -98,7 +98,7 @@ def decode(
     queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes],
     bounds: TimeBounds | None = None,
 ) -> DecodedEntries:  # fmt: skip
-    """Decode records. Entries that aren't records, or have times out of `bounds`, are in `bad`."""
+    """Decode records. Entries that aren't records, or have times outside `bounds`, are in `bad`."""
     bad: list[BadEntry] = []
     batches: list[pa.RecordBatch] = []
     if versions.count(VERSION) != len(versions):
@@ -118,7 +118,7 @@ def _halved(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[BadEntry],
     bounds: TimeBounds | None,
 ) -> None:  # fmt: skip
-    """Decode by the CSV reader; halve what it refuses, so that one bad row doesn't slow down thousands."""
+    """Decode with the CSV reader; halve rejected batches, so that a bad row doesn't slow down thousands."""
     if not ids:
         return
     batch = _together(queue, ids, values, bounds)
@@ -135,7 +135,7 @@ def _halved(
 def _together(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], bounds: TimeBounds | None
 ) -> pa.RecordBatch | None:
-    """Decode all of them at once; None if one of them must be decoded on its own."""
+    """Decode all entries together; None if some entry must be decoded on its own."""
     gaps = [_SEP * missing for missing in range(len(COLUMNS))]
     try:
         lines = [value + gaps[-1 - value.count(_SEP)] for value in values]

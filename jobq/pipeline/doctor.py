@@ -49,7 +49,7 @@ REMEDY = (
 def findings(
     client: Client, *, memory: str | None = None, master: str | None = None
 ) -> Iterator[Finding]:
-    """Check one after the other. The last check starts Spark, if no earlier one failed."""
+    """Run the checks in order. The last check starts Spark, if no earlier check failed."""
     well = True
     for look in (packages, python, java, home, lambda: heap(memory), scratch):
         for finding in look():
@@ -117,7 +117,7 @@ def python() -> Iterator[Finding]:
 
 
 def java() -> Iterator[Finding]:
-    """Find the Java for Spark, and report those that were skipped."""
+    """Find the Java for Spark, and report rejected installations."""
     try:
         found, passed_over = looked_for()
     except JobqError as error:

@@ -43,9 +43,12 @@ def gc_off() -> Iterator[None]:
 class Engine:
     """Runs units of work.
 
-    name: `local` runs all of them in this process, one after the other; `spark` all of them on executors; `auto`
-    chooses by the number of rows. session: starts Spark when it is first needed. spark_rows: the least number of rows
-    for which `auto` starts Spark; a started session takes over at a twentieth of it.
+    Attributes:
+        name: `local` runs every task in this process, in order; `spark` runs them on executors; `auto` chooses by
+            the number of rows.
+        session: Starts Spark when it is first needed.
+        spark_rows: Minimum number of rows for which `auto` starts Spark; a started session is used from a twentieth
+            of it.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class Engine:
         if spark is None:
             return
         with warnings.catch_warnings():
-            # PySpark warns of a dead JVM before it raises.
+            # PySpark warns about a dead JVM before it raises.
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
                 spark.stop()
@@ -126,7 +129,7 @@ def raise_first(failures: Iterable[tuple[str, str] | None]) -> None:
         raise known(words)
 
 
-#: What an engine is called in output.
+#: Descriptions of the engines in output.
 WHERE = {"local": "in this process", "spark": "on executors"}
 
 

@@ -75,7 +75,9 @@ _MASTER = re.compile(
 
 
 def checked_master(master: str) -> str:
-    """Return the master for Spark. ConfigError if Spark couldn't read it, which it tells in a JVM's traceback."""
+    """Return the master for Spark. ConfigError if Spark couldn't parse it, which it reports only in a JVM
+    traceback.
+    """
     if not _MASTER.fullmatch(master):
         raise ConfigError(
             f"master={master!r} isn't a master of Spark; write local[2], local[*], spark://host:7077, yarn or k8s://…"
@@ -88,7 +90,7 @@ _START_S = 30
 
 
 def version_of(python: str) -> str:
-    """Return that interpreter's version, such as `3.11`. ConfigError if it doesn't start."""
+    """Return the interpreter's version, such as `3.11`. ConfigError if it doesn't start."""
     try:
         return subprocess.run(
             [python, "-c", _ASK],

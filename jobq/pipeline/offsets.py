@@ -1,10 +1,10 @@
-"""Offsets in event streams and topics: what is new, what was trimmed unread, and how to divide it.
+"""Offsets in event streams and topics: new entries, entries trimmed unread, and how to divide them.
 
 A `LogOffset` is the id of the last entry read and the number of entries ever added up to it. The server keeps that
 number, so the backlog and the loss are differences, exact to the entry. A topic's index is its own number: its offsets
 are `LogOffset(str(index), index)`.
 
-All functions are pure except those that take a client.
+All functions are pure except functions with a client.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from jobq.events import MAXLEN
 from jobq.queue import keys
 from jobq.topics.calls import TopicCalls
 
-#: Entries that one call of walk.lua counts: about 10 ms of the server's time.
+#: Entries that a call of walk.lua counts: about 10 ms of the server's time.
 STEP = 2_000
-#: Streams that one round trip asks about.
+#: Streams per round trip.
 TOGETHER = 300
 LAST_SEQ = 2**64 - 1
 START = "0-0"
@@ -114,7 +114,7 @@ def parsed_id(entry_id: str) -> tuple[int, int]:
 
 
 def id_before(entry_id: str) -> str:
-    """Return the highest id below this one; of a topic, the index before."""
+    """Return the highest id below this id; for a topic, the previous index."""
     ms, seq = parsed_id(entry_id)
     if "-" not in entry_id:
         return str(ms - 1)
@@ -124,7 +124,7 @@ def id_before(entry_id: str) -> str:
 
 
 def id_after(entry_id: str) -> str:
-    """Return the lowest id above this one."""
+    """Return the lowest id above this id."""
     ms, seq = parsed_id(entry_id)
     return f"{ms}-{seq + 1}" if seq < LAST_SEQ else f"{ms + 1}-0"
 
@@ -196,7 +196,7 @@ def topic_tails(client: Client, topics: Sequence[str]) -> Iterator[LogTail | Job
             yield failed or _topic_tail(binding, own[0])
 
 
-#: What `_tail_reads` asks of a topic.
+#: Number of reads in `_tail_reads` for a topic.
 _NREADS = 3
 
 
@@ -220,7 +220,11 @@ def _topic_tail(binding: TopicCalls, reply: Sequence[Any]) -> LogTail:
 class Overrun(NamedTuple):
     """A stream that drops entries before they are read, if they come as fast as since the last look.
 
-    seconds: until then. unread: entries that wait; kept: how many the stream keeps. lag_s: time since the last look.
+    Attributes:
+        seconds: Time until then.
+        unread: Unread entries.
+        kept: Maximum number of entries the stream keeps.
+        lag_s: Time since the last look.
     """
 
     seconds: float
@@ -230,7 +234,7 @@ class Overrun(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Whether another interval like the last one would be too long: more than half of the stream is unread."""
+        """Whether another interval like the last would be too long: more than half of the stream is unread."""
         return self.seconds < self.lag_s
 
 
@@ -239,7 +243,7 @@ def overruns(
 ) -> dict[str, Overrun]:
     """Return when each stream with unread entries overruns what was read of it, if its length is known.
 
-    The rate is that of the entries after the last one that was read.
+    The rate is calculated from the entries after the last entry read.
     """
     unread = {
         queue: now.n - places[queue].n
@@ -285,7 +289,7 @@ def plan(
         if is_remade(place, now):
             done.remade.append(queue)
             place = now.oldest
-        # After a failover that lost entries which were read already, there are fewer than were counted.
+        # After a failover that lost entries already read, the count is lower than before.
         place = place._replace(n=min(place.n, now.n))
         done.places[queue] = place
         if now.dropped > place.n:
@@ -336,7 +340,7 @@ def lost(asked: LogRange, read: int) -> int:
 def counted_offset(
     client: Client, key: str, start: LogOffset, upto: str = "+", limit: int = 0
 ) -> LogOffset:
-    """Return the offset of the entry `limit` entries after `start`, or of the last one up to `upto`.
+    """Return the offset of the entry `limit` entries after `start`, or of the last entry up to `upto`.
 
     `n` includes trimmed entries: it is the number of entries ever added up to that id.
     """
@@ -368,7 +372,7 @@ def offset_reached(
         now = events_tail(client, asked.key)
         if now.dropped <= asked.start.n:
             return LogOffset(last_id, asked.start.n + read), 0
-        # Some were trimmed, before or after they were read: count those that are left.
+        # Some entries were trimmed, before or after they were read: count the remaining entries.
         place = now.oldest
         if parsed_id(place.id) < parsed_id(last_id):
             place = counted_offset(client, asked.key, place, last_id)

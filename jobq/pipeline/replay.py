@@ -1,12 +1,12 @@
 """Replay what a lake has: a topic's messages into a topic or a queue, dead messages into their queue.
 
-A replay may be killed and run again; each message arrives once. A replay has a name, by default made of what it reads.
-The target keeps under that name how far the replay is:
+A replay may be killed and run again; each message arrives once. A replay has a name, by default made from its
+source. Under that name the target stores the replay's progress:
 
 - A topic in the call that appends. The call is numbered by the index of its last message, under a caller named after
-  the replay. The script appends and records that number together, and refuses an older one.
-- A queue after each call. Only the call between two records can be repeated. Its mids are made of topic and index, so
-  the queue refuses those that live or are deduped, and the replay skips those that became dead since then.
+  the replay. The script appends and records that number together, and rejects an older number.
+- A queue after each call. Only the call between two records can be repeated. Its ids are made of topic and index, so
+  the queue rejects live and deduped messages, and the replay skips messages that became dead since then.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ArchivedMessage:
 
     @property
     def size(self) -> int:
-        """Its size in a call, in bytes, about."""
+        """Approximate size in a call, in bytes."""
         texts = sum(len(name) + len(text) for name, text in self.headers.items())
         return len(self.content or b"") + len(self.key or "") + texts
 
@@ -130,8 +130,8 @@ def replay(
 def _checked(begun: int, first: int) -> int:
     if first < begun:
         raise PipelineError(
-            f"this replay began with message {begun}, the range begins with message {first}: it goes on where it was "
-            "and would skip the older ones; replay those under another --id, with an --until"
+            f"this replay began with message {begun}, the range begins with message {first}: it continues where it "
+            "stopped and would skip the older ones; replay them under another --id, with an --until"
         )
     return begun
 
@@ -147,7 +147,7 @@ def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessag
         if one.index <= last:
             raise LakeError(
                 f"topic {row['topic']!r} has index {one.index} after {last}: it was deleted and recreated; "
-                "replay the old and the new one separately, with --since and --until"
+                "replay the old and the new topic separately, with --since and --until"
             )
         last = one.index
         yield one
@@ -201,7 +201,7 @@ class QueueReplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release nothing: of two replays at once, the mids of one refuse the other's messages."""
+        """Release nothing: of two concurrent replays, each queue accepts a message only once."""
 
     def reached(self) -> int:
         """Return how far this replay is for certain."""
@@ -244,7 +244,7 @@ class QueueReplay:
         except (CodecError, UnicodeDecodeError) as error:
             raise BadRecordError(
                 f"message {one.index} of topic {self._source!r} can't be an argument of {self._job}: {error}; "
-                "take --as base64, or leave out --job to enqueue contents as they are"
+                "use --as base64, or leave out --job to enqueue contents as they are"
             ) from error
         return mid, call if self._seal is None else self._seal.close_call(
             self._queue.name, mid, call
@@ -322,7 +322,7 @@ class DeadReplay:
         return left
 
     def _not_again(self, some: Iterable[ArchivedDeath]) -> Iterator[ArchivedDeath]:
-        """Skip those that the last run enqueued before it was killed, and that died again."""
+        """Skip deaths that the last run enqueued before it was killed, and that died again."""
         for death in some:
             now = self._queue.admin.dead(mid=death.mid)
             if not now or now[0].dead_id == death.dead_id or now[0].died_at < death.died_at_ms:
@@ -425,7 +425,7 @@ class TopicReplay:
         if not self._taken():
             raise PipelineError(
                 f"another replay of {self._source!r} took over topic {self.name!r} while this one was paused; "
-                "start it again to go on after what is there"
+                "start it again to continue after the existing messages"
             )
         args: list[str | bytes] = []
         todo = [one for one in batch if not self._is_copy(one)]
@@ -438,8 +438,8 @@ class TopicReplay:
             self._binding.call("append", self._caller.at(batch[-1].index), {"now": ""}, args)
         except LeaseLostError as error:
             raise PipelineError(
-                f"topic {self.name!r} has what this replay sends already, by another one under its name; "
-                "start it again to go on after that"
+                f"another replay with this name already sent these messages to topic {self.name!r}; "
+                "start it again to continue after them"
             ) from error
         return len(todo)
 

@@ -1,4 +1,4 @@
-"""The permissions of a user of the pipeline, computed from the scripts: what `jobq acl pipeline` prints."""
+"""Permissions of a pipeline user, computed from the scripts and printed by `jobq acl pipeline`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The columns of everything that the pipeline reads and stores, each table defined once.
 
-Its Arrow schema, Spark schema, DDL and the table in docs/reference/events.md are made from a tuple of Column.
-Types are words, so that this module needs neither pyarrow nor pyspark.
+Its Arrow schema, Spark schema, DDL and the table in docs/reference/events.md are made from a tuple of Column. Types
+are words, so that this module doesn't import pyarrow or pyspark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """One column. in_lake: False if the lake doesn't store it, and reading computes it."""
+    """A column.
+
+    Attributes:
+        in_lake: False if the lake doesn't store it, and reading computes it.
+    """
 
     name: str
     type: str
@@ -36,9 +40,9 @@ EVENT_COLUMNS: Columns = (
     Column("wait_ms", "int64", "Enqueue to start, never below 0; null if unknown.", in_lake=False),
     Column("run_us", "int64", "How long the attempt ran; null without a run."),
     Column("cpu_us", "int64", "Processor time of the run."),
-    Column("rss_kib", "int32", "Peak memory of the process that ran it, until then."),
+    Column("rss_kib", "int32", "Peak memory of its process until then."),
     Column("bytes", "int32", "Length of the content."),
-    Column("worker", "string", "The worker that ran it."),
+    Column("worker", "string", "Its worker."),
     Column(
         "error", "string", "The error's class; for other kinds what docs/reference/events.md says."
     ),
@@ -94,10 +98,10 @@ QUEUE_COLUMNS: Columns = (
     Column("requeued", "int64", "Running, with newer content to run afterwards."),
     Column("dead", "int64", "Out of attempts."),
     Column("circle", "int64", "Handed out, or just done."),
-    Column("paused", "boolean", "Nothing is handed out."),
+    Column("paused", "boolean", "Whether the queue is paused."),
     Column("quarantined", "int64", "Invalid mids that were set aside."),
     Column("keys", "int64", "Keys that have messages or are held."),
-    Column("level", "string", "What the event stream records: off, attempts or all."),
+    Column("level", "string", "Recorded events: off, attempts or all."),
     Column("maxlen", "int64", "Approximate number of events that the stream keeps."),
     Column("events", "int64", "Number of events in the stream."),
     Column("events_added", "int64", "Number of events ever written to it."),
@@ -105,7 +109,7 @@ QUEUE_COLUMNS: Columns = (
 
 DEAD_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
-    Column("dead_id", "string", "What `jobq dead revive` and `purge` take."),
+    Column("dead_id", "string", "Id for `jobq dead revive` and `purge`."),
     Column("mid", "string", "The message's id."),
     Column("died_at", "timestamp", "By the server's clock."),
     Column("attempts", "int32", "Attempts it had."),

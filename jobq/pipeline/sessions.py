@@ -34,7 +34,7 @@ def session(
     fast: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a session, or return the one of this process with the settings that can still be changed.
+    """Start a session, or return this process's session with the settings that can still change.
 
     master: by default JOBQ_SPARK_MASTER, else every core of this machine; spark-submit's own under spark-submit.
     memory: the driver's heap, by default JOBQ_SPARK_MEMORY, else 1g. fast: start sooner, compute slower. conf: Spark's
@@ -56,7 +56,7 @@ def session(
 
 
 def words_of(error: BaseException) -> str:
-    """Return what failed, on one line: of a Python traceback its end, of a JVM's its beginning."""
+    """Return the error on one line: the end of a Python traceback, the beginning of a JVM's."""
     # An error of Python code in an executor: Spark hands over the whole traceback as a parameter. Only PySpark's errors
     # have the method, and PySpark may not be installed.
     parameters: dict[str, str] = getattr(error, "getMessageParameters", dict)() or {}

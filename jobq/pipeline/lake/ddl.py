@@ -99,7 +99,9 @@ def statements(lake: Lake, engine: EngineSql, schema: str = "jobq") -> Iterator[
     """
     store = lake.store
     if engine == "snowflake" and not store.uri.startswith("s3://"):
-        raise ConfigError(f"Snowflake reads lakes in S3 only, and this one is at {store.uri}")
+        raise ConfigError(
+            f"the lake is at {store.uri}, but Snowflake reads only lakes in S3; copy it there"
+        )
     if not schema.isidentifier() or not schema.isascii():
         raise ConfigError(f"schema {schema!r} can't be used; use letters, digits and _")
     dialect = _DIALECTS[engine]

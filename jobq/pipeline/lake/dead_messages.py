@@ -3,8 +3,8 @@
 They are in a sorted set by time of death, not in a log. Each round reads again the last hour before the newest death
 in the table, and takes the ids that the table doesn't have.
 
-What `@job(redact=...)` of a job hides is hidden in the lake, too. Such a call would run with wrong arguments, so it is
-stored in a form that no worker runs.
+Values that `@job(redact=...)` hides are also hidden in the lake. Such a call would run with wrong arguments, so it
+is stored in a form that workers don't run.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
 from jobq.queue import presence
 
-#: A context entered with the name of what is read. An error that it swallows skips that queue or topic.
+#: A context entered with the name of the queue or topic. It skips the queue or topic by suppressing an error.
 Tolerating = Callable[[str], AbstractContextManager[object]]
 #: How far a server's clock may have stepped back between two deaths.
 OVERLAP_MS = 3_600_000
 #: Dead messages of a task, about.
 UNIT_ROWS = 100_000
 #: Why a call in the lake can't run.
-REDACTED = "its job hides arguments (redact=), so the lake has them as [hidden]; enqueue it anew"
-#: Hidden texts of so many characters are hidden in the reason of death, too.
+REDACTED = "its job hides arguments (redact=), so the lake has them as [hidden]; enqueue it again with its arguments"
+#: Hidden texts of at least this length are also hidden in the reason of death.
 SHORTEST = 4
 
 
@@ -108,7 +108,10 @@ class DeadUnit(NamedTuple):
 
 
 class DeadResult(NamedTuple):
-    """What a task wrote. problems: class and message of the error that ended the reading of a queue.
+    """Result of a task.
+
+    Attributes:
+        problems: Class and message of the error that ended the reading of a queue.
 
     failed: class and message of any other error; then there are no files.
     """
@@ -146,7 +149,7 @@ def _files_of(
     lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating, source: str,
     engine: Engine, ran: Callable[[EngineName], object],
 ) -> tuple[list[DataFile], list[str]]:  # fmt: skip
-    """Have tasks write the files; return them and the queues that were read to their end."""
+    """Write the files in tasks; return them and the queues read to their end."""
     found = [
         QueueRows(queue, rows, *spans[queue])
         for queue, rows in zip(spans, dead_counts(client, spans), strict=True)
@@ -189,7 +192,7 @@ def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
 
 
 def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
-    """Group queues by first and last day: a queue that died last year doesn't make all read a year of ids."""
+    """Group queues by first and last day, so that an old death doesn't make all queues read a year of ids."""
     found: dict[tuple[str, str], list[QueueRows]] = {}
     for one in spans:
         found.setdefault((_day(one.since), _day(one.upto)), []).append(one)
@@ -225,7 +228,7 @@ def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
     try:
         call = codec.decode(unverified(content))
     except CodecError:
-        # It has the name of a job, and what else it has is unknown.
+        # It has a job's name; its other content is unknown.
         why = "its job hides arguments (redact=), and it is not a call"
         return {"content": codec.refusal(why, b"", {}), "reason": HIDDEN}
     shown = redactor.call(job, call.args, call.kwargs)
@@ -242,7 +245,7 @@ def _redacted_row(redactor: Redactor, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hidden_values(before: Any, after: Any) -> Iterator[str]:
-    """Yield texts that are hidden and long enough to name someone in a reason, too."""
+    """Yield hidden texts that are long enough to identify someone in a reason."""
     if after == HIDDEN and before != HIDDEN:
         yield from (text for text in _texts(before) if len(text) >= SHORTEST)
     elif isinstance(before, dict) and isinstance(after, dict):

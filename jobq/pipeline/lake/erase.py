@@ -1,12 +1,12 @@
 """Erase messages from the lake: rows, replaced files, log entries. Hashes stay, so that they don't come back.
 
-1. `selected` finds what is meant: mids, messages of topics, entries of the quarantine.
-2. `begin` commits their tombstones. From then on the ingest leaves them out.
+1. `selected` finds the message ids, topic messages and quarantine entries to erase.
+2. `begin` commits their tombstones. After that, the ingest leaves them out.
 3. `finish` rewrites each file that has rows with tombstones, deletes the old files and log entries, and records how
    many rows of each table were erased.
 
-A process that dies after `begin` leaves an erasure that isn't done: the next `finish` starts again with the
-tombstones alone. Files without such rows are read and not written.
+If a process dies after `begin`, the erasure is unfinished, and the next `finish` starts again with the tombstones
+alone. Files without such rows are read and not written.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Found(NamedTuple):
 
 
 class _Rewritten(NamedTuple):
-    """A file that had erased rows, and the files with its other rows."""
+    """A file with erased rows, and the files with its other rows."""
 
     old: LiveFile
     new: tuple[DataFile, ...]
@@ -230,13 +230,13 @@ def _append(lake: Lake, rows: list[dict[str, Any]]) -> None:
 
 
 def pending(lake: Lake) -> dict[str, str]:
-    """Return the erasures that aren't done: what each was asked for, by its id."""
+    """Return the conditions of unfinished erasures by id."""
     files = tombstone_files(lake)
     return files.load().begun if files else {}
 
 
 def counted(lake: Lake, engine: Engine, chosen: Iterable[Erasable] | None = None) -> dict[str, int]:
-    """Return how many rows of each table have tombstones, or would be erased with what is chosen."""
+    """Return how many rows of each table have tombstones, or would be erased with the chosen rows."""
     marks: TombstoneFiles | Tombstones | None = tombstone_files(lake)
     if chosen is not None:
         salt = os.urandom(32)
@@ -280,8 +280,8 @@ def finish(
     if enough():
         return None
     with alone():
-        # In a bucket, which has no lock, an ingest may have added files. Or another erasure has begun since: it counts
-        # as done, too, so all files are looked at for its rows.
+        # In a bucket, which has no lock, an ingest may have added files. Or another erasure may have started, which
+        # also counts as done, so all files are searched for its rows.
         for name in SWEPT:
             erased[name] += sum(_rewritten(lake, engine, name, seen, nullcontext, enough))
         if enough():
@@ -304,7 +304,8 @@ def _rewritten(
 ) -> Iterator[int]:  # fmt: skip
     """Rewrite the files of a table, some at a time; yield how many rows each commit dropped.
 
-    seen: the files that were looked at, each with the files of tombstones that it was compared with.
+    Args:
+        seen: Files already searched, each with the tombstone files it was compared with.
     """
     overtaken = 0
     while not enough():
@@ -368,7 +369,7 @@ def _rewrite(unit: _EraseUnit) -> _RewriteResult:
 
 
 def _erased_rows(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> int:
-    """Count the rows with tombstones by the columns that name them, or of the audit log those that name such."""
+    """Count rows with tombstones by the table's name columns, or in the audit log by mentions."""
     if unit.table == AUDIT.name:
         columns = ["log", "queue", *AUDIT_TEXTS]
     else:
@@ -393,9 +394,9 @@ def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFi
 
 
 def forget_rollups(lake: Lake) -> None:
-    """Have the rollups computed again from the events that are left, and delete what a refresh kept for the next one.
+    """Make the rollups recompute from the remaining events, and delete state kept for the next refresh.
 
-    Days that have expired keep their rows, because they can't be computed again.
+    Expired days keep their rows, because they can't be recomputed.
     """
     kept_from = record_of(lake.table(EVENTS.name), EVENTS.app).before
     for table in (ROLLUP, JOB_RUNS):

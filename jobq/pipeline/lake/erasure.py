@@ -1,4 +1,4 @@
-"""One erasure, from what is asked for to the last file: in a lake, and on the server that its ingest reads.
+"""An erasure from the request to the last file: in a lake, and on the server of its ingest.
 
 The server has messages, dead messages, results and entries of event streams. An entry is deleted once the lake has read
 past it, so that the ingest doesn't count it as lost. A topic's log has no call that deletes one message: such messages
@@ -54,7 +54,7 @@ class ErasureRequest(NamedTuple):
     def parsed(
         cls, mids: Sequence[str] = (), where: str | None = None, argument: str | None = None, queue: str | None = None
     ) -> ErasureRequest:  # fmt: skip
-        """Read what the options of `jobq lake erase` say; ConfigError for what they can't."""
+        """Parse the options of `jobq lake erase`; ConfigError for invalid options."""
         for mid in mids:
             checked_text("--mid", mid)
         if queue is not None:
@@ -73,7 +73,7 @@ class ErasureRequest(NamedTuple):
 
 @dataclass
 class LiveErased:
-    """What the server had: erased by kind, and left by the reason."""
+    """Results on the server: erased by kind, and left by the reason."""
 
     erased: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -83,8 +83,11 @@ class LiveErased:
 class Erasure:
     """Erase from a lake: `select`, `begin`, then `erase.finish`. With a server, `erase_live` comes before the last.
 
-    alone: a context for each step that changes the lake, such as a RepeatedLock. enough: whether to stop. server: reads
-    the server from which to erase, too; told: called with each batch that it has read.
+    Attributes:
+        alone: Context for each step that changes the lake, such as a RepeatedLock.
+        enough: Whether to stop.
+        server: The server to erase from as well.
+        told: Called with each batch read.
     """
 
     lake: Lake
@@ -105,7 +108,7 @@ class Erasure:
         return chosen
 
     def begin(self, request: ErasureRequest, chosen: Selection) -> None:
-        """Commit the tombstones: from now on `erase.finish` does the rest, whatever ends this process."""
+        """Commit the tombstones; after that `erase.finish` can complete the erasure in any process."""
         with self.alone():
             erase.begin(self.lake, chosen.found, request.basis)
 
@@ -114,7 +117,7 @@ class Erasure:
         done = LiveErased()
         by_queue = _by_queue(server, chosen.found, done)
         _erase_messages(server, by_queue, done)
-        # What cancelling has added to the streams.
+        # Events that cancelling added to the streams.
         self._ingest(server)
         _erase_events(server, by_queue, done)
         return done

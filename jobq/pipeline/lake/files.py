@@ -1,6 +1,6 @@
-"""Data files of a lake's tables: which ones a table has now, and how new ones are written.
+"""Data files of a lake's tables: current files, and writing new files.
 
-A data file counts once a commit names it. What was written and never committed goes with the next vacuum.
+A data file counts once a commit names it. The next vacuum deletes uncommitted files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INGESTED = FileFormat("part", 3, 100_000)
 COMPACTED = FileFormat("compact", 9, 500_000)
 
 
-#: So many bytes of rows are a row group, too, so that large contents don't fill the memory.
+#: Also start a new row group after this many bytes, so that large contents don't fill the memory.
 GROUP_BYTES = 256 * 1024 * 1024
 
 
@@ -67,7 +67,7 @@ class DataFile(NamedTuple):
 
 
 class DataFileWriter:
-    """Write rows into one file per day. As a context it deletes what it wrote if an error ends it."""
+    """Write rows into a file per day. As a context it deletes its files after an error."""
 
     def __init__(self, store: LakeStore, table: LakeTable, form: FileFormat = INGESTED) -> None:
         self._store, self._table, self._form = store, table, form
@@ -226,7 +226,7 @@ def _micros(at: datetime) -> int:
 def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFile] | None:
     """Return the files that commits after the version `since` added with new rows.
 
-    A compaction adds no new rows. None if the log no longer tells: a commit is gone, or it replaced rows.
+    A compaction doesn't add rows. None if the log is incomplete: a commit was removed, or it replaced rows.
     """
     found: list[LiveFile] = []
     opened = store.files()

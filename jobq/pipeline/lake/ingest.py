@@ -57,7 +57,7 @@ from jobq.topics.calls import topic_names
 
 MAX_ROWS = 1_000_000
 T = TypeVar("T")
-#: Called with the name of what can't be read, and the error.
+#: Called with the name of an unreadable queue or topic, and the error.
 Problem = Callable[[str, JobqError], None]
 
 
@@ -80,7 +80,7 @@ class IngestBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """What an ingest reads, and how much at a time.
+    """Sources and batch sizes of an ingest.
 
     names: only these queues, and no topics; None: everything. max_rows: entries of a batch, about. trim: drop entries
     from their streams once they are committed. partition_entries: entries of a partition, about. source: the name of
@@ -98,8 +98,9 @@ class IngestOptions:
 class Ingest:
     """Ingest from one server into one lake.
 
-    problem: called with what the server refuses to read, mostly a key of another type, and the error; the rest is read.
-    Without it such an error is raised.
+    Attributes:
+        problem: Called with a name that the server refuses to read, mostly because of its type, and the error; the
+            rest is read. Without it such an error is raised.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class Ingest:
     def _told(
         self, what: str, names: Sequence[str], found: Iterable[LogTail | JobqError]
     ) -> dict[str, LogTail]:
-        """Return the tails by name, without those that the server refuses to read."""
+        """Return the tails by name, except unreadable ones."""
         tails = {}
         for name, tail in zip(names, found, strict=True):
             with self.tolerating(f"{what} {name}"):
@@ -262,7 +263,7 @@ class Ingest:
         if last.source.upto == one.upto and not last.cut:
             return one.end, offsets.lost(one, done.entries)
         if not done.entries:
-            # The first part was trimmed before it could be read. What follows it may still be there.
+            # The first part was trimmed before it could be read. The following part may still exist.
             oldest = offsets.events_tail(self.client, one.key).oldest
             dropped = max(0, oldest.n - one.start.n)
             return (oldest, dropped) if dropped else (one.start, 0)
@@ -306,7 +307,12 @@ def _expected(plan: ReadPlan) -> int:
 
 
 class IngestRound(NamedTuple):
-    """The totals of one round. engines: which one did each part; engine: spark if executors did any of it."""
+    """Totals of a round.
+
+    Attributes:
+        engines: The engine of each part.
+        engine: spark if executors did any part.
+    """
 
     events: int = 0
     topics: int = 0
@@ -321,7 +327,7 @@ class IngestRound(NamedTuple):
     engines: Mapping[str, EngineName] = MappingProxyType({})
 
     def done_by(self, part: str, engine: EngineName) -> IngestRound:
-        """Return the same with the engine of a part: executors count if they did any of it."""
+        """Return the round with a part's engine set to executors if they did any of it."""
         used: EngineName = "spark" if "spark" in (self.engines.get(part), engine) else engine
         return self._replace(
             engines={**self.engines, part: used},
@@ -429,8 +435,8 @@ def rounds(
 ) -> Iterator[IngestRound]:  # fmt: skip
     """Run one round, or one every `every_s` until `ending` is set. Call `after` at the end of each.
 
-    Each round holds the lake's lock; between rounds others can take it. The first round waits `wait_s` for the lock and
-    then raises LakeBusyError. The later ones wait without limit.
+    Each round holds the lake's lock; between rounds others can acquire it. The first round waits `wait_s` for the
+    lock and then raises LakeBusyError. Later rounds wait without limit.
     """
     while True:
         began = time.monotonic()

@@ -91,7 +91,10 @@ def stats(lake: Lake) -> list[TableStats]:
 
 
 class QueueBacklog(NamedTuple):
-    """How far the lake is behind one queue's events. dropped: how many of them were trimmed.
+    """Lag of the lake in a queue's events.
+
+    Attributes:
+        dropped: Number of trimmed events.
 
     overruns_in_s: when the stream drops events that the lake doesn't have, if they come as fast as since the lake's
     newest one, which is behind_s old; None if nothing is unread or the lake has none of the queue.
@@ -131,7 +134,7 @@ def backlog(
         place = places.get(queue, offsets.LogOffset())
         if offsets.is_remade(place, now):
             place = now.oldest
-        # A failover may have lost entries that were read already.
+        # A failover may have lost entries that were already read.
         place = place._replace(n=min(place.n, now.n))
         gone = max(0, min(now.n, now.dropped) - place.n) if queue in places else 0
         behind = now.n - place.n if queue in places else now.length
@@ -268,7 +271,7 @@ def doubled(unit: DuplicateSearch) -> int | None:
     except (OSError, ValueError):
         return None
     times = rows[table.day_of].cast(pa.int64()).to_numpy() // 1000
-    # An entry that is quarantined twice has two times.
+    # An entry quarantined twice has two times.
     parts = 1 if table is QUARANTINE else math.ceil(rows.num_rows / GROUPED_ROWS)
     some = (rows.filter(pa.array(times % parts == part)) for part in range(parts))
     return rows.num_rows - sum(one.group_by(keys).aggregate([]).num_rows for one in some)
@@ -291,13 +294,11 @@ def _unique(
         if count:
             yield LakeFinding("fail", table.name, f"{day}: {count:,} rows are there more than once")
     if not any(by_day.values()):
-        yield LakeFinding(
-            "ok", table.name, f"no two rows have the same {', '.join(KEYS[table.name])}"
-        )
+        yield LakeFinding("ok", table.name, f"all rows differ in {', '.join(KEYS[table.name])}")
 
 
-#: A search has about so many rows in memory, and groups so many of them at once. The ends of searches are at so many
-#: steps of a file's time.
+#: Approximate number of rows of a search in memory, and of rows grouped together. Searches end at this many steps
+#: of a file's time.
 SEARCH_ROWS, GROUPED_ROWS, _STEPS = 4_000_000, 250_000, 10
 
 
@@ -307,7 +308,7 @@ def _searches(
     """Divide a day into parts with about SEARCH_ROWS rows. The same row has the same time, so it is in one part."""
     high = max(one.high_us for one in files)
     if sum(one.rows for one in files) <= SEARCH_ROWS or table is QUARANTINE:
-        # An entry that is quarantined twice has two times.
+        # An entry quarantined twice has two times.
         yield DuplicateSearch(table.name, store, tuple(files), *_EVER)
         return
     # Each file's rows are taken to be evenly distributed over its time.
@@ -354,7 +355,7 @@ def _commits(lake: Lake, delta: DeltaTable, table: LakeTable, rows: int) -> Iter
 
 
 def _backwards(store: LakeStore, delta: DeltaTable) -> Iterator[str]:
-    """Yield commits whose offsets are before those of an earlier commit, although no stream was recreated.
+    """Yield commits with lower offsets than an earlier commit, although the stream was not recreated.
 
     Of batches whose offsets are no longer kept, only the numbers are compared.
     """
@@ -366,6 +367,6 @@ def _backwards(store: LakeStore, delta: DeltaTable) -> Iterator[str]:
             continue
         remade, was, reached = set(after.facts.get("remade", ())), then[0], now[0]
         for name in was.keys() & reached.keys() - remade:
-            # Compared by id alone: a server that lost entries after they were read has a lower count.
+            # Compared by id alone, because a server that lost entries after they were read has a lower count.
             if parsed_id(reached[name].id) < parsed_id(was[name].id):
                 yield f"batch {after.batch}: {name} goes back from {was[name]} to {reached[name]}"

@@ -165,7 +165,7 @@ class Lake:
 def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
     path = path or lake_from_env()
     if not path:
-        raise ConfigError("no lake was named; use --lake PATH or set JOBQ_LAKE")
+        raise ConfigError("no lake given; use --lake PATH or set JOBQ_LAKE")
     if importable() is not None:
         raise PipelineError(f"the lake needs {importable()}; {extras.install('lake')}")
     if path.startswith("file://"):
@@ -256,7 +256,8 @@ def locked(
 class RepeatedLock:
     """Hold the lock for one step after another, so that others can take it in between.
 
-    The first step waits `wait_s` and then raises LakeBusyError. The later ones wait without limit, or until `enough()`.
+    The first step waits `wait_s` and then raises LakeBusyError. Later steps wait without limit, or until
+    `enough()`.
     """
 
     def __init__(self, lake: Lake, *, wait_s: float, enough: Callable[[], bool]) -> None:

@@ -40,10 +40,12 @@ FAR = 2**62
 
 
 class IngestPartition(NamedTuple):
-    """Ranges to read one after the other, and the table to write to.
+    """Ranges to read in order, and the table to write to.
 
-    bounds: events with times outside go to the quarantine. erased: rows with these tombstones are left out.
-    quarantine: what it has, of a partition of events.
+    Attributes:
+        bounds: Events with times outside go to the quarantine.
+        erased: Rows with these tombstones are left out.
+        quarantine: Existing quarantine entries, for a partition of events.
     """
 
     table: str
@@ -55,7 +57,7 @@ class IngestPartition(NamedTuple):
     quarantine: Quarantine | None = None
 
     def with_quarantine(self, quarantine: Quarantine) -> IngestPartition:
-        """Return the partition with what it has to know of the quarantine."""
+        """Return the partition with its facts about the quarantine."""
         return self._replace(quarantine=quarantine.of({one.queue for one in self.ranges}))
 
 
@@ -75,7 +77,9 @@ class RangeRead(NamedTuple):
 class PartitionResult(NamedTuple):
     """The result of a partition. failed: class and message of its error; then its files are deleted.
 
-    nbad: entries that can't be decoded; kept: those of them that are new to the quarantine.
+    Attributes:
+        nbad: Entries that can't be decoded.
+        kept: Bad entries that are new to the quarantine.
     """
 
     reads: tuple[RangeRead, ...] = ()
@@ -152,7 +156,7 @@ class _Chunk(NamedTuple):
     lost: int = 0
 
 
-#: Ranges that one round trip reads.
+#: Number of ranges per round trip.
 TOGETHER = 300
 
 
@@ -315,7 +319,7 @@ def _cut(one: LogRange, now: LogTail, size: int) -> list[LogRange]:
         one._replace(after=after, upto=end, limit=limit)
         for after, end in offsets.parts(first_id, upto, count)
     ]
-    # What came before the oldest entry counts as lost; it is in no range.
+    # Entries before the oldest existing entry count as lost; they are in no range.
     return [ranges[0]._replace(after=one.after), *ranges[1:]]
 
 
@@ -330,7 +334,7 @@ def _cut_by_index(one: LogRange, count: int) -> list[LogRange]:
 def gathered(
     answers: Iterable[PartitionResult],
 ) -> tuple[dict[str, RangeResult], list[PartitionResult], list[PartitionResult]]:
-    """Return what was read without a gap, by queue; the results that have it, and the results to discard."""
+    """Return gapless ranges by queue, the results that contain them, and the results to discard."""
     reads: dict[str, list[RangeRead]] = {}
     cut: set[str] = set()
     kept, dropped = [], []

@@ -26,9 +26,11 @@ from jobq.pipeline.offsets import LogOffset
 
 
 class Quarantine(NamedTuple):
-    """What a task has to know of the table. upto: id of the newest entry of each queue.
+    """Facts about the quarantine table for a task.
 
-    remade: queues whose ids began anew. Of those, `files` has the entries that are there.
+    Attributes:
+        upto: Id of the latest entry of each queue.
+        remade: Queues whose ids restarted. For these, `files` has the existing entries.
     """
 
     store: LakeStore
@@ -37,7 +39,7 @@ class Quarantine(NamedTuple):
     files: tuple[LiveFile, ...] = ()
 
     def of(self, queues: Collection[str]) -> Quarantine:
-        """Return what concerns these queues."""
+        """Return the facts about these queues."""
         remade = self.remade.intersection(queues)
         upto = {queue: self.upto[queue] for queue in queues if queue in self.upto}
         return Quarantine(self.store, upto, remade, self.files if remade else ())

@@ -61,7 +61,7 @@ class TimeSpan(NamedTuple):
 
 
 def time_span(since: Moment = None, until: Moment = None) -> TimeSpan:
-    """Make a span of datetimes, days or ISO texts. Those without a time zone are UTC."""
+    """Make a span of datetimes, days or ISO texts. Times without a time zone are UTC."""
     return TimeSpan(_instant("since", since), _instant("until", until))
 
 
@@ -192,8 +192,8 @@ def _check_all_there(lake: Lake, table: LakeTable, files: Sequence[LiveFile]) ->
     gone = [one.path for one in files if one.path not in there]
     if gone:
         raise LakeError(
-            f"{table.name}: {counted(len(gone), 'file')} of the lake can't be found, such as {store.uri}/{gone[0]}; "
-            "read again if a vacuum has just run, else restore what was lost: 'jobq lake check' names each"
+            f"{table.name}: {counted(len(gone), 'file')} missing from the lake, such as {store.uri}/{gone[0]}; "
+            "retry if a vacuum has just run, else restore the files: 'jobq lake check' lists them"
         )
 
 

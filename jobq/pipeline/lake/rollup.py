@@ -1,13 +1,13 @@
 """Compute the tables job_runs and rollup_hourly from events with Spark. They stay when events expire.
 
-A refresh reads the event files that were added since the last one, as the log of `events` names them, and merges what
-they say into what both tables have. So its cost follows the number of new events, not the size of the lake.
+A refresh reads the event files added since the last refresh, as listed in the log of `events`, and merges their
+figures into both tables. So its cost depends on the number of new events, not on the size of the lake.
 
 A message's events are cut into segments, in the order of its queue's stream: a segment ends with the end of the
-message, or before a pause of LOOK_BACK_DAYS. An event without an enqueue time belongs to the newest life of its
-segment that began before it. The events of segments that haven't ended are kept beside job_runs, in `_open/`, and the
-next refresh computes their rows again. All other rows are complete but for events that name an older life, such as a
-second `done`: their sums are added to the row that is there.
+message, or before a pause of LOOK_BACK_DAYS. An event without an enqueue time belongs to the latest life of its
+segment that started earlier. The events of unfinished segments are kept next to job_runs, in `_open/`, and the next
+refresh recomputes their rows. All other rows are complete except for events of an older life, such as a second
+`done`, which are added to the existing row.
 
 Without the version of the last refresh, or if the log or a file is gone, both tables are computed from all events.
 Strings are grouped by, never aggregated, so that Spark hashes instead of sorting. Statements name the DataFrames that
@@ -73,7 +73,7 @@ def _total(column: str) -> str:
     return f"coalesce(try_sum({column}), CASE WHEN count({column}) = 0 THEN 0L ELSE 9223372036854775807L END)"
 
 
-#: Kinds of attempts that ended without being done.
+#: Kinds of failed attempts.
 _FAILED = "'retry', 'dead', 'crashed', 'recovered'"
 
 HOURLY = f"""
@@ -108,15 +108,15 @@ FROM {{hours}}
 GROUP BY dt, hour, queue, job
 """  # noqa: S608  # nosec B608
 
-#: A pause of a message after which what comes is not joined with what was. Open events are kept twice as long: a
-#: queue may be read so much later than the others.
+#: A longer pause of a message separates its segments. Open events are kept twice as long, because a queue may be
+#: read that much later than the others.
 LOOK_BACK_DAYS = 7
 #: Kinds that end a message.
 ENDS = ("done", "dead", "cancelled", "expired", "evicted")
 _ENDS = ", ".join(f"'{kind}'" for kind in ENDS)
 
-#: Events with the life of their message that they belong to, and whether that may get more events. Partitioned by mid
-#: first: a sort compares first bytes, and those of queue names are mostly equal.
+#: Events with their message's life, and whether that life may get more events. Partitioned by mid first, because a
+#: sort compares first bytes, and queue names mostly share theirs.
 LIVES = f"""
 SELECT * EXCEPT (lives, begins, ended, last_entry, last_segment),
   coalesce(enqueued_at, array_max(filter(lives, at -> at <= finished_at))) AS life_at,
@@ -140,8 +140,8 @@ FROM (
 )
 """  # noqa: S608  # nosec B608
 
-# The newest event's kind is packed as a number behind its position in the stream: text would force a sort.
-# Kinds of a later jobq count in nevents alone. Without a known kind `newest` is null, and so is the outcome.
+# The latest event's kind is packed as a number after its position in the stream, because text would force a sort.
+# Kinds of a later jobq count only in nevents. Without a known kind `newest` is null, and so is the outcome.
 _CODES = " ".join(f"WHEN '{kind}' THEN {number}L" for number, kind in enumerate(KINDS))
 _NAMES = ", ".join(f"'{kind}'" for kind in KINDS)
 _NEWEST = (
@@ -188,7 +188,7 @@ _ADDED = ", ".join(
         "snoozes",
     )
 )
-#: Rows of job_runs that are about the same life, as one row. newer: the order of what they were computed from.
+#: Merges rows of job_runs about the same life. newer: the order of their sources.
 RUNS_MERGED = f"""
 SELECT *, {_WAITED} FROM (
   SELECT queue, mid, max_by(job, xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job, enqueued_at, first_at,
@@ -207,7 +207,7 @@ OPEN_COLUMNS: Columns = tuple(
         "rss_kib", "entry_at", "entry_seq",
     )
 )  # fmt: skip
-#: Below job_runs: what a refresh keeps for the next one.
+#: Folder below job_runs with state for the next refresh.
 OPEN_FOLDER = "_open"
 _OPEN = "compact-open"
 _LIFE = ["queue", "mid", "enqueued_at"]
@@ -216,7 +216,7 @@ MAX_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
 #: So many minutes are compared with the ranges of files; with more, every file of their days is read.
 _MOST_MINUTES = 50_000
 
-#: The schema of what a writing partition returns: the fields of DataFile.
+#: Schema of a writing partition's result: the fields of DataFile.
 _WRITTEN = (
     "path STRING, size BIGINT, rows BIGINT, dt STRING, low BIGINT, high BIGINT, day_of STRING"
 )
@@ -225,7 +225,8 @@ _WRITTEN = (
 class Unread(NamedTuple):
     """The event files that a table doesn't count yet. version: the version of `events` that has them.
 
-    whole: these are all files, as what the table counts is unknown.
+    Attributes:
+        whole: These are all files, because the table's state is unknown.
     """
 
     version: int
@@ -242,7 +243,7 @@ def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
 
 
 def uncounted(lake: Lake, before: str) -> dict[str, int]:
-    """Return the days before this one with events that a table doesn't count yet, and how many at least."""
+    """Return the days before this day with events that a table hasn't counted, and how many at least."""
     found = [*stale(lake).items(), *stale(lake, JOB_RUNS).items()]
     return {day: rows for day, rows in sorted(found) if day < before}
 
@@ -300,7 +301,7 @@ def _unread(lake: Lake, table: LakeTable, known: BatchRecord) -> Unread:
 
 
 def _are_there(store: LakeStore, files: Iterable[LiveFile], live: Iterable[LiveFile]) -> bool:
-    """Return whether the files can be read, also those that a compaction replaced or that expired."""
+    """Return whether the files can be read, including replaced and expired files."""
     from pyarrow.fs import FileType
 
     known = {one.path for one in live}
@@ -420,15 +421,15 @@ class _RunsRefresh:
             version=new.version, events=kept_events, base=held,
             open_rows=sum(one.rows for one in opened_files),
         )  # fmt: skip
-        forget_open(self._lake, {*kept_events, *held})  # also those of refreshes that were killed
+        forget_open(self._lake, {*kept_events, *held})  # including files of killed refreshes
         return sum(one.rows for one in (*written, *opened_files))
 
     def _older(
         self, new: Unread, rows: DataFrame, keys: DataFrame
     ) -> tuple[list[LiveFile], DataFrame | None]:
-        """Return the files to replace, and their rows that stay."""
+        """Return the files to replace, and the rows to keep."""
         if new.whole:
-            # What was computed from events that have all expired can't be computed again.
+            # Rows computed from expired events can't be recomputed.
             first, there = _first_day(self._lake, new), [*self._open, *self._closed]
             if not there:
                 return [], None
@@ -479,7 +480,7 @@ class _RunsRefresh:
         return _files_of(spread, self._store, JOB_RUNS, prefix)
 
     def _keep(self, rows: DataFrame, columns: Columns) -> list[str]:
-        """Write rows into files beside the table, and return their paths."""
+        """Write rows into files next to the table, and return their paths."""
         names = rows.select(*(c.name for c in columns)).mapInArrow(
             partial(_keep_rows, self._store, columns), "path STRING"
         )
@@ -496,7 +497,7 @@ class _RunsRefresh:
 
 
 def forget_open(lake: Lake, needed: Set[str] = frozenset()) -> None:
-    """Delete the events that are kept beside job_runs, but for files that are needed."""
+    """Delete the events kept next to job_runs, except needed files."""
     from pyarrow.fs import FileSelector
 
     store = lake.below(JOB_RUNS.name)
@@ -516,7 +517,7 @@ def _crowded(files: Iterable[LiveFile]) -> set[LiveFile]:
 
 
 def _has_between(minutes: Sequence[int], low: int, high: int) -> bool:
-    """Return whether one of the ordered minutes lies within the bounds, which are epoch µs."""
+    """Return whether one of the ordered minutes is within the bounds, which are epoch µs."""
     index = bisect_left(minutes, low // 60_000_000)
     return index < len(minutes) and minutes[index] <= high // 60_000_000
 
@@ -525,7 +526,7 @@ def _replace(
     lake: Lake, table: LakeTable, delta: DeltaTable, old: Sequence[LiveFile], new: Sequence[DataFile],
     known: BatchRecord, **facts: Any,
 ) -> None:  # fmt: skip
-    """Replace files in one commit, which keeps what the next refresh needs."""
+    """Replace files in a commit that keeps the state for the next refresh."""
     total = sum(one.rows for one in new)
     after = BatchRecord(batch=known.batch + 1, rows=total, facts={"at": time.time(), **facts})
     actions: list[Any] = [*removal(old), *(one.action() for one in new)]
@@ -558,7 +559,7 @@ def _write_rows(
 def _keep_rows(
     store: LakeStore, columns: Columns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write one partition's rows into a file beside the table."""
+    """Write a partition's rows into a file next to the table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -597,8 +598,8 @@ def _kept_rows(
 class RollupTimer:
     """Refresh the rollups during an ingest, at most every `every_s` seconds (0: never), if there are enough new events.
 
-    Few events are no reason to start Spark: nothing needs the rollups before events expire, and `expire` and `compact`
-    refresh them, too. A refresh that fails is reported and tried again later. Events don't depend on it.
+    Few events are no reason to start Spark: the rollups aren't needed before events expire, and `expire` and
+    `compact` also refresh them. A failed refresh is reported and retried later. Events don't depend on it.
     """
 
     def __init__(self, lake: Lake, every_s: float, told: Callable[[str], None]) -> None:

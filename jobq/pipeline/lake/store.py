@@ -42,7 +42,7 @@ class LakeStore:
         return LakeStore(f"{self.uri.rstrip('/')}/{name}", self.options)
 
     def files(self) -> FileSystem:
-        """Return its file system; paths are relative to the store."""
+        """Return the store's file system; paths are relative to the store."""
         from pyarrow import fs
 
         if self.is_local:
@@ -76,7 +76,7 @@ def _remote(store: LakeStore) -> FileSystem:
 
 
 class _Bytes:
-    """A stream for deltalake that takes pyarrow's buffers: deltalake's own takes nothing but bytes."""
+    """A stream for deltalake that accepts pyarrow's buffers, because deltalake's accepts only bytes."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -103,7 +103,7 @@ def write_file(store: LakeStore, path: str, content: bytes) -> None:
 
 
 def remove_files(store: LakeStore, paths: Iterable[str]) -> None:
-    """Delete files that no commit names. Vacuum deletes those that can't be deleted now."""
+    """Delete uncommitted files. Vacuum deletes files that can't be deleted now."""
     files = store.files()
     for path in paths:
         with suppress(OSError):
@@ -114,7 +114,8 @@ def remove_files(store: LakeStore, paths: Iterable[str]) -> None:
 def lake_errors(store: LakeStore, became: str = "") -> Iterator[None]:
     """Raise errors of files and of deltalake as LakeError, with the lake's address.
 
-    became: what happened to the batch, for the message. The default says that nothing was committed.
+    Args:
+        became: What happened to the batch, for the message; by default, that it wasn't committed.
     """
     from deltalake.exceptions import DeltaError
 

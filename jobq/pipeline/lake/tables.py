@@ -42,7 +42,7 @@ QUARANTINE_COLUMNS: Columns = (
 JOB_RUN_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
     Column("mid", "string", "The message's id."),
-    Column("job", "string", "The job's name; null where no attempt tells it."),
+    Column("job", "string", "The job's name; null without an attempt that records it."),
     Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
     Column("first_at", "timestamp", "When it was enqueued, else its first event."),
     Column("started_at", "timestamp", "Start of its first attempt; null without one."),
@@ -50,10 +50,10 @@ JOB_RUN_COLUMNS: Columns = (
     Column(
         "outcome",
         "string",
-        "Newest kind of its events, of those in docs/reference/events.md; null without one.",
+        "Kind of its latest event, from docs/reference/events.md; null without a known kind.",
     ),
     Column("attempts", "int64", "Ends of attempts, snoozes left out."),
-    Column("retries", "int64", "Attempts that failed and are tried again."),
+    Column("retries", "int64", "Failed attempts that are retried."),
     Column("ncrashes", "int64", "Attempts that crashed or were recovered."),
     Column("done", "int64", "How often it ended well; more than 1 is a duplicate."),
     Column("wait_ms", "int64", "Enqueue to first start."),
@@ -87,7 +87,9 @@ ROLLUP_COLUMNS: Columns = (
     Column("failed_us", "int64", "The same of retry, dead, crashed and recovered."),
 )  # fmt: skip
 MARK_COLUMNS: Columns = (
-    Column("name", "string", "What was deployed, or another event that divides before from after."),
+    Column(
+        "name", "string", "Name of the deploy, or of another event that separates before and after."
+    ),
     Column("at", "timestamp", "When."),
 )
 AUDIT_COLUMNS: Columns = (
@@ -96,7 +98,7 @@ AUDIT_COLUMNS: Columns = (
     Column("at", "timestamp", "When, by the server's clock."),
     Column("who", "string", "The person."),
     Column("role", "string", "The role in the dashboard, or `cli`."),
-    Column("verb", "string", "What was done, such as pause."),
+    Column("verb", "string", "Action, such as pause."),
     Column("queue", "string", "Queues, separated by commas; * for all."),
     Column("filter", "string", "To which messages or things; values of arguments are [hidden]."),
     Column("number", "int64", "To how many; null if unknown."),
@@ -111,15 +113,15 @@ ERASED_COLUMNS: Columns = (
     Column(
         "kind",
         "string",
-        "begun or done: the erasure itself. mid, message or entry: what stays out of the lake.",
+        "begun or done: the erasure itself. mid, message or entry: excluded from the lake.",
     ),
-    Column("queue", "string", "Queue or topic of what stays out; null for a mid in all queues."),
+    Column("queue", "string", "Queue or topic of the excluded rows; null for a mid in all queues."),
     Column("hash", "binary", "BLAKE2b of kind and name with the salt as its key; never the name."),
     Column("salt", "binary", "The key of the hash."),
     Column(
         "note",
         "string",
-        "Of begun: what was searched, without values. Of done: JSON, rows by table.",
+        "Of begun: the conditions, without values. Of done: JSON, rows by table.",
     ),
 )
 
@@ -138,13 +140,18 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def of_source(source: str, found: Mapping[str, T]) -> dict[str, T]:
-    """Return what belongs to the queues or topics of a source, by their names on its server."""
+    """Return the items of a source's queues or topics, by their names on its server."""
     parts = ((parted(name), value) for name, value in found.items())
     return {name: value for (owner, name), value in parts if owner == source}
 
 
 class LakeTable(NamedTuple):
-    """One table. day_of: the column whose UTC day is `dt`. sort: the order of rows in compacted files."""
+    """A table of the lake.
+
+    Attributes:
+        day_of: The column whose UTC day is `dt`.
+        sort: The order of rows in compacted files.
+    """
 
     name: str
     columns: Columns

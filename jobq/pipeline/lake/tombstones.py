@@ -30,7 +30,8 @@ from jobq.pipeline.lake.tables import (
     sourced,
 )
 
-#: What names the rows of each table: the kind of tombstone, the column with the queue or topic, and those of the name.
+#: Names of rows in each table: the kind of tombstone, the column with the queue or topic, and the columns of the
+#: name.
 NAMED = {
     EVENTS.name: ("mid", "queue", ("mid",)),
     JOB_RUNS.name: ("mid", "queue", ("mid",)),
@@ -38,12 +39,13 @@ NAMED = {
     TOPICS.name: ("message", "topic", ("index", "at")),
     QUARANTINE.name: ("entry", "queue", ("entry_id",)),
 }
-#: Columns of the audit log in which mids can stand, and what stands there instead.
+#: Columns of the audit log that may contain message ids, and their replacement.
 AUDIT_TEXTS = ("filter", "note")
 REDACTED = "[erased]"
-#: What of such a text may be a mid: a quoted value, or a word.
+#: Parts of such a text that may be a message id: a quoted value, or a word.
 _NAMES = re.compile(r'"(?:\\.|[^"\\])*"|[^\s"/,;()\[\]{}]+')
-#: Words of an entry that may be mids. A mid may have other characters; a record's fields are taken whole, too.
+#: Words of an entry that may be message ids. Ids may have other characters; so a record's fields are also compared
+#: completely.
 _WORDS = re.compile(rb"[\w~:.@+-]+")
 
 
@@ -54,7 +56,7 @@ class TombstoneFiles(NamedTuple):
     paths: tuple[str, ...]
 
     def load(self) -> Tombstones:
-        """Read the hashes, or return those that this process has read."""
+        """Read the hashes, or return the hashes already read by this process."""
         key = (self.store.uri, self.paths)
         if key not in _LOADED:
             _LOADED.clear()
@@ -78,7 +80,11 @@ def hash_of(salt: bytes, kind: str, name: str) -> bytes:
 
 
 class Tombstones:
-    """The hashes in memory. begun: what each erasure that isn't done was asked for, by its id."""
+    """The hashes in memory.
+
+    Attributes:
+        begun: Conditions of each unfinished erasure, by its id.
+    """
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
         #: Salt -> hash -> queues; None among them: in every queue.
@@ -100,7 +106,7 @@ class Tombstones:
             self.begun.pop(one, None)
 
     def load(self) -> Tombstones:
-        """Return itself, as files of tombstones do after reading."""
+        """Return itself, for the same interface as files of tombstones."""
         return self
 
     def __len__(self) -> int:
@@ -114,7 +120,7 @@ class Tombstones:
         return found
 
     def has(self, kind: str, queue: str, name: str) -> bool:
-        """Return whether this one is erased."""
+        """Return whether the named row is erased."""
         return not {None, queue}.isdisjoint(self.queues(kind, name))
 
     def mask(self, table: str, rows: pa.Table) -> Any:
@@ -190,7 +196,7 @@ class Tombstones:
 
 
 def _mids_of(word: str) -> Iterator[tuple[str, str]]:
-    """Yield what of a word may be a mid, after what stands before it: all of it, and what follows each colon."""
+    """Yield possible message ids in a word, after their prefix: the whole word, and the part after each colon."""
     for text in (
         word,
         word.rstrip(".:!?'"),

@@ -53,7 +53,11 @@ MIN_S = 3600.0
 
 
 class Compacted(NamedTuple):
-    """The result of compacting one day. engine: the one that did it, local or spark."""
+    """Result of compacting a day.
+
+    Attributes:
+        engine: local or spark.
+    """
 
     table: str
     dt: str
@@ -111,7 +115,11 @@ class FileGroup(NamedTuple):
 
 
 class WrittenFiles(NamedTuple):
-    """New files. failed: class and message of the error; then there are none."""
+    """New files.
+
+    Attributes:
+        failed: Class and message of the error; then the files are empty.
+    """
 
     files: tuple[DataFile, ...] = ()
     failed: tuple[str, str] | None = None
@@ -299,7 +307,7 @@ def expire(
     first: called before events are dropped, with the first day that stays. It may raise: then nothing is dropped.
     """
     now = now or datetime.now(UTC)
-    # No day is older than 1970.
+    # Days before 1970 don't exist.
     oldest = now - timedelta(seconds=min(older_s, now.timestamp()))
     before, last = oldest.date().isoformat(), (oldest.date() - timedelta(days=1)).isoformat()
     return [
@@ -322,7 +330,7 @@ def _expired(
         done = Expired(name, len(files_by_day(files)), sum(one.rows for one in files), before)
         if delta is None or not files:
             return done
-        # What comes from now on isn't among the files that are dropped.
+        # Later files aren't among the dropped files.
         first(before)
         try:
             commit_files(lake, name, delta, removal(files), drop=Drop(done.rows, before))

@@ -1,7 +1,7 @@
-"""Read what queues hold now as Arrow batches: live messages, counts, dead messages.
+"""Read the current state of queues as Arrow batches: live messages, counts, dead messages.
 
-Every action reads live messages again, page by page. Counts are from the time of planning. Dead messages are those
-that had died by then and weren't purged or revived since.
+Every action reads live messages again, page by page. Counts are from the time of planning. Dead messages are the
+messages dead at that time and not purged or revived since.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def message_parts(client: Client, names: Sequence[str]) -> list[QueueRows]:
 
 
 def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> list[QueueRows]:
-    """Return the queues that have dead messages, up to the newest death now."""
+    """Return the queues with dead messages, up to the latest death now."""
     shelves = []
     for name in names:
         # A later time is impossible: jobq never wrote it.

@@ -159,7 +159,7 @@ def _given(text: str, tails: Mapping[str, LogTail]) -> dict[str, LogOffset]:
     places = {}
     for name, value in offsets.loaded(text).items():
         if name not in tails:
-            raise ConfigError(unknown("offsets are for what isn't read:", name, tails))
+            raise ConfigError(unknown("unknown name in offsets:", name, tails))
         places[name] = _one(name, value, tails[name])
     return places
 

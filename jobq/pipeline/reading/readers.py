@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class JobqReader(DataSourceReader):
-    """Reads one request. It takes no filters from Spark: 4.3 would apply them to other reads as well."""
+    """Reads a request. It doesn't accept filters from Spark, because 4.3 would apply them to other reads as well."""
 
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
@@ -123,7 +123,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the query to what there is now."""
+        """Fix the end of the query at the current end of the streams."""
         self._frozen = self._tails({})
 
     @told_without_traceback()
@@ -197,7 +197,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _tails(self, places: dict[str, LogOffset]) -> dict[str, LogTail]:
-        """Return the tails of the queues: the chosen ones, and those that were read before."""
+        """Return the tails of the queues: the chosen queues, and queues read before."""
         client = self._connected()
         names = sorted({*ranges.chosen(client, self.request, strict=False), *places})
         tails = ranges.tails_of(client, self.request.view, names)
@@ -264,7 +264,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadRange(name, now.key, start.id, end.id, expected, now.dropped, expected)
 
     def _pieces(self, one: ReadRange) -> list[ReadRange]:
-        """Cut a range by number of entries, so that each piece has an exact count."""
+        """Cut a range by number of entries, so that each part has an exact count."""
         if self.request.view == "topic":
             return ranges.cut_by_index(one, self.request.partitions)
         size, pieces, rest = -(-one.rows // self.request.partitions), [], one

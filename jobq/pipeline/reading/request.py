@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-CORRUPT = Column(
-    "_corrupt_record", "binary", "What the entry holds that is not a record; else null."
-)
+CORRUPT = Column("_corrupt_record", "binary", "Bytes of an entry that isn't a record; else null.")
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 #: Options of a read, by view.
 _BASIC = (*PLACE, "view", "columns", "partitions")
@@ -43,7 +41,12 @@ _ON_DEMAND = {"messages": ("content",)}
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """One read. names: queues or topics, (): all. strict: raise DataLossError instead of logging the loss."""
+    """A read.
+
+    Attributes:
+        names: Queues or topics, (): all.
+        strict: Raise DataLossError instead of logging the loss.
+    """
 
     view: str
     settings: ServerSettings = field(repr=False)
@@ -130,7 +133,7 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
 def check_options(given: Mapping[str, str]) -> None:
     """Raise ConfigError for options that neither a read nor a stream of the view takes, and for their values.
 
-    Spark asks for the schema before it says which of both it is.
+    Spark asks for the schema before it announces a read or a write.
     """
     view = view_of(given)
     streams, reads = (
@@ -143,7 +146,11 @@ def check_options(given: Mapping[str, str]) -> None:
 def requested(
     given: Mapping[str, str], columns: Columns | None = None, stream: bool = False
 ) -> ReadRequest:
-    """Make the request from options. columns: those of the user's own schema, if there is one."""
+    """Make the request from options.
+
+    Args:
+        columns: Columns of the user's schema, if there is one.
+    """
     view = view_of(given, stream)
     options, values = _values(given, view, stream)
     return ReadRequest(
@@ -178,7 +185,9 @@ def _values(
 
 
 def _settings(options: SparkOptions) -> ServerSettings:
-    """Return the server's settings, resolved here: executors need neither the driver's environment nor its files."""
+    """Return the server's settings, resolved here, because executors have neither the driver's environment nor its
+    files.
+    """
 
     settings = replace(options.server(), codec=None)
     return replace(settings, url=Client(settings).url)

@@ -1,4 +1,4 @@
-"""Events and topics as Arrow batches, and what retention dropped before they were read."""
+"""Events and topics as Arrow batches, and entries that retention dropped before they were read."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def event_batches(request: ReadRequest, one: ReadRange, client: Client) -> Itera
 
 
 class _Pages:
-    """Read a range, and notice entries that were trimmed before they were read.
+    """Read a range, and detect entries trimmed before they were read.
 
-    If the number of entries is known, the loss is the difference. Else each page begins with an entry that was read
-    before: while the server has it, none after it was trimmed. Once it is gone, the loss is the number of entries
+    If the number of entries is known, the loss is the difference. Else each page begins with an entry already read:
+    if the server still has it, later entries weren't trimmed. Once it is gone, the loss is the number of entries
     trimmed since planning.
     """
 
@@ -112,7 +112,7 @@ def report_remade(request: ReadRequest, name: str) -> None:
     _tell(
         request,
         f"{request.view} of {name!r}: the stream was deleted or recreated, and the number of lost entries "
-        "can't be determined; failOnDataLoss=false goes on with what there is",
+        "can't be determined; failOnDataLoss=false continues with the remaining entries",
     )
 
 

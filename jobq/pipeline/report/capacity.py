@@ -92,7 +92,7 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
 
 
 def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[int]) -> int:
-    """Return the next queue: the one with the most credit among those with messages."""
+    """Return the next queue: the queue with the most credit that has messages."""
     best, total = -1, 0
     for i, queue in enumerate(waiting):
         if queue:
@@ -150,7 +150,7 @@ Row = dict[str, Any]
 Try = tuple[str, int]
 #: The first counts to try: so many workers more than are busy on average.
 BEYOND = (0, 1, 2, 4, 8, 16, 32, 64)
-#: How many counts between the last that fails and the first that holds are tried at once.
+#: Number of counts to try together between the last failing and the first passing count.
 FINE = 6
 #: A pool that is busier has no reserve.
 ROOM = 0.8
@@ -210,7 +210,7 @@ def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
 
 
 def weighed(query: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[str, tuple[int, ...]]:
-    """Return the weights to try, by their names in the report: equal, by load, and those of --weights."""
+    """Return the weights to try, by their names in the report: equal, by load, and from --weights."""
     if len(names) < 2:
         return {"one queue": (1,)}
     busy = [0] * len(names)

@@ -1,4 +1,4 @@
-"""Compare a report with the same report of an earlier range: which rows belong together, and what changed.
+"""Compare a report with an earlier range's: match the rows, and compute the changes.
 
 A row of a time line belongs to the row with the same position in the other range.
 """
@@ -27,7 +27,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "heatmap": ("weekday", "hour"), "cost": ("job",), "keys": ("queue", "key"),
 }  # fmt: skip
 PREVIOUS = "previous"
-#: What a note of the earlier range begins with.
+#: Prefix of a note about the earlier range.
 EARLIER = "Earlier range:"
 _SHARE = ReportColumn("share", "", "share")
 
@@ -38,7 +38,7 @@ def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery
         try:
             since = query.since - (query.until - query.since)
         except OverflowError as error:
-            raise ConfigError("no time is before the year 1; shorten --since") from error
+            raise ConfigError("--since is before the year 1; use a later --since") from error
         return replace(query, compared=(since, query.since))
     first, dots, last = text.partition("..")
     if not dots:
@@ -50,7 +50,7 @@ def with_comparison(query: ReportQuery, text: str, now: datetime) -> ReportQuery
 
 
 def compared(result: ReportResult, query: ReportQuery, earlier: ReportResult) -> ReportResult:
-    """Return the result with the rows of the earlier range beside its own."""
+    """Return the result with the rows of the earlier range next to its own."""
     before = query.earlier
     assert before is not None
     keyed, keyed_before = _keyed(result.report, query), _keyed(result.report, before)

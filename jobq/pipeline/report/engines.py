@@ -62,7 +62,7 @@ class SqlEngine(Protocol):
     def each(
         self, function: Callable[[Shared, Unit], Result], shared: Shared, units: Sequence[Unit]
     ) -> list[Result]:
-        """Call the function for each unit, and return what it returned."""
+        """Call the function for each unit, and return the results."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""What the rollups of a lake answer for days whose events have expired.
+"""Reports from the rollups of a lake, for days with expired events.
 
-rollup_hourly has whole hours, so a range that cuts an hour there loses the part of that hour. job_runs has a row per
-message, with the time of its first run and of its end. Its rows stand in the view `events` for those runs or ends.
+rollup_hourly has whole hours, so a range that cuts an hour there loses that part. job_runs has a row per message,
+with the time of its first run and of its end. Its rows represent those runs or ends in the view `events`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RollupSource(NamedTuple):
 
 
 class SeenHours(NamedTuple):
-    """What rollup_hourly has of a queue: events, the first hour and the last."""
+    """Events, first hour and last hour of a queue in rollup_hourly."""
 
     queue: str
     events: int
@@ -74,7 +74,7 @@ def no_hours(exact: bool) -> str:
         else f"CAST(NULL AS {type_}) AS {name}"
         for name, type_ in columns_ddl(ROLLUP.columns)
     )
-    # The optimizer knows that there are none, unlike those of an empty list.
+    # The optimizer knows that this is empty, unlike an empty list.
     return f"SELECT {', '.join(columns)} WHERE false"
 
 
@@ -90,7 +90,7 @@ def whole_hours(query: ReportQuery, before: datetime) -> ReportQuery | None:
 
 
 def has_whole_hours(zone: str, since: datetime, until: datetime) -> bool:
-    """Return whether the hours of the zone begin with those of UTC, all through this time."""
+    """Return whether the zone's hours start with UTC hours throughout this time."""
     known, at = zone_of(zone), since
     while at < until:
         if (at.astimezone(known).utcoffset() or timedelta()) % _HOUR:
@@ -108,7 +108,7 @@ class ExpiredPart:
         self._upto = min(rollups.before, query.until)
 
     def seen(self) -> list[SeenHours]:
-        """Return what rollup_hourly has of the part, by queue."""
+        """Return the queues of rollup_hourly in this part."""
         from pyspark.sql import functions as f
 
         whole = whole_hours(self._query, self._before)
@@ -130,7 +130,7 @@ class ExpiredPart:
     def shown(
         self, report: Report, plain: DataFrame
     ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
-        """Return what a report is to be made from: the query, the events, the hours, and notes about it.
+        """Return the sources of a report: the query, the events, the hours, and notes about it.
 
         plain: all events of the range, also late ones of days that have expired, which rollups count as well.
         """
@@ -156,7 +156,7 @@ class ExpiredPart:
 
         runs = self._chosen(JOB_RUNS.name)
         known = self._within(runs.where("wait_ms IS NOT NULL"), "first_ended_at")
-        # A run after a snooze isn't the first, also if the snooze has expired; one after a later revival is.
+        # A run after a snooze isn't the first, even if the snooze has expired; a run after a later revival is.
         snoozed = runs.where(f.col("first_ended_at") < f.lit(self._before)).where("snoozes > 0")
         life = ["queue", "mid", "enqueued_at"]
         earlier = snoozed.select(*life).distinct().withColumn("ran", f.lit(True))
@@ -177,13 +177,13 @@ class ExpiredPart:
             why = "no hour before that is whole in this range, as rollup_hourly has them"
             return self._query, plain, None, [self._left_out(why)]
         if report.follows_zone and not has_whole_hours(whole.zone, whole.since, self._upto):
-            why = f"rollup_hourly has hours of UTC, which aren't those of {whole.zone}: give another --zone"
+            why = f"rollup_hourly has UTC hours, which differ from the hours of {whole.zone}; choose another --zone"
             return self._query, plain, None, [self._left_out(why)]
         hours = self._hours(whole)
         notes = [self._comes_from(ROLLUP.name) + _cut(self._query, whole)]
         if self._uncounted > 0:
             notes.append(
-                f"{self._uncounted:,} of the {self._rollups.nexpired:,} events that have expired were never counted in "
+                f"{self._uncounted:,} of the {self._rollups.nexpired:,} expired events were never counted in "
                 "rollup_hourly, so figures of some days are too low."
             )
         return whole, recent, hours, notes

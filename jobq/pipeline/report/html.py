@@ -1,7 +1,7 @@
 """Reports as one HTML page without scripts, fonts or pictures from elsewhere. Its own script sorts tables.
 
-It begins with three summary cards: what got slower, what fails, what is late. Everything that came from a queue is
-escaped by text(); the page's content policy forbids every script but that one.
+It begins with three summary cards: slowdowns, failures, delays. Everything from a queue is escaped by text(); the
+page's content policy forbids all scripts except this script.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
         lines.append(f"{counted(waiting, 'message')} waited at the end")
     goal = f"{100 * query.objective:.4g} % {target}"
     answer = (
-        f"{counted(len(rows), 'queue')} in time ({goal})" if rows else "No start tells its wait"
+        f"{counted(len(rows), 'queue')} in time ({goal})"
+        if rows
+        else "No starts with a recorded wait"
     )
     if burning:
         answer = f"{len(burning):,} of {counted(len(rows), 'queue')} below {goal}"
@@ -251,7 +253,11 @@ def _side(column: ReportColumn) -> str:
 def _cell(
     value: object, column: ReportColumn, query: ReportQuery, *before: Mapping[str, Any] | None
 ) -> str:
-    """Return a cell; before: what it is compared with, if anything."""
+    """Return a cell.
+
+    Args:
+        before: The value to compare with, if any.
+    """
     said = shown(value, column, query)
     written, kind = text(said), _side(column)
     if is_number(column) or column.unit == "weekday":

@@ -1,10 +1,10 @@
 """The difference of two medians with a confidence interval, for run times of any distribution.
 
-Each median's own interval lies between two order statistics (Conover, Practical Nonparametric Statistics, 3.2),
-which sql/regressions.sql finds. Two intervals make that of the difference by MOVER: Zou and Donner, "Construction of
-confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008) 1693-1702. A standard
-error times a normal deviate would be shorter and, at the confidence that many jobs together need, wrong several
-times too often.
+Each median's interval is between two order statistics (Conover, Practical Nonparametric Statistics, 3.2), which
+sql/regressions.sql finds. MOVER combines two intervals into the interval of the difference: Zou and Donner,
+"Construction of confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008)
+1693-1702. A standard error times a normal deviate would be shorter and, at the confidence needed for many jobs
+together, wrong several times too often.
 """
 
 from __future__ import annotations

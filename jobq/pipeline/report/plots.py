@@ -92,7 +92,7 @@ def _beside(result: ReportResult) -> str:
 def _earlier(
     chart: Chart, rows: Sequence[Any], lines: Sequence[ChartLine], query: ReportQuery
 ) -> list[ChartLine]:
-    """Return the lines of the earlier range, moved to the times of this one."""
+    """Return the lines of the earlier range, shifted to this range."""
     assert query.compared is not None
     later = query.since.timestamp() - query.compared[0].timestamp()
     names = [line.name for line in lines]

@@ -53,13 +53,13 @@ class ReportQuery:
     weights: tuple[str, ...] = ()
     trace_rows: int = 200_000
     limit: int = 1000
-    #: No time bucket is shorter.
+    #: Minimum length of a time bucket.
     least_bucket_s: int = 0
 
     def __post_init__(self) -> None:
         if self.since >= self.until:
             raise ConfigError(
-                f"--since {iso(self.since)} is not before --until {iso(self.until)}; swap or widen them"
+                f"--since {iso(self.since)} must be earlier than --until {iso(self.until)}; swap or widen them"
             )
         zone_of(self.zone)
         for name, value in (("--objective", self.objective), ("--confidence", self.confidence)):
@@ -75,7 +75,7 @@ class ReportQuery:
 
     @property
     def earlier(self) -> ReportQuery | None:
-        """The same query of the range to compare with."""
+        """Return this query for the earlier range."""
         if self.compared is None:
             return None
         since, until = self.compared
@@ -93,13 +93,13 @@ class ReportQuery:
     def edges(self) -> list[int]:
         """The ends of the time buckets, epoch seconds: minutes, hours, days and weeks of the zone.
 
-        The first is not after `since`, the last not before `until`. Weeks begin on Monday. A bucket of a day has 23 or
-        25 hours where the clocks change, and an hour that is repeated is two buckets.
+        The first edge is at or before `since`, the last at or after `until`. Weeks begin on Monday. A bucket of a
+        day has 23 or 25 hours when the clocks change, and a repeated hour is two buckets.
         """
         zone, step = zone_of(self.zone), timedelta(seconds=self.bucket_s)
         wall = self.since.astimezone(zone)
         if self.bucket_s <= HOUR_S:
-            # An hour that the clocks repeat is there twice: what follows is counted in UTC.
+            # A repeated hour exists twice, so the following edges are counted in UTC.
             found = [self.since - _past(wall, step)]
             while found[-1] < self.until:
                 found.append(found[-1] + step - _past(found[-1].astimezone(zone), step))
@@ -110,7 +110,7 @@ class ReportQuery:
                 try:
                     begin += step
                     at = _at_wall(begin, zone)
-                except OverflowError:  # no time is after the year 9999
+                except OverflowError:  # years after 9999 don't exist
                     at = self.until
                 found += [at] if at > found[-1] else []
         return [int(at.timestamp()) for at in found]

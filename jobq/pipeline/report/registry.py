@@ -32,7 +32,7 @@ class Chart:
     kind: Literal["bars", "lines", "heat"]
     x: tuple[str, ...]
     y: str
-    #: What the chart shows, and what its marks and shades mean.
+    #: Explanation of the chart, its marks and shades.
     caption: str
     by: str | None = None
     #: The value of a reference line.
@@ -51,22 +51,22 @@ class Report:
     columns: tuple[ReportColumn, ...]
     #: How to read the answer, and its limits.
     beware: str
-    #: What an empty answer means.
+    #: Explanation of an empty answer.
     empty: str
     chart: Chart = field(kw_only=True)
     parameters: tuple[str, ...] = ()
     #: The columns of the statement, if Python computes the result from them.
     raw: tuple[str, ...] = field(default=())
-    #: What answers for days whose events have expired: hours of rollup_hourly; first runs or ends of flows in job_runs.
+    #: Source for days with expired events: hours of rollup_hourly; first runs or ends of flows in job_runs.
     rollup: Literal["", "hours", "runs", "flows"] = field(default="", kw_only=True)
-    #: Without a rollup: what the rollups don't have. With one: what to know of its figures.
+    #: Without a rollup: data missing from the rollups. With a rollup: a note about its figures.
     lacks: str = field(default="", kw_only=True)
-    #: Its hours are those of the zone.
+    #: Whether its hours follow the time zone.
     follows_zone: bool = field(default=False, kw_only=True)
 
     @cached_property
     def sql(self) -> str:
-        """The SQL statement. `{stretches}` in it stands for what time lines have in common."""
+        """The SQL statement. `{stretches}` in it is replaced by the shared part of time lines."""
         return statement(self.name).replace("{stretches}", statement("stretches").strip())
 
     def column(self, name: str) -> ReportColumn:
@@ -106,7 +106,7 @@ WAIT = Report(
     "clock sets its beginning. Messages that still wait aren't in it.",
     "No message of the range started that says when it was enqueued.",
     chart=Chart("bars", ("queue", "job"), "p95_ms", "Wait that 95 % don't exceed"),
-    rollup="runs", lacks="A message that was revived counts once there.",
+    rollup="runs", lacks="A revived message counts once there.",
 )  # fmt: skip
 RUN = Report(
     "run", "Run time", "How long do attempts run?",
@@ -122,8 +122,8 @@ THROUGHPUT = Report(
     "throughput", "Throughput", "How many attempts end, and how?",
     (_AT, _QUEUE, _DONE, ReportColumn("failed", "failed", "count"), _DEAD,
      ReportColumn("done_per_s", "done per s", "decimal")),
-    "Failed are attempts that are tried again: retries, crashes, expired locks. The range may cut "
-    "the first and the last interval: they are divided by what is left of them.",
+    "Failed attempts are retried: retries, crashes, expired locks. The range may cut "
+    "the first and the last interval: they are divided by their remaining length.",
     "No attempt ended in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "Attempts done per second", "queue"),
     rollup="hours", follows_zone=True,
@@ -132,7 +132,7 @@ HEATMAP = Report(
     "heatmap", "Hours of the week", "When is there work?",
     (ReportColumn("weekday", "weekday", "weekday"), ReportColumn("hour", "hour", "count"), _ATTEMPTS,
      ReportColumn("failed", "not done", "count"), ReportColumn("per_hour", "mean per hour", "decimal")),
-    "The mean is over all hours of that kind in the range, empty ones too; a part of an hour counts as that part. "
+    "The mean covers all hours of that kind in the range, including empty hours; parts of hours count as parts. "
     "Hours are those of the report's time zone.",
     "No attempt ended in the range.",
     parameters=("since", "until", "zone"),
@@ -142,8 +142,8 @@ HEATMAP = Report(
 ERRORS = Report(
     "errors", "Errors", "What fails, and what of it is new?",
     (_FIRST, _LAST, _ERROR, ReportColumn("attempts", "attempts", "count"), _DEAD, ReportColumn("jobs", "jobs"), _PRINT),
-    "Newest first seen first. First seen in the range: an older error that came again is among them, so begin the "
-    "range well before what you look for. The fingerprint is the same for the same error from the same place in "
+    "Newest first seen first. First seen in the range includes older errors that occurred again, so begin the "
+    "range well before the time of interest. The fingerprint is the same for the same error from the same place in "
     "the code.",
     "Nothing failed.",
     chart=Chart("bars", ("error", "jobs"), "attempts", "Failed attempts by error"),
@@ -154,8 +154,8 @@ RETRIES = Report(
     (_QUEUE, _JOB, _ATTEMPTS, _DONE, _DEAD, ReportColumn("retried", "retried", "count"),
      ReportColumn("crashed", "crashed", "count"), ReportColumn("amplification", "per finished", "decimal"),
      ReportColumn("failing", "failing", "share"), ReportColumn("failed_time", "time on failures", "share")),
-    "Attempts per message that ended done or dead; none finished sorts first. 1 is ideal. Messages that began before "
-    "or ended after the range shift it a little. An attempt lost with its host doesn't tell its job.",
+    "Attempts per finished message, done or dead; jobs without finished messages sort first. 1 is ideal. "
+    "Messages that started before or ended after the range shift it a little. Attempts lost with their host have no job.",
     "No attempt ended in the range.",
     chart=Chart("bars", ("queue", "job"), "amplification",
                 "Attempts per finished message; the dashed line is 1, the ideal", mark=1.0),
@@ -167,9 +167,9 @@ SCHEDULES = Report(
      ReportColumn("started", "started", "count"), ReportColumn("skipped", "skipped", "count"),
      ReportColumn("missed", "missed", "count"), ReportColumn("p50_ms", "p50", "ms"),
      ReportColumn("p95_ms", "p95", "ms"), ReportColumn("p99_ms", "p99", "ms"), ReportColumn("max_ms", "longest", "ms")),
-    "From when a tick was due to the first start of its call. Skipped are ticks without a call, because the run before "
-    "wasn't over or the line of the key was full; missed are those without a worker, also where a later tick stood in "
-    "for them. Calls that started after the range are not among the started.",
+    "Time between a tick's due time and the first start of its call. Skipped ticks have no call, because the previous "
+    "run wasn't over or the key's queue was full; missed ticks had no worker, even if a later tick replaced "
+    "them. Calls started after the range aren't counted as started.",
     "No schedule had a tick in the range.",
     chart=Chart("bars", ("queue", "schedule"), "p95_ms", "Lateness that 95 % don't exceed"),
     lacks="ticks of schedules",
@@ -179,10 +179,10 @@ BACKLOG = Report(
     (_AT, _QUEUE, ReportColumn("enqueued", "enqueued", "count"), ReportColumn("started", "started", "count"),
      ReportColumn("most", "most at once", "count"), ReportColumn("waiting", "waiting at the end", "count"),
      ReportColumn("basis", "known from")),
-    "At event level all from the enqueues; else from the messages that started, so those that never did are missing "
-    "and the last values are too low. Delayed messages wait, too; retries don't count.",
-    "No message was enqueued or started in the range.",
-    parameters=_GRID, chart=Chart("lines", ("at",), "most", "Most messages that waited at once", "queue"),
+    "At event level all counted from enqueues; else from started messages, so messages that never started are missing "
+    "and the last values are too low. Delayed messages count as waiting; retries don't.",
+    "No messages were enqueued or started in the range.",
+    parameters=_GRID, chart=Chart("lines", ("at",), "most", "Maximum number of waiting messages", "queue"),
     rollup="runs",
     lacks="A message is known there once it has started; one that never did, and its enqueue, is missing.",
 )  # fmt: skip
@@ -194,12 +194,12 @@ SLO = Report(
      ReportColumn("worst_1h", "worst 1 h", "decimal"), ReportColumn("worst_at", "worst at", "time"),
      ReportColumn("alert_minutes", "alert minutes", "count")),
     "Burn 1 spends the error budget exactly; an alert minute has both windows at or over the paging rate. Only "
-    "started messages count: a queue that stands still burns nothing here, and shows in the backlog.",
+    "started messages count: a stopped queue doesn't burn budget here, but appears in the backlog.",
     "No message of the range started that says when it was enqueued.",
     parameters=("target_ms", "objective", "page_burn"),
     chart=Chart("bars", ("queue",), "worst_1h",
                 "Burn in the worst hour; at the dashed line the budget lasts", mark=1.0),
-    rollup="runs", lacks="A message that was revived counts once there.",
+    rollup="runs", lacks="A revived message counts once there.",
 )  # fmt: skip
 CAPACITY = Report(
     "capacity", "Capacity", "How many workers hold the wait target in the busiest hour?",
@@ -225,10 +225,10 @@ REGRESSIONS = Report(
      ReportColumn("before_us", "median before", "us"), ReportColumn("after_us", "after", "us"),
      ReportColumn("low_us", "difference from", "us"), ReportColumn("high_us", "to", "us"),
      ReportColumn("n_before", "runs before", "count"), ReportColumn("n_after", "runs after", "count")),
-    "Median run time of attempts that were done, with the interval of the difference that holds for all jobs "
-    "together at the confidence asked for. It assumes runs that don't depend on one another; other inputs, another "
-    "machine or another hour of the day slow jobs as well as a deploy does.",
-    "No attempt was done in the range.",
+    "Median run time of successful attempts, with an interval of the difference that holds for all jobs "
+    "together at the requested confidence. It assumes independent runs; other inputs, another "
+    "machine or another hour of the day slow jobs like a deploy does.",
+    "No successful attempts in the range.",
     parameters=("at", "confidence", "least_runs"),
     chart=Chart("bars", ("job",), "change", "Change of the median; what is faint may be chance"),
     raw=("job", "n_before", "n_after", "before_us", "after_us", "before_low", "before_high", "after_low", "after_high"),
@@ -240,7 +240,7 @@ ANOMALIES = Report(
      ReportColumn("median_us", "usual p95", "us"), ReportColumn("times", "times", "times"),
      ReportColumn("score", "score", "decimal")),
     "The hour's p95 against the job's median hour, in robust standard deviations; over 3.5 is listed. Jobs with too "
-    "few hours or runs are left out, and what is slow in most hours is usual.",
+    "few hours or runs are left out, and jobs that are slow in most hours count as normal.",
     "No hour stood out among the jobs with enough hours and runs.",
     parameters=("zone", "min_runs", "min_hours", "min_score"),
     chart=Chart("bars", ("job", "hour"), "score", "Score of the hour"),
@@ -251,7 +251,7 @@ DEAD = Report(
     (_QUEUE, _JOB, _ERROR, _MESSAGES, ReportColumn("share", "share", "share"),
      ReportColumn("attempts", "attempts each", "decimal"), _FIRST, _LAST, ReportColumn("examples", "newest mids"),
      _PRINT),
-    "What died in the range; it may have been revived or purged since: jobq dead list shows what is dead now.",
+    "Messages that died in the range; some may have been revived or purged since. See also jobq dead list.",
     "Nothing died.",
     chart=Chart("bars", ("job", "error"), "messages", "Messages that died"),
     lacks="errors of messages",
@@ -262,8 +262,8 @@ COST = Report(
      ReportColumn("cpu_each_us", "CPU each", "us"), ReportColumn("run_us", "run time", "us"),
      ReportColumn("run_share", "of all run time", "share"), ReportColumn("cpu_per_run", "CPU / run", "share"),
      ReportColumn("peak_kib", "peak memory", "kib")),
-    "Peak memory is the largest process that ever ran the job, and what else it had run before is in it. CPU / run "
-    "near 100 % is a job that computes, near 0 one that waits.",
+    "Peak memory is the largest process that ever ran the job, including memory of jobs it ran before. CPU / run "
+    "near 100 % means that a job computes, near 0 that it waits.",
     "No attempt of the range tells how long it ran.",
     chart=Chart("bars", ("job",), "cpu_us", "Processor time of all attempts together"),
     rollup="hours",
@@ -287,12 +287,12 @@ FLOWS = Report(
      ReportColumn("p50_ms", "p50", "ms"), ReportColumn("p95_ms", "p95", "ms"), ReportColumn("max_ms", "longest", "ms"),
      ReportColumn("decides", "on the path", "share"), ReportColumn("share", "of the flow's time", "share"),
      ReportColumn("path", "most common path")),
-    "By the flow's name; the row without a step is the whole flow. A step takes from the enqueue of its first message "
-    "to the end of its last. Edges aren't in the history: a step counts as having waited for the one that ended last "
-    "before it was enqueued. Waits, timers and steps that ended outside the range are missing.",
+    "By the flow's name; the row without a step is the whole flow. A step lasts from the enqueue of its first message "
+    "to the end of its last. Edges aren't in the history: a step counts as having waited for the step that ended last "
+    "before it was enqueued. Waits, timers and steps ending outside the range are missing.",
     "No step of a flow ended in the range.",
     chart=Chart("bars", ("flow", "step"), "p95_ms", "Time that 95 % don't exceed"),
-    rollup="flows", lacks="A dead message that was revived counts there once it has ended again.",
+    rollup="flows", lacks="A revived message counts there once it has ended again.",
 )  # fmt: skip
 
 REPORTS = (

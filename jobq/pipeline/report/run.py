@@ -1,8 +1,8 @@
 """Run reports: their SQL statements over the view `events`, then the Python part of two of them.
 
 The view has the events of the range, from a lake or from the server's streams. A small range is computed in this
-process, a large one by Spark (`engines`). There, each statement reads its few columns of Parquet files again, which is
-cheaper than to keep all columns in a heap of 1 GB. Events that come through Python are cached.
+process, a large range by Spark (`engines`). There, each statement reads its few columns of Parquet files again,
+which is cheaper than keeping all columns in a heap of 1 GB. Events that come through Python are cached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jobq.pipeline.report.sources import EventSource, ingest_state
 #: Groups with sketches in memory before Spark sorts all rows instead. Spark's default is 128.
 MAX_SKETCHES = "10000"
 _SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
-#: Views: as they were read, those of the range and its queues, and those with the first wait.
+#: Views: all events read, events of the range and its queues, and events with the first wait.
 _READ, _CHOSEN, _PLAIN = "events_read", "events_chosen", "events_plain"
 
 
@@ -54,9 +54,10 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Make the view `events` for the length of the context: the events of the query's range and queues.
 
-    Beside the columns of `sources.READ_COLUMNS` it has `first_wait_ms`: how long a message waited for its first run, or
-    for its first one since it was revived. It is null for every other event, and for a run after a snooze, which costs
-    no attempt. `arrived_at` is that revival, else the enqueue. The view `rollup_hours` is there, without rows.
+    In addition to the columns of `sources.READ_COLUMNS` it has `first_wait_ms`: how long a message waited for its
+    first run, or its first run since its revival. It is null for every other event, and for a run after a snooze,
+    which doesn't cost an attempt. `arrived_at` is that revival, else the enqueue. The view `rollup_hours` exists
+    without rows.
     """
     with report_views(engine, read, query) as (seen, _):
         yield seen
@@ -66,7 +67,7 @@ def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Ite
 def report_views(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> Iterator[tuple[EventsSeen, Show]]:
-    """Make both views as `events_view` does; the function changes them to those of a report."""
+    """Make both views like `events_view`; the yielded function changes them to a report's views."""
     part = None
     if read.rollups and query.since < read.rollups.before:
         part = ExpiredPart(as_spark(engine).spark, read.rollups, query)
@@ -137,7 +138,7 @@ _SNOOZED, _REVIVED = "snoozed", "revived"
 def _looked_over(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> tuple[EventsSeen, set[str]]:
-    """Make the view of what was chosen. Return what the range has, and which of those kinds."""
+    """Make the view of the chosen events. Return facts about the range, and the special kinds in it."""
     engine.open(_READ, read.between(query.since, query.until))
     args: dict[str, Any] = {"since": query.since, "until": query.until}
     chosen = "SELECT * FROM events_read WHERE finished_at >= :since AND finished_at < :until"
@@ -165,7 +166,7 @@ def _looked_over(
 
 
 def _with_first_wait(kinds: Set[str]) -> str:
-    """Return the statement of the view `events`. Most ranges have neither kind, and need no join."""
+    """Return the statement of the view `events`. Most ranges have neither kind, and don't need a join."""
     rows, life, revived_at, is_first = (
         "events_chosen",
         "queue, mid",
@@ -218,7 +219,7 @@ def _nothing(engine: SqlEngine, read: EventSource, query: ReportQuery) -> str:
 
 
 def check_range(lake: Lake, query: ReportQuery) -> str:
-    """Return what of the range has expired, in words; empty if nothing has. This needs no Spark.
+    """Return a description of the expired part of the range, or '' if nothing has expired. This doesn't need Spark.
 
     PipelineError if the files of the lake show that the range has neither events nor hours of rollup_hourly.
     """
@@ -246,7 +247,11 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
 
 
 class EarlierRows(NamedTuple):
-    """The answer for an earlier range. pairs: the row that belongs to each row of the later one, None: none does."""
+    """Answer for an earlier range.
+
+    Attributes:
+        pairs: Row that matches each row of the later range; None: no match.
+    """
 
     pairs: Sequence[Row | None]
     rows: Sequence[Row]
@@ -256,7 +261,8 @@ class EarlierRows(NamedTuple):
 class ReportResult:
     """The answer of a report. notes: remarks on this answer. more: whether the limit left out rows.
 
-    earlier: what it is compared with.
+    Attributes:
+        earlier: The result to compare with.
     """
 
     report: Report
@@ -267,7 +273,7 @@ class ReportResult:
 
 
 def answer(engine: SqlEngine, report: Report, query: ReportQuery, limit: int = 0) -> list[Row]:
-    """Return the rows of the report's statement; the first ones up to a limit, 0: all."""
+    """Return the rows of the report's statement, up to a limit; 0: all."""
     args = {name: query.values[name] for name in report.parameters}
     return engine.rows(f"{report.sql}\nLIMIT {limit}" if limit else report.sql, args)
 
@@ -289,7 +295,7 @@ def judge(report: Report, query: ReportQuery, rows: Sequence[Row]) -> ReportResu
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= MIN_COUNT]
     judged = [_judged(row, query) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))
-    name = query.at_name or "the middle of the range, as no mark lies in it"
+    name = query.at_name or "the middle of the range, because it contains no mark"
     notes = [
         f"Before and after {iso(query.compared_at)} ({name}), {len(enough):,} of {len(rows):,} jobs with {MIN_COUNT} "
         f"runs or more on both sides. The intervals hold together at {100 * query.confidence:.4g} %; slower or faster "
@@ -342,7 +348,7 @@ def answers(
     query: ReportQuery,
     began: Callable[[Report], object] = lambda _: None,
 ) -> tuple[list[ReportResult], EventsSeen]:
-    """Run each report; return the answers and what the range has. Call `began` before each report."""
+    """Run each report; return the answers and facts about the range. Call `began` before each report."""
     results = []
     with report_views(engine, read, query) as (seen, show):
         for report in reports:

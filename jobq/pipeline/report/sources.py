@@ -37,7 +37,9 @@ _COLUMNS = (*READ_COLUMNS, "wait_ms")
 class EventSource(NamedTuple):
     """between: returns the events from one time to another, None: without end; for DuckDB an Arrow table.
 
-    dear: cache them. rollups: those of a lake whose older events have expired.
+    Attributes:
+        dear: Cache the events.
+        rollups: Rollups of a lake with expired events.
     """
 
     between: Callable[[datetime | None, datetime | None], DataFrame | pa.Table]
@@ -84,7 +86,7 @@ def from_server(spark: SparkSession | None, url: str | None, namespace: str) -> 
 
 
 def live_options(url: str | None, namespace: str, since: datetime | None = None) -> dict[str, str]:
-    """Return the data source's options for a report of what the server still has."""
+    """Return the data source's options for a report on the server's events."""
     # Streams are trimmed while a report reads them. One bad record must not hide the others: how many are skipped
     # is logged.
     options = {
@@ -117,8 +119,9 @@ def engine_for(
 ) -> EngineName:
     """Return the engine for a query, and for the range that it is compared with: `local` or `spark`.
 
-    server: URL and namespace, without a lake. `auto` chooses Spark for many events, for events that have expired, and
-    where DuckDB isn't installed.
+    Args:
+        server: URL and namespace, without a lake. `auto` chooses Spark for many events, for expired events, and if
+            DuckDB isn't installed.
     """
     if name != "auto":
         return name

@@ -1,4 +1,4 @@
-"""Column types: which ones can be arguments of a call, and how their values are converted.
+"""Column types: which types can be arguments of a call, and how their values are converted.
 
 Texts, booleans, whole numbers, floats and nulls are kept; so are arrays, structs and maps with text keys. Dates, times
 and timestamps become ISO text (timestamps in UTC), decimals their digits as text, intervals of days seconds. Other
@@ -93,7 +93,7 @@ def _is_interval(kind: DataType) -> bool:
 
 
 def plain(kind: DataType) -> Plain | None:
-    """Return the function that converts Arrow's values, timestamps as epoch µs; None if they need no conversion."""
+    """Return the function that converts Arrow's values, timestamps as epoch µs; None if no conversion is needed."""
     name = word(kind)
     if name == "decimal":
         return _or_none(lambda value: format(value, "f"))
@@ -111,7 +111,7 @@ def plain(kind: DataType) -> Plain | None:
 
 
 def due(kind: DataType) -> Plain | None:
-    """Return the same for a column of times: seconds stay, timestamps become 'a<epoch ms>'."""
+    """Return the conversion for a column of times: seconds stay, timestamps become 'a<epoch ms>'."""
     if word(kind) != "timestamp":
         return None
     return _or_none(lambda micros: f"a{max(0, round(micros / 1000))}")

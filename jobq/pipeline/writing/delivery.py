@@ -23,7 +23,7 @@ from jobq.queue.durability import Confirmation
 from jobq.queue.fitting import send_fitting
 from jobq.queue.queue import line_full, queue_scripts
 
-#: Limits of what waits in memory until its batch is full, over all queues: messages, and bytes of content.
+#: Limits on messages and content bytes waiting in memory for a full batch, over all queues.
 MAX_WAITING = 20_000
 #: How long messages that are set aside wait for room in a line that stays full, and how often they are tried.
 FULL_S, PAUSE_S = 30.0, 0.25
@@ -43,7 +43,7 @@ class QueueSender:
         self.nadded = self.npresent = 0
 
     def send(self, messages: Sequence[RowMessage]) -> None:
-        """Enqueue the messages. One whose mid is in the queue already changes nothing."""
+        """Enqueue the messages. A message already in the queue stays unchanged."""
         register_queue(self._client, self._name)
         confirmation = Confirmation(
             self._client.durability,
@@ -82,7 +82,7 @@ class Delivery:
 
     @property
     def nadded(self) -> int:
-        """Messages that were new in their queue."""
+        """Number of messages that were new in their queue."""
         return sum(sender.nadded for sender in self._senders.values())
 
     @property
@@ -142,7 +142,7 @@ class Delivery:
         return sender
 
     def _send_line(self, queue: str, key: str) -> KeyFullError | None:
-        """Send what one line has room for, at most a batch; return what refuses the rest."""
+        """Send as many messages as the key's queue has room for, at most a batch; return the error for the rest."""
         line = self._aside[queue, key]
         sent, full = send_fitting(line[: self._batch], self._sender(queue).send)
         del line[:sent]

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 class RowMessage(NamedTuple):
-    """The message of one row. when: '' at once, 'd<ms>' after a delay, 'a<epoch ms>' not before. key: '' for none."""
+    """The message of a row.
+
+    Attributes:
+        when: '' immediately, 'd<ms>' after a delay, 'a<epoch ms>' at that time at the earliest.
+        key: '' for none.
+    """
 
     queue: str
     when: str
@@ -171,9 +176,9 @@ def _from_json(text: str) -> Sequence[Any]:
 class Ids:
     """Makes the ids of rows that have none: the same ids whenever Spark repeats the partition, in any order of rows.
 
-    An id is a hash of load, partition, row, and the number of equal rows of the partition before. Partitions don't know
-    of one another's rows: without the partition's number, equal rows of two partitions would be one message. Keeps
-    about 100 bytes per row.
+    An id is a hash of load, partition, row, and the number of earlier equal rows in the partition. The partition's
+    number is included, because otherwise equal rows of two partitions would be the same message. Keeps about 100
+    bytes per row.
     """
 
     def __init__(self, load_id: str, partition: int) -> None:

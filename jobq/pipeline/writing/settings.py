@@ -17,7 +17,7 @@ from jobq.pipeline.writing import column_types
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-#: Options of a write. Spark adds the last two to those of a stream.
+#: Options of a write. Spark adds the last two to a stream's options.
 KNOWN = (
     *PLACE, "job", "queue", "queueColumn", "idColumn", "keyColumn", "ordered", "loadId", "argsColumn", "kwargsColumns",
     "delayColumn", "delay", "dedupeFor", "batch", "checkpointLocation", "queryName",
@@ -36,7 +36,8 @@ MAX_S = 3_153_600_000
 class WriteSettings:
     """The settings of a write: plain data that travels to executors. `server` may have keys and is never printed.
 
-    when: for rows without a time of their own, '' at once or 'd<ms>'.
+    Attributes:
+        when: For rows without a time, '' immediately or 'd<ms>'.
     """
 
     server: ServerSettings
@@ -56,7 +57,7 @@ class WriteSettings:
 
     @property
     def keyed(self) -> str:
-        """Return what lua/pipeline/deliver.lua needs to know of keys: '' if no row has one."""
+        """Return the keys argument for lua/pipeline/deliver.lua: '' if no row has a key."""
         return "" if not self.key_column else "ordered" if self.ordered else "key"
 
     def __repr__(self) -> str:
@@ -143,7 +144,7 @@ def _check_loads(options: SparkOptions) -> None:
 def _ordered(options: SparkOptions) -> bool:
     ordered = options.flag("ordered", False)
     if ordered and "keyColumn" not in options:
-        raise ConfigError("option ordered=true orders the rows of a key; pass keyColumn, too")
+        raise ConfigError("option ordered=true orders the rows of a key; also set keyColumn")
     return ordered
 
 

@@ -39,7 +39,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class PartitionWritten(WriterCommitMessage):
-    """What one task wrote: rows, messages that were new, and messages that were in their queue already."""
+    """Result of a task: rows, messages new in their queue, and messages already in their queue."""
 
     nrows: int
     nadded: int
@@ -64,7 +64,7 @@ def current_origin() -> PartitionOrigin:
 
 
 class JobqWriter(DataSourceArrowWriter):
-    """One `save()`."""
+    """Writer of a `save()`."""
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:
         self.settings, self.schema = settings, schema
@@ -83,7 +83,7 @@ class JobqWriter(DataSourceArrowWriter):
 
 
 class JobqStreamWriter(DataSourceStreamArrowWriter):
-    """One query. The ids of a batch's rows depend on the query and the batch."""
+    """Writer of a query. The ids of a batch's rows depend on the query and the batch."""
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:
         self.settings, self.schema = settings, schema
@@ -92,7 +92,9 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
         """Write one partition of one batch."""
         position = current_origin()
         if not position.batch:
-            raise PipelineError("Spark names no batch, as under a continuous trigger; use another")
+            raise PipelineError(
+                "Spark doesn't number batches with this trigger (continuous); use another trigger"
+            )
         return write_partition(self.settings, self.schema, iterator, position)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -106,7 +108,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
 
 @told_without_traceback()
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JobqWriter:
-    """Make the writer of `df.write`. ConfigError for what can't be written, before any task runs."""
+    """Make the writer of `df.write`. ConfigError for unwritable data, before any task runs."""
     if overwrite:
         raise ConfigError(
             "mode overwrite would drop what waits in the queue; use mode('append'), and `jobq queue purge` to empty it"
@@ -191,8 +193,8 @@ def _deliver(rows: Rows, batches: Iterator[pa.RecordBatch], delivery: Delivery) 
         if not done:
             raise
         raise BadRecordError(
-            f"{error}. {done} rows of this partition are enqueued; correct the row and write again: rows that are "
-            "enqueued already change nothing"
+            f"{error}. {done} rows of this partition are enqueued; correct the row and write again: enqueued rows "
+            "stay unchanged"
         ) from error
 
 
@@ -214,7 +216,7 @@ def _log_failed() -> None:
 
 
 def _load_id(settings: WriteSettings, position: PartitionOrigin) -> str:
-    """What tells one load from another. Each batch of a stream is a load."""
+    """Return the id that distinguishes loads. Each batch of a stream is a load."""
     if not position.batch:
         return settings.load_id
     return f"{settings.load_id or position.query}/{position.batch}"

@@ -130,7 +130,9 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
     assert (seen.events, len(result.rows)) == (20, 1)
     [file] = live_files(lake.table("events"))
     remove_files(lake.below("events"), [file.path])
-    with pytest.raises(LakeError, match="can't be found, such as s3://history/jobq/events/dt="):
+    with pytest.raises(
+        LakeError, match="missing from the lake, such as s3://history/jobq/events/dt="
+    ):
         from_lake(spark, lake).between(asked.since, asked.until)
     options = [f"--storage-option={name}={value}" for name, value in storage.items()]
     words = ["lake", "replay", "--lake", lake.store.uri, *options, "--url", valkey.url]

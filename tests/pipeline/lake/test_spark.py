@@ -71,7 +71,7 @@ def test_expire_drops_nothing_when_the_rollups_cannot_count_the_events(
     file.unlink()
     assert main(words) == 1
     told = capsys.readouterr().err
-    assert f"1 file of the lake can't be found, such as {file}" in told
+    assert f"1 file missing from the lake, such as {file}" in told
     assert "nothing was dropped" in told
     with pytest.raises(LakeError, match="can't be found"):
         read(kept_spark, lake)

@@ -305,7 +305,7 @@ def test_reports_equal_their_references_when_rollups_answer_for_what_has_expired
     with report_views(engine, from_lake(spark, expired), KOLKATA) as (_, show):
         [heatmap] = named("heatmap")
         query, [note] = show(heatmap)
-        assert "hours of UTC, which aren't those of Asia/Kolkata" in note
+        assert "UTC hours, which differ from the hours of Asia/Kolkata" in note
         wrong += differences(heatmap, found(engine, heatmap, query), recent, KOLKATA)
     assert wrong == []
 
