@@ -187,7 +187,7 @@ def test_first_finding_is_the_cause_when_it_can_be_seen(
 
 #: What `why` says first of a message that waits.
 WHY = {
-    "poison": "waits", "stuck": f"{JOB} m0 has run for 11 s on web-1:7, usually up to 2 s (p95)",
+    "poison": "waiting", "stuck": f"{JOB} m0 has run for 11 s on web-1:7, usually up to 2 s (p95)",
     "backlog": "messages of the queue come before it; 2 of 2 slots are busy", "server_full": "the server is full",
     "unknown_job": f"no worker of queue mails knows the job {JOB} (web-1:7)",
     "worker_lost": "worker web-7:9 on host web-7, which is lost: no heartbeat for 20 s",

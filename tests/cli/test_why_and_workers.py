@@ -103,7 +103,7 @@ def test_key_of_another_type_is_named(cli: Any, client: Any, redis: Any, key: st
     assert (
         shown.code == 0
         and "can't be read" in shown.err
-        and shown.out.startswith("m (queue low, a.b)\n  waits")
+        and shown.out.startswith("m (queue low, a.b)\n  waiting")
     )
     assert cli("status", "m").code == 0
 

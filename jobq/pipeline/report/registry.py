@@ -155,7 +155,7 @@ RETRIES = Report(
      ReportColumn("crashed", "crashed", "count"), ReportColumn("amplification", "per finished", "decimal"),
      ReportColumn("failing", "failing", "share"), ReportColumn("failed_time", "time on failures", "share")),
     "Attempts per finished message, done or dead; jobs without finished messages sort first. 1 is ideal. "
-    "Messages that started before or ended after the range shift it a little. Attempts lost with their host have no job.",
+    "Messages started before or ended after the range shift it a little. Attempts lost with their host lack a job.",
     "No attempt ended in the range.",
     chart=Chart("bars", ("queue", "job"), "amplification",
                 "Attempts per finished message; the dashed line is 1, the ideal", mark=1.0),
