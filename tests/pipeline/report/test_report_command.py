@@ -214,7 +214,7 @@ def test_capacity_simulates_what_was_asked_for(report):
         (("all", "--format", "csv"), 2, "name one report"),
         (("slo", "--objective", "1"), 2, "--objective 1 is not a share"),
         (("capacity", "--weights", "low:2,hihg:1"), 2, "queue 'hihg' is unknown"),
-        (("capacity", "--workers", "0-4"), 2, "below 1"),
+        (("capacity", "--workers", "0-4"), 2, "is invalid; list 1 to 200"),
         (("wait", "--zone", "Mars"), 2, "is not a time zone"),
         (("wait", "--html", "-o", "no/where.html"), 2, "can't be written"),
     ],
