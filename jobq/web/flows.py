@@ -293,9 +293,7 @@ class FlowsInNeed:
     def _read(self) -> list[PageFinding]:
         try:
             rows = flow_page(self._client, 0, MAX_LOOKED_AT).rows
-        except (
-            JobqError
-        ):  # missing rights or an unreachable server are reported elsewhere on the page
+        except JobqError:  # reported elsewhere on the page
             return []
         found = [one for row in rows if row.view is not None and (one := _in_need(row.view))]
         if len(found) > MAX_COUNT:

@@ -50,9 +50,7 @@ class KeptCharts:
         if at and time.monotonic() < at + READ_EVERY_S:
             return minutes
         # Without the lock: a slow server must not make other pages wait.
-        with suppress(
-            JobqError
-        ):  # missing rights or an unreachable server are reported elsewhere on the page
+        with suppress(JobqError):  # reported elsewhere on the page
             minutes = kept_minutes(self._client, queue, self._client.clock_ms() // MINUTE_MS)
         with self._lock:
             if len(self._read) >= MAX_REMEMBERED:

@@ -99,9 +99,7 @@ def statements(lake: Lake, engine: EngineSql, schema: str = "jobq") -> Iterator[
     """
     store = lake.store
     if engine == "snowflake" and not store.uri.startswith("s3://"):
-        raise ConfigError(
-            f"the lake is at {store.uri}, but Snowflake reads only lakes in S3; copy it there"
-        )
+        raise ConfigError(f"the lake is at {store.uri}, but Snowflake needs a lake in S3")
     if not schema.isidentifier() or not schema.isascii():
         raise ConfigError(f"schema {schema!r} can't be used; use letters, digits and _")
     dialect = _DIALECTS[engine]

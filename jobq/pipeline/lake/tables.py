@@ -87,9 +87,7 @@ ROLLUP_COLUMNS: Columns = (
     Column("failed_us", "int64", "The same of retry, dead, crashed and recovered."),
 )  # fmt: skip
 MARK_COLUMNS: Columns = (
-    Column(
-        "name", "string", "Name of the deploy, or of another event that separates before and after."
-    ),
+    Column("name", "string", "Name of the deploy, or of another dividing event."),
     Column("at", "timestamp", "When."),
 )
 AUDIT_COLUMNS: Columns = (

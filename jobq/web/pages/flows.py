@@ -128,9 +128,7 @@ def confirm_cancel(request: Request) -> Response:
 def cancel_flow(request: Request) -> Response:
     """Cancel a flow, if its id was typed."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["flow"]:
-        raise HTTPException(
-            409, "the typed id doesn't match; type the flow's id to confirm. Nothing was changed"
-        )
+        raise HTTPException(409, "the typed id isn't the flow's; nothing was changed")
     return _say(request, "cancel", FlowRun.cancel)
 
 

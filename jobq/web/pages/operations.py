@@ -185,10 +185,7 @@ def clear_queue(request: Request) -> Response:
     """Delete every live message of a queue, if its name was typed."""
     name = _used_queue(request)
     if str(form_of(request).get("typed", "")).strip() != name:
-        raise HTTPException(
-            409,
-            "the typed name doesn't match; type the queue's name to confirm. Nothing was changed",
-        )
+        raise HTTPException(409, "the typed name isn't the queue's; nothing was changed")
     with refusing(), audited(request, "queue-purge", queue=name) as performed:
         performed.set(number=Queue(name, site_of(request).operate).admin.clear())
     return RedirectResponse(path_to(request, "queue", queue=name), 303)

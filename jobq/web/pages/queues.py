@@ -101,9 +101,7 @@ def queue(request: Request) -> Response:
         snapshot = sampler.look(after=snapshot.number)  # it is new
     figures = snapshot.queues.get(name)
     if figures is None:
-        raise HTTPException(
-            404, f"queue {name} does not exist; a queue appears after its first message"
-        )
+        raise HTTPException(404, f"queue {name} does not exist")
     zone = zone_of(preferences(request.cookies).zone, request.cookies)
     has_lake = bool(site.settings.lake)
     span = charts.span_of(request.query_params.get("range", ""), snapshot, zone, has_lake)

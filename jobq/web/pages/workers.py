@@ -188,10 +188,7 @@ def confirm_end(request: Request) -> Response:
 def end_worker(request: Request) -> Response:
     """Have one worker drain or restart, if its name was typed."""
     if str(form_of(request).get("typed", "")).strip() != request.path_params["worker"]:
-        raise HTTPException(
-            409,
-            "the typed name doesn't match; type the worker's name to confirm. Nothing was changed",
-        )
+        raise HTTPException(409, "the typed name isn't the worker's; nothing was changed")
     return _send(request, tuple(FINAL))
 
 
