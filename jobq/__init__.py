@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jobq import config, errors, events
     from jobq.client.connection import Client, connect, default_client, set_default_client
-    from jobq.errors import Dead, Hold, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
+    from jobq.errors import Dead, HoldKey, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
     from jobq.flows.batch import Batch
     from jobq.flows.flow import Flow
     from jobq.flows.run import FlowRun
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncJob", "Batch", "Client", "ConcurrencyLimit", "Context", "Dead", "DeadCall", "Ending", "Flow", "FlowRun",
-    "Hold", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease", "Message", "Outcome", "Queue", "RateLimit",
+    "HoldKey", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease", "Message", "Outcome", "Queue", "RateLimit",
     "Receipt", "Registry", "Retry", "Snooze", "State", "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
     "retry", "schedule", "set_default_client", "worker_started",
@@ -59,7 +59,7 @@ _NAMES = {
     "jobq.queue.types": ("Ending", "Lease", "Message"),
     "jobq.errors": (
         "Dead",
-        "Hold",
+        "HoldKey",
         "JobAborted",
         "JobTimeout",
         "JobqError",

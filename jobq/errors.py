@@ -37,7 +37,7 @@
     ├── Retry
     ├── Dead
     └── Snooze
-        └── Hold
+        └── HoldKey
 
     JobTimeout           jobq raises these two in a handler. They pass its ``except Exception``,
     JobAborted           so they derive from BaseException and are no errors of jobq.
@@ -322,7 +322,7 @@ class Snooze(Outcome):
         self.after = _wait_s(after)
 
 
-class Hold(Snooze):
+class HoldKey(Snooze):
     """Start no message of this message's key for `after`, given as in Retry: "they answered 429". Costs no attempt.
 
     The message goes back to the front of its key's line. If it has no key, this is a Snooze.

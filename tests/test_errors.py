@@ -15,7 +15,7 @@ from jobq import errors
 from jobq.errors import MAX_SHOWN, masked_text, shortened
 
 #: Raised to end an attempt. The last two pass `except Exception` in a job.
-CONTROL_FLOW = {"Outcome", "Retry", "Dead", "Snooze", "Hold", "JobTimeout", "JobAborted"}
+CONTROL_FLOW = {"Outcome", "Retry", "Dead", "Snooze", "HoldKey", "JobTimeout", "JobAborted"}
 #: By the names that they have in Celery.
 OF_CELERY = {"Ignore", "Reject", "CeleryRetry", "WorkerLostError", "MaxRetriesExceededError"}
 BUILTIN = {

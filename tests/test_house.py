@@ -66,6 +66,16 @@ def test_no_name_is_one_of_the_banned(word):
     assert not found
 
 
+def test_bounds_are_named_max_and_min():
+    bare = re.compile(r"\b_?(?:MOST|LEAST|LONGEST|SHORTEST)_[A-Z]\w*")
+    bounds = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in tracked("jobq/*.py", "lua/*.lua", "bench/*.py", "examples/*.py")
+        for match in bare.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not bounds, "\n".join(bounds)
+
+
 def test_no_path_of_a_machine_is_in_a_file():
     pattern = re.compile(r"/(?:home|Users|root|work)/\w")
     found = [

@@ -41,7 +41,7 @@ _FAILED = "a Celery task is retried only if it asks for it"
 #: The task that runs one of the chunks.
 STARMAP = "celery.starmap"
 #: How long results are kept that Celery would never delete.
-_LONGEST_S = 366 * DAY_S
+_MAX_S = 366 * DAY_S
 #: What the arguments that `self.retry(args=…)` gave are called in the message's checkpoint.
 _CHANGED = "celery-arguments"
 #: Attributes that are checked as options of a call are.
@@ -298,7 +298,7 @@ class Task:
         ignored = conf.task_ignore_result if self.ignore_result is None else self.ignore_result
         if ignored or not (conf.result_backend or self.ignore_result is False):
             return None
-        return duration_s(conf.result_expires) if conf.result_expires else _LONGEST_S
+        return duration_s(conf.result_expires) if conf.result_expires else _MAX_S
 
     def __repr__(self) -> str:
         return f"<@task: {self.name}>"

@@ -99,8 +99,8 @@ def list_flows(session: Session, state: str | None, name: str | None, limit: int
 
     page = flow_page(session.client, 0, limit, name=name or "", state=state or "")
     session.say_all(map(_row, page.rows), FLOWS)
-    if page.following is not None:
-        session.note(f"there may be more; the newest {page.following:,} flows were read")
+    if page.next_offset is not None:
+        session.note(f"there may be more; the newest {page.next_offset:,} flows were read")
 
 
 def _row(row: FlowRow) -> dict[str, Any]:

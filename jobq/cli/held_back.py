@@ -40,7 +40,7 @@ def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
 
 
 def _of_queue(queue: str, page: KeyPage) -> Iterator[Finding]:
-    of = f" of the first {MAX_KEYS:,}" if page.following else ""
+    of = f" of the first {MAX_KEYS:,}" if page.next_offset else ""
     full = [row for row in page.rows if row.is_full]
     if full:
         said = _said(full, lambda row: f"{row.key} ({row.waiting:,} of {row.most_waiting:,} wait)")
@@ -100,8 +100,8 @@ def waiting_maps(client: Client) -> Iterator[Finding]:
         text = f"{counted(len(names), 'step')} of flows waiting for a full line: {listed(names, MAX_NAMES)}"
         remedy = "jobq flow show FLOW, and make room in the line of that key"
         yield Finding("maps", "warn", text, remedy)
-    if page.following is not None:
-        text = f"flows older than the newest {page.following:,} were not looked at"
+    if page.next_offset is not None:
+        text = f"flows older than the newest {page.next_offset:,} were not looked at"
         yield Finding("maps", "ok", text, "jobq flow list")
 
 

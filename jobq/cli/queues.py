@@ -313,7 +313,7 @@ def _listed(session: Session, queue: Queue, wanted: _Wanted) -> Iterator[dict[st
         number = SHORT_PAGE if wanted.end is None else min(SHORT_PAGE, wanted.end - following)
         page = queue.admin.content(wanted.place, following, number)
         yield from (_record(session, queue.name, wanted, entry) for entry in page.entries)
-        following = page.following
+        following = page.next_offset
     if following is not None and queue.admin.content(wanted.place, following, 1).entries:
         session.note(f"{queue.name} has more; add --offset {following} or --all")
 

@@ -38,7 +38,7 @@ UNKNOWN = "nil"
 #: Queues whose newest events are searched for a message that no queue has.
 MAX_SEARCHED = 1_000
 GONE = Reason(
-    "gone", "it is in no queue, and the latest events do not mention it",
+    "not_found", "it is in no queue, and the latest events do not mention it",
     "compare --url and --namespace with the producer's; jobq report asks the lake",
 )  # fmt: skip
 WORKERS = Listing(

@@ -61,7 +61,7 @@ BUSY_S = 0.0001
 IDLE_S = 1.0
 _ANSWERED_AT = "jobq_answered_at"
 #: The time that any reply may take; a first try waits less.
-_LONGEST_S = "jobq_longest_s"
+_TIMEOUT_S = "jobq_timeout_s"
 _ASKING = packed(("ASKING",))
 PING = packed(("PING",))
 #: Words of a call by hash or function before its keys: the verb, the name, the number of keys.
@@ -317,7 +317,7 @@ class Client:
         """A new connection, which waits no longer than the call may take."""
         connection = self.topology.open(node)
         usual_s = connection.socket_timeout or self.socket_timeout_s
-        setattr(connection, _LONGEST_S, usual_s)
+        setattr(connection, _TIMEOUT_S, usual_s)
         if left_s is not None and left_s < usual_s:
             _wait_at_most(connection, max(MIN_WAIT_S, left_s))
         return connection
@@ -496,7 +496,7 @@ def waiting_longer(connection: Connection) -> Iterator[None]:
 
 def longest_s(connection: Connection) -> float | None:
     """How long a reply may take, None without limit. A first try waits less."""
-    return getattr(connection, _LONGEST_S, connection.socket_timeout)
+    return getattr(connection, _TIMEOUT_S, connection.socket_timeout)
 
 
 def _wait_at_most(connection: Connection, seconds: float) -> None:

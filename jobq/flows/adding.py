@@ -32,7 +32,7 @@ class RunningFlow(StepList):
     """The flow of a member that runs. Each step is added when it is defined."""
 
     names_steps = False
-    most_steps = MAX_STEPS_OF_A_FLOW
+    max_steps = MAX_STEPS_OF_A_FLOW
 
     def __init__(self, client: Client, context: Context) -> None:
         member = member_of(context.mid)
@@ -86,13 +86,13 @@ class RunningFlow(StepList):
             found.setdefault(self.step_name, "done")
         return found
 
-    def refer(self, one: ResultOf, after: dict[str, When]) -> None:
+    def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
         """As in StepList, for a step that is there already."""
         if one.what == "result" and not one.step.keeps_results:
             raise ConfigError(
                 f"{one!r} isn't kept, since the step is there already; declare its job with result_ttl=…"
             )
-        super().refer(one, after)
+        super().add_reference(one, after)
 
     def _add(self, step: S) -> S:
         facts = self._facts

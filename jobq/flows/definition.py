@@ -121,7 +121,7 @@ class Step(FlowStep, Generic[R]):
         self.keeps_results = job.settings.stores_result
         self.args, self.kwargs, found = taken_out(*arguments)
         for _, one in found:
-            owner.refer(one, self.after)
+            owner.add_reference(one, self.after)
         filled_later = {path[0] for path, _ in found}
         for at in range(len(self.args)):
             if at not in filled_later:
@@ -175,7 +175,7 @@ class MapStep(FlowStep, Generic[R]):
                 raise ConfigError(
                     f"{items!r} can't be mapped; use the result of a step that returns a list"
                 )
-            owner.refer(items, self.after)
+            owner.add_reference(items, self.after)
         elif isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
             raise ConfigError(
                 f"map of {job.name} takes a list or another iterable of items, not {items!r:.80}"
@@ -314,7 +314,7 @@ class StepList:
     #: Whether a step without a name is named after its job.
     names_steps = True
     #: Steps that may be defined here.
-    most_steps = MAX_STEPS
+    max_steps = MAX_STEPS
 
     def __init__(self, flow_id: str) -> None:
         #: `name:id`.
@@ -457,7 +457,7 @@ class StepList:
         at_s: float = checked_options({"at": when}, declaring=False)["at"]
         return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
 
-    def refer(self, one: ResultOf, after: dict[str, When]) -> None:
+    def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
         """Note that a step needs the result of another one, so that it waits for it and the result is kept."""
         source = one.step
         if source.owner is not self:
@@ -489,9 +489,9 @@ class StepList:
             )
         else:
             name = self._numbered(step_name_of(job.name))
-        if len(self.steps) >= self.most_steps:
+        if len(self.steps) >= self.max_steps:
             raise ConfigError(
-                f"flow {self.flow_id} has {self.most_steps:,} steps, its most; use maps for many calls of one job"
+                f"flow {self.flow_id} has {self.max_steps:,} steps, its most; use maps for many calls of one job"
             )
         return name
 
@@ -595,7 +595,7 @@ class Definition(StepList):
         checked_graph(self.steps)
         for step in self.steps.values():
             if isinstance(step, SubFlowStep):
-                step.sub.belong_to(self, step.name)
+                step.sub.set_parent(self, step.name)
                 step.sub.check()
 
     def _add(self, step: S) -> S:
@@ -606,7 +606,7 @@ class Definition(StepList):
             )
         return super()._add(step)
 
-    def belong_to(self, parent: Definition, step: str) -> None:
+    def set_parent(self, parent: Definition, step: str) -> None:
         """Take the id of the parent and its step, if this flow has none."""
         if not self._has_id:
             self.id = f"{parent.id}+{step}"

@@ -59,10 +59,10 @@ class FlowRow(NamedTuple):
 
 
 class FlowPage(NamedTuple):
-    """Some flows, the newest first. following: where the next page begins; None behind the last one."""
+    """Some flows, the newest first. next_offset: where the next page begins; None behind the last one."""
 
     rows: list[FlowRow]
-    following: int | None
+    next_offset: int | None
 
 
 def put_on_list(client: Client, flow: str) -> None:

@@ -176,7 +176,7 @@ class Executor:
                 why = f"no job {envelope.job!r:.200} here; is its module in --import?"
                 return self._unrunnable.ending(queue, message, envelope.job, why, envelope.headers)
             if envelope.options is not None:
-                job = job.overridden(envelope.options)
+                job = job.with_overrides(envelope.options)
             args, kwargs = envelope.args, envelope.kwargs
             types = job.types
             if types is not None and types.used and FLOW_HEADER not in envelope.headers:

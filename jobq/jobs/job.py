@@ -302,12 +302,12 @@ class Job(Generic[P, R]):
         if self.types is not None and self.types.used:
             args, kwargs = self.types.converted(args, kwargs, ENCODE)
         if outgoing is not None:
-            headers, overrides = outgoing.headers, self.travelling(now)
+            headers, overrides = outgoing.headers, self.per_message_options(now)
             content = encode(self.name, args, kwargs, now, headers, overrides, server.max_content)
         else:
             encoder = None if settings.expires_in is not None else self._encoder
             if encoder is None or encoder.limit != server.max_content:
-                own, options = settings.headers, self.travelling(now)
+                own, options = settings.headers, self.per_message_options(now)
                 names = list(self.parameters)
                 encoder = CallEncoder(self.name, own, options, server.max_content, names)
                 self._encoder = encoder
@@ -339,7 +339,7 @@ class Job(Generic[P, R]):
             value = self.types.encoded_result(value)
         return encode_result(value, self.name, mid)
 
-    def travelling(self, now: int) -> Overrides | None:
+    def per_message_options(self, now: int) -> Overrides | None:
         """The options that go with a call that is enqueued now."""
         if self.settings.expires_in is None:
             return self.overrides
@@ -399,10 +399,10 @@ class Job(Generic[P, R]):
             if checked.get(one) is not None:
                 checked.setdefault(other, None)
         changed = copy.copy(self)
-        travelling = {name: checked[name] for name in TRAVELLING if name in checked}
-        if travelling:
+        per_message_options = {name: checked[name] for name in TRAVELLING if name in checked}
+        if per_message_options:
             earlier = {name: getattr(self.overrides, name, UNSET) for name in TRAVELLING}
-            changed.overrides = Overrides(**{**earlier, **travelling})
+            changed.overrides = Overrides(**{**earlier, **per_message_options})
         changed._use(structs.replace(self.settings, **checked))
         return changed
 
@@ -411,7 +411,7 @@ class Job(Generic[P, R]):
         queue = queue_of(self.settings.queue, self.settings.client)
         return Receipt(mid, "exists", "", self.name, queue, self.settings, self.types)
 
-    def overridden(self, overrides: Overrides) -> Self:
+    def with_overrides(self, overrides: Overrides) -> Self:
         """A copy with the options that travelled with one message. ConfigError if they contradict one another.
 
         The job may declare other timeouts now than when the message was made. Where the two contradict, the

@@ -178,12 +178,12 @@ def _numbered(
     name: str,
     values: dict[str, Argument],
     rest: Sequence[Argument],
-    more_keys: Sequence[str] = (),
+    extra_keys: Sequence[str] = (),
 ) -> Steps[Any]:
     """Make a numbered call of the queue. Cut short, its caller stays out of use, since the call may still arrive."""
     queue = receipt.bound_queue
     script, caller = queue.scripts[name], queue.callers.take()
-    reply = yield Request(script.keys[0], script.numbered(caller, values, rest, more_keys))
+    reply = yield Request(script.keys[0], script.numbered(caller, values, rest, extra_keys))
     reply = script.served(caller, reply)
     queue.callers.give_back(caller)
     return reply

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 from jobq.config import duration_s
 from jobq.durations import Duration, wait_of
-from jobq.errors import ConfigError, Dead, Hold, Retry, Snooze
+from jobq.errors import ConfigError, Dead, HoldKey, Retry, Snooze
 
 Policy = Callable[[int, BaseException], Duration | None]
 Matcher = Callable[[BaseException], bool]
@@ -194,7 +194,7 @@ class Rules:
 
     def _decision(self, failures: int, error: BaseException) -> Decision:
         if isinstance(error, Snooze):
-            word: AfterError = "hold" if isinstance(error, Hold) else "snooze"
+            word: AfterError = "hold" if isinstance(error, HoldKey) else "snooze"
             return Decision(word, bounded_s(error.after))
         if isinstance(error, Dead):
             return Decision("dead", why="given up by the job")

@@ -32,7 +32,7 @@ MARK = b"jobq-"
 ROOM = 256
 _RANDOM, _SALT = 24, 12
 #: A header is at most a mark, an id of 40 and 64 digits.
-_LONGEST_HEADER = 128
+_MAX_HEADER_LENGTH = 128
 
 
 class Seal:
@@ -104,7 +104,7 @@ class Seal:
             raise CodecError(
                 f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}"
             )
-        header, _, body = content[:_LONGEST_HEADER].partition(b"\n")
+        header, _, body = content[:_MAX_HEADER_LENGTH].partition(b"\n")
         body = content[len(header) + 1 :]
         match header.split(b" "):
             case [mark, key_id, mac] if mark == SIGNED:
@@ -222,7 +222,7 @@ def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
 
 def key_id_of(sealed: bytes) -> bytes:
     """Return the id of the key that a seal names; b'' without one. Nothing was checked."""
-    header = sealed[:_LONGEST_HEADER].partition(b"\n")[0].split(b" ")
+    header = sealed[:_MAX_HEADER_LENGTH].partition(b"\n")[0].split(b" ")
     return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
 
 

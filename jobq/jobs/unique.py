@@ -26,7 +26,7 @@ from jobq.queue.mids import MAX_MID_LENGTH
 
 #: Of the digest: 128 bits, in characters that need no quotes in a shell.
 DIGEST_CHARACTERS = 22
-_MOST_NAME = MAX_MID_LENGTH - DIGEST_CHARACTERS - 2
+_MAX_NAME_LENGTH = MAX_MID_LENGTH - DIGEST_CHARACTERS - 2
 #: Characters of the arguments in an error.
 _SHOWN = 60
 _NEEDS_NAMES = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -65,8 +65,8 @@ class Unique:
                 "give unique=[names] or unique=lambda …"
             ) from error
         name = self._job
-        if len(name) > _MOST_NAME:
-            name, text = name[:_MOST_NAME], f"{name}:".encode() + text
+        if len(name) > _MAX_NAME_LENGTH:
+            name, text = name[:_MAX_NAME_LENGTH], f"{name}:".encode() + text
         digest = urlsafe_b64encode(blake2b(text, digest_size=16).digest())
         return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
 

@@ -289,7 +289,7 @@ def _clock_of(reply: Any) -> int:
 def _ahead(found: Any, length: Any, page: Page | None) -> int | None:
     """How many wait before a message at this position of ready; None if it isn't there."""
     if found is not None:
-        whole = page is not None and page.following == found
+        whole = page is not None and page.next_offset == found
         return len(page.entries) if page is not None and whole else int(found)
     return MAX_AHEAD if length is not None and int(length) > MAX_AHEAD else None
 

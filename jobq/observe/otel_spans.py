@@ -20,7 +20,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 
 from jobq import __version__
 from jobq.client.runtime import runtime
-from jobq.errors import Hold, JobAborted, Snooze
+from jobq.errors import HoldKey, JobAborted, Snooze
 from jobq.jobs.context import Context
 from jobq.jobs.crashes import CrashReport
 from jobq.jobs.failure import class_name, summary
@@ -33,7 +33,7 @@ MAX_WAIT_S = 3600.0
 #: Bytes of the header `baggage` that go with a message.
 MAX_BAGGAGE = 1024
 #: Exceptions that end an attempt without a failure.
-_DELAYED = (Snooze, Hold)
+_DELAYED = (Snooze, HoldKey)
 _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 
 

@@ -38,14 +38,14 @@ SECRET = (
     "*privatekey*", "card", "cards", "cardn*", "*creditcard*", "iban", "ssn", "cvv", "cvc",
 )  # fmt: skip
 #: Number of characters of a name to compare.
-_LONGEST_NAME = 200
+_MAX_NAME_LENGTH = 200
 #: How long what workers stored counts as read.
 READ_EVERY_S = 10.0
 #: Levels that are shown: envelopes nest no deeper.
 MAX_LEVELS = 70
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
 #: Texts up to this length are looked into for JSON.
-_MOST_JSON = 65_536
+_MAX_JSON_LENGTH = 65_536
 _SCHEME = re.compile(r"\b(Bearer|Basic|Digest)\s+[A-Za-z0-9._~+/=-]{6,}")
 _ERRORS = ("Error", "Exception", "Warning", "Timeout")
 #: `password=x`, `--token: 'x'`, `"secret" => "x"`, `\"secret\": \"x\"`: the name, and its sign.
@@ -73,7 +73,7 @@ _LINE = re.compile(r"""[^\n"']{1,4000}""")
 _HEADERS = ("*authorization*", "*cookie*")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 #: Characters of a value in brackets.
-_MOST_VALUE = 4_000
+_MAX_VALUE_LENGTH = 4_000
 
 
 class ShownArguments(NamedTuple):
@@ -210,7 +210,7 @@ class Redactor:
         return [False, *named][: len(items)]
 
     def _in_text(self, text: str, more: tuple[str, ...], levels: int) -> str:
-        if text.lstrip()[:1] in ("{", "[", '"') and len(text) <= _MOST_JSON:
+        if text.lstrip()[:1] in ("{", "[", '"') and len(text) <= _MAX_JSON_LENGTH:
             try:
                 inner = json.loads(text)
                 return json.dumps(self._tree(inner, more, levels - 1), ensure_ascii=False)
@@ -243,7 +243,7 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
     """Where a value ends that begins at this place: what is in quotes and in brackets belongs to it."""
     if is_header and not _QUOTED.match(text, at) and (line := _LINE.match(text, at)):
         return line.end()
-    last = min(len(text), at + 2 * _MOST_VALUE)
+    last = min(len(text), at + 2 * _MAX_VALUE_LENGTH)
     while at < last:
         if text[at] in _CLOSING:
             at = _end_of_brackets(text, at)
@@ -257,7 +257,7 @@ def _end_of_value(text: str, at: int, is_header: bool) -> int:
 def _end_of_brackets(text: str, begin: int) -> int:
     """Return where the bracket that opens here is closed; a position past the end, if it isn't."""
     still_open = [_CLOSING[text[begin]]]
-    at, last = begin + 1, min(len(text), begin + _MOST_VALUE)
+    at, last = begin + 1, min(len(text), begin + _MAX_VALUE_LENGTH)
     while at < last:
         if found := _QUOTED.match(text, at):
             at = found.end()
@@ -275,10 +275,9 @@ def _end_of_brackets(text: str, begin: int) -> int:
 def checked_pattern(name: str) -> str:
     """Return a name to hide, as it is compared; ConfigError for one that hides nothing or everything."""
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
-    if not kept.strip("*?") or len(kept) > _LONGEST_NAME or "[" in kept:
+    if not kept.strip("*?") or len(kept) > _MAX_NAME_LENGTH or "[" in kept:
         raise ConfigError(
-            f"redact={name!r:.200} can't be used; use a name of 1-{_LONGEST_NAME} characters, where * and ? may stand "
-            "for others"
+            f"redact={name!r:.200} can't be used; use 1 to {_MAX_NAME_LENGTH} characters; * and ? are wildcards"
         )
     return kept
 
@@ -300,7 +299,7 @@ def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
 def _hides(name: str, patterns: tuple[str, ...]) -> bool:
     if not patterns:
         return False
-    text = unicodedata.normalize("NFKC", name[:_LONGEST_NAME])
+    text = unicodedata.normalize("NFKC", name[:_MAX_NAME_LENGTH])
     words = {word.casefold() for word in _WORDS.findall(text)}
     whole = text.casefold()
     words |= {whole, "".join(char for char in whole if char.isalnum())}

@@ -13,7 +13,7 @@ from jobq.queue.presence import ChildEntry
 #: Runs of a job that its usual time is computed from, at least.
 MIN_RUNS = 3
 #: A run is stuck when it has taken this many times the usual time, and at least so long.
-STUCK_TIMES, STUCK_LEAST_MS = 3, 10_000
+STUCK_TIMES, MIN_STUCK_MS = 3, 10_000
 #: Limit for jobs with unknown usual times.
 STUCK_UNKNOWN_MS = 60_000
 _RAN = frozenset(("done", "retry", "dead"))
@@ -56,7 +56,7 @@ class RunningMessage(NamedTuple):
         """Whether it has run far longer than its job usually does."""
         if self.usual_ms is None:
             return self.took_ms(now_ms) > STUCK_UNKNOWN_MS
-        return self.took_ms(now_ms) > max(STUCK_LEAST_MS, STUCK_TIMES * self.usual_ms)
+        return self.took_ms(now_ms) > max(MIN_STUCK_MS, STUCK_TIMES * self.usual_ms)
 
     def sentence(self, now_ms: int) -> str:
         """Return which message it is, for how long it runs, where, and how long its job usually takes."""

@@ -166,7 +166,7 @@ def _own(facts: MessageFacts) -> list[Reason]:
             text = "waiting: it is not in the list ready; if it has a key, the key's line or limits block it"
             found.append(Reason("not_ready", text, f"jobq key list {facts.queue}"))
         else:
-            found.append(Reason("soon", "waiting: it is next in line"))
+            found.append(Reason("next", "waiting: it is next in line"))
     return found
 
 
@@ -226,7 +226,7 @@ def _over(facts: MessageFacts) -> Reason:
         return Reason(last.kind, f"{last.kind} {facts.since(last.finished_at)} ago{by}")
     if word != "nil":
         return Reason("done", "done")
-    return Reason("gone", f"queue {facts.queue} does not have it")
+    return Reason("not_found", f"queue {facts.queue} does not have it")
 
 
 def _dead(facts: MessageFacts) -> Reason:
@@ -391,7 +391,7 @@ def _ruled(facts: MessageFacts) -> Iterator[Reason]:
 def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
     queue, key = facts.queue, line.key
     if line.held_until > facts.now_ms:
-        text = f"waiting: {key} is held for {facts.until(line.held_until)} (Hold)"
+        text = f"waiting: {key} is held for {facts.until(line.held_until)} (HoldKey)"
         yield Reason("key_held", text, f"jobq key hold {queue} {key} 0")
     if line.starts_at > facts.now_ms:
         used = f" ({line.rate} used up)" if line.rate else ""

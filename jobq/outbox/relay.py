@@ -42,7 +42,7 @@ _OF_ROW = (ConfigError, ScriptError)
 MAX_OF_ROWS = 20
 #: Errors of the server of one queue, on a Cluster.
 _OF_NODE = (UnavailableError, ServerFullError)
-_MOST_WHY = 1_000
+_MAX_WHY_LENGTH = 1_000
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Relay:
             try:
                 row = StoredRow(*raw)
             except BadRowError as error:
-                refused.append(Refused(raw, str(error)[:_MOST_WHY]))
+                refused.append(Refused(raw, str(error)[:_MAX_WHY_LENGTH]))
             else:
                 queues[row.queue].append(row)
         now = wall.ms()

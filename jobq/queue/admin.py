@@ -117,7 +117,7 @@ class Admin:
         while cursor is not None:
             page = self.keys(cursor, SHORT_PAGE)
             yield from page.rows
-            cursor = page.following
+            cursor = page.next_offset
 
     def has_keys(self) -> bool:
         """Whether the queue has or had keys or rules, which workers before 1.0 don't know."""
@@ -178,7 +178,7 @@ class Admin:
         while following is not None:
             page = self.content(place, following, SHORT_PAGE)
             yield from page.entries
-            following = page.following
+            following = page.next_offset
 
     def revive(
         self, *dead_ids: str, caller: Caller | None = None, now: int | None = None

@@ -77,7 +77,7 @@ class KeyPage(NamedTuple):
     """Some keys of a queue, and the cursor of the next page, None at the end."""
 
     rows: list[KeyRow]
-    following: int | None
+    next_offset: int | None
 
 
 class KeyFacts(NamedTuple):

@@ -214,14 +214,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Dequeued(NamedTuple):
     """The reply of a dequeue. With no messages: wait on the wake key for `poll_after_ms`, 0 = ask again.
 
-    `due_ms`: until the earliest delayed message; 0 = none, or another caller knows. `outbox`: whether entries for flows
-    wait in the queue's outbox.
+    Attributes:
+        next_due_ms: Time until the earliest delayed message is due; 0 if there is none, or another caller knows.
+        outbox: Whether the queue's outbox has entries for flows.
     """
 
     messages: list[Message]
     poll_after_ms: int
     paused: bool
-    due_ms: int = 0
+    next_due_ms: int = 0
     outbox: bool = False
 
 
@@ -385,7 +386,7 @@ class Page(NamedTuple):
     """A page, and the offset of the next one, None at the end."""
 
     entries: list[Entry]
-    following: int | None
+    next_offset: int | None
 
 
 class DeadMessage(NamedTuple):

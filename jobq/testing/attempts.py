@@ -114,7 +114,9 @@ class Attempts:
         enqueued_at = now - round(duration_s(facts.get("waited", 0)) * 1000)
         headers = {**job.settings.headers, **facts.get("headers", {})}
         plain, named = job.encoded(args, kwargs)
-        content = encode(job.name, plain, named, enqueued_at, headers, job.travelling(enqueued_at))
+        content = encode(
+            job.name, plain, named, enqueued_at, headers, job.per_message_options(enqueued_at)
+        )
         attempt = facts.get("attempt", 1)
         message = Message(
             facts.get("mid", MID), content, attempt, facts.get("crashes", 0), facts.get("fence", attempt),

@@ -184,9 +184,9 @@ class Reader(BlockingFacade):
         """Whether it was interrupted."""
         return self._wait.ended
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Undo an interrupt."""
-        self._wait.go_on()
+        self._wait.resume()
 
     @stepwise
     def begin(self, batch: TopicBatch, message: TopicMessage) -> Steps[bool]:
@@ -344,9 +344,9 @@ class AsyncReader(AsyncFacade[Reader]):
         """See Reader.interrupt; it doesn't wait, so that signal handlers can call it."""
         self.blocking.interrupt()
 
-    def go_on(self) -> None:
-        """See Reader.go_on."""
-        self.blocking.go_on()
+    def resume(self) -> None:
+        """See Reader.resume."""
+        self.blocking.resume()
 
     async def __aiter__(self) -> AsyncIterator[TopicMessage]:
         """Reader's iteration."""

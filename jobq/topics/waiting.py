@@ -64,7 +64,7 @@ class LogWaiter:
         """Whether waits are over at once."""
         return self._ended.is_set()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Wait again from now on."""
         self._ended.clear()
 

@@ -22,7 +22,7 @@ from jobq.schedules.listing import (
 from jobq.web import formats
 from jobq.web.sampler import Snapshot
 from jobq.web.site import Site
-from jobq.web.words import sentence, word_of
+from jobq.web.words import sentence, state_label
 
 #: Maximum number of findings of a kind on the first page.
 MAX_COUNT = 8
@@ -125,7 +125,7 @@ def _queues(snapshot: Snapshot) -> list[PageFinding]:
     }
     shown = [
         PageFinding(
-            *word_of(one), one.queue, backlogs.get(one.queue) or sentence(one), "queue", {"queue": one.queue},
+            *state_label(one), one.queue, backlogs.get(one.queue) or sentence(one), "queue", {"queue": one.queue},
             one.growth.since_s * 1000
             if one.state == "falling_behind" and one.growth.since_s is not None
             else None,

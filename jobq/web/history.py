@@ -189,10 +189,10 @@ ANYTHING = Wanted()
 
 
 class RunPage(NamedTuple):
-    """Newest runs first. following: where the next page begins, None at the end."""
+    """Newest runs first. next_cursor: where the next page begins, None at the end."""
 
     runs: tuple[RunRow, ...]
-    following: str | None
+    next_cursor: str | None
 
 
 class Found(NamedTuple):

@@ -222,9 +222,9 @@ class _Search:
         place: Place = step.stored  # type: ignore[assignment]
         page = queue.admin.content(place, step.offset, number)
         listed = [self._entry(queue.name, step.stored, entry) for entry in page.entries]
-        if page.following is None:
+        if page.next_offset is None:
             return listed, None
-        return listed, SearchStep(step.queue, step.stored, page.following)
+        return listed, SearchStep(step.queue, step.stored, page.next_offset)
 
     def _dead(
         self, queue: Queue, step: SearchStep, number: int

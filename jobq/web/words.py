@@ -24,7 +24,7 @@ _WORDS = {
 }
 
 
-class StateWord(NamedTuple):
+class StateLabel(NamedTuple):
     """A state for `ui.state`: style, word."""
 
     style: str
@@ -43,9 +43,9 @@ class Headline(NamedTuple):
     bad: bool
 
 
-def word_of(figures: QueueFigures) -> StateWord:
+def state_label(figures: QueueFigures) -> StateLabel:
     """Return the word for a queue's state."""
-    return StateWord(*_WORDS[figures.state])
+    return StateLabel(*_WORDS[figures.state])
 
 
 def sentence(one: QueueFigures) -> str:

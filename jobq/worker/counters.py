@@ -36,7 +36,7 @@ _WAIT_MS = tuple(round(1e3 * bound) for bound in WAIT_BUCKETS)
 #: Words of a job: its buckets, the sum of its runs and of its CPU time, in us. Of a queue: buckets, sum in ms.
 _JOB, _QUEUE = len(_RUN_US) + 3, len(_WAIT_MS) + 2
 #: Words of a series: which it is, then a counter per outcome.
-_SERIES, _MOST_SERIES = 1 + len(OUTCOMES), 4096
+_SERIES, _MAX_SERIES = 1 + len(OUTCOMES), 4096
 #: What the server's word for an ending is counted as. A release ends no attempt.
 _OUTCOME_OF = {
     "done": 0, "retry": 1, "dead": 2, "crashed": 3, "snooze": 4, "unknown": 4, "hold": 4, "expired": 5,
@@ -91,7 +91,7 @@ class Counters:
         self._runs = 1 + nplain
         self._waits = self._runs + _JOB * len(labels.jobs)
         self._series = self._waits + _QUEUE * len(labels.queues)
-        self._most = min(_MOST_SERIES, len(labels.jobs) * len(labels.queues))
+        self._most = min(_MAX_SERIES, len(labels.jobs) * len(labels.queues))
         words = self._series + _SERIES * self._most
         memory = memoryview(mmap.mmap(-1, 8 * words + 4 * COUNT))
         # Word 0 is the number of series.

@@ -41,7 +41,7 @@ _IGNORED = (
 )  # fmt: skip
 _LARGEST = 1 << 16
 _TRACE = ("traceparent", "tracestate", "sentry-trace")
-_LONGEST_HEADER = 1024
+_MAX_HEADER_LENGTH = 1024
 _LOOP_AT, _SERVER_AT, _FLAGS, _PIDS = range(4)
 _QUIET, _STOPPING, _FULL = 1, 2, 4
 
@@ -210,7 +210,7 @@ class Monitor:
             headers = {
                 name: value
                 for name, value in report.headers.items()
-                if name in _TRACE and len(value) <= _LONGEST_HEADER
+                if name in _TRACE and len(value) <= _MAX_HEADER_LENGTH
             }
             data = msgspec.json.encode(msgspec.structs.replace(report, headers=headers))
         try:

@@ -57,7 +57,7 @@ class Polling:
     def found(self, index: int, dequeued: Dequeued) -> None:
         """Note what asking a queue gave."""
         something = bool(dequeued.messages) or dequeued.poll_after_ms == 0
-        if something or dequeued.due_ms or index in self._active or not self._many:
+        if something or dequeued.next_due_ms or index in self._active or not self._many:
             self._health.touch(index)
         if not self._many:
             self._turns.found(index, something)
@@ -73,8 +73,8 @@ class Polling:
             return
         self._active.discard(index)
         self._turns.sleeps(index)
-        if 0 < dequeued.due_ms <= NEAR_MS or self.in_trouble(index):
-            self._ask_at[index] = monotonic() + min(dequeued.due_ms, NEAR_MS) / 1000
+        if 0 < dequeued.next_due_ms <= NEAR_MS or self.in_trouble(index):
+            self._ask_at[index] = monotonic() + min(dequeued.next_due_ms, NEAR_MS) / 1000
 
     def ask_all(self) -> None:
         """Ask the queues that were found empty again: this child has enqueued something."""

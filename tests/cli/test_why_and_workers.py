@@ -127,7 +127,7 @@ def test_why_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
     queue.enqueue(b"{}")
     ended = cli("why", "none", "--json")
     assert ended.code == 1 and ended.records[0]["queue"] is None
-    assert [one["code"] for one in ended.records[0]["reasons"]] == ["gone"]
+    assert [one["code"] for one in ended.records[0]["reasons"]] == ["not_found"]
     assert cli("why", "none").out.startswith("none\n  it is in no queue")
 
 

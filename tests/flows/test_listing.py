@@ -34,11 +34,11 @@ def test_newest_flows_come_first_and_pages_follow_one_another(client):
         begun(client, f"import:{number}", 1_000 + number)
     first = flow_page(client, 0, 3)
     assert [row.flow for row in first.rows] == ["import:4", "import:3", "import:2"]
-    assert first.following == 3
+    assert first.next_offset == 3
     rest = flow_page(client, 3, 3)
-    assert ([row.flow for row in rest.rows], rest.following) == (["import:1", "import:0"], None)
+    assert ([row.flow for row in rest.rows], rest.next_offset) == (["import:1", "import:0"], None)
     wanted = flow_page(client, 0, 1, name="import", part="T:1", state="running")
-    assert ([row.flow for row in wanted.rows], wanted.following) == (["import:1"], None)
+    assert ([row.flow for row in wanted.rows], wanted.next_offset) == (["import:1"], None)
     for other in ({"name": "impor"}, {"part": "export"}, {"state": "done"}):
         assert flow_page(client, 0, 1, **other).rows == []
     view = first.rows[0].view

@@ -43,10 +43,10 @@ def test_expires_travels_as_a_moment_after_the_enqueue_or_the_delay(registry: Re
         for _ in range(2):  # nothing is encoded once for all calls
             before = now_ms()
             target: Any = send.options(**options)
-            expires_at = target.travelling(now_ms()).expires_at
+            expires_at = target.per_message_options(now_ms()).expires_at
             assert abs(expires_at - before - least_s * 1000) < 60_000
-    assert send.options(expires_in=None).travelling(1) is None
-    changed = send.options(retries=1).travelling(1)
+    assert send.options(expires_in=None).per_message_options(1) is None
+    changed = send.options(retries=1).per_message_options(1)
     assert changed is not None and (changed.retries, changed.expires_at) == (1, 600_001)
 
 

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from jobq import DeadCall, Hold, JobAborted, Retry, current, job
+from jobq import DeadCall, HoldKey, JobAborted, Retry, current, job
 from jobq.jobs import retry
 from jobq.worker.shared_state import SharedSlots
 
@@ -360,4 +360,4 @@ def holds(ledger: str, name: str, seconds: float) -> None:
     mark = gate(ledger, f"held {name}")
     if not mark.exists():
         mark.touch()
-        raise Hold(seconds)
+        raise HoldKey(seconds)

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 
-from jobq.errors import ConfigError, Dead, Hold, JobAborted, Retry, Snooze
+from jobq.errors import ConfigError, Dead, HoldKey, JobAborted, Retry, Snooze
 from jobq.jobs.codec import decode, encode
 from jobq.jobs.context import Call, current
 from jobq.jobs.executor import Executor
@@ -133,7 +133,7 @@ def test_attempt_is_a_trace_of_its_own_after_an_hour_by_declaration_and_without_
         (Dead("on purpose"), 1, "dead", "jobq.errors.Dead"),
         (Retry(after=1), 1, "retry", "jobq.errors.Retry"),
         (Snooze(3), 1, "snoozed", None),
-        (Hold(3), 1, "snoozed", None),
+        (HoldKey(3), 1, "snoozed", None),
         (JobAborted(), 1, "aborted", None),
     ],
 )

@@ -43,10 +43,10 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
 @pytest.mark.parametrize(
     ("known", "codes", "says"),
     [
-        (facts(), ["soon"], "it is next in line"),
+        (facts(), ["next"], "it is next in line"),
         (facts(ahead=None), ["not_ready"], "if it has a key, the key's line or limits block it"),
-        (facts(server=ServerFacts(200 << 20, 100 << 20)), ["server_full", "soon"], "it rejects enqueues"),
-        (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["soon"], "it is next in line"),
+        (facts(server=ServerFacts(200 << 20, 100 << 20)), ["server_full", "next"], "it rejects enqueues"),
+        (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["next"], "it is next in line"),
         (facts(server=ServerFacts(disk_error="its disk is full"), paused=True), ["server_read_only", "paused"],
          "waiting: the server rejects writes, so messages can't start: its disk is full"),
         (facts(paused=True, workers=()), ["paused", "no_worker"], "the queue is paused"),
@@ -67,15 +67,15 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts(knows={"idle": False}), ["unknown_job"], "no worker of queue low knows the job a.b (idle)"),
         (facts(workers=(IDLE, BUSY), knows={"idle": False, "w": True}), ["unknown_job_partly"], "1 of 2 workers"),
         (facts(workers=(IDLE, BUSY), knows={"idle": False}), ["unknown_job_partly"], "1 of 2 workers"),
-        (facts(job="", knows={"idle": False}), ["soon"], ""),
+        (facts(job="", knows={"idle": False}), ["next"], ""),
         (facts(workers=(BUSY,)), ["busy"], "it comes next; 2 of 2 slots are busy"),
         (facts(workers=(BUSY,), starts_per_s=0.0), ["busy", "pool_full"], "2 of 2 slots are busy"),
         (facts(ahead=412, workers=(BUSY,), starts_per_s=824.0), ["busy"],
          "412 messages of the queue come before it; 2 of 2 slots are busy; 824.0 starts/s: about 250 ms to 1 s"),
         (facts(workers=(STRICT, STRICT._replace(name="x", running=2)), first={"high": 8_000}), ["starved"],
          "started with --strict, and ready messages come first: 8,000 in high"),
-        (facts(workers=(STRICT, IDLE), first={"high": 8_000}), ["soon"], ""),
-        (facts(workers=(STRICT,), first={"high": 0}), ["soon"], ""),
+        (facts(workers=(STRICT, IDLE), first={"high": 8_000}), ["next"], ""),
+        (facts(workers=(STRICT,), first={"high": 0}), ["next"], ""),
         (facts(ahead=10_000, starts_per_s=0.0), ["busy"], "over 10,000 messages"),
         (facts("queued-with-backoff", not_before=NOW + 1_000, paused=True), ["paused", "delayed"], "paused"),
         (facts("locked", attempts=2, lock_expires_at=NOW + 9_000, run=RunningOn("w", 7, NOW - 3_000)), ["running"],
@@ -85,7 +85,7 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts("done-with-backoff", not_before=NOW + 60_000), ["deduped"], "refused for another 1 m 00 s"),
         (facts("done-awaiting-gc"), ["done"], "done"),
         (facts("nil", history=(Event("cancelled", "m", NOW - 60_000),)), ["cancelled"], "cancelled 1 m 00 s ago"),
-        (facts("nil"), ["gone"], "queue low does not have it"),
+        (facts("nil"), ["not_found"], "queue low does not have it"),
         (facts("dead", dead=DeadMessage("m#1", "m", NOW - 60_000, 3, 0, "ValueError: x\n\nTrace", b"")), ["dead"],
          "dead for 1 m 00 s after 3 attempts: ValueError: x"),
         (facts("dead"), ["dead"], "dead"),
@@ -118,7 +118,7 @@ def test_facts_of_a_message_from_enqueue_to_end(queue: Queue, client: Client):
         assert collector.unread == {}
         return found
 
-    assert codes() == ["gone"]
+    assert codes() == ["not_found"]
     queue.enqueue(b"{}", mid="first")
     queue.enqueue(b'{"job":"a.c"}', mid="m")
     queue.admin.pause()
@@ -156,12 +156,12 @@ def test_queue_behind_another_one_of_strict_workers_is_starved(queue: Queue, cli
     high = Queue("high", client)
     queue.enqueue(b"{}", mid="m")
     announce(client, "w", queues=["high", "", "x" * 999, "low"], strict=True)
-    assert [code for code, _ in told()] == ["soon"]
+    assert [code for code, _ in told()] == ["next"]
     high.enqueue_many([b"{}"] * 3)
     [(code, sentence)] = told()
     assert code == "starved" and sentence.endswith("come first: 3 in high")
     high.admin.pause()
-    assert [code for code, _ in told()] == ["soon"]
+    assert [code for code, _ in told()] == ["next"]
 
 
 def test_collected_member_of_a_running_flow_is_not_called_deleted(queue: Queue, client: Client):
@@ -178,7 +178,7 @@ def test_collected_member_of_a_running_flow_is_not_called_deleted(queue: Queue, 
 
     reasons = why(Collector(queue).collect(message.mid))
 
-    assert not {"flow_gone", "gone"} & {reason.code for reason in reasons}
+    assert not {"flow_gone", "not_found"} & {reason.code for reason in reasons}
     assert "import:1" in "".join(reason.sentence for reason in reasons)
     client.command("DEL", f"{queue.prefix}events")
     assert [reason.code for reason in why(Collector(queue).collect(message.mid))] == [
@@ -193,7 +193,7 @@ def test_flow_that_cannot_be_read_is_not_called_deleted(queue: Queue, redis: Any
     reasons = why(collector.collect("~import:1.r1.first.0"))
 
     assert "flow" in collector.unread
-    assert [reason.code for reason in reasons] == ["gone"]
+    assert [reason.code for reason in reasons] == ["not_found"]
 
 
 def test_full_server_is_a_reason_beside_others(queue: Queue, redis: Any):
@@ -327,7 +327,7 @@ def member(step: str, number: int = 0, word: str = "nil", **more: Any) -> Messag
 @pytest.mark.parametrize(
     ("known", "codes", "says"),
     [
-        (member("rows", word="queued"), ["soon", "flow"],
+        (member("rows", word="queued"), ["next", "flow"],
          "it is member 0 of step rows of flow import:1, which waits for it: 2 of 5 steps, 5 of 7 members"),
         (member("bad", word="dead"), ["dead", "flow"], "a retry of the flow revives it"),
         (member("stats"), ["flow_waiting"], "waits for 1 of 1 step of flow import:1: rows"),

@@ -1,4 +1,4 @@
-"""Why a message waits, in random states of a queue: `soon` says what the next dequeue hands out."""
+"""Why a message waits, in random states of a queue: `next` says what the next dequeue hands out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobq.queue.types import Ending, Message
 MIDS = [f"m{n}" for n in range(6)]
 STATES = 300
 #: Of a message that the next dequeue hands out: nothing holds it up, or that dequeue makes it ready first.
-NEXT = {"soon", "upkeep_late", "lease"}
+NEXT = {"next", "upkeep_late", "lease"}
 #: Reasons that keep a message from being handed out whatever else holds.
 HELD = {"paused", "delayed", "retrying", "snoozed", "key_held", "key_rate", "key_max", "queue_max"}
 
@@ -94,10 +94,10 @@ class Walk:
         mids = {one.mid for one in given}
         if self.keyed and any(found[0] in ("lease", "upkeep_late") for found in codes.values()):
             return  # that dequeue recovers what counted as running
-        soon = {mid for mid, found in codes.items() if found[0] == "soon"}
+        upcoming = {mid for mid, found in codes.items() if found[0] == "next"}
         # Keys and messages without one take turns: of those that are next in their line, one is handed out.
         # Keys take turns, so several messages may be next in their line; of those one is handed out.
-        assert mids if soon and self.keyed else soon <= mids, (codes, mids)
+        assert mids if upcoming and self.keyed else upcoming <= mids, (codes, mids)
         for mid in mids:
             assert codes[mid][0] in NEXT | ({"turns", "line"} if self.keyed else set()), (
                 mid,
@@ -107,7 +107,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_soon_is_what_the_next_dequeue_hands_out(queue: Queue, client: Client, keyed: bool):
+def test_next_is_what_the_next_dequeue_hands_out(queue: Queue, client: Client, keyed: bool):
     walk = Walk(queue, client, 16, keyed)
     try:
         for _ in range(STATES):

@@ -373,7 +373,7 @@ def test_pages_have_every_message_once_whatever_their_number(
     for limit in (1, 24, 25, 26):
         assert len(queue.admin.content("ready", 0, limit, now=at(1)).entries) == min(limit, count)
     assert [entry.mid for entry in queue.admin.iter_entries("ready")] == mids
-    assert queue.admin.content("ready", count, 100, now=at(1)).following is None
+    assert queue.admin.content("ready", count, 100, now=at(1)).next_offset is None
     for message in queue.dequeue(260, now=at(1)).messages:
         end(queue, message, "dead", now=at(2))
     assert sorted(one.mid for one in queue.admin.iter_dead()) == sorted(mids)

@@ -12,7 +12,7 @@ from freezegun import freeze_time
 
 from jobq.client.clock import wall
 from jobq.client.runtime import runtime
-from jobq.errors import ConfigError, Dead, Hold, JobNotFoundError, JobTimeout, Retry, Snooze
+from jobq.errors import ConfigError, Dead, HoldKey, JobNotFoundError, JobTimeout, Retry, Snooze
 from jobq.jobs.context import current
 from jobq.jobs.deaths import DeadCall
 from jobq.jobs.middleware import everywhere
@@ -97,7 +97,7 @@ def test_outcomes_that_jobs_choose_raise_nothing_but_dead(jobq, registry, ran):
         if chosen == "retry":
             raise Retry("1m")
         if chosen == "hold":
-            raise Hold("1m")
+            raise HoldKey("1m")
         if chosen == "dead":
             raise Dead("enough")
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 
-from jobq.errors import Dead, Hold, Retry, Snooze
+from jobq.errors import Dead, HoldKey, Retry, Snooze
 from jobq.events import decode
 from jobq.jobs.context import current
 from jobq.jobs.registry import job
@@ -74,7 +74,7 @@ def step(registry):
         if word == "dead":
             raise Dead("given up")
         if word != "done":
-            raise {"retry": Retry, "snooze": Snooze, "hold": Hold}[word](SOON_S)
+            raise {"retry": Retry, "snooze": Snooze, "hold": HoldKey}[word](SOON_S)
         return [path, turn]
 
     return step

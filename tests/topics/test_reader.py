@@ -390,7 +390,7 @@ def test_interrupt_ends_a_wait_and_an_iteration(topic, client):
     assert [m.content for m in seen] == [b"1"]
     assert topic.group("g").lag().settled == 1
     assert reader.poll(block=60).messages == []
-    reader.go_on()
+    reader.resume()
     topic.append(b"2")
     assert reader.poll(block=60).messages[0].content == b"2"
 

@@ -152,7 +152,7 @@ def test_pages_of_runs_hold_each_run_once(client, events, lake_history, wanted):
             page = history.runs(span, wanted, cursor, 170)
             assert len(page.runs) <= 170
             rows += page.runs
-            cursor = page.following
+            cursor = page.next_cursor
         listed.append(rows)
     assert listed[0] == listed[1] and len(set(listed[0])) == len(listed[0])
     assert len(listed[0]) == 900 or wanted != Wanted()

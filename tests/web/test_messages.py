@@ -117,7 +117,7 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
     if name != "no_worker":
         busy = int(name in ("busy", "running"))
         announce(client, "web-7:4711", quiet=name == "all_quiet", running=busy)
-    if name == "gone":
+    if name == "not_found":
         return
     content = call("a.unknown" if name == "unknown_job" else "a.b")
     later = {"delayed": {"delay": 60}, "deduped": {"until": 60}}.get(name, {})
@@ -128,7 +128,7 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("gone", "queue low does not have it"), ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
+        ("not_found", "queue low does not have it"), ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
         ("server_full", "the server is full"), ("paused", "waiting: the queue is paused"),
         ("delayed", "it was enqueued with a delay"),
         ("retrying", "attempt 1 failed: Timeout: 30 s"), ("deduped", "its mid is refused for another"),
@@ -138,7 +138,7 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
         ("upkeep_late", "the next dequeue of a worker makes it ready"),
         ("running", "in web-7:4711, child 7, attempt 1"),
         ("handed_out", "no worker reports it as running yet"), ("lease", "the next dequeue recovers it"),
-        ("busy", "it comes next; 1 of 1 slots are busy"), ("soon", "it is next in line"),
+        ("busy", "it comes next; 1 of 1 slots are busy"), ("next", "it is next in line"),
     ],
 )  # fmt: skip
 def test_page_says_first_why_a_message_waits(
@@ -151,7 +151,7 @@ def test_page_says_first_why_a_message_waits(
         reasons = why(Collector(queue).collect("m"))
     finally:
         redis.config_set("maxmemory", 0)
-    assert reply.status_code == (404 if name == "gone" else 200)
+    assert reply.status_code == (404 if name == "not_found" else 200)
     codes = re.findall(r'data-code="(\w+)"', reply.text)
     assert codes == [reason.code for reason in reasons]
     assert codes[0] == name

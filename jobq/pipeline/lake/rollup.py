@@ -214,7 +214,7 @@ _LIFE = ["queue", "mid", "enqueued_at"]
 #: So many small files of a day are joined by the next refresh.
 MAX_FILES, SMALL_BYTES = 32, 16 * 1024 * 1024
 #: So many minutes are compared with the ranges of files; with more, every file of their days is read.
-_MOST_MINUTES = 50_000
+_MAX_MINUTES = 50_000
 
 #: Schema of a writing partition's result: the fields of DataFile.
 _WRITTEN = (
@@ -454,11 +454,11 @@ class _RunsRefresh:
         minutes = lives.selectExpr(
             "CAST(dt AS STRING) AS dt", "unix_seconds(first_at) div 60 AS minute"
         )
-        found = minutes.distinct().limit(_MOST_MINUTES).toArrow().to_pylist()
+        found = minutes.distinct().limit(_MAX_MINUTES).toArrow().to_pylist()
         days: dict[str, list[int]] = {}
         for row in sorted(found, key=itemgetter("minute")):
             days.setdefault(row["dt"], []).append(row["minute"])
-        if len(found) == _MOST_MINUTES:
+        if len(found) == _MAX_MINUTES:
             return self._closed
         return [
             one

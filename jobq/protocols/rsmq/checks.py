@@ -25,7 +25,7 @@ RESERVED = "QUEUES"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
 _FOREIGN_NAME = re.compile("[^:\x00-\x1f\x7f\ud800-\udfff]{1,160}")
 _ID = re.compile(r"[a-zA-Z0-9:]{32}")
-_LONGEST_ID = 512
+_MAX_ID_LENGTH = 512
 #: Blanks are those of JavaScript.
 _WHOLE = re.compile(
     "[\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]*([+-]?[0-9]+)"
@@ -66,7 +66,7 @@ def message_id(value: Any) -> str:
     """An id that a message may have; some clients make ids that Node refuses, and stored ids may be any bytes."""
     if not value:
         raise MissingParameterError("id")
-    if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _LONGEST_ID:
+    if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _MAX_ID_LENGTH:
         raise InvalidFormatError("id")
     return value
 

@@ -29,8 +29,8 @@ from jobq.protocols.ruby.key_names import RubyQueueName, System
 
 logger = logging.getLogger("jobq")
 _CELLS, _WORDS = 4096, 4
-_MOST_COUNT = 10_000
-_LONGEST_TEXT = 10_000
+_MAX_COUNT = 10_000
+_MAX_TEXT_LENGTH = 10_000
 _write = msgspec.json.Encoder().encode
 
 
@@ -132,7 +132,7 @@ class RubyRetries:
         noted_at = round(now * 1000) if isinstance(fields.get("created_at"), int) else now
         noted = {
             **fields, "queue": queue, "retry_count": count, "error_class": type(error).__name__,
-            "error_message": str(error)[:_LONGEST_TEXT], "failed_at": fields.get("failed_at", noted_at),
+            "error_message": str(error)[:_MAX_TEXT_LENGTH], "failed_at": fields.get("failed_at", noted_at),
         }  # fmt: skip
         if count:
             noted["retried_at"] = noted_at
@@ -182,5 +182,5 @@ def _retry_count(context: Context, fields: dict[str, Any]) -> int:
 def wait_s(count: int, draw: Callable[[], float] = random.random) -> float:
     """Sidekiq's wait after the `count`-th retry, 0 for the first failure: 15 s, growing to weeks."""
     # A job may say that it was retried any number of times; no queue waits longer than that.
-    count = min(max(0, count), _MOST_COUNT)
+    count = min(max(0, count), _MAX_COUNT)
     return min(float(count**4 + 15 + int(draw() * 10) * (count + 1)), MAX_S)

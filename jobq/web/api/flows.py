@@ -116,7 +116,7 @@ def flows(call: ApiCall) -> ListPage[FlowRowReply]:
     found = flow_page(
         call.site.client, offset_of(call), call["limit"], name=call["name"], state=call["state"]
     )
-    following = None if found.following is None else cursor_text(found.following)
+    following = None if found.next_offset is None else cursor_text(found.next_offset)
     return ListPage(items=[_row(one) for one in found.rows], next=following)
 
 

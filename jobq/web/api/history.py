@@ -139,7 +139,7 @@ def history(call: ApiCall) -> CoveredPage[RunRow]:
     wanted = Wanted(**{name: call[name] for name in Wanted._fields})
     cursor = read_cursor(call["cursor"], str) or ""
     page = _chosen(call).runs(call.span, wanted, cursor, call["limit"])
-    following = None if page.following is None else cursor_text(page.following)
+    following = None if page.next_cursor is None else cursor_text(page.next_cursor)
     covered = _coverage(call, [wanted.queue] if wanted.queue else ())
     return CoveredPage(items=_shown(call, page.runs), next=following, **covered)
 

@@ -65,7 +65,7 @@ def flows(request: Request) -> Response:
     client = site_of(request).client
     found = flow_page(client, offset, PER_PAGE, part=name, state=state)
     return render(
-        request, "flows.html", rows=[shown.listed(row) for row in found.rows], following=found.following, q=name,
+        request, "flows.html", rows=[shown.listed(row) for row in found.rows], following=found.next_offset, q=name,
         state=state, states=FLOW_STATES, looks=shown.FLOW_LOOKS, offset=offset, has_some=_has_flows(client),
     )  # fmt: skip
 

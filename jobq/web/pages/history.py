@@ -258,7 +258,7 @@ def history(request: Request) -> Response:
     given = {name: value for name, value in wanted._asdict().items() if value}
     return render(
         request, "history.html", live=0 if query.get("cursor") else asked.live, wanted=wanted, given=given, kinds=ENDS,
-        rows=_shown(request, found.runs if found else ()), following=found.following if found else None,
+        rows=_shown(request, found.runs if found else ()), following=found.next_cursor if found else None,
         **_facts(request, asked),
     )  # fmt: skip
 

@@ -261,7 +261,7 @@ def _linked(request: Request, shown: MessageShown, reason: Reason) -> ReasonShow
         "busy": ("See the workers", "workers", {}),
         "server_full": ("See the server", "settings", {}),
         "server_read_only": ("See the server", "settings", {}),
-        "gone": ("Search the history", "history", {"mid": facts.mid, "range": "30d"}),
+        "not_found": ("Search the history", "history", {"mid": facts.mid, "range": "30d"}),
         "running": ("See the worker", "worker", {"worker": facts.run.worker if facts.run else ""}),
     }
     pages |= dict.fromkeys(

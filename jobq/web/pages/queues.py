@@ -21,7 +21,7 @@ from jobq.web.rendering import render
 from jobq.web.routes import nav, page, path_to
 from jobq.web.site import site_of
 from jobq.web.trouble import QueueFigures
-from jobq.web.words import StateWord, emptied, emptying, remedy, sentence, word_of
+from jobq.web.words import StateLabel, emptied, emptying, remedy, sentence, state_label
 
 nav("queues", "Queues", section="Now", order=20, key="q")
 
@@ -63,7 +63,7 @@ class QueueRow(NamedTuple):
 
     href: str
     queue: str
-    state: StateWord
+    state: StateLabel
     broken: str
     ready: str
     ready_whole: str
@@ -82,7 +82,7 @@ def _row(one: QueueFigures, root: str, spark: Drawing) -> QueueRow:
     oldest = "" if one.oldest_ms is None else formats.duration(one.oldest_ms / 1000)
     p95 = one.recent.run_p95_ms
     return QueueRow(
-        f"{root}/{encoded(one.queue)}", escaped(one.queue), word_of(one), escaped(one.broken),
+        f"{root}/{encoded(one.queue)}", escaped(one.queue), state_label(one), escaped(one.broken),
         formats.number(one.ready), formats.whole(one.ready), spark, f"≥ {oldest}" if one.at_least else oldest,
         formats.number(one.busy), formats.number(one.slots), formats.number(one.delayed),
         formats.number(one.dead), formats.rate(one.dequeued_per_s),
@@ -112,7 +112,7 @@ def queue(request: Request) -> Response:
     known_ms = sampler.tail.since_ms(name)
     cause = next((one for one in snapshot.incidents_of(name) if one in snapshot.causes), None)
     return render(
-        request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=word_of(figures),
+        request, "queue.html", snapshot=snapshot, queue=name, figures=figures, word=state_label(figures),
         why=cause.sentence if cause else sentence(figures), remedy=cause.remedy if cause else remedy(figures),
         longest=snapshot.longest.get(name), charts=shown, span=span, past=past,
         ranges=charts.ranges_of(has_lake),
