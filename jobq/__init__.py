@@ -110,7 +110,7 @@ def _flows_of(client: Any) -> Any:
     return FlowsInWorker(client)
 
 
-# Layers below know neither the embedded server nor flows.
+# Lower layers don't know the embedded server and flows.
 runtime.start_server = _start_embedded
 runtime.flows_of = _flows_of
 

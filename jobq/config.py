@@ -1,4 +1,4 @@
-"""Settings. They are frozen and validated when created; one function reads them from the environment."""
+"""Frozen settings, validated when they are created. One function reads them from the environment."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
 VALID_S, MAX_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 #: Bytes of one call, by default and at most.
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
-#: The servers that tests may connect to; jobq's pytest plugin sets it for the tests and what they start.
+#: Servers that tests may connect to. jobq's pytest plugin sets it for the tests and their child processes.
 TEST_SERVERS = "JOBQ_TEST_SERVERS"
 #: A burst waits for retries that are due so soon.
 BURST_WAIT_S = 60.0
 #: Characters of a worker's name.
 MAX_NAME = 100
-#: What may run async jobs.
+#: Event loops that can run async jobs.
 EVENT_LOOPS = ("auto", "asyncio", "uvloop")
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
@@ -44,9 +44,10 @@ def duration_s(value: Duration) -> float:
 def parse_time(
     text: str, *, now: datetime | None = None, zone: tzinfo | Literal["local"] | None = None
 ) -> datetime:
-    """Parse an ISO 8601 time, or if `now` is given also `7d`: that long before it. The result is in UTC.
+    """Parse an ISO 8601 time, or with `now` also `7d`: that long before now. The result is in UTC.
 
-    zone: the zone of a time that names none; "local": this host's; None: such a time is refused.
+    Args:
+        zone: Zone of a time without one; "local": this host's zone; None: such a time is rejected.
     """
     try:
         at = _iso_time(text)
@@ -187,16 +188,18 @@ class CodecSettings:
 class ServerSettings:
     """How to reach the server.
 
-    url: None = the embedded server. embedded: False forbids it, True selects it; None = it is used with a
-    warning, but not under pytest. patience_s: how long one call is retried over lost connections and a silent
-    server; its first try may take socket_timeout_s even so.
-    data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
-    codec: how calls are sealed; None = not at all. functions: call scripts as the functions that
-    `jobq functions load` loaded.
-    durability: what must hold before an enqueue returns: memory, disk, replicas=n (run n + 1). durable_within_s: how
-    long it may take to hold, at most four fifths of socket_timeout_s. outage_buffer: how many messages
-    wait in memory while the server is away; 0 = none, enqueue raises UnavailableError. max_content: the largest
-    call of a job in bytes, up to 1 MiB.
+    Attributes:
+        url: None selects the embedded server.
+        embedded: False forbids the embedded server, True selects it; None uses it with a warning, but not under pytest.
+        patience_s: How long one call is retried over lost connections and a silent server; its first try may still take
+            socket_timeout_s.
+        data_dir: Where the embedded server keeps its data; None: `.jobq` next to the nearest pyproject.toml.
+        codec: Seals calls; None: calls are not sealed.
+        functions: Call scripts as functions, which `jobq functions load` loaded.
+        durability: What must hold before an enqueue returns: memory, disk, replicas=n (run n + 1).
+        durable_within_s: Timeout of the durability, at most four fifths of socket_timeout_s.
+        outage_buffer: How many messages wait in memory while the server is away; 0: enqueue raises UnavailableError.
+        max_content: Maximum size of a job's call in bytes, up to 1 MiB.
     """
 
     url: str | None = None
@@ -235,17 +238,24 @@ class ServerSettings:
 class WorkerSettings:
     """How a worker runs.
 
-    queues: names and weights; () = those that the registered jobs declare, with equal ones. strict: drain them
-    in the order given. concurrency, threads: async and sync jobs at once in one child. lease_s: how long a lease
-    lasts unless renewed. crash_limit: crashes that make a message dead. prefetch: most messages a child takes at
-    once; it takes about prefetch_s worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
-    shutdown_timeout_s: how long TERM waits. burst: leave once the queues are empty, and no retry of what ran here
-    is due within BURST_WAIT_S; "ready": without a wait for retries.
-    unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
-    unknown_wait_s: the longest wait between two tries. event_loop: what runs async jobs, one of EVENT_LOOPS; auto =
-    uvloop where it is installed. allow_threads: start also if the modules with jobs leave a thread running.
-    tracebacks: log and keep those of failed attempts. charts: keep figures of
-    queues for charts. name: in events and logs, '' = host and process id.
+    Attributes:
+        queues: Names and weights; (): those that the registered jobs declare, with equal weights.
+        strict: Drain the queues in the order given.
+        concurrency, threads: Concurrent async and sync jobs per child.
+        lease_s: How long a lease lasts unless renewed.
+        crash_limit: Number of crashes after which a message is dead-lettered.
+        prefetch: Maximum number of messages to prefetch per child; it prefetches about prefetch_s worth of work.
+        max_jobs, max_age_s, max_memory_mb: Limits after which a child is replaced.
+        shutdown_timeout_s: How long the worker waits for jobs after TERM.
+        burst: Exit once the queues are empty and no retry of a job that ran here is due within BURST_WAIT_S; "ready":
+            don't wait for retries.
+        unknown_for_s: How long messages of unknown jobs are retried before they are dead-lettered.
+        unknown_wait_s: Maximum delay between these retries.
+        event_loop: Runs async jobs, one of EVENT_LOOPS; auto: uvloop if it is installed.
+        allow_threads: Start even if the modules with jobs leave a thread running.
+        tracebacks: Log and keep the tracebacks of failed attempts.
+        charts: Record figures of queues for charts.
+        name: Name in events and logs; '': host and process id.
     """
 
     queues: tuple[tuple[str, int], ...] = ()

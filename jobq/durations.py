@@ -128,7 +128,7 @@ def _whole_units(seconds: int) -> str:
 
 
 def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:
-    """A wait from now on: a duration, or an HTTP date as `Retry-After` has it. A date that has passed is 0."""
+    """Return a wait in seconds from a duration, or an HTTP date as in `Retry-After`. A past date is 0."""
     if not isinstance(value, str) or not _TIME_OF_DAY.search(value):
         return seconds_of(value)
     from email.utils import parsedate_to_datetime

@@ -42,8 +42,8 @@
     JobTimeout           jobq raises these two in a handler. They pass its ``except Exception``,
     JobAborted           so they derive from BaseException and are no errors of jobq.
 
-What is an error ends in ``Error``; modules add subclasses of their own. The first line of a docstring is the
-default message. A message says what is wrong, the value, and the remedy. Passwords in URLs are masked.
+Names of errors end in ``Error``; modules add their own subclasses. The first line of a docstring is the
+default message. A message has the problem, the value and the remedy. Passwords in URLs are masked.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class ConfigError(JobqError):
 class UnavailableError(JobqError):
     """The server could not be reached in time; whether the call took effect is unknown.
 
-    `mids` are the messages of an enqueue whose outcome is unknown. Check `Queue.status`, or enqueue
-    them again under the same mids if a second run does no harm.
+    `mids` are the messages of an enqueue whose outcome is unknown. Check `Queue.status`, or enqueue them again under
+    the same mids if a second run is harmless.
     """
 
     def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
@@ -190,9 +190,9 @@ class JobAlreadyRegisteredError(JobqError):
 
 
 class DuplicateError(JobqError):
-    """A call with on_conflict="raise" was refused: a message with its arguments or mid waits or runs already.
+    """A call with on_conflict="raise" was rejected: a message with its arguments or mid is waiting or running.
 
-    `receipts`: those of the refused calls; they lead to the messages that live. The other calls of the same
+    `receipts`: receipts of the rejected calls; they lead to the live messages. The other calls of the same
     `enqueue_many` are enqueued.
     """
 
@@ -315,7 +315,7 @@ class Dead(Outcome):
 
 
 class Snooze(Outcome):
-    """Run again after `after`, given as in Retry. Costs no attempt."""
+    """Run again after `after`, given as in Retry. It costs no attempt."""
 
     def __init__(self, after: Duration) -> None:
         super().__init__("snoozed")

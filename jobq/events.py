@@ -26,7 +26,7 @@ LEVELS = ("off", "attempts", "all")
 MAXLEN = 100_000
 MAXLENS = (100, 10**9)
 
-#: What happened. The script that makes a change writes its event.
+#: Kinds of events. The script that makes a change writes its event.
 KINDS = (
     "enqueued", "done", "retry", "dead", "crashed", "snoozed",
     "recovered", "cancelled", "revived", "cleared", "superseded", "clock_jump",
@@ -37,7 +37,7 @@ ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One entry. Times are epoch ms by the server's clock, except `enqueued_at`: the producer's."""
+    """One entry. Times are epoch ms by the server's clock, except `enqueued_at`, which is the producer's."""
 
     kind: str
     mid: str
@@ -146,7 +146,7 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
-    """Read one entry; missing columns take their defaults. BadRecordError for what is not a record."""
+    """Read one entry; missing columns take their defaults. BadRecordError if it is not a record."""
     event = _plain(value) if version == _VERSION else None
     if event is not None:
         return event
@@ -158,7 +158,7 @@ def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
 
 
 def _plain(value: bytes) -> Event | None:
-    """Read what a worker writes, in less than half the time; None for what has to be looked at closely."""
+    """Read a worker's entry in less than half the time; None if it needs a complete check."""
     try:
         fields = value.decode().split(SEPARATOR)
     except UnicodeDecodeError:
@@ -207,9 +207,9 @@ def _plain(value: bytes) -> Event | None:
 
 
 def named(value: bytes, version: bytes, at_ms: int) -> Event | None:
-    """Kind, mid and error of a record of which another column can't be read; None where these can't be either.
+    """Return kind, mid and error of a record with an unreadable column; None if these are unreadable.
 
-    at_ms: when its entry was written, which is then taken for the time that it tells.
+    at_ms: the time of its entry, which then stands for the time in the record.
     """
     if version != SCHEMA.encode():
         return None

@@ -1,6 +1,6 @@
-"""The formats of what is stored, by number. docs/operating/upgrades.md says which releases read what.
+"""Numbers of the stored formats. docs/operating/upgrades.md says which releases read which number.
 
-A number grows when a release that knows only the ones before would misread what is stored under it.
+A number grows when older releases would misread what is stored under it.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _has_acl(descriptor: int) -> bool:
 
 
 def _boundary(folder: Path, mounts: set[str]) -> str:
-    """Why the search stops at this folder; empty if it goes on."""
+    """Return why the search stops at this folder; empty if it continues."""
     home = os.path.realpath(os.path.expanduser("~"))
     if str(folder) == home:
         return f"it is above your home, {folder}"

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 PREFIX = "JOBQ_"
-#: What settings read, and options that many commands share.
+#: Environment variables of settings, and options that many commands share.
 KNOWN = frozenset(
     PREFIX + name
     for name in (

@@ -1,7 +1,7 @@
-"""What a user must be allowed, read from the scripts that it calls.
+"""Commands and keys that a user must be allowed, derived from the scripts that it calls.
 
-A function runs with the rights of its caller, so a user needs FCALL, what the scripts send, and the few
-commands that jobq sends outside of them; each of those only where it is needed, in a selector.
+A function runs with the rights of its caller. So a user needs FCALL, the commands that the scripts send, and the few
+commands that jobq sends outside of scripts; each of those is allowed only for its own keys, in a selector.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONNECTION = (
     "+@connection", "-@admin", "-@dangerous", "-client|tracking", "-client|caching", "-select", "+wait",
     "+cluster|slots",
 )  # fmt: skip
-#: Commands that call a function; those of a user that writes nothing.
+#: Commands that call a function, for a user that only reads.
 CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 
 
@@ -43,7 +43,7 @@ def commands(script: Script) -> set[str]:
 def allowed_for(
     called: Iterable[Script], own: Iterable[str] = (), calls: Iterable[str] = CALLS
 ) -> list[str]:
-    """The words that allow `calls`, the commands of these scripts, and those that jobq sends itself: nothing else."""
+    """Return the ACL rules that allow `calls`, the commands of these scripts and jobq's own commands; nothing else."""
     needed = set(own).union(*map(commands, called))
     return ["-@all", *CONNECTION, *_allowed((*calls, *sorted(needed)))]
 

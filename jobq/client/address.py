@@ -1,9 +1,9 @@
-"""Read URLs of servers: what kind of deployment, where it is, and how to connect to it.
+"""Read URLs of servers: the kind of deployment, its hosts, and the connection options.
 
 ``redis://user:password@host:6379/0``, ``rediss://`` (TLS), ``unix:///path/redis.sock?db=0``,
-``redis+sentinel://host1:26379,host2:26379/service/0``, ``redis+cluster://host1:7000,host2:7001``; the last
-two with ``rediss+`` for TLS. Options of redis-py's connections may follow after ``?``, and for Sentinels
-``sentinel_username`` and ``sentinel_password``.
+``redis+sentinel://host1:26379,host2:26379/service/0``, ``redis+cluster://host1:7000,host2:7001``; the last two with
+``rediss+`` for TLS. Options of redis-py's connections may follow after ``?``, and for Sentinels ``sentinel_username``
+and ``sentinel_password``.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _with_scheme(text: str) -> str:
 
 
 def sentinel_login(url: str) -> dict[str, str]:
-    """User and password for the Sentinels themselves, those that the URL gives."""
+    """Return the user and password for the Sentinels, as far as the URL has them."""
     options = dict(parse_qsl(_split(url).query))
     return {option: options[name] for name, option in _OF_SENTINELS.items() if options.get(name)}
 

@@ -51,11 +51,14 @@ class NotSentError(JobqError, redis_errors.ConnectionError):
 
 
 class Reply:
-    """The reply to one command, for the one coroutine that awaits it.
+    """The reply to one command, awaited by one coroutine.
 
-    As a future, but without a turn of the event loop between the reply and the coroutine: `arrived` goes on with it.
-    Tasks wait for any object that has `_asyncio_future_blocking`; see asyncio.isfuture. whole: a coroutine that is
-    cancelled gets its CancelledError once the reply is there, which it must not miss. once: its command isn't repeated.
+    It works like a future, but without a turn of the event loop between the reply and the coroutine: `arrived` resumes
+    the coroutine. Tasks wait for any object that has `_asyncio_future_blocking`; see asyncio.isfuture.
+
+    Attributes:
+        whole: A cancelled coroutine gets its CancelledError only once the reply is there, because it must not miss it.
+        once: The command isn't repeated.
     """
 
     __slots__ = (
@@ -94,40 +97,40 @@ class Reply:
             self._context.run(self._wake, self)
 
     def fail(self, error: BaseException) -> None:
-        """Take an error in place of the reply; the coroutine goes on in the next turn of the loop."""
+        """Take an error instead of the reply; the coroutine resumes in the next turn of the loop."""
         if not self.is_done:
             self._error, self.is_done = error, True
             if self._wake is not None:
                 self._loop.call_soon(self._wake, self, context=self._context)
 
     def result(self) -> Any:
-        """As Future.result, once the reply is there."""
+        """Return the reply or raise the error, once it has arrived; see Future.result."""
         if self._error is not None:
             raise self._error
         return self._value
 
     def add_done_callback(self, wake: Callable[[Reply], object], *, context: Context) -> None:
-        """As Future.add_done_callback: the task that waits gives its own continuation, once."""
+        """Add the continuation of the waiting task; see Future.add_done_callback. Called once."""
         self._wake, self._context = wake, context
 
     def cancel(self, msg: Any = None) -> bool:
-        """As Future.cancel. False: the task will raise CancelledError as soon as it goes on."""
+        """Cancel the wait; see Future.cancel. False: the task will raise CancelledError when it resumes."""
         if self.is_done or self._whole:
             return False
         self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
         return True
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """As Future.get_loop."""
+        """Return the event loop; see Future.get_loop."""
         return self._loop
 
 
 class AsyncClient:
     """Calls to the deployment of `client`, for one event loop. Any number of coroutines may share it.
 
-    It has one connection to each node. Calls that are made while others wait for their replies travel together, in
-    their order. The settings, and what is known about the nodes, are those of `client`. When a coroutine is
-    cancelled, its call isn't: the reply is read and thrown away.
+    It has one connection to each node. Calls made while others wait for their replies are sent together, in order. It
+    uses the settings of `client` and shares its knowledge of the nodes. Cancelling a coroutine doesn't cancel its call:
+    the reply is read and dropped.
     """
 
     def __init__(self, client: Client) -> None:
@@ -141,7 +144,7 @@ class AsyncClient:
         return f"Async{self.client!r}"
 
     def ask(self, call: ScriptCall[T]) -> Coroutine[Any, Any, T]:
-        """As Client.ask."""
+        """Return the result of a call; see Client.ask."""
         client, keys = self.client, call.keys
         state = CallState(client, client.words(call.script, keys, call.args), call.script)
         key = keys[0] if keys else ""
@@ -156,10 +159,12 @@ class AsyncClient:
         whole: bool = False,
         read: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """As Client.perform.
+        """Make a call; see Client.perform.
 
-        once: the call isn't repeated after it was sent whole and no reply came. whole: a coroutine that is cancelled
-        waits for the reply nevertheless, and gets it as LateReplyError. read: as the `read` of a ScriptCall.
+        Args:
+            once: Don't repeat the call after it was sent whole and no reply came.
+            whole: A cancelled coroutine still waits for the reply, and gets it as LateReplyError.
+            read: Reads the reply; see ScriptCall.
         """
         while True:
             node: Hashable | None = None
@@ -196,7 +201,7 @@ class AsyncClient:
         return await self.perform(key, state.as_general())
 
     def close(self) -> None:
-        """Close what is open; the next call opens anew."""
+        """Close open connections; the next call opens new ones."""
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
@@ -268,7 +273,7 @@ class AsyncClient:
         connection: SharedConnection | None,
         error: Exception,
     ) -> None:
-        """As Client._prepare. What another coroutine has opened since then stays."""
+        """Prepare the next try; see Client._prepare. Keep connections that another coroutine has opened since."""
         following = state.failed(error)
         if isinstance(error, redis_errors.NoScriptError) and connection and state.script:
             connection.scripts.discard(state.script.sha)
@@ -350,9 +355,10 @@ class SharedConnection:
         whole: bool = False,
         once: bool = False,
     ) -> Reply:
-        """Send a command; its reply. It travels with others while replies are awaited, at once otherwise.
+        """Send a command and return its reply. Commands are sent together while replies are awaited, else immediately.
 
-        once: it isn't repeated, so its reply may take the longest time that any reply may take.
+        Args:
+            once: The command isn't repeated, so its reply may take the longest time of any reply.
         """
         loop = self._loop
         reply = Reply(loop, whole, once)
@@ -374,7 +380,7 @@ class SharedConnection:
         return reply
 
     def send_blindly(self, command: bytes) -> None:
-        """Send a command before the next one; its reply is thrown away."""
+        """Send a command before the next one; its reply is dropped."""
         if not self._waiting:
             self._progress = self._loop.time()
         self._waiting.append(None)

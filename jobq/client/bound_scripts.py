@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from jobq.client.numbered_calls import Values
 from jobq.client.scripts import Argument, Script, load
 
-#: Most messages of one call, in every protocol but jobq's own queues.
+#: Maximum number of messages per call, in every protocol except jobq's own queues.
 PER_CALL = 1_000
 
 
@@ -18,9 +18,11 @@ def bound(
     values: Values,
     rest: Sequence[Argument] = (),
 ) -> tuple[Script, tuple[str, ...], tuple[Argument, ...]]:
-    """The script, its keys and its arguments, in its order. `key` gives a key by the name that Lua gives it.
+    """Return the script, its keys and its arguments, in its order.
 
-    rest: arguments behind those that have names.
+    Args:
+        key: Returns the key for a name in the Lua source.
+        rest: Arguments that follow the named arguments.
     """
     script = load(area, name)
     return script, tuple([key(one) for one in script.keys]), ordered(script, values, rest)

@@ -1,6 +1,6 @@
-"""Listen to a pub/sub channel, to end a wait early. The waiting side must poll too.
+"""Listen to a pub/sub channel, to end a wait early. The waiting side must also poll.
 
-A message that is published while the connection is down is lost, so a wait may end late, or for no reason.
+A message published while the connection is down is lost, so a wait may end late or without a reason.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Reminder:
         self._due_at: dict[Hashable, float] = {}
 
     def is_due(self, subject: Hashable) -> bool:
-        """Return whether to log a line now; from then on its time counts."""
+        """Return whether to log a line now; if so, the interval restarts."""
         now = time.monotonic()
         if now < self._due_at.get(subject, 0.0):
             return False

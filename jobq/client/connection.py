@@ -71,7 +71,7 @@ MAX_HEADS = 1_000
 
 
 class AttachedBuffer(Protocol):
-    """What a client needs to know about the buffer that the queue layer attaches to it."""
+    """Interface of the outage buffer, which the queue layer attaches to a client."""
 
     nmessages: int
 
@@ -89,7 +89,7 @@ class AttachedBuffer(Protocol):
         ...
 
     def forget(self) -> None:
-        """In a forked child: what waits is the parent's to send."""
+        """Drop waiting messages in a forked child: the parent sends them."""
         ...
 
 
@@ -103,7 +103,7 @@ class Client:
         self.namespace = checked_name("namespace", settings.namespace)
         #: Which node serves a key.
         self.topology: Topology = topology(settings)
-        #: What all clients of this process know about the nodes.
+        #: Known facts about the nodes, shared by all clients of this process.
         self.nodes = self.topology.nodes_known
         # Looked up here, so that a bad URL fails where it is given.
         self.url = settings.url or str(self.topology.locate(""))
@@ -112,7 +112,7 @@ class Client:
         self.is_cluster = isinstance(self.topology, Cluster)
         #: The first two words of a call of a script.
         self.verb = called if settings.functions else called_by_sha
-        #: What every enqueue asks for unless it says otherwise.
+        #: Durability of enqueues that don't ask for another.
         self.durability = settings.durability
         #: Set by the queue layer where the settings ask for one.
         self.outage: AttachedBuffer | None = None
@@ -156,7 +156,7 @@ class Client:
                 return call.read(reply)
 
     def words(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> bytes:
-        """The command that calls a script, packed. What precedes its arguments is packed once per script and keys."""
+        """Return the packed command that calls a script. Its prefix is packed once per script and keys."""
         keys = tuple(keys)
         head = self._heads.get((script, keys))
         if head is None:
@@ -179,7 +179,7 @@ class Client:
         return self.perform(key, CallState(self, args))
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether an error says that the only server can't be reached, so that nothing else can be read either."""
+        """Whether an error says that the only server is unreachable, so that no other read can succeed."""
         return isinstance(error, UnavailableError) and not self.is_cluster
 
     def clock_ms(self, near: str = "") -> int:
@@ -268,12 +268,12 @@ class Client:
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Whether one server last served both keys, by what this process knows."""
+        """Whether both keys were last served by the same server, as far as this process knows."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 
     def look_again(self) -> None:
-        """Look up the node again at the next call: this one may be a master that was replaced."""
+        """Look up the node again at the next call: this node may be a replaced master."""
         self.topology.forget()
 
     def fileno(self, connection: Connection) -> int:
@@ -307,7 +307,7 @@ class Client:
                 connection.disconnect()
 
     def abandon(self) -> None:
-        """In a forked child: close the parent's sockets here, and send nothing to the server."""
+        """Close the parent's sockets in a forked child, without sending anything to the server."""
         if self.outage:
             self.outage.forget()
         self.of_loops = {}
@@ -327,7 +327,7 @@ class Client:
         return first_try_s(self.patience_s, longest_s(connection) or self.socket_timeout_s)
 
     def _settle(self, connection: Connection) -> None:
-        """From its second call on, a connection that has died leaves time for a try on another one."""
+        """From its second call, a dead connection leaves time for a try on another connection."""
         _wait_at_most(connection, self.try_s(connection))
 
     def _take_back(
@@ -363,7 +363,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
         sock = connection._sock
         if sock is None:
             raise redis_errors.ConnectionError("the connection was closed")
-        # redis-py's layers look at every argument once more.
+        # redis-py's layers would look at every argument again.
         data = command if isinstance(command, bytes) else packed(command)
         if len(data) > SENT_AT_ONCE:
             send(connection, data)
@@ -371,7 +371,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
             sock.sendall(data)
         parser: Any = connection._parser
         reader, buffer = parser._reader, parser._buffer
-        # Most replies come in one piece. Nothing is read of a connection that was closed, which `receive` tells.
+        # Most replies arrive in one piece. `receive` reports a closed connection, which isn't read.
         reader.feed(buffer, 0, sock.recv_into(buffer))
         reply = reader.gets()
         if reply is NOT_ENOUGH_DATA:
@@ -382,7 +382,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
     except redis_errors.ResponseError:
         raise
     except BaseException:
-        # Half an exchange is on the wire: a later call would read this one's reply.
+        # The exchange is incomplete: the next call would read this call's reply.
         connection.disconnect()
         raise
 
@@ -429,7 +429,7 @@ def send(connection: Connection, command: bytes) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """Read one reply with the connection's own reader; raise it if it is an error. Raises an error of `LOST`, too."""
+    """Read one reply with the connection's own reader; raise it if it is an error. Also raises errors of `LOST`."""
     parser: Any = connection._parser
     sock, reader, buffer = connection._sock, parser._reader, parser._buffer
     if sock is None or reader is None:
@@ -513,12 +513,15 @@ def connect(
     outage_buffer: int | None = None,
     settings: ServerSettings | None = None,
 ) -> Client:
-    """A client for `url`, else JOBQ_URL, else REDIS_URL, else the embedded server.
+    """Return a client for `url`, else JOBQ_URL, else REDIS_URL, else the embedded server.
 
-    durability: what must hold before an enqueue returns: memory, disk or replicas=n (of n + 1, so that one
-    may be away); else JOBQ_DURABILITY, else memory. outage_buffer: how many messages may wait in memory
-    while the server is away; else JOBQ_OUTAGE_BUFFER, else 0. It connects at the first call. Raises
-    ConfigError for a URL that can't be read.
+    It connects at the first call. Raises ConfigError for an unreadable URL.
+
+    Args:
+        durability: What must hold before an enqueue returns: memory, disk or replicas=n (of n + 1, so that one may be
+            away). Default: JOBQ_DURABILITY, else memory.
+        outage_buffer: How many messages may wait in memory while the server is away. Default: JOBQ_OUTAGE_BUFFER, else
+            0.
     """
     settings = settings or settings_from_env()
     return Client(
@@ -533,7 +536,7 @@ def connect(
 
 
 def default_client() -> Client:
-    """The client of everything that names none, made by `connect()` at first use."""
+    """Return the default client, which `connect()` makes at first use."""
     with runtime.lock:
         if runtime.default is None:
             runtime.default = connect()
@@ -541,7 +544,7 @@ def default_client() -> Client:
 
 
 def set_default_client(client: Client | None) -> None:
-    """Use `client` where none is named; None: the one of the environment again."""
+    """Use `client` as the default client; None restores the client of the environment."""
     runtime.default = client
 
 

@@ -1,8 +1,8 @@
 """One class for threads and its twin for asyncio, without writing a method twice.
 
 The blocking class has the methods. Most are plain; those that wait, or are sent together with others, are `@stepwise`:
-they are steps (see `steps`). The asyncio class names the methods that it offers, and holds an object of the blocking
-class, `blocking`, to do them::
+they are steps (see `steps`). The asyncio class lists the methods that it offers, and delegates them to an object of the
+blocking class, `blocking`::
 
     class AsyncTopic(AsyncFacade[Topic]):
         append = awaited(Topic.append)           # a plain method would run in a thread
@@ -10,7 +10,7 @@ class, `blocking`, to do them::
 
     await AsyncTopic(Topic("orders")).append(b"x")
 
-Signatures and docstrings are those of the blocking class, for type checkers too.
+Signatures and docstrings are those of the blocking class, also for type checkers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AsyncFacade(Generic[B]):
 
     def __init__(self, blocking: B) -> None:
         self.blocking = blocking
-        #: Calls of cancelled coroutines that must end before the next one begins.
+        #: Calls of cancelled coroutines that must end before the next call begins.
         self._settling: set[asyncio.Future[Any]] = set()
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ def awaited(method: Stepwise[P, T]) -> Awaited[P, T]: ...
 @overload
 def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]: ...
 def awaited(method: Any) -> Any:
-    """The same method for an AsyncFacade."""
+    """Return an awaitable version of the method, for an AsyncFacade."""
     steps = getattr(method, "steps", None)
     if steps is not None:
 
@@ -154,7 +154,7 @@ def awaited(method: Any) -> Any:
 
 
 def wrapping(method: Callable[Concatenate[Any, P], T], make: Callable[[T], A]) -> Wrapping[P, A]:
-    """The same method for an AsyncFacade, not awaited: it does no I/O, and `make` wraps what it returns."""
+    """Return the method for an AsyncFacade, not awaited: it does no I/O, and `make` wraps its result."""
 
     @wraps(method)
     def wrapped(self: Any, *args: P.args, **kwargs: P.kwargs) -> A:

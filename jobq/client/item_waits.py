@@ -11,7 +11,7 @@ from jobq.client.numbered_calls import FAILED
 from jobq.client.scripts import packed
 from jobq.client.waiter import item_wait
 
-#: Connections that block at the server, each for one key. The server wakes these waits at once.
+#: Connections that block at the server, each for one key. The server wakes these waits immediately.
 MAX_BLOCKING = 16
 #: How often the loop asks for the items of all other waits, in one exchange.
 POLL_S = 0.5

@@ -1,4 +1,4 @@
-"""Names that stand in keys: what a namespace, a queue or a topic may be called."""
+"""Names in keys: valid names of namespaces, queues and topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def checked_name(kind: str, name: str) -> str:
 
 
 def checked_queue(name: str) -> str:
-    """Return the name of a queue for messages; raise ConfigError also for names that `--queues` reads otherwise."""
+    """Return the name of a queue for messages; raise ConfigError also for names with a meaning in `--queues`."""
     checked_name("queue", name)
     if name.startswith("-") or "," in name or _WEIGHTED.search(name):
         raise ConfigError(

@@ -1,24 +1,24 @@
 """Calls of scripts that are harmless to repeat: the rules, without any I/O.
 
-A caller numbers its calls and has one in flight. The scripts keep its last number and reply, replay the same
-number and refuse a lower one. So a client may send a call again when the reply was lost: while the server surely
-has that record, and no longer.
+A caller numbers its calls and has one in flight. The scripts keep its last number and reply, replay the same number and
+refuse a lower one. So a client may repeat a call whose reply was lost, but only while the server certainly has that
+record.
 
 Users:
 
-- A protocol makes one `BoundScripts` per name: it knows the keys of that name, and gives arguments by the names
-  that the script binds. `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call,
-  `scripts["read"].run({"from": 1, …})` one that any number of repetitions don't change. `await … .acall(…)` and
-  `.arun(…)` do the same with an `AsyncClient`.
-- `ScriptCall` is a call as a value, for protocols that build their calls apart from sending them, and whose calls
-  carry no number. `client.ask(call)` or `await aclient.ask(call)` returns what its `read` makes of the reply.
+- A protocol makes one `BoundScripts` per name: it knows the keys of that name, and passes arguments by the names that
+  the script binds. `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call,
+  `scripts["read"].run({"from": 1, …})` makes a call that is safe to repeat. `await … .acall(…)` and `.arun(…)` do the
+  same with an `AsyncClient`.
+- `ScriptCall` is a call without a number as a value, for protocols that build calls in one place and send them in
+  another. `client.ask(call)` or `await aclient.ask(call)` returns the reply as interpreted by its `read`.
 - A driver (`connection.Client` blocks, `aio.AsyncClient` awaits) does the I/O. It asks the `CallState` of each call::
 
       state.sending()                      # before each try; raises TimeoutError when it is too late
       following = state.failed(error)      # after each try that failed
       # forget the node, close connections, raise following.error, send SCRIPT LOAD, sleep following.pause_s
 
-  and tries again with `state.command`, at `state.redirect` where a Cluster named a node for this once.
+  and tries again with `state.command`, at `state.redirect` if a Cluster redirected this one call.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _OF_SCRIPTS = re.compile(r"'(script|eval|evalsha)(\|load)?'")
 WITHOUT_SCRIPTS = (
     "where SCRIPT and EVALSHA are forbidden, run jobq functions load and set JOBQ_FUNCTIONS=1"
 )
-#: What a server adds to a script's own error.
+#: Suffix that a server adds to a script's own error.
 _PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 
 
@@ -105,12 +105,12 @@ def moment(now: int | None) -> Argument:
 
 
 class Tries:
-    """The tries of one numbered call: since when the server may have its record, 0 while no try can have arrived."""
+    """The tries of one numbered call. `since`: when the server may have got it; 0 if no try can have arrived."""
 
     since = before = 0
 
     def answered_with_error(self) -> None:
-        """The server answered the last one with an error: that one changed nothing."""
+        """Take an error as the reply to the last try, which therefore changed nothing."""
         self.since = self.before
 
     @property
@@ -125,10 +125,11 @@ class Tries:
 
 
 class Caller:
-    """One line of numbered calls. `id` is 96 random bits in 16 characters.
+    """A caller of numbered calls. `id` is 96 random bits in 16 characters.
 
-    arrived: called when a reply with hand-outs has come, before anything in it is read. `renewals`: how often a
-    call was made under a new number because the lost one could not be repeated any more.
+    Attributes:
+        arrived: Called when a reply with messages has come, before it is read.
+        renewals: How often a call got a new number because the lost call could no longer be repeated.
     """
 
     __slots__ = ("arrived", "heads", "id", "number", "renewals")
@@ -137,7 +138,7 @@ class Caller:
         self.arrived = arrived
         self.id = caller_id or new_id()
         self.number = self.renewals = 0
-        #: What each bound script's calls of this caller begin with, packed once.
+        #: Packed prefix of this caller's calls of each bound script, packed once.
         self.heads: dict[BoundScript, bytes] = {}
 
     def next(self) -> int:
@@ -159,7 +160,7 @@ class Callers:
     """Spare callers, so that threads sharing a queue never share one in flight."""
 
     def __init__(self) -> None:
-        # One at a time is taken off a list and put back, which needs no lock.
+        # Callers are taken from a list one by one and put back, which needs no lock.
         self._spare: list[Caller] = []
         self._pid = os.getpid()
         #: For the next call. A call whose outcome is unknown keeps its caller out of use instead.
@@ -178,7 +179,7 @@ class Callers:
 
 
 class Patience(Protocol):
-    """What a call needs to know about its client. `should_give_up`: asked while it waits; True ends the wait."""
+    """What a call needs from its client. `should_give_up` is checked while it waits; True ends the wait."""
 
     url: str
     patience_s: float
@@ -189,8 +190,13 @@ class Patience(Protocol):
 class Following(NamedTuple):
     """What a driver does after a failed try, in this order.
 
-    forget: look up again which node serves the key. silent: this node did not answer, so ask it last. close: close
-    the idle connections to the node. error: raise it. load: send SCRIPT LOAD on the next connection. pause_s: sleep.
+    Attributes:
+        forget: Look up again which node serves the key.
+        silent: This node didn't answer, so query it last.
+        close: Close the idle connections to the node.
+        error: Raise it.
+        load: Send SCRIPT LOAD on the next connection.
+        pause_s: Sleep.
     """
 
     error: Exception | None = None
@@ -202,7 +208,7 @@ class Following(NamedTuple):
 
 
 class CallState:
-    """One call under way: what to send, and after each failure what to do next. Does no I/O."""
+    """A call in progress: the command to send, and the next step after each failure. Does no I/O."""
 
     _loads = 0
     _pause_s = 0.0
@@ -211,7 +217,7 @@ class CallState:
     redirect: tuple[str, int] | None = None
     #: How long the next try may take: None for the first, which has the whole time of a socket.
     left_s: float | None = None
-    #: Makes the call that takes the place of this one if the reply is GENERAL; see PlainFirst.
+    #: Makes the call that replaces this call if the reply is GENERAL; see PlainFirst.
     general: Callable[[Tries | None], CallState] | None = None
 
     def __init__(
@@ -222,17 +228,19 @@ class CallState:
         tries: Tries | None = None,
         renew: Callable[[], Command] | None = None,
     ) -> None:
-        """`tries`: those that were made of this call before.
+        """Start the state of a call.
 
-        `renew` gives the command of another call, under a new number, for when this one may not be repeated any
-        more; only for calls that tokens fence as well.
+        Args:
+            tries: Earlier tries of this call.
+            renew: Returns the command under a new number, for when this call may no longer be repeated. Only for calls
+                that are also fenced by tokens.
         """
         self._client = client
         self.command = command
         self.script = script
         if tries is None and script is not None and script.recorded:
             tries = Tries()
-        #: Those of this call in all its rounds; None where the server keeps no record of it.
+        #: Tries of this call in all its rounds; None where the server keeps no record of it.
         self.tries = tries
         self._renew = renew
         self._began = time.monotonic()
@@ -244,13 +252,13 @@ class CallState:
             now = clock.boot_ns()
             if tries.since and now - tries.since >= REPEAT_S * 1e9:
                 raise redis_errors.TimeoutError("the time to repeat this call is over")
-            # From now on the server may have it, unless it answers with an error.
+            # After this, the server may have it, unless it answers with an error.
             tries.before = tries.since
             tries.since = tries.since or now
         self._sent = True
 
     def again(self, client: Patience | None = None) -> CallState:
-        """The same call with its whole patience, or that of `client`, for another round of tries."""
+        """Return the same call with its full patience, or the patience of `client`, for another round of tries."""
         client = client or self._client
         state = CallState(client, self.command, self.script, self.tries, self._renew)
         state.general = self.general
@@ -286,7 +294,7 @@ class CallState:
                 + WITHOUT_SCRIPTS
             )
         full_for_now = is_full_for_now(error)
-        # Full after a try whose reply was lost says nothing about that try: ask until it is known.
+        # If a try's reply was lost, a later "full" says nothing about that try: repeat until its outcome is known.
         if not full_for_now and not (
             self._unknown and isinstance(error, redis_errors.OutOfMemoryError)
         ):
@@ -334,7 +342,7 @@ class CallState:
         return self._began + self._client.patience_s
 
     def _pause(self) -> float:
-        """How long to sleep, from the second failure on; twice as long each time."""
+        """Return how long to sleep, from the second failure; the pause doubles each time."""
         passed_s = time.monotonic() - self._began
         patience_s = self._client.patience_s
         pause_s = max(0.0, min(self._pause_s * random.uniform(0.5, 1.0), patience_s - passed_s))
@@ -359,7 +367,7 @@ def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
 
 
 def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) -> Exception | None:
-    """The error that ends a call, if it is time. unknown: the call may have taken effect."""
+    """Return the error that ends a call, if its time is up. unknown: the call may have taken effect."""
     if isinstance(error, _LASTING):
         return ConfigError(
             f"{masked(client.url)} refused the login ({error}); check user and password in the URL"
@@ -392,7 +400,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 
 def refusal(error: Exception, command: Command, script: Script | None) -> Exception | None:
-    """jobq's error for an answer that a repetition would not change; None for what passes."""
+    """Return jobq's error for an answer that a repetition would not change; None for temporary errors."""
     if isinstance(error, redis_errors.OutOfMemoryError):
         return ServerFullError(f"the server is at its memory limit, nothing was changed: {error}")
     if isinstance(error, PASSING) or error_code(error) == "BUSY":
@@ -430,10 +438,12 @@ def reply_lost(error: BaseException) -> UnavailableError:
 
 
 class ScriptCall(NamedTuple, Generic[T]):
-    """One call of a script as a value: what is sent, what the reply means, whether it may be sent twice.
+    """A script call as a value: the command, the meaning of the reply, and whether it may be repeated.
 
-    `read` returns the result, or raises what the reply says. `repeatable`: twice does no harm. A call that is not
-    is repeated while it is certain that the server didn't take it; once its reply is lost, UnavailableError says so.
+    Attributes:
+        read: Returns the result, or raises the error in the reply.
+        repeatable: Repeating it is harmless. Other calls are repeated only while it is certain that the server didn't
+            receive them; once the reply is lost, they raise UnavailableError.
     """
 
     script: Script
@@ -461,16 +471,16 @@ class AsyncDriver(Protocol):
     """An asyncio client."""
 
     def perform(self, key: str, state: CallState, by: Any = None) -> Awaitable[Any]:
-        """As Driver.perform."""
+        """Make this call with a driver; see Driver.perform."""
         ...
 
 
 class NumberedCall(Generic[T]):
-    """A numbered call as a value. It can be sent in several rounds, and on any connection; it takes effect once.
+    """A numbered call as a value. It can be sent in several rounds and on any connection; it takes effect once.
 
-    A dequeue behind a blocking pop of the wake marker is one: the server makes it when the pop returns, so a message
-    reaches an idle child without a further round trip. The caller makes no other call of this name until it has the
-    result.
+    A dequeue pipelined after a blocking pop of the wake marker is such a call: the server runs it when the pop returns,
+    so a message reaches an idle child without another round trip. The caller makes no other call under this name until
+    it has the result.
     """
 
     def __init__(
@@ -483,7 +493,7 @@ class NumberedCall(Generic[T]):
         self.read = read
 
     def sent(self) -> bytes:
-        """Return the command to send. The server may have it from now on."""
+        """Return the command to send. After this, the server may have it."""
         self._state.sending()
         self._is_sent = True
         return wire(self._state.command)
@@ -520,7 +530,7 @@ class FixedValues(dict[str, Argument]):
         self.kept: dict[Script, bytes] = {}
 
     def packed(self, script: Script) -> bytes:
-        """What a call of `script` has of them."""
+        """Return the values that a call of `script` uses."""
         if len(self) + 2 != script.nargs:
             raise script.misnamed(self)
         made = self.kept[script] = words_packed(script.order_numbered(self))
@@ -574,11 +584,14 @@ class BoundScript:
         by: Any = None,
         fenced: bool = False,
     ) -> Any:
-        """Make the next numbered call of `caller`; the raw reply. Raises LeaseLostError for a refused caller.
+        """Make the next numbered call of `caller` and return the raw reply.
 
-        extra_keys: keys behind the caller's record. by: makes the exchange, so that other commands can share the
-        connection. fenced: tokens fence the call too, so that it may be made under a new number when the record of
-        this one may be gone.
+        Raises LeaseLostError for a rejected caller.
+
+        Args:
+            extra_keys: Keys that follow the caller's record.
+            by: Makes the exchange, so that other commands can share the connection.
+            fenced: The call is also fenced by tokens, so it may get a new number if its record may be lost.
         """
         state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)
         reply = self._client.perform(self.keys[0], state, by)
@@ -619,7 +632,7 @@ class BoundScript:
     ) -> CallState:
         """The next numbered call of `caller`."""
         script = self.script
-        # Only what changes from call to call is packed anew.
+        # Only the parts that differ between calls are packed again.
         head = None if extra_keys else caller.heads.get(self)
         if head is None:
             head = self._head_of(caller, extra_keys)
@@ -643,7 +656,7 @@ class BoundScript:
         self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
         fenced: bool, extra_keys: Sequence[str] = (),
     ) -> CallState:  # fmt: skip
-        """The call that `caller` made last, or one that a script for plain calls left to this one: its number."""
+        """Return the number of the caller's last call, or of a call that a script for plain calls left over."""
         tail = packed((caller.number, *self.script.order_numbered(values), *rest))
         head, nwords = self._head_of(caller, extra_keys), self._nwords + len(extra_keys) + len(rest)
         command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
@@ -651,7 +664,7 @@ class BoundScript:
         return CallState(self._client, command, self.script, tries, renew)
 
     def _head_of(self, caller: Caller, extra_keys: Sequence[str]) -> bytes:
-        """What a numbered call of `caller` begins with, to its id."""
+        """Return the prefix of a numbered call of `caller`, up to its id."""
         keys = (*self.keys, f"{self._call_key}{caller.id}", *extra_keys)
         head = words_packed((*self._verb, len(keys), *keys, caller.id))
         if not extra_keys:
@@ -678,18 +691,18 @@ class BoundScript:
 
 
 class PlainFirst:
-    """Which script to send a plain call to: one that takes plain calls alone, or the one that takes every call.
+    """Chooses the script for a plain call: the script for plain calls only, or the general script.
 
     The script for plain calls has fewer keys and arguments, so it costs the server less. Whether a call is plain also
-    depends on the queue: where it isn't, the script answers GENERAL and the same call is made of the other script.
-    While one call after another is answered so, `skip` grows up to MAX_SKIPPED. Threads may share it: a count that is
-    lost costs a round trip.
+    depends on the queue: if it isn't, the script answers GENERAL and the same call is made with the general script.
+    While calls are answered GENERAL, `skip` grows up to MAX_SKIPPED. Threads may share it: a lost count costs a round
+    trip.
     """
 
     __slots__ = ("_most", "sent", "skip")
 
     def __init__(self) -> None:
-        #: Calls to send to the script for every call before the other one is tried; who sends counts them down.
+        #: Calls to send to the general script before the plain script is tried again; the sender counts them down.
         self.skip = 0
         #: Calls of the script for plain calls since one wasn't plain; who sends counts them up.
         self.sent = 1
@@ -750,8 +763,10 @@ class TimedScript(BoundScript):
 class BoundScripts(dict[str, BoundScript]):
     """The scripts of one area by name, each bound at first use to the keys of one name.
 
-    `key` gives a key by the name that Lua gives it. `prefix`: what keys begin with; `<prefix>call:<caller>` is a
-    caller's record. `what`: what it is, for errors, such as "queue 'low'".
+    Attributes:
+        key: Returns the key for a name in the Lua source.
+        prefix: Prefix of the keys; `<prefix>call:<caller>` is a caller's record.
+        what: A description for errors, such as "queue 'low'".
     """
 
     def __init__(

@@ -76,7 +76,7 @@ async def greet(send: Callable[[bytes], Awaitable[Any]], connection: Any) -> Non
 
 
 def _introduction(connection: Any) -> tuple[list[tuple[Argument, ...]], list[tuple[Argument, ...]]]:
-    """The commands that must succeed, and those that servers may refuse."""
+    """Return the required commands, and those that servers may reject."""
     needed: list[tuple[Argument, ...]] = []
     if connection.client_name:
         needed.append(("CLIENT", "SETNAME", connection.client_name))

@@ -30,7 +30,7 @@ from jobq.client.numbered_calls import (
 from jobq.client.scripts import Argument, Command, packed, wire
 from jobq.errors import JobqError, UnavailableError
 
-#: Calls that are sent at most before the first reply is read.
+#: Maximum number of calls to send before the first reply is read.
 IN_FLIGHT = 1_000
 #: Calls that are written at a time.
 AT_ONCE = 100
@@ -102,9 +102,10 @@ class PipelinedCalls:
 
 
 def run_each(client: Client, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
-    """Result or JobqError of each call, in their order: together on one server, one after another on a Cluster.
+    """Return the result or JobqError of each call, in order: together on one server, one by one on a Cluster.
 
-    Raises UnavailableError if one server can't be reached; a node of a Cluster that can't be is an error of its calls.
+    Raises UnavailableError if a single server is unreachable; for an unreachable node of a Cluster, its calls get the
+    error.
     """
     if client.is_cluster:
         return [PipelinedCalls(client).run([call])[0] for call in calls]
@@ -128,7 +129,11 @@ def raise_first(replies: Iterable[Any], kind: type[JobqError]) -> None:
 
 
 class Read(NamedTuple):
-    """One plain command that reads, or is harmless to repeat, as a value. key: that of the node that it asks."""
+    """A plain command as a value, that reads or is safe to repeat.
+
+    Attributes:
+        key: Selects the node.
+    """
 
     key: str
     words: tuple[Argument, ...]
@@ -159,7 +164,7 @@ def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> li
 
 
 def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
-    """The result of a reply. What a repetition may change is asked again: a script that the server has lost, too."""
+    """Return the result of a reply. Calls with temporary errors are repeated, also if the server has lost a script."""
     if not isinstance(reply, Exception):
         return reply if isinstance(one, Read) else _read(one, reply)
     command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
@@ -184,17 +189,17 @@ def _read_alone(client: Client, one: Read | ScriptCall[Any]) -> Any:
 
 
 class OverlappingCalls:
-    """Calls that are harmless to repeat, each sent before the reply to the one before it is read, on one connection.
+    """Repeatable calls on one connection, each sent before the previous reply is read.
 
-    They take effect in their order, except for one that the server refuses for now, or whose reply was lost: that one
-    is made again by the client. One thread at a time; a numbered call has a caller of its own.
+    They take effect in order, except for a call that the server rejects for now, or whose reply was lost: the client
+    repeats that call. One thread at a time; a numbered call has a caller of its own.
     """
 
     def __init__(self, client: Client, key: str) -> None:
         self._client, self._key = client, key
         self._node: Hashable | None = None
         self._connection: Connection | None = None
-        #: Each call without a reply that was taken, and what came of it so far.
+        #: Calls whose replies weren't read yet, with their state so far.
         self._calls: deque[tuple[CallState, list[Any]]] = deque()
 
     def send(self, state: CallState) -> None:
@@ -215,7 +220,7 @@ class OverlappingCalls:
         self._read(outcome)
         [found] = outcome
         if isinstance(found, Exception):
-            # Nothing may be on its way behind it while it is repeated.
+            # No later call may be in flight while it is repeated.
             for _, other in self._calls:
                 self._read(other)
             following = state.failed(found)
@@ -246,7 +251,7 @@ class OverlappingCalls:
             self._break_off(error)
 
     def _break_off(self, error: Exception) -> None:
-        """The connection is of no use any more, or there was none."""
+        """Forget a connection that is unusable or missing."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
@@ -290,7 +295,7 @@ class _Pipeline:
 
     def _send(self, connection: Connection, left: list[int], asking: bool) -> None:
         commands: list[bytes] = []
-        # The first call of each script carries its text: calls behind it would overtake a missing script.
+        # The first call of each script carries its text: later calls would overtake a missing script.
         by_sha = self._client.settings.functions or not (self._missing or len(left) > 1)
         brought: set[str] = set()
         for count, number in enumerate(left, 1):
@@ -303,7 +308,7 @@ class _Pipeline:
                 commands.append(packed(("EVAL", script.source, len(keys), *keys, *args)))
                 brought.add(script.sha)
             if count % AT_ONCE == 0 or count == len(left):
-                # The server starts on the first ones while the others are being packed.
+                # The server starts on the first calls while the others are packed.
                 send(connection, b"".join(commands))
                 commands.clear()
 

@@ -14,11 +14,14 @@ from jobq.errors import ConfigError
 class Runtime:
     """Process-wide state. Tests `renew` it.
 
-    start_server: returns the URL of a server for settings without one; the package jobq sets it. flows_of: returns what
-    a worker calls for the flows of a client (see `worker.flow_drains`); the package jobq sets it, too.
-    clients: every client, so that a forked child can close the sockets of its parent. default: the client that
-    everything without a client of its own uses. may_buffer: False in workers, which keep no messages in memory.
-    listed: until when (time.monotonic) the queues count as listed that this process enqueues to.
+    Attributes:
+        start_server: Returns the URL of a server for settings without one; the package jobq sets it.
+        flows_of: Returns the worker's hook for the flows of a client (see `worker.flow_drains`); the package jobq sets
+            it.
+        clients: Every client, so that a forked child can close the sockets of its parent.
+        default: The client that is used where none is named.
+        may_buffer: False in workers, which don't keep messages in memory.
+        listed: Deadline (time.monotonic) until which the queues of this process count as listed.
     """
 
     def __init__(self) -> None:
@@ -37,18 +40,19 @@ class Runtime:
         #: Announces the start of the embedded server; None: a warning does, once.
         self.announce: Callable[[str], object] | None = None
         self.warned_of_embedded = False
-        #: What all clients know about the nodes of a deployment, by its URL.
+        #: Known facts about the nodes of a deployment, by its URL. All clients share them.
         self.deployments: dict[str, Any] = {}
         #: The topics that this process added to the list of topics.
         self.listed_topics: set[tuple[int, str, str, str]] = set()
         self.listed: dict[tuple[int, str, str, str], float] = {}
-        #: Client -> until when (time.monotonic) these names count as the queues in use, of a list that is too long.
+        #: Client -> deadline (time.monotonic) until which these names count as the queues in use, for a list that is
+        #: too long.
         self.used_queues: weakref.WeakKeyDictionary[Any, tuple[float, list[str]]] = (
             weakref.WeakKeyDictionary()
         )
 
     def renew(self) -> None:
-        """Forget everything, as a new process; keep what the package jobq sets."""
+        """Reset to the state of a new process; keep the hooks that the package jobq sets."""
         kept = {"start_server": self.start_server, "flows_of": self.flows_of}
         vars(self).update(vars(Runtime()) | kept)
 

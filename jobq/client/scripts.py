@@ -1,8 +1,8 @@
 """Lua scripts by name: their source, and the names they bind.
 
-A script binds its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`. The order of
-keys and arguments is written there, and nowhere in Python. `--@include _name` pulls in a fragment beside
-it, `--@include area/_name` one of another folder.
+A script binds its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`; only these lines define the
+order of keys and arguments. `--@include _name` includes a fragment of the same folder, `--@include area/_name` a
+fragment of another folder.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Script:
         self.writes = "no-writes" not in self.text.partition("\n")[0]
 
     def misnamed(self, values: Mapping[str, Argument]) -> TypeError:
-        """The error for arguments that are not those that the script unpacks."""
+        """Return the error for arguments that don't match the script's."""
         return TypeError(f"{self!r} takes {', '.join(self.args)}, not {', '.join(values)}")
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ def _fragment(path: Path, name: str) -> str:
 
 
 def folder() -> Path:
-    """Where the Lua files are: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the Lua files: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for place in (package / "lua", package.parent / "lua"):
         if place.is_dir():

@@ -23,8 +23,9 @@ R = TypeVar("R")
 class Request(NamedTuple):
     """Make one call on the node that serves `key`; its raw reply is sent back.
 
-    whole: a coroutine that is cancelled during the call gets the reply nevertheless, as LateReplyError: so the steps
-    can take back what the call brought, before the cancellation goes on.
+    Attributes:
+        whole: A coroutine cancelled during the call still gets the reply, as LateReplyError. So the steps can undo the
+            call before the cancellation continues.
     """
 
     key: str

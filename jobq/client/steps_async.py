@@ -1,4 +1,4 @@
-"""Steps on an event loop: what `steps.drive` does in a thread, without blocking the loop."""
+"""Run steps on an event loop, without blocking it; see `steps.drive` for threads."""
 
 from __future__ import annotations
 

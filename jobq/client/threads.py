@@ -44,7 +44,8 @@ class Threads:
         try:
             threading.Thread(target=self._work, name="jobq-call").start()
         except RuntimeError:
-            # The process may have no more threads. A thread that ends its call takes this one, if there is one.
+            # The process may be at its limit of threads. A thread that ends its call takes this call, if such a thread
+            # exists.
             with self._lock:
                 self._nrunning -= 1
                 if not self._nrunning and waiting in self._waiting:

@@ -1,9 +1,9 @@
 """Which node serves a key: one server, a Sentinel's master, or a Cluster's slot.
 
-A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it.
-After `forget()` it asks again. What is known about nodes is one for all clients of a process: when one of them finds
-that a master was replaced, none goes on with the old one. Connections are redis-py's, for one command at a time and
-without its retries: `numbered_calls` knows which calls are safe to repeat.
+A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it. After `forget()` it
+asks again. All clients of a process share their knowledge of nodes: when one client finds that a master was replaced,
+all stop using the old master. Connections are redis-py's, for one command at a time and without its retries:
+`numbered_calls` knows which calls are safe to repeat.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from jobq.config import ServerSettings
 
 SILENT_S = 30.0
 _DENIED = (AuthenticationError, NoPermissionError)
-#: What connections tell the server about redis-py. Version 7 and later would look up its own version for each of them,
+#: What connections report to the server about redis-py. Version 7 and later would look up its own version for each of
+#: them,
 #: from the files of the installed packages.
 _DRIVER: dict[str, Any] = {}
 try:
@@ -51,10 +52,12 @@ except ImportError:
 
 
 class KnownNodes:
-    """What this process knows about the nodes of one deployment, until a client forgets it. Threads share it.
+    """Known facts about the nodes of one deployment, until a client forgets them. Threads share it.
 
-    node: the one that serves every key, while it is known. slots: of a Cluster; `last`: those before they were
-    forgotten. hosts: nodes to ask, of which `silent` ones didn't answer and are asked last until a time.
+    Attributes:
+        node: The node that serves every key, while it is known.
+        slots: The slots of a Cluster; `last` keeps them after they were forgotten.
+        hosts: Nodes to query. Nodes in `silent` didn't answer and are queried last until a deadline.
     """
 
     def __init__(self) -> None:
@@ -66,7 +69,7 @@ class KnownNodes:
 
 
 class Topology(Protocol):
-    """What a client needs to know about a deployment."""
+    """What a client needs from its deployment."""
 
     nodes_known: KnownNodes
 
@@ -79,11 +82,11 @@ class Topology(Protocol):
         ...
 
     def known(self, key: str) -> Hashable | None:
-        """As `locate`, but None when that takes a round trip."""
+        """Return the node as `locate` does, but None if that takes a round trip."""
         ...
 
     def last_home(self, key: str) -> Hashable | None:
-        """The node that last served `key`, by what this process knows."""
+        """Return the node that last served `key`, as far as this process knows."""
         ...
 
     def open(self, node: Hashable) -> Connection:

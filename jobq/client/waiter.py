@@ -21,7 +21,7 @@ from jobq.client.numbered_calls import PASSING, error_code
 from jobq.client.scripts import Argument, Command, wire
 from jobq.errors import JobqError, ScriptError, UnavailableError
 
-#: Code of the error that ends a blocking command on a failover, or by CLIENT UNBLOCK.
+#: Code of the error that ends a blocking command on a failover or by CLIENT UNBLOCK.
 UNBLOCKED = "UNBLOCKED"
 #: Added to the server's timeout: a connection that died silently never answers.
 GRACE_S = 2.0
@@ -30,10 +30,10 @@ SHORT_GRACE_S = 0.5
 
 
 class BlockingConnection:
-    """Sends blocking commands to the node that serves `key`; connects when the first one is sent.
+    """Sends blocking commands to the node that serves `key`; connects for the first command.
 
     Any error closes the connection; the next `send` opens another. Read a reply only once `file` is readable: a read
-    waits no longer than a usual one, so that a reply that breaks off halfway blocks nobody.
+    waits no longer than usual, so an incomplete reply doesn't block the caller.
     """
 
     def __init__(self, client: Client, key: str) -> None:
@@ -48,7 +48,7 @@ class BlockingConnection:
 
     @property
     def file(self) -> int:
-        """What becomes readable when a reply comes. Raises UnavailableError when the connection is closed."""
+        """Return the file that becomes readable when a reply comes. UnavailableError if the connection is closed."""
         if self._connection is None:
             raise UnavailableError("the connection was closed")
         return self._client.fileno(self._connection)
@@ -145,7 +145,7 @@ class WakeWaiter:
         self._numbers = {key: index for index, key in enumerate(self._keys)}
         #: Queues whose marker came, or may have come: ask them.
         self.woken: list[int] = []
-        #: The reply to the command behind the wait that `end` ended, if it was sent and answered.
+        #: The reply to the pipelined command after the wait that `end` ended, if it was sent and answered.
         self.reply: Any = None
         #: Queues whose server couldn't be asked, with the time of the attempt (boot_ns).
         self.silent: list[tuple[int, int]] = []
@@ -230,7 +230,7 @@ class WakeWaiter:
                         self._note(number, self._numbers[reply[0].decode()])
                     continue
             except (ScriptError, UnavailableError):
-                pass  # it was closed, or the command behind the wait was refused
+                pass  # it was closed, or the pipelined command was rejected
             whole = False
             # A marker may have been on its way.
             self.woken += self._groups[number]
@@ -252,8 +252,8 @@ class WakeWaiter:
     def _stopped(self, number: int) -> bool:
         """Whether the server ended this wait, so that its reply comes now.
 
-        Not worth a call for a wait alone. What is behind a wait may run after the connection was dropped, and after
-        the call was made again elsewhere: what it hands out then, nobody hears of until its lease ends.
+        This is not worth a call for a wait alone. A pipelined command may run after the connection was dropped and the
+        call was repeated elsewhere. The messages that it then returns are lost to all until their leases end.
         """
         wanted = self._many or self._behind
         if not wanted or not self._may_unblock or number not in self._ids:

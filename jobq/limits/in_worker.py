@@ -38,7 +38,7 @@ class SlotKeeper:
         return [kept.get(holder.token) for holder in holders]
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Return slots."""
+        """Return the slots to their limits."""
         for entry in entries:
             holder = _DECODER.decode(entry)
             calls = LimitCalls(holder.name, str(holder.most), client)

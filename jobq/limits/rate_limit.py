@@ -67,7 +67,7 @@ class Grant:
             self._log_unused(error)
 
     def leave(self) -> None:
-        """Do nothing: a rate limit counts starts, so the end of a job changes nothing."""
+        """Do nothing: a rate limit counts starts, so the end of a job doesn't change it."""
 
     async def aleave(self) -> None:
         """Do nothing; see `leave`."""
@@ -199,7 +199,7 @@ class RateLimit(SharedLimit):
         return await self.calls.aio.perform(self._turn_steps())
 
     def _turn_steps(self) -> Steps[Grant]:
-        """Count a start, or return the turn of a job that waits for any length of time."""
+        """Count a start, or return the turn of a job that may wait for any length of time."""
         return (yield from self._acquire_steps(1, MAX_TURN_S))
 
     def _wait_steps(self, timeout: Duration | None, cost: int) -> Steps[Grant]:

@@ -1,4 +1,4 @@
-"""`@schedule`, beside `@job` on a function."""
+"""The decorator `@schedule`, used together with `@job` on a function."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from jobq.jobs.registry import Registry
 from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Where a function or a job keeps what was declared. `@job` copies it from the function.
+#: Attribute of a function or a job with its declarations. `@job` copies it from the function.
 _KEPT = "__jobq_schedules__"
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """For `@schedule`.
+    """Declare a schedule of a job.
 
-    every: an interval, instead of an expression. tz: the zone of the expression, UTC by default. missed: what becomes
-    of ticks while no worker ran: "one", the newest; "skip", none that is over a minute late; "all", up to 100. overlap:
-    what a tick does while the run before isn't over: "skip" it; "queue", wait; "allow" both; "cancel" that run. spread:
-    enqueue after a share of this time that is the schedule's own. start, end: no tick is earlier or later; a time
-    without a zone is one of tz. times: maximum number of ticks, counted from start. name: of the schedule, the job's by
-    default. args, kwargs: for the job.
+    Args:
+        every: An interval, instead of an expression.
+        tz: The zone of the expression. Default: UTC.
+        missed: Ticks that passed while no worker ran: "one" runs the latest, "skip" none that is over a minute late,
+            "all" up to 100.
+        overlap: Action of a tick while the previous run isn't over: "skip" it; "queue": wait; "allow" both; "cancel"
+            the previous run.
+        spread: Delay each enqueue by this schedule's fixed share of this time.
+        start, end: First and last possible time of a tick; a time without a zone is in tz.
+        times: Maximum number of ticks, counted from start.
+        name: Name of the schedule. Default: the job's.
+        args, kwargs: Arguments of the job.
     """
 
     every: Duration
@@ -77,7 +83,7 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 
 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:
-    """What a job's function declares; ConfigError for arguments that don't fit it."""
+    """Return the declarations of a job's function; ConfigError for arguments that don't fit it."""
     found = [declared.of(job.name) for declared in getattr(job, _KEPT, ())]
     for at, one in enumerate(found):
         try:

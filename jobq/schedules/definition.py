@@ -34,10 +34,14 @@ _DAY_S = 86_400.0
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One schedule of a queue. every_ms: 0 for a cron expression. args, kwargs: what the job is called with.
+    """One schedule of a queue.
 
-    tz: '' if none was given, which means UTC. start_ms, end_ms: no tick is earlier or later, epoch ms; 0 = no bound.
-    times: only so many ticks from start_ms on; 0 = any number.
+    Attributes:
+        every_ms: The interval; 0 for a cron expression.
+        args, kwargs: Arguments of the job.
+        tz: '' if none was given, which means UTC.
+        start_ms, end_ms: Bounds of the ticks, epoch ms; 0: no bound.
+        times: Maximum number of ticks, counted from start_ms; 0: no limit.
     """
 
     name: str
@@ -56,7 +60,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ticks(self) -> Ticks:
-        """Its times."""
+        """Return the schedule's times."""
         ticks = ticks_of(self.cron, self.every_ms, self.zone)
         if not (self.start_ms or self.end_ms):
             return ticks
@@ -81,7 +85,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
 
     def tick(self, at_ms: int, missed: int) -> Tick:
-        """What current().tick tells."""
+        """The value of `current().tick`."""
         return Tick(self.name, at_ms, missed, self.zone, self.rule)
 
     def mid(self, tick_ms: int) -> str:
@@ -124,13 +128,13 @@ def following(schedule: Schedule, now_ms: int) -> Iterator[int]:
 
 @lru_cache(maxsize=2_000)
 def ticks_of(cron: str, every_ms: int, zone: str) -> Ticks:
-    """The times of a schedule. ConfigError for what can't be read."""
+    """Return the times of a schedule. ConfigError if it can't be read."""
     return Cron(cron, zone) if cron else Every(every_ms / 1000)
 
 
 @lru_cache(maxsize=2_000)
 def _nth(cron: str, every_ms: int, zone: str, start_ms: int, number: int) -> float:
-    """The time of so many ticks from a moment on; infinity where there are fewer."""
+    """Return the time of the tick with this number, counted from a moment; infinity if there are fewer."""
     ticks = ticks_of(cron, every_ms, zone).after(start_ms - 1)
     return next(islice(ticks, number - 1, None), math.inf)
 
@@ -188,7 +192,7 @@ def checked_name(name: Any) -> str:
 
 
 def encoded(schedule: Schedule) -> str:
-    """As the server keeps it."""
+    """Return the definition as the server stores it."""
     return msgspec.json.encode(schedule).decode()
 
 
@@ -204,7 +208,7 @@ def decoded(text: str) -> Schedule:
 
 
 def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, int]:
-    """The first and last moment of a schedule, and its number of ticks; ConfigError for what can't be."""
+    """Return the first and last moment of a schedule, and its number of ticks; ConfigError for impossible ones."""
     moments = {
         f"{key}_ms": _moment_ms(key, given[key], tz) for key in ("start", "end") if key in given
     }

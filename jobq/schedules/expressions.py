@@ -53,7 +53,7 @@ class Ticks(Protocol):
 
 
 class Within:
-    """The ticks of others from a moment to another one, both included."""
+    """Yield the ticks of another expression between two moments, both included."""
 
     def __init__(self, ticks: Ticks, first_ms: int, last_ms: float) -> None:
         self._ticks, self._before_ms, self._last_ms = ticks, first_ms - 1, last_ms
@@ -158,7 +158,7 @@ class Cron:
         return day.month in self._spec.months and self._spec.match_day(day)
 
     def _days(self, moment_ms: int, step: int, first: date = date(1970, 1, 1)) -> Iterator[date]:
-        """The days from a moment on, or back, that have ticks. Around a change of clocks a day may begin twice."""
+        """Yield the days with ticks, forward or back from a moment. Around a change of clocks a day may begin twice."""
         last = _LAST.date()
         day = _local(min(moment_ms, _ms(_LAST)), self._zone).date() - step * _DAY
         day, empty = max(first, min(day, last)), 0
@@ -233,7 +233,7 @@ def parsed(expression: str) -> CronSim:
 
 
 def _hint(text: str) -> str:
-    """What to write instead of a field that other programs read; '' if nothing is known of it."""
+    """Return a replacement for a field that other programs accept; '' if none is known."""
     for field, (name, names, least, most) in zip(text.split(), _FIELDS, strict=True):
         if "?" in field:
             return f"write * instead of ? as {name}"

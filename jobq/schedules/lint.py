@@ -1,4 +1,4 @@
-"""What a schedule does that its author may not expect."""
+"""Behaviour of a schedule that its author may not expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of schedules: the facts of `jobq schedule list` and of the dashboard, from one function."""
+"""Facts about schedules, for `jobq schedule list` and the dashboard."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ScheduleRow(NamedTuple):
 
 
 def late_by(schedule: Schedule, queue: str, last_ms: int, now_ms: int) -> int:
-    """Return for how many ms the tick after the last one has been due, 0 if it isn't."""
+    """Return for how many ms the next tick has been due; 0 if it isn't due."""
     due = next(schedule.ticks.after(last_ms), None)
     return 0 if due is None else max(0, now_ms - due - schedule.shift_ms(queue))
 
@@ -88,14 +88,14 @@ OVERDUE_MS = 60_000
 
 
 class WorkerCode(NamedTuple):
-    """What a live worker of a queue has in its code: names of jobs, and of that queue's schedules; None if unknown."""
+    """Names of jobs and of one queue's schedules in a live worker's code; None if unknown."""
 
     jobs: frozenset[str] | None
     schedules: frozenset[str] | None
 
 
 def known_by_queue(client: Client) -> dict[str, list[WorkerCode]]:
-    """Return, by queue, what each of its live workers has in its code."""
+    """Return, by queue, the declared names of each of its live workers."""
     now_ms = client.clock_ms()
     live = [worker for worker in presence.workers(client) if worker.is_live(now_ms)]
     names = presence.job_names(client, {worker.jobs for worker in live if worker.jobs})
@@ -109,7 +109,7 @@ def known_by_queue(client: Client) -> dict[str, list[WorkerCode]]:
 
 
 def known_if_readable(client: Client) -> dict[str, list[WorkerCode]]:
-    """Return the same, or nothing where the list of workers can't be read."""
+    """Return the declared names as `declared_by_queue` does, or nothing if the list of workers can't be read."""
     try:
         return known_by_queue(client)
     except JobqError:
@@ -117,9 +117,12 @@ def known_if_readable(client: Client) -> dict[str, list[WorkerCode]]:
 
 
 def is_undeclared(row: ScheduleRow, known: Sequence[WorkerCode]) -> bool:
-    """Whether no worker of its queue declares a schedule that came from code. known: of the queue's workers.
+    """Whether no worker of its queue declares a schedule that came from code.
 
-    A worker may not say what it declares. Then a tick that is overdue tells.
+    If a worker doesn't report its declarations, an overdue tick decides.
+
+    Args:
+        known: Declared names of the queue's workers.
     """
     if not known or row.schedule is None or row.origin != "code" or row.paused:
         return False
@@ -191,7 +194,7 @@ def schedule_records(
 
 
 def names_of(found: Schedules) -> list[str]:
-    """Return the names of the schedules of a queue, also of those that have only ticks, sorted."""
+    """Return the sorted names of a queue's schedules, including those that have only ticks."""
     return sorted(found.definitions.keys() | found.ticks.keys())
 
 
@@ -202,7 +205,7 @@ def rows_of(queue: str, found: Schedules) -> Iterator[ScheduleRow]:
 
 
 def queues_with(client: Client, names: Sequence[str], *places: str) -> list[str]:
-    """Return those of these queues that have one of these keys, or whose keys can't be looked for.
+    """Return the queues that have one of these keys, or whose keys can't be checked.
 
     One command covers many queues, except on a Cluster.
     """
@@ -219,7 +222,7 @@ def _with_keys(client: Client, names: Sequence[str], places: Sequence[str]) -> l
     try:
         if not client.command("EXISTS", *wanted):
             return []
-    except ScriptError:  # of a queue that is closed to this user: a call of its own says so
+    except ScriptError:  # the user may not read this queue: a call for the queue alone reports that
         pass
     if len(names) == 1:
         return list(names)

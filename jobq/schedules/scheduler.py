@@ -1,7 +1,7 @@
 """Enqueues the ticks of schedules. Every worker has one for the queues that it serves; there is no leader.
 
-It goes by the server's clock: each look tells how far that is, and between looks a monotonic clock goes on. What a
-process with another opinion enqueues is settled by the script `tick`.
+It follows the server's clock: each look reads it, and a monotonic clock fills the time between looks. If processes
+disagree, the script `tick` decides what is enqueued.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ logger = logging.getLogger("jobq.schedules")
 
 #: The longest time between two looks. An added schedule is noticed within it.
 LOOK_S = 10.0
-#: After a tick, each process waits a random part of this time, and sees whether another one was faster.
+#: After a tick, each process waits a random part of this time and checks whether another process was faster.
 WAIT_S = 0.3
 RETRY_S = 1.0
 #: A last tick that is further ahead than this was written when the server's clock was ahead.
 CLOCK_MS = 60_000
-#: Calls of one look at a queue; the rest waits for the next one, since leases must be renewed.
+#: Maximum calls per look at a queue; the rest waits for the next look, because leases must be renewed.
 MAX_CALLS = 20
 
-#: Undeclared schedules of a queue that are named at the start.
+#: Maximum number of a queue's undeclared schedules to name at the start.
 MAX_TOLD = 20
 
 #: (number of the queue, call) -> whether the server answered.
@@ -58,10 +58,10 @@ class Scheduler:
         self._queues, self._registry = queues, registry
         self._declared = [declared.get(queue.name, {}) for queue in queues]
         self._monotonic, self._share, self._now = monotonic, share, now
-        # At first, workers that start together ask one after another.
+        # At first, workers that start together query one by one.
         self._look_at = [monotonic() + share() * WAIT_S] * len(queues)
         self._warned: set[str] = set()
-        # Queues that were looked at.
+        # Queues that were checked.
         self._looked: set[int] = set()
 
     def names(self) -> dict[str, list[str]]:
@@ -86,7 +86,7 @@ class Scheduler:
                 ask(index, partial(self._look, index))
 
     def _without(self, indexes: list[int], ask: Ask, now: float) -> list[int]:
-        """Those of these queues that have no schedule. One command covers many of them."""
+        """Return the queues without schedules. One command covers many queues."""
         client = self._queues[indexes[0]].client
         if client.is_cluster:
             return []
@@ -127,7 +127,7 @@ class Scheduler:
             for one in due:
                 ticked = calls < MAX_CALLS and self._tick(queue, schedule, one, last_ms)
                 if ticked is None:
-                    # The next look tries it again; it takes none of the calls of others.
+                    # The next look tries it again, so it doesn't use up the calls of other schedules.
                     break
                 calls += 1
                 if not ticked:
@@ -184,7 +184,7 @@ class Scheduler:
                     found.ticks[name] = found.ticks[name]._replace(last_ms=int(last_ms))
 
     def _all(self, index: int, definitions: Mapping[str, str]) -> list[Schedule]:
-        """What this worker's code declares, and what was added for jobs that it knows."""
+        """Return the schedules that this worker's code declares, and added schedules whose jobs it knows."""
         declared = self._declared[index]
         schedules = list(declared.values())
         for name, text in definitions.items():
@@ -199,7 +199,7 @@ class Scheduler:
         return schedules
 
     def _tick(self, queue: Queue, schedule: Schedule, one: Owed, last_ms: int) -> bool | None:
-        """Ask for one tick; whether the next one may follow it, None if this one can't be enqueued."""
+        """Request one tick; return whether the next tick may follow, None if this tick can't be enqueued."""
         try:
             job = self._registry.get(schedule.job)
             done = enqueue_tick(queue, job, schedule, one, last_ms, now=self._now())
@@ -260,7 +260,7 @@ def enqueue_tick(
         outgoing.mid = schedule.mid(one.tick_ms)
         outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
         [(mid, content, key)] = outgoing.prepared(queue)
-    except Exception as error:  # of the function that makes its key, too
+    except Exception as error:  # also of the function that makes its key
         raise ConfigError(f"the call of {job.name} can't be made: {error!r}") from error
     lease = job.settings.lease
     return queue.admin.tick(

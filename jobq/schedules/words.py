@@ -1,4 +1,4 @@
-"""What a cron expression means, in words: `30 7 * * 1-5` is "at 07:30, Monday to Friday"."""
+"""A cron expression in words: `30 7 * * 1-5` is "at 07:30, Monday to Friday"."""
 
 from __future__ import annotations
 
