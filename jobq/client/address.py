@@ -160,7 +160,7 @@ def _with_scheme(text: str) -> str:
 
 
 def sentinel_login(url: str) -> dict[str, str]:
-    """Return the user and password for the Sentinels, as far as the URL has them."""
+    """Return the user and password for the Sentinels; empty where the URL has none."""
     options = dict(parse_qsl(_split(url).query))
     return {option: options[name] for name, option in _OF_SENTINELS.items() if options.get(name)}
 

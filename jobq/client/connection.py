@@ -268,7 +268,7 @@ class Client:
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Whether both keys were last served by the same server, as far as this process knows."""
+        """Whether both keys were last served by the same server, according to what this process has seen."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 

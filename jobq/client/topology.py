@@ -86,7 +86,7 @@ class Topology(Protocol):
         ...
 
     def last_home(self, key: str) -> Hashable | None:
-        """Return the node that last served `key`, as far as this process knows."""
+        """Return the node that last served `key`, according to what this process has seen."""
         ...
 
     def open(self, node: Hashable) -> Connection:

@@ -41,11 +41,11 @@ from jobq.queue.types import (
     text_of,
 )
 
-#: Most messages in a page.
+#: Maximum number of messages in a page.
 PAGE = 1_000
 #: Messages in each of several pages: one page occupies the server for a few milliseconds at most.
 SHORT_PAGE = 250
-#: Most dead messages that a queue may be set to keep, and longest.
+#: Limits on how many dead messages a queue may keep, and for how long.
 MAX_DEAD, MAX_MS = 10**9, 3_153_600_000_000
 #: Of the log of an attempt, with its seal, in bytes.
 MAX_LOG_LENGTH = 100_000
@@ -67,7 +67,7 @@ class Admin:
         return self.sample().counts
 
     def sample(self) -> Sample:
-        """As `counts`, with what a second sample needs to tell a rate, and the head of ready; in O(1)."""
+        """Return counts, figures for rates between two samples, and the head of ready; in O(1)."""
         return _sample(self.scripts["counts"].run())
 
     def sample_call(self) -> ScriptCall[Sample]:
@@ -144,15 +144,15 @@ class Admin:
     def upkeep(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
     ) -> Upkeep:
-        """As `collect`; return what is left, with the quarantine."""
+        """Run upkeep as `collect` does; return the remaining work, with the quarantine."""
         values = {"now": moment(now), "crash_limit": crash_limit, "limit": limit}
         return Upkeep(*self.scripts["collect"].run(values)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
-        """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than `limit`.
+        """Return one page of dead messages, newest first.
 
-        With `mid`, only the newest dead message of that mid, or the one of that dead id. `attempts` is -1 for an entry
-        whose record is damaged.
+        At most 1,000 messages, and about 256 KiB, so perhaps fewer than `limit`. With `mid`, only the newest dead
+        message of that mid, or the message with that dead id. `attempts` is -1 for a damaged record.
         """
         _check_page(offset, limit)
         return _dead_page(self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit}))
@@ -164,9 +164,9 @@ class Admin:
         return ScriptCall(script.script, script.keys, args, _dead_page)
 
     def iter_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
-        """All the dead from `offset` on, newest first, page by page.
+        """Yield all dead messages after `offset`, newest first, page by page.
 
-        When the set changes in the meantime, one message may come twice or not at all.
+        If the set changes in the meantime, a message may come twice or be missed.
         """
         while page := self.dead(offset, SHORT_PAGE):
             yield from page
@@ -196,13 +196,13 @@ class Admin:
         return words
 
     def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
-        """Where an operation keeps what it takes out of the queue, `keep` from its last call on."""
+        """Return the bin of an operation, which keeps its withdrawn messages until `keep` after its last call."""
         return Bin(self.name, self.client, operation, keep)
 
     def run_now(
         self, *mids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[Rescheduled]:
-        """Let messages that wait for a time run at once; `reschedule` with the former times undoes it."""
+        """Let delayed messages run immediately; `reschedule` with the former times undoes it."""
         return self.reschedule([(mid, ANY, None) for mid in mids], caller=caller, now=now)
 
     def reschedule(
@@ -212,10 +212,11 @@ class Admin:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[Rescheduled]:
-        """Let waiting messages run not before another time.
+        """Set the earliest start of waiting messages.
 
-        wanted: of each its mid, its generation ('' until an attempt of it ended, ANY for whichever), and epoch ms, None
-        for at once.
+        Args:
+            wanted: For each message its mid, its generation ('' until an attempt of it ended, ANY for any generation),
+                and epoch ms; None: immediately.
         """
         done: list[Rescheduled] = []
         for first in range(0, len(wanted), PER_CALL):
@@ -240,9 +241,9 @@ class Admin:
         return words.count(b"purged")
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
-        """Delete every live message; attempts that run can't finish any more. Dead messages stay.
+        """Delete every live message; running attempts can't finish after that. Dead messages stay.
 
-        Raises ConfigError while messages of flows haven't ended: their flows would wait for them without end.
+        Raises ConfigError while messages of flows haven't ended: their flows would wait for them forever.
         """
         word, count = self._call("clear", caller, now)
         if word == b"members":
@@ -252,7 +253,7 @@ class Admin:
         return int(count)
 
     def flow_backlog(self) -> OutboxBacklog:
-        """How many entries wait in the outbox for flows, and since when."""
+        """Return how many entries wait in the outbox for flows, and the time of the oldest."""
         where = keys.key(self.prefix, "flow_outbox")
         first = self.client.command("XRANGE", where, "-", "+", "COUNT", 1)
         oldest = int(first[0][0].partition(b"-")[0]) if first else 0
@@ -274,7 +275,7 @@ class Admin:
         return reply
 
     def log(self, mid: str, attempt: int) -> bytes | None:
-        """The last 64 KiB of what an attempt logged, if its job declares keep_logs; None if nothing is kept."""
+        """Return the last 64 KiB of an attempt's log, if its job declares keep_logs; None if nothing is kept."""
         found: bytes = self.client.command(*self.log_words(mid, attempt))
         return found or None
 
@@ -284,9 +285,10 @@ class Admin:
         return "GETRANGE", where, 0, MAX_LOG_LENGTH - 1
 
     def retention(self, most: int | None = None, age: Duration | None = None) -> DeadLimits:
-        """Set how many dead messages the queue keeps, or how long; return what is in force.
+        """Set how many dead messages the queue keeps, or how long; return the limits in force.
 
-        The oldest beyond either limit are deleted as others die and as workers do their upkeep, a few at a time.
+        The oldest messages beyond either limit are deleted a few at a time, when others are dead-lettered and during
+        upkeep.
         """
         if most is not None and not 1 <= most <= MAX_DEAD:
             raise ConfigError(
@@ -309,7 +311,7 @@ class Admin:
         )
 
     def call_on_dead(self) -> None:
-        """From now on each death adds a message, by which a worker calls what the job declares as on_dead."""
+        """Let each death add a message from now on, by which a worker calls the job's on_dead function."""
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:
@@ -349,10 +351,12 @@ class Admin:
         ordered: bool = False,
         **options: Argument,
     ) -> Ticked:
-        """Enqueue a tick's call, at most once, however many ask for it.
+        """Enqueue a tick's call at most once, whatever the number of callers.
 
-        after_ms: the last tick that the caller knows of. key, ordered: as for `Queue.enqueue`. options: due_ms,
-        overlap, missed, lock_ms, dedupe_ms and now, as the script says.
+        Args:
+            after_ms: The last tick known to the caller.
+            key, ordered: See `Queue.enqueue`.
+            options: due_ms, overlap, missed, lock_ms, dedupe_ms and now; see the script.
         """
         keyed = "" if key is None else "ordered" if ordered else "key"
         values: dict[str, Argument] = {
@@ -398,7 +402,7 @@ def _tick_state(text: str) -> TickState:
 
 
 def _logged_tick(entry: bytes) -> LoggedTick | None:
-    """None for bytes that another program wrote."""
+    """Return the integer; None for bytes of another program."""
     parts = text_of(entry).split("\x1f")
     numbers = [_number(part.encode()) for part in (parts[1:3] + parts[4:5])]
     if len(parts) != 6 or None in numbers:

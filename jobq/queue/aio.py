@@ -35,9 +35,9 @@ def aenqueue(
     durability: str | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> Coroutine[Any, Any, Enqueued]:
-    """Accept one message, as Queue.enqueue. Calls that coroutines make at the same time travel together.
+    """Accept one message; see Queue.enqueue. Simultaneous calls of coroutines are sent together.
 
-    What waits for a disk, for replicas or in an outage buffer does so in a thread.
+    Waits for a disk, for replicas or in an outage buffer run in a thread.
     """
     batch, client = prepared(content, mid, options), queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
@@ -52,7 +52,7 @@ async def aenqueue_many(
     durability: str | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> Sequence[Enqueued]:
-    """Accept messages, as Queue.enqueue_many; the event loop goes on between two round trips."""
+    """Accept messages; see Queue.enqueue_many. The event loop runs between two round trips."""
     client = queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
         return await in_thread(queue.enqueue_many, contents, durability=durability, **options)
@@ -64,7 +64,7 @@ async def aenqueue_many(
                 await asyncio.gather(*under_way)
                 raise batch
             under_way.append(asyncio.create_task(send(queue, *batch)))
-            # The task sends; the next batch is prepared while the server takes this one.
+            # The task sends; the next batch is prepared while the server processes this batch.
             await asyncio.sleep(0)
             if len(under_way) > 1:
                 done.add(await under_way.popleft())
@@ -87,9 +87,10 @@ async def send(
     mids: Sequence[str],
     one: bool = False,
 ) -> Any:
-    """Make one enqueue call, as Queue.send. The caller of a coroutine that was cancelled stays out of use.
+    """Make one enqueue call; see Queue.send. The caller of a cancelled coroutine stays out of use.
 
-    one: of one message; the result is that of the message.
+    Args:
+        one: The call has one message; the result is the message's result.
     """
     if monotonic() >= queue.listed_until:
         await in_thread(queue.register)

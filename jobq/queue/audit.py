@@ -1,8 +1,8 @@
-"""What became of the messages of a time range, by the event stream of a live queue.
+"""Outcomes of a time range's messages, from the event stream of a live queue.
 
-Needs the event level `all`, since only there each enqueue is an event. The stream is on the audited server: an audit
-doesn't notice messages that a failover or a power cut lost together with their events. `jobq chaos` does, by a ledger
-outside the server.
+It needs the event level `all`, because other levels don't record each enqueue. The stream is on the audited server: an
+audit can't detect messages that a failover or a power cut lost together with their events. `jobq chaos` detects them
+with a ledger outside the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
 ENDINGS = frozenset(("done", "dead", "cancelled", "expired"))
-#: The attempt is over, and the message goes on unless newer content waits.
+#: The attempt is over, and the message continues unless newer content waits.
 GOES_ON = frozenset(("retry", "snoozed", "crashed", "recovered"))
 RAN_AGAIN = frozenset(("crashed", "recovered"))
 READ = 1_000
@@ -39,10 +39,13 @@ LIVE = frozenset(
 class Audited:
     """The result of one queue. accepted = finished + superseded + live + lost.
 
-    finished: done, dead, expired, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
-    died or a lease was lost. superseded: newer content replaced it. earlier: endings of messages
-    accepted before the range. unreadable: records of events with a column that can't be read; their kind and
-    mid count. clock_jumps: how often the server's clock was set back, so that times come twice.
+    Attributes:
+        finished: Done, dead, expired, cancelled or cleared.
+        duplicates: Ran, or may have run, once more because a worker died or a lease was lost.
+        superseded: Replaced by newer content.
+        earlier: Endings of messages accepted before the range.
+        unreadable: Events with an unreadable column; their kind and mid count.
+        clock_jumps: How often the server's clock was set back, so that times occur twice.
     """
 
     queue: str
@@ -61,10 +64,12 @@ class Audited:
 
 
 class Audit:
-    """Reads one queue's stream from `since_ms` on; by default from where its level became all.
+    """Reads one queue's stream since `since_ms`; by default since its level became `all`.
 
-    Messages accepted up to `until_ms` count, whenever they ended. Times are the server's, epoch ms. following:
-    from now on, whatever the clock was before.
+    Messages accepted up to `until_ms` count, whenever they ended. Times are the server's, epoch ms.
+
+    Args:
+        following: Start now, whatever the clock was before.
     """
 
     def __init__(
@@ -97,7 +102,7 @@ class Audit:
         self._unreadable = self._clock_jumps = 0
 
     def read_events(self) -> None:
-        """Read what was written since the last call. Raises ConfigError when entries were trimmed unread."""
+        """Read new entries since the last call. Raises ConfigError if entries were trimmed unread."""
         for event in self._entries():
             if event.kind == "clock_jump" and self._is_in_range(event):
                 self._clock_jumps += 1
@@ -105,7 +110,7 @@ class Audit:
             self._tally.take(event.finished_at, event)
 
     def result(self) -> Audited:
-        """Read to the end of the stream and compare with what the queue holds now."""
+        """Read to the end of the stream and compare with the queue's current messages."""
         self.read_events()
         gone = self._gone(self._tally.open())
         self.read_events()  # some ended between the two reads
@@ -124,7 +129,7 @@ class Audit:
         return self.until_ms is None or event.finished_at <= self.until_ms
 
     def _gone(self, mids: Iterable[str]) -> list[str]:
-        """Those that the queue doesn't hold, or holds in no place that workers take messages from."""
+        """Return the mids that the queue doesn't hold, or holds in no place that workers fetch messages from."""
         mids = list(mids)
         held = [mid for mid in mids if self._queue.status(mid).word in LIVE]
         found = set(mids).difference(held) | unplaced(self._queue, held)
@@ -229,7 +234,7 @@ def position(entry_id: bytes) -> Position:
 
 
 class Figures(TypedDict):
-    """What a tally comes to."""
+    """Return the totals of a tally."""
 
     accepted: int
     finished: int
@@ -293,7 +298,7 @@ class Tally:
         return [mid for mid, life in self._open.items() if life.weight]
 
     def figures(self, gone: list[str]) -> Figures:
-        """The figures, once it is known which of the open ones the queue doesn't hold any more."""
+        """Return the figures, given the open messages that the queue no longer holds."""
         lost = [*self._lost, *(mid for mid in gone for _ in range(self._open[mid].weight))]
         live = sum(self._open[mid].weight for mid in self._open.keys() - set(gone))
         return Figures(
@@ -311,7 +316,7 @@ class Tally:
             life.newer = counted
             return
         if life is not None:
-            # The server knew nothing of it any more when it took the mid anew.
+            # The server had forgotten the mid when it accepted it again.
             self._lost += [mid] * life.weight
         self._open[mid] = _Life(counted)
 

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, from the command line or the dashboard, and what was refused.
+"""The audit log: changes by people, from the command line or the dashboard, and rejected attempts at them.
 
 One stream outside the slots of queues. An operation writes an entry before it begins (`intent`) and one when it is
 over; both have the same `op`. An intent without an end means that the process or the server went away in between.
@@ -34,9 +34,13 @@ _ENTRY_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 
 class Act(NamedTuple):
-    """What someone does. role: in the dashboard, or `cli`. queue: names separated by commas, `*` for all.
+    """An action of a person.
 
-    filter: the messages or the other things that it is done to, as `key:value`. number: how many, None = unknown.
+    Attributes:
+        role: In the dashboard, or `cli`.
+        queue: Names separated by commas, `*` for all.
+        filter: The affected messages or other objects, as `key:value`.
+        number: How many; None: unknown.
     """
 
     who: str
@@ -79,7 +83,7 @@ class KeptAuditEntry(AuditEntry, kw_only=True):
 
 
 class Performed:
-    """An operation under way. Its `act` at the end is what the last entry says."""
+    """An operation in progress. Its `act` at the end becomes the last entry."""
 
     def __init__(self, act: Act) -> None:
         self.act = act
@@ -124,7 +128,7 @@ class AuditLog:
         try:
             yield under_way
         except UnavailableError:
-            # It may have taken effect, and an entry would wait for the server once more.
+            # It may have taken effect, and an entry would wait for the server again.
             raise
         except BaseException as error:
             under_way.set(note=str(error) or type(error).__name__)
@@ -143,7 +147,7 @@ class AuditLog:
             lost(error)
 
     def page(self, before: str = "", limit: int = PAGE) -> list[AuditEntry]:
-        """At most `limit` entries, newest first; `before`: only those before the entry with this id."""
+        """Return at most `limit` entries, newest first; `before`: only entries older than the entry with this id."""
         if not 1 <= limit <= 1000 or (before and not _ENTRY_ID.fullmatch(before)):
             raise ConfigError(
                 f"before={before!r:.80}, limit={limit!r}: take the id of an entry, and 1 to 1,000"
@@ -178,7 +182,7 @@ def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]
 
 
 def without_values(text: str) -> str:
-    """The text of a filter without the values that it asks of arguments."""
+    """Return the text of a filter without the values that it compares arguments with."""
     return _ASKED_OF_ARGUMENT.sub(r"\1[hidden]", text)
 
 

@@ -1,4 +1,4 @@
-"""What an operation takes out of a queue, kept for a while so that the operation can be undone."""
+"""Messages that an operation withdrew from a queue, kept for a while so that the operation can be undone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jobq.queue.types import PER_CALL, checked_content, text_of
 HOUR_S = 3_600.0
 #: Of a message that may be in any generation.
 ANY = "*"
-#: What the bin of one operation holds in one queue.
+#: Maximum bytes in one operation's bin of one queue.
 MAX_MESSAGES, MAX_BYTES = 10_000, 16 * 1024 * 1024
-#: Where messages were, or what was done to them.
+#: Previous places of messages, or the kinds of changes to them.
 Taken = Literal["waiting", "dead", "revived", "edited"]
 _OPERATION = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -51,7 +51,7 @@ class Bin:
         self.key = keys.bin_of(prefix, operation)
         named = partial(_key, prefix, self.key)
         self._scripts = BoundScripts(client, "queue", prefix, named, f"queue {queue!r}")
-        # Not one of the queue's: each keeps what its calls begin with, and a bin is used a few times.
+        # Not the queue's scripts: each keeps the prefix of its calls, and a bin is used only a few times.
         self._caller = Caller()
 
     def take_out(
@@ -78,9 +78,9 @@ class Bin:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Put dead messages back as new ones, each by its dead id: not before an epoch ms, None for at once.
+        """Enqueue dead messages again, each by its dead id, with an earliest start in epoch ms; None: immediately.
 
-        The words are those of `queue.admin.revive`, and 'full'.
+        Returns the words of `queue.admin.revive`, and 'full'.
         """
         rows: list[tuple[Argument, ...]] = [(one, "" if at is None else at) for one, at in dead]
         return self._each("revive", rows, {"life_ms": self.life_ms}, caller, now)
@@ -105,15 +105,17 @@ class Bin:
     def put_back(
         self, taken: Taken, *ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Undo: return messages to where they were, with all that was stored of them.
+        """Undo: return messages to their former places, with all their stored data.
 
-        ids: mids, or for `dead` and `revived` dead ids, in the order in which they were taken. A message whose
-        turn came in the meantime is first now. Per message 'restored', 'nil' (not in the bin, or no
-        longer), 'exists' (its mid lives again), 'changed' (a revived or edited one that has been started,
-        changed or cancelled since) or 'damaged'.
+        A message whose turn has passed comes first. Returns per message 'restored', 'nil' (not in the bin, or no
+        longer), 'exists' (its mid is live again), 'changed' (a revived or edited message was started, changed or
+        cancelled since) or 'damaged'.
+
+        Args:
+            ids: Mids, or for `dead` and `revived` dead ids, in the order in which they were withdrawn.
         """
         words: list[str] = []
-        # The last first: messages whose turn came go before those that are there.
+        # In reverse: messages whose turn has passed go before the messages in the line.
         for first in reversed(range(0, len(ids), PER_CALL)):
             rows = [(one,) for one in ids[first : first + PER_CALL]]
             words = self._each("put_back", rows, {"place": taken}, caller, now) + words

@@ -1,8 +1,8 @@
-"""What charts show of the last day: for each queue a ring of 1,440 minutes in one string, which workers keep.
+"""Chart data of the last day: for each queue a ring of 1,440 minutes in one string, which workers write.
 
-A minute is 32 bytes: its number since the epoch, figures of the queue, and its hand-outs so far. A queue whose figures
-stay the same writes nothing, so a missing minute has the figures of the one before if the ring of the sum has it.
-Anyone who may write the keys may write anything into them: what can't be a minute of the last day is left out.
+A minute is 32 bytes: its number since the epoch, figures of the queue, and its hand-outs so far. If a queue's figures
+stay the same, nothing is written, so a missing minute has the previous figures if the ring of the sum has that minute.
+Anyone who may write the keys may write anything into them: impossible minutes are left out.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class ChartMinute(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """Return its bytes."""
+        """Encode the minute."""
         numbers = [min(MAX_NUMBER, max(0, one)) for one in self[:-1]]
         return _MINUTE.pack(*numbers, max(0, self.fence) & (2**64 - 1))
 
     @property
     def offset(self) -> int:
-        """Return its place in the ring."""
+        """Return the minute's index in the ring."""
         return self.minute % MINUTES * _MINUTE.size
 
 
@@ -59,7 +59,7 @@ def minutes_in(ring: bytes | None, now_minute: int) -> list[ChartMinute]:
 
 
 def kept_minutes(client: Client, queue: str, now_minute: int) -> list[ChartMinute]:
-    """Return what workers kept of a queue, or of all for '', with minutes in which nothing changed, oldest first."""
+    """Return the recorded minutes of a queue, or of all for '', oldest first; unchanged minutes are filled in."""
     namespace = client.namespace
     total = minutes_in(client.command("GET", keys.chart(namespace, "")), now_minute)
     if not queue:

@@ -53,7 +53,7 @@ def register_queues(client: Client, names: Sequence[str]) -> None:
 
 
 def register_queue(client: Client, name: str) -> float:
-    """List `name` among the queues, now and then; until when (time.monotonic) that need not be done again."""
+    """List `name` among the queues, now and then; return the deadline (time.monotonic) of the next listing."""
     known = (os.getpid(), client.url, client.namespace, name)
     now = time.monotonic()
     if now >= runtime.listed.get(known, 0.0):

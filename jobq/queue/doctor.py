@@ -63,11 +63,14 @@ class Finding(NamedTuple):
 
 @dataclass(kw_only=True)
 class Facts:
-    """What one server answered; `refused` is key -> commands.
+    """The replies of one server.
 
-    A part that it refused to show is absent, its words are in `unknown`. node: which of several it is; `away`:
-    why it didn't answer. durability: what the client's enqueues ask for.
-    is_replica: it was asked as what a failover would promote.
+    Attributes:
+        refused: key -> rejected commands. A rejected part is absent, and its error is in `unknown`.
+        node: Its node, if there are several.
+        away: Why it didn't answer.
+        durability: The durability of the client's enqueues.
+        is_replica: It was queried as a replica that a failover would promote.
     """
 
     durability: str = "memory"
@@ -108,7 +111,7 @@ class Answerer(Protocol):
 
 
 class Node:
-    """One node. A key that it doesn't serve isn't looked for elsewhere."""
+    """Queries one node. A key that it doesn't serve isn't looked up elsewhere."""
 
     def __init__(self, client: Client, place: Hashable, *, is_replica: bool = False) -> None:
         self.url, self.namespace, self.is_replica = client.url, client.namespace, is_replica
@@ -120,11 +123,11 @@ class Node:
             self.name += " (replica)"
 
     def command(self, *args: Argument) -> Any:
-        """As a client's."""
+        """Return the client's settings."""
         return self._exchange(args)
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """As a client's."""
+        """Return the client's connection options."""
         words = self._client.words(script, keys, args)
         try:
             self._connection.connect()
@@ -147,14 +150,14 @@ class Node:
         return self._client.topology.locate(key) == self.place
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connection to the node."""
         self._connection.disconnect()
 
 
 def findings(client: Client) -> list[Finding]:
-    """What is well and what isn't, for jobq's purposes: of the server, or of every node of a Cluster.
+    """Check whether the server, or every node of a Cluster, suits jobq.
 
-    Of replicas that a Sentinel or a Cluster may promote, what would matter after a failover.
+    Replicas that a Sentinel or a Cluster may promote are checked for what matters after a failover.
     """
     client.command("PING")  # raises when no server answers, or the password is wrong
     if client.is_cluster:
@@ -389,7 +392,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
 
 
 def persistence(facts: Facts) -> Iterator[Finding]:
-    """What a crash or a restart of the server loses."""
+    """Check how much a crash or a restart of the server loses."""
     if "info" in facts.unknown:
         yield Finding("persistence", "warn", "unknown: " + facts.unknown["info"], ASK_ADMIN)
         return
@@ -427,7 +430,7 @@ def _append_only(fsync: str | None) -> Finding:
 
 
 def replicas(facts: Facts) -> Iterator[Finding]:
-    """The replicas."""
+    """Check the replicas."""
     if facts.info.get("role") == "slave":
         yield Finding(
             "replicas",
@@ -457,7 +460,7 @@ def replicas(facts: Facts) -> Iterator[Finding]:
 
 
 def _confirming(facts: Facts, online: int) -> Iterator[Finding]:
-    """Whether enqueues that wait for replicas are confirmed, also while one of them is away."""
+    """Whether enqueues that wait for replicas are confirmed, even while one replica is away."""
     word, needed = parse_durability(facts.durability)
     if word != "replicas" or "role" not in facts.info or online > needed:
         return
@@ -580,5 +583,5 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, hashes, rights,
     exposure,
 )  # fmt: skip
-#: A replica runs no scripts, and reports its role.
+#: A replica doesn't run scripts; it reports its role.
 OF_PRIMARIES = (replicas, rights, exposure)

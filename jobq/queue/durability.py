@@ -1,8 +1,8 @@
-"""Make an enqueue durable before it returns, or many calls at once: on a disk, or on replicas.
+"""Make an enqueue, or many calls together, durable before it returns: on a disk or on replicas.
 
-`memory`: the server has it, as the script's reply says. `disk`: the server answers only after fsync
-(appendfsync always), or WAITAOF reports the fsync. Under everysec, WAITAOF of Valkey 8.1 answers too early
-(Redis fixed that in 7.4.3), so a probe decides whether it can be believed. `replicas=n`: WAIT.
+`memory`: the script's reply confirms that the server has it. `disk`: the server answers only after fsync (appendfsync
+always), or WAITAOF reports the fsync. Under everysec, WAITAOF of Valkey 8.1 answers too early (Redis fixed that in
+7.4.3), so a probe decides whether it can be believed. `replicas=n`: WAIT.
 
 WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection, behind
 another write, since a script that only replays its reply writes nothing.
@@ -37,7 +37,7 @@ from jobq.errors import ConfigError, NotDurableError
 
 #: Lifetime of the write that WAIT refers to.
 MARK_MS = 1_000
-#: Of one that stands for calls before it, until they are confirmed. Those that take longer are made again.
+#: Mark of a call that represents earlier calls, until they are confirmed. Slower calls are repeated.
 SHARED_MARK_MS = 60_000
 #: Under everysec, two fsyncs are a second apart. A server that confirms sooner did not wait for one.
 HONEST_S = 0.5
@@ -93,10 +93,10 @@ class Confirmation:
 
 
 class SharedConfirmation:
-    """One confirmation of many calls, perhaps at several nodes: `by` makes each of them, `missing` waits once a node.
+    """One confirmation of many calls, perhaps on several nodes: each runs by `by`; `missing` waits once per node.
 
-    Each call leaves a mark behind it. A node that has the last mark has all that was written there before; one that
-    was promoted in between, or was started again without it, hasn't. Not shared between threads.
+    Each call leaves a mark after its write. A node that has the last mark has all earlier writes on it; a promoted or
+    restarted node may lack it. Not shared between threads.
     """
 
     def __init__(self, client: Client, level: str | None = None) -> None:
@@ -120,9 +120,9 @@ class SharedConfirmation:
         return marked
 
     def missing(self) -> str:
-        """Wait for what was written since the last time; why that isn't durable, '' when it is.
+        """Wait until writes since the last call are durable; return why they aren't, '' if they are.
 
-        Raises ConfigError where the server can't confirm the level, UnavailableError if it doesn't answer.
+        Raises ConfigError if the server can't confirm the level, UnavailableError if it doesn't answer.
         """
         marks, self._marks = self._marks, {}
         found = [self._missing_at(mark, value) for mark, value in marks.values()]
@@ -137,7 +137,7 @@ class SharedConfirmation:
             )
 
     def missing_at(self, key: str) -> str:
-        """Wait for what other calls have written at the node of `key`; why that isn't durable, '' when it is."""
+        """Wait for other calls' writes on the node of `key`; return why they aren't durable, '' if they are."""
         if self._word == "memory":
             return ""
         self._client.command("SET", key, "", "PX", SHARED_MARK_MS)
@@ -176,7 +176,7 @@ def _node(connection: Connection) -> tuple[Any, ...]:
 def _waited(
     connection: Connection, level: str, within_s: float, written: Sequence[Command]
 ) -> tuple[list[Any], str]:
-    """The replies of what is written, and why that isn't durable; '' when it is."""
+    """Return the replies to the written commands, and why they aren't durable; '' if they are."""
     word, replicas = parse_durability(level)
     within_s = min(within_s, 0.8 * (longest_s(connection) or math.inf))
     within_ms = max(1, round(within_s * 1000))

@@ -1,4 +1,4 @@
-"""Enqueue what the lines of keys have room for: a call of many is refused as a whole, so ask for less and go on."""
+"""Enqueue as many messages as fit: a call is rejected as a whole if a line of a key is full, so retry with fewer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 def send_fitting(
     items: Sequence[T], send: Callable[[Sequence[T]], object]
 ) -> tuple[int, KeyFullError | None]:
-    """Send as many of the first items as there is room for, in order; return how many, and what refuses the next one.
+    """Send as many of the first items as fit, in order; return their number, and the error for the next item.
 
-    A refused call is made again with half of its items.
+    A rejected call is repeated with half of its items.
     """
     sent, size = 0, len(items)
     while sent < len(items):

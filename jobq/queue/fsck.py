@@ -47,7 +47,7 @@ _DONE = frozenset(("forgotten", "quarantined"))
 
 
 class CheckedQueue(Protocol):
-    """What a check needs: a Queue, or its admin."""
+    """What a check uses: a Queue, or its admin."""
 
     client: Client
     prefix: str
@@ -60,11 +60,11 @@ def fsck(queue: CheckedQueue, *, limit: int = LIMIT) -> list[Violation]:
 
 
 def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
-    """The same pass, one call at a time: for progress bars."""
+    """Run the same pass, one call at a time, for progress bars."""
     types = _checked(queue, "types", 0, limit).violations
     yield types
     if types:
-        return  # every script refuses such a queue, this one too
+        return  # every script rejects such a queue, also this script
     first_seen: dict[bytes, str] = {}
     copies: dict[str, set[bytes]] = {"ready": set(), "circle": set()}
     suspects: set[bytes] = set()
@@ -89,7 +89,7 @@ def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation
 
 
 def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
-    """Of these mids, those with content that are in no place, so that no worker will ever run them."""
+    """Return the mids that have content but are in no place, so that no worker will ever run them."""
     suspects = {mid.encode() for mid in mids}
     if len(suspects) > FEW:
         suspects = _unseen(queue, suspects, limit)
@@ -97,16 +97,16 @@ def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) ->
 
 
 def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tuple[Violation, str]]:
-    """Repair what a check found; yield each violation with what was done about it.
+    """Repair the violations that a check returned; yield each with its repair.
 
-    Bytes that can't be a mid, and entries among the dead that hold no dead message, are removed. A key of
-    another type is renamed to `<prefix>damaged:<name>:<epoch ms>`.
+    Bytes that can't be a mid, and entries in the dead-letter set without a dead message, are removed. A key of another
+    type is renamed to `<prefix>damaged:<name>:<epoch ms>`.
     """
     for violation in violations:
         if done := _set_aside(queue, violation):
             yield violation, done
     if any(violation.rule.startswith(WRONG_TYPE) for violation in violations):
-        return  # the next check shows what else is damaged
+        return  # the next check reports any other damage
     script = queue.scripts["repair"]
     mids = list(dict.fromkeys(v.raw for v in violations if v.raw and v.rule not in _REMOVED))
     words: dict[bytes, str] = {}
@@ -124,7 +124,7 @@ def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tup
 
 
 def _set_aside(queue: CheckedQueue, violation: Violation) -> str:
-    """Repair a violation that needs no script of its own; return what was done, '' for the others."""
+    """Repair a violation that doesn't need a script of its own; return the repair, '' for other violations."""
     if violation.rule.startswith(WRONG_TYPE) or violation.rule in _USED_UP:
         name = violation.mid or "events"
         aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
@@ -187,7 +187,7 @@ def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
 
 
 def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]:
-    """Of mids that were seen in no place, those that another pass doesn't see either."""
+    """Of mids that a pass saw in no place, return the mids that another pass doesn't see either."""
     if suspects:
         for part in PLACES:
             for page in _pages(queue, part, limit):
@@ -196,7 +196,7 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
-    """How many members haven't ended, and what meta said of that at each page."""
+    """Return how many members haven't ended, and the number in meta at each page."""
     found, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
         found.update(page.mids)

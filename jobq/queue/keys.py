@@ -1,60 +1,60 @@
 """Names of a queue's keys: `jobq:{low}:messages`.
 
-Only the queue's name stands in braces, so a Cluster keeps one queue's keys in one slot.
+Only the queue's name is in braces, so a Cluster keeps one queue's keys in one slot.
 
 =================  =======================================================================
 messages           hash, mid -> content
 locks              hash, mid -> lock expiry, ms
 tokens             hash, mid -> token of the attempt that holds the lock
-backoffs           hash, mid -> not before, ms; the same as its score in due
-nattempts          hash, mid -> hand-outs minus releases and snoozes
+backoffs           hash, mid -> earliest start, ms; the same as its score in due
+nattempts          hash, mid -> starts minus releases and snoozes
 ncrashes           hash, mid -> crashes
 nunknowns          hash, mid -> times in a row that it was handed to a worker that doesn't know its job
 generations        hash, mid -> token of the first hand-out of this generation, once that attempt is over
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run;
                    with a key `not_before,lock_ms,dedupe_ms,o,length of the key,key:content`, o if ordered
-options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; in place of dedupe_ms
-                   `@` and until when the mid is taken, or `<` and until when newer content may move the message,
+options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; instead of dedupe_ms
+                   `@` and the time when the mid becomes free, or `<` and the deadline for newer content to move it,
                    with `>` the newer content itself; with a key `lock_ms,dedupe_ms,slot,key`, o before the slot
                    of an ordered one
-lines              hash, `slot:key` -> mid: the messages of a key that wait, by slots from its head to its tail
+lines              hash, `slot:key` -> mid: the waiting messages of a key, by slots from its head to its tail
 keys               hash, key -> its head, tail, waiting, running, turn, rate, hold and place, packed; '' = no key
 turns              sorted set, keys whose messages may go, by virtual time
-rests              sorted set, keys that are held or used up their rate, by the end of that, ms
+rests              sorted set, keys that are held or used up their rate, by the time when that ends, ms
 rules              hash, key -> `max,starts,span_ms,weight,waiting`; '' = all keys
-progress           hash, mid -> what the running attempt last reported, behind 0x1e its checkpoint, behind the next the
+progress           hash, mid -> the running attempt's last report, 0x1e, its checkpoint, 0x1e, the
                    latest failed attempt, 0x1f and its traceback
 ready              list, mids to handle now
 due                sorted set, mids with a backoff by its end
-mid-circle         list, mids that were handed out: locks to watch, done messages to collect
+mid-circle         list, mids handed out: locks to watch, done messages to collect
 done               set, finished mids: awaiting collection, or the end of a dedupe backoff
 left-ready         set, mids whose copy in ready is stale
 left-circle        set, mids whose copy in mid-circle is stale
 dead               sorted set, `mid#generation` by time of death
 dead-messages      hash, `mid#generation` -> attempts, crashes, options, reason, content
 last-dead          hash, mid -> its newest `mid#generation` among the dead
-quarantine         hash, bytes that were found in a place and can't be a mid -> their content
-eoq-backoff?       string, PX: until when callers needn't poll
-ndry-runs          string, PX: polls in a row that found nothing
+quarantine         hash, bytes in a place of mids that can't be a mid -> their content
+eoq-backoff?       string, PX: callers needn't poll until it expires
+ndry-runs          string, PX: number of empty polls in a row
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
                    walked, plain_until,
                    dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at
-call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
+call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with the suffix `~`,
                    PX 1 s: the write that a durable enqueue waits for
-accepted:<step>    string, PX 1 h: of a step of a flow, the number of the last member that was accepted
+accepted:<step>    string, PX 1 h: number of a flow step's last accepted member
 result:<mid>       list of one, TTL: a result
-log:<mid>#<attempt>  string, PX: the last 64 KiB of what an attempt logged, where its job asks for that
-django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> what an attempt recorded; JSON
-schedules          hash, name -> definition as JSON, behind `c` if a worker's code declares it, `a` if it was added
+log:<mid>#<attempt>  string, PX: the last 64 KiB of an attempt's log, if its job keeps logs
+django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> an attempt's record; JSON
+schedules          hash, name -> `c` (declared in code) or `a` (added), and the definition as JSON
 ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
-tick-log           list, what became of the last 1,000 ticks, newest first
+tick-log           list, outcomes of the last 1,000 ticks, newest first
 events             stream, one entry per state change worth history
-flow-outbox        stream, one entry per call that ended messages of flows, or that says something to a flow
-flow-claim         string, PX: who takes the entries of flow-outbox to the flows
-bin:<operation>    hash, PX: `w` and a mid, `d` or `r` and a dead id -> what was taken out of the queue; bytes
+flow-outbox        stream, one entry per call that ended messages of flows or signals a flow
+flow-claim         string, PX: the drainer that delivers the entries of flow-outbox
+bin:<operation>    hash, PX: `w` and a mid, `d` or `r` and a dead id -> the withdrawn message; bytes
 replay:<hash>      PX, while a replay from a lake is remembered: string, its last and first index, or
-                   set, `mid#generation` of the dead that were put back
+                   set, `mid#generation` of the re-enqueued dead messages
 =================  =======================================================================
 """
 
@@ -77,7 +77,7 @@ _SUFFIX = {
 
 
 def prefix(namespace: str, queue: str) -> str:
-    """What every key of a queue begins with."""
+    """Return the prefix of the queue's keys."""
     return f"{checked_name('namespace', namespace)}:{{{checked_name('queue', queue)}}}:"
 
 
@@ -94,7 +94,7 @@ def attempt_log(base: str, mid: str, attempt: int) -> str:
 
 
 def bin_of(base: str, operation: str) -> str:
-    """Where an operation keeps what it took out of the queue."""
+    """Return the key of an operation's bin."""
     return f"{base}bin:{operation}"
 
 
@@ -119,7 +119,7 @@ def queue_names(namespace: str) -> str:
 
 
 def spent(namespace: str, queue: str) -> str:
-    """Sorted set of the sealed calls that are done; in the queue's slot, and outside the keys of its producers."""
+    """Sorted set of the finished sealed calls; in the queue's slot, but outside the keys of its producers."""
     return f"{namespace}:spent:{{{queue}}}"
 
 
@@ -129,12 +129,12 @@ def workers(namespace: str) -> str:
 
 
 def running(namespace: str) -> str:
-    """Hash of what workers run, name -> JSON."""
+    """Hash of running jobs per worker, name -> JSON."""
     return f"{namespace}:running"
 
 
 def redactions(namespace: str) -> str:
-    """Hash of what the calls of jobs must not show, job name -> JSON."""
+    """Hash of arguments to hide, job name -> JSON."""
     return f"{namespace}:redact"
 
 
@@ -159,12 +159,12 @@ def orders(namespace: str, worker: str) -> str:
 
 
 def order(namespace: str, order_id: str) -> str:
-    """What a worker answered to an order, JSON; PX 5 min."""
+    """A worker's answer to an order, JSON; PX 5 min."""
     return f"{namespace}:order:{order_id}"
 
 
 def flows(namespace: str) -> str:
-    """What the keys of all flows begin with; see jobq/flows/keys.py."""
+    """Prefix of the keys of all flows; see jobq/flows/keys.py."""
     return f"{namespace}:flow:{{"
 
 
@@ -174,12 +174,12 @@ def flow_secret(namespace: str, queue: str) -> str:
 
 
 def flow_names(namespace: str) -> str:
-    """Sorted set of the flows that were started; see jobq/flows/keys.py."""
+    """Sorted set of started flows; see jobq/flows/keys.py."""
     return f"{namespace}:flows"
 
 
 def audit_log(namespace: str) -> str:
-    """Stream of what people did; see jobq/queue/audit_log.py."""
+    """Stream of people's actions; see jobq/queue/audit_log.py."""
     return f"{namespace}:audit"
 
 

@@ -1,7 +1,7 @@
-"""What a queue says to flows: its outbox, and its members, the messages of flows.
+"""Messages from a queue to flows: its outbox, and the members, which are the messages of flows.
 
-The script that ends members writes that into the queue's outbox. Drainers read the oldest entries, take them to the
-flows, and drop them last, so that an entry of a drainer that died is read again.
+The script that ends members writes their ends to the queue's outbox. Drainers read the oldest entries, deliver them to
+the flows, and drop them last, so the entries of a drainer that died are read again.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 from jobq.queue.types import text_of
 
-#: What each mid of a member begins with.
+#: Prefix of members' mids.
 MARK = "~"
-#: Above this many entries the queue hands out nothing.
+#: Above this many entries the queue stops handing out messages.
 MAX_ENTRIES = 1_000_000
-#: How long other drainers leave the entries to the one that read them.
+#: How long entries are reserved for the drainer that read them.
 CLAIM_MS = 1_000
 
 
 class OutboxRecord(NamedTuple):
-    """One thing that a flow is to learn.
+    """One entry for a flow. Anyone who may write to the queue may have written it.
 
-    kind: 'done', 'done+' (with a result), 'dead' or 'cancelled' of the member that `subject` names; or 'begin',
-    'signal', 'cancel', 'retry' or 'look' for the flow of that id, with a detail. Anybody who may write to the queue may
-    have written it.
+    Attributes:
+        kind: 'done', 'done+' (with a result), 'dead' or 'cancelled' for the member that `subject` names; or 'begin',
+            'signal', 'cancel', 'retry' or 'look' for the flow of that id, with a detail.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class OutboxEntry(NamedTuple):
 
     @property
     def records(self) -> list[OutboxRecord]:
-        """What it says."""
+        """Parse an entry."""
         return _records(self.text)
 
     @property
@@ -50,7 +50,7 @@ class OutboxEntry(NamedTuple):
 
 
 class OutboxBacklog(NamedTuple):
-    """How many entries wait in a queue's outbox, and since when the oldest does, epoch ms; 0 = none."""
+    """Number of entries in a queue's outbox, and the time of the oldest in epoch ms; 0 = none."""
 
     entries: int
     oldest_ms: int

@@ -1,4 +1,4 @@
-"""Message ids: what they may be, and new ones."""
+"""Message ids: valid ids, and new ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_MID_LENGTH = 128
 # Without a hyphen, a double click selects a whole mid, and a command takes it for no option.
 _PLAIN = bytes.maketrans(b"+/", b"__")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
-#: What the mids of one call differ in.
+#: Characters that distinguish the mids of one call.
 _ENDINGS = [first + last for first in _ALPHABET for last in _ALPHABET[:17]]
 
 
@@ -78,7 +78,7 @@ def members_mid(mid: str) -> str:
 
 
 def checked_mid(mid: str) -> str:
-    """Return `mid`; raise ConfigError for one that is empty, too long or not printable."""
+    """Return `mid`; raise ConfigError if it is empty, too long or not printable."""
     if not 0 < len(mid) <= MAX_MID_LENGTH or not mid.isprintable():
         raise ConfigError(f"mid {mid!r} can't be used; use 1-{MAX_MID_LENGTH} printable characters")
     return mid

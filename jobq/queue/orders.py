@@ -1,9 +1,8 @@
 """Orders to running workers: go quiet, resume, drain, restart the children, report stacks.
 
-An order lies in a list of its worker for a minute. The worker reads it with its next heartbeat or a few seconds
-after the one before, obeys, and stores an answer. An order names the run of the worker that it is meant for, by
-process id and start, so a later worker of the same name doesn't obey it. Anyone who may
-write the list may order the worker.
+An order stays in its worker's list for a minute. The worker reads it with its next heartbeat or a few seconds after the
+previous order, carries it out, and stores an answer. An order names the run of its worker by process id and start, so a
+later worker of the same name ignores it. Anyone who may write the list may order the worker.
 """
 
 from __future__ import annotations
@@ -45,7 +44,13 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Order(NamedTuple):
-    """One order. by: who gave it. child: the process to dump, 0 for all. raw: as it lies in the list."""
+    """One order.
+
+    Attributes:
+        by: The sender.
+        child: The process to dump, 0 for all.
+        raw: Its bytes in the list.
+    """
 
     order_id: str
     verb: str
@@ -64,7 +69,7 @@ class ChildStack(NamedTuple):
 
 
 class OrderAnswer(NamedTuple):
-    """What a worker did about an order. outcome: "done" or "refused". at: epoch ms by the worker's clock."""
+    """A worker's answer to an order. outcome: "done" or "refused". at: epoch ms by the worker's clock."""
 
     worker: str
     verb: str
@@ -74,7 +79,7 @@ class OrderAnswer(NamedTuple):
     children: tuple[ChildStack, ...] = ()
 
 
-# What operators write and read.
+# Calls of operators.
 
 
 def check(client: Client, worker: WorkerEntry) -> int:
@@ -133,7 +138,7 @@ def answer(client: Client, order_id: str) -> OrderAnswer | None:
 def answers(
     client: Client, sent: Mapping[str, str], within_s: float
 ) -> Iterator[tuple[str, OrderAnswer | None]]:
-    """Yield (worker, answer) as workers answer; None for those that didn't in time. sent: worker -> order's id."""
+    """Yield (worker, answer) as workers answer; None for workers that miss the deadline. sent: worker -> order's id."""
     waiting, deadline = dict(sent), time.monotonic() + within_s
     while waiting:
         for worker, order_id in list(waiting.items()):
@@ -169,7 +174,7 @@ def _stack(facts: Any) -> ChildStack | None:
     return ChildStack(number_in(facts.get("pid")) or 0, running, text_in(facts.get("stack")))
 
 
-# What workers read and write.
+# Calls of workers.
 
 
 def waiting_for(client: Client, worker: str, pid: int, started_at: int) -> list[Order]:

@@ -1,12 +1,12 @@
-"""Keep what a producer enqueues while the server is away in memory, in order, and send it when it is back.
+"""Keep a producer's messages in memory while the server is away, and send them in order when it is back.
 
-Off unless a bound is set. Messages that wait here are lost with their process; their action is `buffered`. Each call
-keeps its mids, its caller and its number. So a call whose outcome is unknown is sent again without harm, while the
-server surely has its record. After that it isn't sent any more: the log and the next `flush` name its mids. Calls that
-were never sent keep waiting, and while the server is away, all that follows waits behind them.
+The buffer is off unless a bound is set. Buffered messages are lost with their process; their action is `buffered`. Each
+call keeps its mids, its caller and its number. So a call with an unknown outcome is safely sent again while the server
+certainly has its record. After that it isn't sent any longer: the log and the next `flush` name its mids. Unsent calls
+keep waiting, and while the server is away, all later calls wait for them.
 
-A refusal isn't an outage, but the answer to one call. Where it may pass, since the line of a key is full, the call is
-set aside: it is tried again for a while, calls of its keys wait behind it, and all others pass it. Any other refused
+A rejection isn't an outage, but the answer to one call. If it is temporary, because the line of a key is full, the call
+is set aside: it is retried for a while, calls of its keys wait for it, and all other calls pass it. Any other rejected
 call is lost; the log names its mids, and its queue counts them.
 """
 
@@ -56,7 +56,7 @@ MAX_UNKNOWN = 10_000
 Values = dict[str, Argument]
 #: A queue and a key, '' for none: calls of one line keep their order.
 Line = tuple[str, str]
-#: What became of a call: it is over; it was refused and waits aside; or the server takes nothing now.
+#: Outcome of a call: it is over; it was rejected and set aside; or the server doesn't accept calls now.
 Outcome = Literal["over", "aside", "away"]
 
 
@@ -67,7 +67,7 @@ class Sender(Protocol):
     callers: Callers
 
     def on(self, client: Client) -> Sender:
-        """The same queue on another client."""
+        """Return this queue bound to another client."""
         ...
 
     def send(
@@ -83,7 +83,7 @@ class Sender(Protocol):
         ...
 
     def count_refused(self, number: int) -> None:
-        """Count messages of this queue that were lost, since the server refused them."""
+        """Count messages of this queue that were lost because the server rejected them."""
         ...
 
 
@@ -96,7 +96,7 @@ def attach_buffer(client: Client) -> None:
 
 
 def switch_off_buffers() -> None:
-    """No client of this process, or forked from it, keeps messages in its memory alone any more."""
+    """Stop all clients of this process and its forks from keeping messages only in memory."""
     runtime.may_buffer = False
     for client in list(runtime.clients):
         client.outage = None
@@ -116,7 +116,7 @@ class OutageBuffer:
     def forget(self) -> None:
         """In a forked child: the parent sends what waits."""
         self._changed = threading.Condition()
-        #: In order. Those that are `aside` were refused, or wait behind one that was.
+        #: In order. Calls that are `aside` were rejected, or wait for a rejected call.
         self._waiting: dict[_Call, None] = {}
         self._naside = 0
         #: The lines of these.
@@ -136,7 +136,7 @@ class OutageBuffer:
         rows: Sequence[Argument],
         mids: Sequence[str],
     ) -> Sequence[Enqueued]:
-        """Send now, or keep for later. Raises BufferFullError, and what Queue.enqueue raises."""
+        """Send now, or keep for later. Raises BufferFullError, and the errors of Queue.enqueue."""
         call = _Call(self._impatient(queue), level, values, rows, mids)
         with self._changed:
             if self._waiting and self._is_behind(call):
@@ -236,10 +236,10 @@ class OutageBuffer:
                 pause = min(MAX_PAUSE_S, pause * 2)
 
     def _send_each(self, calls: Sequence[_Call]) -> int:
-        """Send in order what can be sent now; how many messages wait no more.
+        """Send in order as many calls as possible; return how many messages stopped waiting.
 
-        Calls of the lines in which one stays wait behind it. All do while the server takes nothing; on a Cluster, those
-        of the same queue.
+        Calls wait for earlier calls in the same line. While the server rejects everything, all calls wait; on a
+        Cluster, all calls of the same queue.
         """
         over, stopped = 0, set[Line]()
         away, unconfirmed = set[str](), False
@@ -359,7 +359,7 @@ class _Call:
     ) -> None:
         self.queue, self.mids = queue, mids
         self.tries, self.accepted = Tries(), False
-        #: Whether others pass it, and since when (time.monotonic) it is refused, 0 = it isn't.
+        #: Whether other calls pass it, and when (time.monotonic) its rejections began, 0 = never.
         self.aside, self.refused_at = False, 0.0
         self.size = sum(len(arg) for arg in rows if not isinstance(arg, int))
         self._level, self._values, self._rows = level, values, rows

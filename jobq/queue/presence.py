@@ -1,8 +1,8 @@
-"""What workers say about themselves, in three hashes outside the slots of queues.
+"""Reports of workers about themselves, in three hashes outside the slots of queues.
 
-workers: name -> the worker's last heartbeat. running: name -> what each child runs, as of that heartbeat. jobs: a
-digest of job names -> these names; workers of one program share an entry. Anyone who may write these keys may write
-anything into them, so readers take every field as text from strangers: what can't be read is marked as damaged.
+workers: name -> the worker's last heartbeat. running: name -> the running jobs of each child, as of that heartbeat.
+jobs: a digest of job names -> these names; workers of one program share an entry. Anyone who may write these keys may
+write anything into them, so readers treat every field as untrusted text, and mark unreadable entries as damaged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LATE_MS = 5_000
 NAME_KEPT_MS = 30_000
 #: The entry of a worker that was killed stays visible this long.
 KEPT_MS = 3_600_000
-#: Most running jobs in a worker's entry, those that run longest; the entry has their number, too.
+#: Maximum number of running jobs in a worker's entry: those that run longest. The entry also has their number.
 MAX_RUNNING = 500
 #: Job names of a program that are kept, in bytes. Of a larger program the jobs are unknown to readers.
 MAX_NAMES_BYTES = 1 << 20
 PER_CALL = 500
-#: Between the name that was given to a worker and what distinguishes it from others of that name.
+#: Separates the worker's given name from the suffix that distinguishes it from workers of the same name.
 TWIN = "#"
 #: Among what the calls of a job must not show: all arguments.
 EVERYTHING = "*"
@@ -58,7 +58,7 @@ class RunningJob(JsonRecord):
 
 
 class ChildEntry(JsonRecord):
-    """One child.
+    """One child of a worker.
 
     Attributes:
         rss: Resident memory in bytes; 0 if unknown.
@@ -75,10 +75,16 @@ class ChildEntry(JsonRecord):
 class WorkerEntry(NamedTuple):
     """A worker's last heartbeat.
 
-    version: that of jobq. slots: jobs that it can run at the same time. jobs: the digest of its jobs' names.
-    seen_at: epoch ms by the server's clock. started_at: by the worker's. damaged: the entry isn't one that a worker
-    wrote. leaving: it drains. strict: it empties a queue before it takes from those behind it. schedules: queue ->
-    names of the schedules that its code declares; None if it doesn't say.
+    Attributes:
+        version: The version of jobq.
+        slots: Maximum number of concurrent jobs.
+        jobs: Digest of its jobs' names.
+        seen_at: Epoch ms by the server's clock.
+        started_at: Epoch ms by the worker's clock.
+        damaged: The entry wasn't written by a worker.
+        leaving: It is draining.
+        strict: It empties a queue before it fetches from later queues.
+        schedules: queue -> names of the schedules that its code declares; None if unknown.
     """
 
     name: str
@@ -115,7 +121,7 @@ class WorkerEntry(NamedTuple):
         return queue in self.queues
 
     def before(self, queue: str) -> tuple[str, ...]:
-        """The queues that it empties before it takes anything from this one."""
+        """Return the queues that it empties before it fetches from this queue."""
         return self.queues[: self.queues.index(queue)] if self.strict and self.serves(queue) else ()
 
 
@@ -124,11 +130,11 @@ def digest_of(names: Iterable[str]) -> str:
     return sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
 
-# What workers write.
+# Calls of workers.
 
 
 class Stored(NamedTuple):
-    """What became of an entry. is_new: its field wasn't there. had_room: the server's memory isn't full."""
+    """Result of writing an entry. is_new: its field didn't exist. had_room: the server's memory isn't full."""
 
     is_new: bool
     had_room: bool
@@ -158,7 +164,7 @@ def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry 
 
 
 def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
-    """Store what a worker's children run: of more than MAX_RUNNING jobs those that run longest."""
+    """Store the running jobs of a worker's children: at most MAX_RUNNING, those that run longest."""
     oldest = sorted(job.started_at for child in children for job in child.running)
     latest = oldest[MAX_RUNNING - 1] if len(oldest) > MAX_RUNNING else LATEST_MS
     facts = [
@@ -189,7 +195,7 @@ def put_redactions(
 
 
 def forget_worker(client: Client, name: str) -> None:
-    """Remove a worker that has stopped, and its jobs' names unless another worker has the same."""
+    """Remove a worker that has stopped, and its jobs' names unless another worker has the same names."""
     mine = client.command("HGET", keys.workers(client.namespace), name)
     for hash_key in (keys.workers(client.namespace), keys.running(client.namespace)):
         client.command("HDEL", hash_key, name)
@@ -199,7 +205,7 @@ def forget_worker(client: Client, name: str) -> None:
 
 
 def remove_stale(client: Client) -> None:
-    """Remove what dead workers left: what they ran, their jobs' names, and after an hour their heartbeats."""
+    """Remove the entries of dead workers: running jobs, names of jobs, and after an hour their heartbeats."""
     namespace = client.namespace
     # Names of jobs are read before heartbeats, and written after them: a worker that starts now loses nothing.
     digests = client.command("HKEYS", keys.jobs(namespace))
@@ -221,11 +227,11 @@ def _remove(client: Client, hash_key: str, fields: list[bytes]) -> None:
         client.command("HDEL", hash_key, *fields[first : first + PER_CALL])
 
 
-# What others read.
+# Calls of readers.
 
 
 def workers(client: Client) -> list[WorkerEntry]:
-    """Every worker's last heartbeat, sorted by name; also those of workers that were killed, and damaged entries."""
+    """Return every worker's last heartbeat, sorted by name, including killed workers and damaged entries."""
     return sorted((entry for _, entry in _read(client)), key=_NAME)
 
 
@@ -258,7 +264,7 @@ def workers_named(client: Client, names: Sequence[str]) -> dict[str, WorkerEntry
             for other, entry in known.items()
             if other.startswith(name + TWIN) and entry.is_live(now_ms)
         }
-        # A twin that lives makes a worker of that name that is gone no error.
+        # A missing worker is not an error while a worker of the same name is alive.
         if name in known and (known[name].is_live(now_ms) or not twins):
             chosen[name] = known[name]
         chosen |= twins
@@ -275,7 +281,7 @@ def served(client: Client) -> dict[str, int]:
 
 
 def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """Worker -> its children; None for an entry that is damaged. Workers without an entry are left out."""
+    """Return worker -> its children; None for a damaged entry. Workers without an entry are left out."""
     found: dict[str, tuple[ChildEntry, ...] | None] = {}
     for first in range(0, len(names), PER_CALL):
         some = names[first : first + PER_CALL]

@@ -100,7 +100,7 @@ REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
 #: Endings and hand-outs of one call.
 MAX_COUNT = 1_000
-#: What the scripts take for a mid at most.
+#: Maximum length of a mid in the scripts.
 MAX_MID_BYTES = 512
 
 #: A content, with its mid, with its key.
@@ -112,12 +112,12 @@ Batch = tuple[Values, Sequence[Argument], Sequence[str]]
 OnConflict = Literal["skip", "replace", "requeue"]
 #: When a taken mid is free again. The script knows it as `again` and dedupe_ms.
 Until = Literal["done", "start"] | Duration
-#: In place of `again`, of the messages of flows; NEXT: of those that are enqueued in the order of their numbers.
+#: Values of `again` for messages of flows; NEXT: for messages that are enqueued in the order of their numbers.
 MEMBER, NEXT = "member", "next"
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 ADDED, CLOSED = [b"added", b""], b"closed"
-#: Those of a script for plain calls.
+#: Scripts for plain calls.
 NONE = FixedValues({})
 NO_OPTIONS = FixedValues({
     "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "again": "",
@@ -155,7 +155,7 @@ class Queue:
         self.scripts = queue_scripts(self.client, "queue", name)
         self.callers = Callers()
         self.enqueues, self.dequeues, self.finishes = PlainFirst(), PlainFirst(), PlainFirst()
-        #: Until when (time.monotonic) this process need not list the queue again.
+        #: Deadline (time.monotonic) until which this process need not list the queue again.
         self.listed_until = 0.0
         attach_buffer(self.client)
 
@@ -164,7 +164,7 @@ class Queue:
 
     @cached_property
     def admin(self) -> Admin:
-        """What people and dashboards ask: counts, pages, pause, collect, revive, clear, checks."""
+        """Operations of people and dashboards: counts, pages, pause, collect, revive, clear, checks."""
         return Admin(self.name, self.client, self.scripts, self.callers)
 
     def result_key(self, mid: str) -> str:
@@ -207,24 +207,34 @@ class Queue:
     ) -> Sequence[Enqueued]:
         """Accept messages, up to 250 in a round trip, each round trip whole or not at all.
 
-        `contents` is read as messages are sent: one round trip is prepared while the server takes the one before it.
-        After an error, those before it stay enqueued, and the one behind it may be.
+        `contents` is read as messages are sent: a round trip is prepared while the server processes the previous one.
+        After an error, earlier round trips stay enqueued, and the next one may be enqueued.
 
-        delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
-        on_conflict="skip" (default): a message whose mid is taken is refused. "replace": it replaces the waiting
-        content. "requeue": it runs after the current run. until: when a taken mid is free again. "done": once the
-        message is done; "start": once it runs, and the new message runs after it, unless newer content waits for that
-        already; a duration: that long after it is done; None: once the done message is collected. throttle: refuse the
-        mid for this long from now on, even if the message is done earlier. debounce_max: how long after the first
-        content `delay` of later ones may move the message.
-        drop_results: delete the results that earlier messages of these mids left. lease: the least length of this
-        message's leases. key: messages of a key wait in a line of their own, and keys take turns; a third item of a
-        content is its own key. ordered: they start in the order of their enqueue, one at a time, a retry before the
-        next. durability: memory, disk or replicas=n instead of the client's. Raises ConfigError or CodecError for a bad
-        mid, option or size, KeyFullError when the line of a key is full, ServerFullError when the server takes no
-        writes (memory or disk full, replicas missing), NotDurableError for the messages of a round trip that were
-        accepted but not as durably as asked, UnavailableError when the outcome of a call is unknown (its `mids` are the
-        messages), BufferFullError when the client has an outage buffer and that is full.
+        Args:
+            delay: Delay before the first attempt, in seconds or as timedelta.
+            at: Earliest start time: a datetime with a zone, or epoch seconds.
+            on_conflict: For a mid that is taken: "skip" (default) rejects the message; "replace" replaces the waiting
+                content; "requeue" runs it after the current run.
+            until: When a taken mid becomes free. "done": when the message is done. "start": when it starts, and the new
+                message runs after it, unless newer content already waits. A duration: that long after it is done. None:
+                when the done message is collected.
+            throttle: Reject the mid for this long, even if the message is done earlier.
+            debounce_max: How long after the first content the `delay` of later contents may move the message.
+            drop_results: Delete the results of earlier messages with these mids.
+            lease: Minimum lease duration for this message.
+            key: Messages of a key wait in a line of their own, and keys take turns. A third item of a content is its
+                own key.
+            ordered: Messages of the key start in the order of their enqueue, one at a time, a retry before the next
+                message.
+            durability: memory, disk or replicas=n instead of the client's.
+
+        Raises:
+            ConfigError, CodecError: A mid, an option or a size is invalid.
+            KeyFullError: The line of a key is full.
+            ServerFullError: The server rejects writes (memory or disk full, replicas missing).
+            NotDurableError: The messages of a round trip were accepted but are less durable than requested.
+            UnavailableError: The outcome of a call is unknown; its messages are in `mids`.
+            BufferFullError: The client's outage buffer is full.
         """
         done, batches = EnqueuedMany(), batches_of(contents, options)
         some = list(islice(batches, 2))
@@ -265,13 +275,14 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept messages of flows, whose mids begin with '~'; one whose mid is dead is refused as 'exists', 'dead'.
+        """Accept messages of flows, whose mids begin with '~'; a dead mid is rejected as 'exists', 'dead'.
 
-        in_order: they are members of one step in the order of their numbers, and those before were accepted. Those that
-        were accepted within the hour are refused as 'exists', 'accepted'.
+        The options are those of enqueue_many, without on_conflict, throttle, debounce_max and drop_results, and `until`
+        must be a duration. It bypasses an outage buffer: messages that it returns are on the server.
 
-        Otherwise as enqueue_many, without on_conflict, throttle, debounce_max and drop_results, with a duration as
-        `until` only, and past an outage buffer: what this returns is at the server.
+        Args:
+            in_order: The messages are members of one step in the order of their numbers, and earlier members were
+                accepted. Members that were accepted within the hour are rejected as 'exists', 'accepted'.
         """
         batches, done = members_batches(contents, options, in_order), EnqueuedMany()
         level = durability or self.client.durability
@@ -298,10 +309,11 @@ class Queue:
         return text_of(reply[1])
 
     def flow_outbox(self, limit: int = 64, drainer: str = "", after: str = "") -> list[OutboxEntry]:
-        """The oldest entries for flows; they stay until flow_outbox_drop.
+        """Return the oldest entries for flows; they stay until flow_outbox_drop.
 
-        drainer: an id of the process that reads. For a second after another one read, there are none. after: id of the
-        entry behind which to begin.
+        Args:
+            drainer: Id of the reading process. For a second after another process has read, there are no entries.
+            after: Id of the entry after which to begin.
         """
         values: Values = {
             "drainer": drainer,
@@ -312,7 +324,7 @@ class Queue:
         return read_entries(self.scripts["flow_read"].run(values))
 
     def flow_outbox_drop(self, entry_ids: Sequence[str], drainer: str = "") -> int:
-        """Delete up to 1,000 entries that were taken to their flows; how many are left."""
+        """Delete up to 1,000 entries that were delivered to their flows; return how many are left."""
         if not entry_ids:
             return self.admin.flow_backlog().entries
         return int(self.scripts["flow_drop"].run({"drainer": drainer}, entry_ids)[1])
@@ -372,7 +384,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Finished:
-        """End up to 1,000 attempts and, with `dequeue`, take messages in the same round trip.
+        """End up to 1,000 attempts and, with `dequeue`, fetch messages in the same round trip.
 
         The reply 'stale' means that the token was superseded; such an ending changes nothing. 'unknown': an outage
         lasted so long that a lost call of these endings may have been accepted.
@@ -397,7 +409,7 @@ class Queue:
         crash_limit: int,
         caller: Caller,
     ) -> NumberedCall[Finished]:
-        """`finish` as a value. The events say when the runs ended, also if the call is repeated much later."""
+        """Return `finish` as a value. The events keep the times when the runs ended, even if the call is repeated."""
         script, renewals = self.scripts["finish"], caller.renewals
         state = self._finish(caller, endings, dequeue, lease, crash_limit, None)
 
@@ -449,7 +461,7 @@ class Queue:
         return state
 
     def _rows(self, endings: Sequence[Ending]) -> tuple[list[Argument], list[str]]:
-        """The arguments of finish behind those that have names, and the keys of the results."""
+        """Return the arguments of finish that follow its named arguments, and the keys of the results."""
         rows: list[Argument] = []
         result_keys: list[str] = []
         results: list[Argument] = []
@@ -490,7 +502,7 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[bool]:
-        """Give back messages that weren't started, to the front of ready; costs no attempt."""
+        """Return unstarted messages to the front of ready; this costs no attempt."""
         if not leases:
             return []
         if len(leases) > MAX_COUNT:
@@ -503,7 +515,7 @@ class Queue:
         return [item == b"ok" for item in reply]
 
     def end_session(self, caller_id: str) -> list[Lease]:
-        """Refuse all later calls of a caller that is gone; what its last call handed out and it still holds."""
+        """Reject all later calls of a dead caller; return the messages that it still holds from its last call."""
         reply = self.scripts["close"].run_for(caller_id, {"caller": caller_id})
         texts = [item.decode() for item in reply]
         held = [Lease(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
@@ -515,15 +527,15 @@ class Queue:
         return bool(reply[0] == b"ok")
 
     def checkpoint(self, mid: str, token: str, value: str = "") -> str | None:
-        """Keep `value` for the next attempt, or without one only read.
+        """Keep `value` for the next attempt, or without a value only read.
 
-        Returns what is kept, '' for nothing; None when this attempt no longer holds the message.
+        Returns the kept value, '' for nothing; None when this attempt no longer holds the message.
         """
         reply = self.scripts["checkpoint"].run({"mid": mid, "token": token, "value": value})
         return text_of(reply[1]) if reply[0] == b"ok" else None
 
     def store_log(self, mid: str, attempt: int, text: bytes, keep_s: float) -> None:
-        """Keep what an attempt has logged so far."""
+        """Store the attempt's log so far."""
         where = keys.attempt_log(self.prefix, mid, attempt)
         self.client.command("SET", where, text, "PX", max(1, round(keep_s * 1000)))
 
@@ -540,8 +552,7 @@ class Queue:
     def check_lease(self, lease: Lease, missing: str) -> None:
         """Raise UnavailableError unless the server that answers now has handed this message out.
 
-        Then it has everything that was there before, and what is missing there is gone. A master that was replaced,
-        or a replica, may lack it.
+        Then the server has all earlier data, and missing data is gone. A replaced master or a replica may lack it.
         """
         token = self.client.command("HGET", keys.key(self.prefix, "tokens"), lease.mid)
         if token != lease.token.encode():
@@ -591,10 +602,16 @@ class Queue:
         key_weight: Number = UNCHANGED,
         key_waiting: Number = UNCHANGED,
     ) -> QueueRules:
-        """Set what the queue and its keys may do, from the next hand-out on; return all of it. None: no limit.
+        """Set the limits of the queue and its keys, effective from the next dequeue; return all limits. None: no limit.
 
-        max: messages that run at once. key_max: those of each key. key_rate: starts of a key, '100/m'. key_weight: its
-        share of turns. key_waiting: messages in its line. What isn't given stays as it is.
+        Omitted limits stay unchanged.
+
+        Args:
+            max: Maximum number of running messages.
+            key_max: Maximum number of running messages per key.
+            key_rate: Starts per key, '100/m'.
+            key_weight: The key's share of turns.
+            key_waiting: Maximum number of messages in the key's line.
         """
         most, *rule = self._rule("", number_given("max", max), {
             "max": number_given("key_max", key_max), "rate": rate_given("key_rate", key_rate),
@@ -628,9 +645,9 @@ class Queue:
         return reply
 
     def hold(self, key: str, wait: Duration, *, now: int | None = None) -> int:
-        """Hand out nothing of a key for `wait`; 0 ends what holds it. What runs goes on.
+        """Don't start messages of a key for `wait`; 0 releases it. Running messages continue.
 
-        Return until when, epoch ms by the server's clock; 0: it isn't held.
+        Return when the hold ends, epoch ms by the server's clock; 0: it isn't held.
         """
         values: Values = {
             "now": moment(now), "key": checked_key(key), "wait_ms": hold_ms(wait, duration_s(wait)),
@@ -648,7 +665,7 @@ class Queue:
         return ScriptCall(script.script, script.keys, args, facts_of)
 
     def on(self, client: Client) -> Queue:
-        """The same queue on another client."""
+        """Return this queue bound to another client."""
         return Queue(self.name, client)
 
     def _enqueue(
@@ -670,7 +687,7 @@ class Queue:
         caller: Caller | None,
         tries: Tries | None = None,
     ) -> Sequence[Enqueued]:
-        """Make one enqueue call, past the outage buffer; `tries`: those that were made of it before."""
+        """Make one enqueue call, bypassing the outage buffer; `tries`: its earlier tries."""
         if monotonic() >= self.listed_until:
             self.register()
         own = caller or self.callers.take()
@@ -717,7 +734,7 @@ class Queue:
         return state
 
     def count_refused(self, number: int) -> None:
-        """Count messages that were lost, since the server refused them after an outage."""
+        """Count messages that were lost because the server rejected them after an outage."""
         meta = keys.key(self.prefix, "meta")
         now_ms = self.client.clock_ms(self.wake_key)
         counted = [("HINCRBY", meta, "refused", number), ("HSET", meta, "refused_at", now_ms)]
@@ -768,7 +785,7 @@ class Queue:
         self.listed_until = register_queue(self.client, self.name)
 
     def extra_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
-        """The keys of an enqueue behind those that the script binds."""
+        """Return the keys of an enqueue that follow the script's named keys."""
         if is_of_flows(values["again"]):
             last_dead, step = keys.key(self.prefix, "last_dead"), mids[0][1:].rpartition(".")[0]
             if values["again"] == MEMBER:
@@ -777,7 +794,7 @@ class Queue:
         return self.result_keys(mids) if values["drop_results"] else ()
 
     def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
-        """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""
+        """Return the results in the reply to an enqueue. Raises LeaseLostError when the script rejected the caller."""
         if reply[0] == b"closed":
             raise self.scripts["enqueue"].closed_error(caller)
         if reply[0] == b"full":
@@ -868,7 +885,7 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
 
 
 def is_of_flows(again: Argument) -> bool:
-    """Whether this `again` is that of messages of flows."""
+    """Whether this `again` belongs to messages of flows."""
     return again in (MEMBER, NEXT)
 
 
@@ -887,7 +904,7 @@ def members_batches(
 
 
 def given_mid(mid: str, values: Values) -> str:
-    """`mid`, if it can be used: those that begin with '=' belong to unique jobs, which set `until`, '~' to flows."""
+    """Return `mid` if it is allowed: '=' begins mids of unique jobs, which set `until`, and '~' mids of flows."""
     again = values["again"]
     if not again:
         return users_mid(mid)
@@ -917,7 +934,7 @@ def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
 
 
 def batch_of(contents: Sequence[Content], values: Values, key: str | None = None) -> Batch:
-    """A round trip of these contents. key: of those that have none of their own."""
+    """Return a round trip of these contents. key: for contents without their own key."""
     bare = [item for item in contents if isinstance(item, bytes)]
     mids: Sequence[str] = MadeMids(len(bare))
     own_keys: list[str] = []
@@ -946,7 +963,7 @@ def batch_of(contents: Sequence[Content], values: Values, key: str | None = None
 
 
 def batches_of(contents: Iterable[Content], options: EnqueueOptions) -> Iterator[Batch | Exception]:
-    """The round trips of these contents, and last what went wrong with the contents behind them."""
+    """Yield the round trips of these contents, and last the error of the content after them."""
     values = enqueue_values(**options) if options else NO_OPTIONS
     return _batches(contents, values, options.get("key"))
 
@@ -991,26 +1008,26 @@ def _plain_rows(endings: Sequence[Ending]) -> list[Argument] | None:
 def _finished(
     reply: list[Any], count: int, caller: Caller, dequeue: int, renewed: bool
 ) -> Finished:
-    """What a `finish` of so many endings says. renewed: it was made again under a new number."""
+    """Return the results in the reply to a `finish`. renewed: it was repeated under a new number."""
     try:
         replies = [REPLIES[item] for item in reply[:count]]
     except _UNREADABLE as error:
         raise _unreadable(error) from error
     if renewed:
-        # It may be the lost call that ended them.
+        # The lost call may have ended them.
         replies = ["unknown" if reply == "stale" else reply for reply in replies]
     return Finished(replies, _handed(reply, count, caller, dequeue) if dequeue else None)
 
 
 def _unreadable(error: Exception) -> ScriptError:
-    """A script repeats what stands in its caller's record, where anything may stand."""
+    """A script repeats the values in its caller's record, which may contain anything."""
     return ScriptError(
         f"a reply can't be read: another version of jobq is at work here, or the record of a call was forged: {error!r}"
     )
 
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """What a reply hands out, from its place `start` on."""
+    """Return the messages in a reply, which begin at `start`."""
     if len(reply) > start + 3:
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
@@ -1055,7 +1072,7 @@ def _lease_ms(lease: Duration) -> int:
 
 
 def _ttl_ms(seconds: float) -> int:
-    """The server keeps nothing for less than a millisecond."""
+    """The server can't keep a value for less than a millisecond."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 

@@ -1,4 +1,4 @@
-"""The kinds of users of queues and what each must be allowed: the lines that `jobq acl` prints."""
+"""Kinds of users of queues and their permissions: the lines that `jobq acl` prints."""
 
 from __future__ import annotations
 
@@ -13,16 +13,24 @@ from jobq.queue import keys
 
 
 class Role(NamedTuple):
-    """One kind of user.
+    """One kind of user, with the scripts, commands and keys that it may use.
 
-    scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the list of queues
-    and to the three hashes about workers. orders, answers: and to the orders of workers and what these answered.
-    spent: and to the record of its sealed calls that are done. django: and to the records of Django's tasks. audit:
-    and to the audit log. operations: and to operations of the dashboard. logins: and to the sessions and failed logins
-    of the dashboard. flows: scripts of lua/flow that it calls. flow_names: what it sends to the list of flows. secrets:
-    and to the secrets by which it proves that it may write to a queue. charts: and to the rings of
-    charts. verbs: and without a key. reads: it writes
-    nothing but logins.
+    Attributes:
+        scripts: Scripts that it calls.
+        queue: Commands that it sends to a queue's keys directly.
+        names, workers: The same for the list of queues and the three hashes about workers.
+        orders, answers: For the orders of workers and their answers.
+        spent: For the record of its finished sealed calls.
+        django: For the records of Django's tasks.
+        audit: For the audit log.
+        operations: For operations of the dashboard.
+        logins: For the sessions and failed logins of the dashboard.
+        flows: Scripts of lua/flow that it calls.
+        flow_names: For the list of flows.
+        secrets: For the secrets by which it proves that it may write to a queue.
+        charts: For the rings of charts.
+        verbs: Commands without a key.
+        reads: It only writes logins.
     """
 
     scripts: tuple[str, ...]
@@ -58,7 +66,7 @@ _STARTING_FLOWS = ("add", "create", "look", "put", "read", "reserve", "seal")
 _LOOKING_AT_FLOWS = ("look", "page", "read")
 _DRAINING = ("apply", "retried", "sent")
 _FLOW_NAMES = ("exists", "zrange", "zscore")
-#: What it takes to know when a server has written to its disk. CONFIG GET shows passwords of the server, too.
+#: Commands that check whether a server has written to its disk. CONFIG GET also shows passwords of the server.
 _DISK = ("+config|get", "+info")
 ROLES = {
     "producer": Role(
@@ -100,7 +108,7 @@ ROLES = {
     ),
 }  # fmt: skip
 DEPLOYER = "deployer"
-#: Those whose calls wait for a durability.
+#: Scripts whose calls wait for a durability.
 DURABLE_ROLES = ("producer", "worker", "operator")
 _ABOUT_WORKERS = (keys.workers, keys.running, keys.jobs, keys.redactions)
 
@@ -114,9 +122,9 @@ def script_commands() -> tuple[str, ...]:
 def rights(
     role: str, namespace: str = "jobq", queues: Sequence[str] = (), *, disk: bool = False
 ) -> list[str]:
-    """The words after a user's name, passwords apart: for `queues`, or all of the namespace.
+    """Return the ACL rules of a user, without passwords: for `queues`, or all of the namespace.
 
-    disk: what durability disk needs is among them, where the role's calls wait for it.
+    disk: include the commands of durability disk, if the role's calls wait for it.
     """
     if role == DEPLOYER:
         verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))
@@ -148,7 +156,7 @@ def rights(
 
 
 def _commands_of_flows(asked: Role) -> tuple[str, ...]:
-    """What a role sends to the keys of flows, which are no queue's."""
+    """Return a role's commands on the keys of flows, which don't belong to a queue."""
     scripts = [load("flow", name) for name in asked.flows]
     calls = READING if asked.reads else CALLS
     return (*calls, *sorted(set[str]().union(*map(commands, scripts)))) if scripts else ()
@@ -167,7 +175,7 @@ def _operations(namespace: str) -> list[str]:
 
 
 def _logins(namespace: str) -> list[str]:
-    """Patterns of the sessions of the dashboard and of its failed logins."""
+    """Return patterns of the keys of dashboard sessions and failed logins."""
     session, failures = keys.web_session(namespace, ""), keys.web_failures(namespace, "", "")
     return [f"{literal(session)}*", f"{literal(failures.rstrip(':'))}:*"]
 

@@ -1,4 +1,4 @@
-"""Keys inside a queue: what they may do, and what a person sees of them."""
+"""Keys inside a queue: their limits, and the facts that people see about them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ Number = int | None | Unchanged
 
 
 class Rule(NamedTuple):
-    """What one key may do; None: as all keys. `max`: messages that run at once. `rate`: starts in any such time.
+    """Limits of one key; None: the limit for all keys.
 
-    `weight`: its share of turns. `waiting`: messages in its line.
+    Attributes:
+        max: Maximum number of running messages.
+        rate: Starts in any such time.
+        weight: The key's share of turns.
+        waiting: Maximum number of messages in its line.
     """
 
     max: int | None = None
@@ -41,7 +45,7 @@ class Rule(NamedTuple):
 
 
 class QueueRules(NamedTuple):
-    """What a queue and all of its keys may do; None: no limit. `max`: messages of the queue that run at once."""
+    """Limits of a queue and of all its keys; None: no limit. `max`: maximum number of the queue's running messages."""
 
     max: int | None = None
     key_max: int | None = None
@@ -69,7 +73,7 @@ class KeyRow(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether its line takes no further message."""
+        """Whether its line is full."""
         return self.most_waiting is not None and self.waiting >= self.most_waiting
 
 
@@ -83,9 +87,12 @@ class KeyPage(NamedTuple):
 class KeyFacts(NamedTuple):
     """Why a message runs or waits. Times are epoch ms by the server's clock, 0: none.
 
-    `place`: in the line of its key, from 1; 0: it stands in none. `waiting`, `running`, `max`, `held_until`,
-    `starts_at` and `rate` are those of its key. `holders`: at most ten running messages of its key, each with the end
-    of its lease. `keys_before`: keys whose turn comes first.
+    `waiting`, `running`, `max`, `held_until`, `starts_at` and `rate` are facts of its key.
+
+    Attributes:
+        place: Its place in the line of its key, from 1; 0: it isn't in a line.
+        holders: At most ten running messages of its key, each with the end of its lease.
+        keys_before: Number of keys whose turn comes first.
     """
 
     status: str
@@ -161,7 +168,7 @@ def key_rows(items: Sequence[Any]) -> list[KeyRow]:
 
 
 def facts_of(reply: Sequence[Any]) -> KeyFacts:
-    """What the script `why` answers."""
+    """Parse the reply of the script `why`."""
     word, key, ordered, place, waiting, running, most, held, starts = reply[:9]
     starts_most, span_ms, paused, queue_running, queue_max, keys_before, now = reply[9:16]
     holders = zip(*(iter(reply[16:]),) * 2, strict=True)

@@ -14,14 +14,14 @@ from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import Duration
 from jobq.errors import CodecError, ConfigError
 
-#: `written` is said of a call in an outbox: it isn't at the server yet.
+#: `written` means that a call is in an outbox, not yet on the server.
 Action = Literal["added", "updated", "requeued", "exists", "buffered", "written"]
 OutcomeWord = Literal[
     "done", "retry", "dead", "crashed", "snooze", "release", "unknown", "hold", "expired"
 ]
 Place = Literal["ready", "due", "circle", "lines"]
 
-#: Messages of one call. The server serves no other client during it; 1,000 messages take two milliseconds.
+#: Messages per call. The server serves no other client during a call; 1,000 messages take two milliseconds.
 PER_CALL = 250
 LEASE_S = 15.0
 DAY_S = 86_400.0
@@ -78,7 +78,7 @@ def check_start(delay: object, at: object) -> None:
 
 
 def checked_key(key: str) -> str:
-    """Return `key`; raise ConfigError for one that is empty, too long or not printable."""
+    """Return `key`; raise ConfigError if it is empty, too long or not printable."""
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH or not key.isprintable():
         raise ConfigError(
             f"key={key!r:.200} can't be used; use 1-{MAX_KEY_LENGTH} printable characters"
@@ -101,9 +101,11 @@ def text_of(value: bytes) -> str:
 
 
 class Enqueued(NamedTuple):
-    """What became of one enqueue. `existing_status`: the status of a mid that exists already.
+    """Result of one enqueue.
 
-    `buffered`: the client's outage buffer keeps it in this process's memory; it is not at the server yet.
+    Attributes:
+        existing_status: The status of a mid that exists already.
+        buffered: The client's outage buffer keeps the message in this process's memory; it is not on the server yet.
     """
 
     mid: str
@@ -112,10 +114,11 @@ class Enqueued(NamedTuple):
 
 
 class Rescheduled(NamedTuple):
-    """What became of a message that was to run at another time.
+    """Result of rescheduling a message.
 
-    word: 'moved', 'same' (it could run at once already), 'nil', or 'changed' (it runs, is done, or is another).
-    former_ms: before which it was not to run, epoch ms; None when it could run at once.
+    Attributes:
+        word: 'moved', 'same' (it could already run), 'nil', or 'changed' (it runs, is done, or is another message).
+        former_ms: Its former earliest start in epoch ms; None when it could run immediately.
     """
 
     mid: str
@@ -148,9 +151,9 @@ class AddedMessages(Sequence[Enqueued]):
 
 
 class EnqueuedMany(Sequence[Enqueued]):
-    """What became of many enqueues, in their order.
+    """Results of a bulk enqueue, in order.
 
-    Where all messages of a round trip are new and have no mids of their own, it keeps a few bytes for all of them.
+    If all messages of a round trip are new and have no mids of their own, it keeps a few bytes for all of them.
     """
 
     __slots__ = ("_ends", "_parts")
@@ -160,7 +163,7 @@ class EnqueuedMany(Sequence[Enqueued]):
         self._ends = [0]
 
     def add(self, part: Sequence[Enqueued]) -> None:
-        """What became of one more round trip."""
+        """Add the results of another round trip."""
         self._parts.append(part)
         self._ends.append(self._ends[-1] + len(part))
 
@@ -191,9 +194,9 @@ class EnqueuedMany(Sequence[Enqueued]):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One hand-out. `generation` names this life of the mid, `fence` only ever grows in a queue.
+    """One message of a dequeue. `generation` names this life of the mid; `fence` only ever grows in a queue.
 
-    `unknowns`: how many times in a row it was handed to a worker that doesn't know its job.
+    `unknowns`: how many times in a row a worker that doesn't know its job received it.
     """
 
     mid: str
@@ -226,7 +229,7 @@ class Dequeued(NamedTuple):
     outbox: bool = False
 
 
-#: What the record of an ending says: job, attempt, ms since the enqueue (0 = unknown), run time and CPU time in us. A
+#: Columns in the record of an ending: job, attempt, ms since the enqueue (0 = unknown), run time and CPU time in us. A
 #: plain tuple: it is made for each job where runs are counted.
 RunFigures = tuple[str, int, int, int, int]
 
@@ -234,11 +237,14 @@ RunFigures = tuple[str, int, int, int, int]
 class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
-    `expired`: it was too late to start it, so it ends without a run.
-    `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff`: not
-    before then, but for done a dedupe backoff, None = that of the message. `reason`: for dead and crashed.
-    `traceback`: for retry, kept until the message's next failure or its end.
-    `age_ms`: how long ago the run ended. `figures`: of a run that is done and is to be counted.
+    Attributes:
+        expired: It was too late to start it, so it ends without a run.
+        unknown: This worker has no such job; like snooze and release that costs no attempt.
+        backoff: Delay before the next attempt; for done the dedupe backoff, None: the backoff in its options.
+        reason: For dead and crashed.
+        traceback: For retry, kept until the message's next failure or its end.
+        age_ms: How long ago the run ended.
+        figures: For a finished run that is to be counted.
     """
 
     mid: str
@@ -255,7 +261,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Finished(NamedTuple):
-    """Per ending 'ok', 'dead' (crashed once too often), 'stale' or 'unknown'; and what the same call handed out."""
+    """Per ending 'ok', 'dead' (too many crashes), 'stale' or 'unknown'; and the messages of the same call."""
 
     replies: list[str]
     dequeued: Dequeued | None
@@ -274,11 +280,13 @@ def remember_ms(seconds: float | None) -> int | str:
 
 
 class Status(NamedTuple):
-    """Where a mid is. `word` is one of Carmine's eight, or 'dead' when only a dead one is known.
+    """The state of a mid. `word` is one of Carmine's eight, or 'dead' when only a dead message is known.
 
-    `unknowns`: how many times in a row it was handed to a worker that doesn't know its job. `checkpoint`: what the next
-    attempt reads, as JSON or its seal. `traceback`: of the attempt `failed_attempt`, the latest that failed in code and
-    was retried; '' if none is kept.
+    Attributes:
+        unknowns: How many times in a row a worker that doesn't know its job received it.
+        checkpoint: Value for the next attempt, as JSON or its seal.
+        traceback: Traceback of the attempt `failed_attempt`, the latest that failed in code and was retried; '' if none
+            is kept.
     """
 
     word: str
@@ -296,10 +304,12 @@ class Status(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many messages are where. `locked` holds expired locks too, until they are recovered.
+    """Numbers of messages by place. `locked` includes expired locks until they are recovered.
 
-    `quarantined`: bytes that stood among the mids and can't be one (`jobq check fsck`). `ready`: those in the lines
-    of keys too. `keys`: how many keys have messages or are held.
+    Attributes:
+        quarantined: Bytes among the mids that can't be a mid (`jobq check fsck`).
+        ready: Including messages in the lines of keys.
+        keys: How many keys have messages or are held.
     """
 
     messages: int
@@ -329,11 +339,16 @@ class WaitingHead(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One look at a queue. fence: hand-outs ever, released ones too; added: events ever. Both only grow.
+    """A sample of a queue.
 
-    flow_entries: what waits to be taken to flows; flow_since_ms: since when the oldest does, epoch ms, 0 = nothing.
-    refused: messages that were lost in outage buffers, since the queue refused them; refused_at: when last, epoch ms.
-    unknowns: messages whose job the last worker that got them doesn't know.
+    Attributes:
+        fence: Messages ever handed out, including released ones; only grows.
+        added: Events ever written; only grows.
+        flow_entries: Entries not yet delivered to flows.
+        flow_since_ms: Time of the oldest such entry, epoch ms; 0 = none.
+        refused: Messages lost from outage buffers because the queue rejected them.
+        refused_at: Time of the last rejection, epoch ms.
+        unknowns: Messages whose job was unknown to the last worker that received them.
     """
 
     counts: Counts
@@ -348,10 +363,12 @@ class Sample(NamedTuple):
 
 
 class Upkeep(NamedTuple):
-    """What upkeep left: mids in the circle and in due, and how many bytes that are no mid are set aside.
+    """Remaining work of upkeep: mids in the circle and in due, and how many invalid mids are set aside.
 
-    `due_ms`: until the earliest of due; 0 = none. `surplus`: 1 if more of the dead are beyond the queue's limits.
-    `outbox`: entries for flows that wait in the queue's outbox.
+    Attributes:
+        due_ms: Time until the earliest entry of due; 0 = none.
+        surplus: 1 if more dead messages are beyond the queue's limits.
+        outbox: Number of waiting entries for flows in the queue's outbox.
     """
 
     circle: int
@@ -383,14 +400,14 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page, and the offset of the next one, None at the end."""
+    """A page, and the offset of the next page; None at the end."""
 
     entries: list[Entry]
     next_offset: int | None
 
 
 class DeadMessage(NamedTuple):
-    """One dead message; `dead_id` is what revive and purge take."""
+    """One dead message; revive and purge take its `dead_id`."""
 
     dead_id: str
     mid: str
@@ -410,11 +427,11 @@ class Violation(NamedTuple):
 
 
 class Ticked(NamedTuple):
-    """What became of a tick.
+    """Result of a tick.
 
-    'enqueued'; 'waits' for the run before; 'replaced' it; 'skipped' because of it; 'missed'; 'full': the line of
-    its key is; 'exists': the last tick is another one than the caller knows of; 'early', 'paused'; 'new': the schedule
-    starts now; 'clock': it goes on from now. detail: the mid of the run, or a time.
+    'enqueued'; 'waits' for the previous run; 'replaced' it; 'skipped' because of it; 'missed'; 'full': the line of its
+    key is full; 'exists': the caller's last tick is outdated; 'early', 'paused'; 'new': the schedule starts now;
+    'clock': it continues from now. detail: the mid of the run, or a time.
     """
 
     outcome: str
@@ -422,7 +439,7 @@ class Ticked(NamedTuple):
 
 
 class TickState(NamedTuple):
-    """Where the ticks of a schedule are. last_ms: the last one; mid: of its last run."""
+    """Position of a schedule's ticks. last_ms: the last tick; mid: of its last run."""
 
     last_ms: int
     paused: bool
@@ -430,7 +447,7 @@ class TickState(NamedTuple):
 
 
 class LoggedTick(NamedTuple):
-    """What became of a tick. missed: how many before it had no run of their own."""
+    """Result of a tick. missed: how many earlier ticks had no run of their own."""
 
     name: str
     tick_ms: int

@@ -1,4 +1,4 @@
-"""JSON that anyone may have written: what isn't of the expected kind is None or empty, and never an error."""
+"""Untrusted JSON: a value of an unexpected kind is None or empty, and never an error."""
 
 from __future__ import annotations
 
