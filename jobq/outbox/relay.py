@@ -33,7 +33,7 @@ from jobq.outbox.tables import NOTIFIED_POLL_S, PIECE_S, Backlog, OutboxTable, R
 logger = logging.getLogger("jobq.outbox")
 BATCH = 500
 #: Between tries while a server is away.
-SHORTEST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 #: Between sweeps that leave rows behind.
 LEFT_PAUSE_S = 1.0
 #: Errors of one row, or of rows like it: it stays, and others go on.
@@ -108,7 +108,7 @@ class Relay:
 
     def run(self, *, once: bool = False) -> None:
         """Relay until the end; `once`: until all rows were looked at, and errors are raised."""
-        pause_s = SHORTEST_PAUSE_S
+        pause_s = MIN_PAUSE_S
         try:
             while not self._ending():
                 try:
@@ -123,7 +123,7 @@ class Relay:
                         return
                     if not more:
                         self._wait()
-                    pause_s = SHORTEST_PAUSE_S
+                    pause_s = MIN_PAUSE_S
                 except JobqError as error:
                     if once:
                         raise

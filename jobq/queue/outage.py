@@ -46,7 +46,7 @@ MAX_BYTES = 64 * 1024 * 1024
 FIRST_TRY_S = 0.2
 #: A producer with a buffer rather waits at its end than lose what is in it.
 FLUSH_S = 10.0
-SHORTEST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
+MIN_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
 #: How long a call is tried again that the server refuses.
 REFUSED_S = 300.0
 #: Mids of unknown outcome that are kept until a flush names them; the log names all.
@@ -221,7 +221,7 @@ class OutageBuffer:
         self._size += sign * call.size
 
     def _send_all(self) -> None:
-        pause, over = SHORTEST_PAUSE_S, 0
+        pause, over = MIN_PAUSE_S, 0
         while True:
             with self._changed:
                 calls = list(self._waiting)
@@ -230,7 +230,7 @@ class OutageBuffer:
                     logger.info("no enqueue waits in memory any more: %s messages did", over)
                     return
             if now_over := self._send_each(calls):
-                over, pause = over + now_over, SHORTEST_PAUSE_S
+                over, pause = over + now_over, MIN_PAUSE_S
             else:
                 time.sleep(pause)
                 pause = min(MAX_PAUSE_S, pause * 2)

@@ -20,7 +20,7 @@ TICK_S = 2.0
 #: How long a client stands in line before it gets in line again, since its connection may have died without a word.
 LINE_S = 20.0
 #: Between polls for what may be recovered while nothing is pending.
-SHORTEST_S, UNKNOWN_S = 0.01, 0.05
+MIN_WAIT_S, UNKNOWN_S = 0.01, 0.05
 #: pop(names, words): one call of the script, which gives back what a cancelled coroutine got.
 Pop = Callable[..., Steps[list[Popped]]]
 
@@ -78,7 +78,7 @@ class BlockingPop:
             try:
                 got = self._ticket()
             except UnavailableError:
-                yield Nap(SHORTEST_S)
+                yield Nap(MIN_WAIT_S)
             else:
                 if got is None:
                     return None if time.monotonic() >= self._until else []
@@ -99,7 +99,7 @@ class BlockingPop:
         if self._recover_ms is not None:
             due = yield from self._calls.ask_steps("rest", self._names, "RECOVER", self._recover_ms)
             pause = min(pause, due / 1000) if due >= 0 else pause
-        pause = min(pause, max(0.0, self._answer_by + SHORTEST_S - time.monotonic()))
+        pause = min(pause, max(0.0, self._answer_by + MIN_WAIT_S - time.monotonic()))
         if not self._line.is_open:
             yield Nap(min(pause, UNKNOWN_S))
             return False
@@ -137,7 +137,7 @@ def recovering(
     while (left := until - time.monotonic()) > 0:
         due = yield from calls.ask_steps("rest", [name], "RECOVER", elapsed)
         # With nothing pending nothing is old enough sooner than what is popped now.
-        pause = max(due / 1000, SHORTEST_S) if due >= 0 else max(elapsed / 1000, UNKNOWN_S)
+        pause = max(due / 1000, MIN_WAIT_S) if due >= 0 else max(elapsed / 1000, UNKNOWN_S)
         yield Nap(min(pause, left, TICK_S))
         found = yield from recover()
         if found:
