@@ -1,4 +1,4 @@
-"""`python -m bench [CASE…]`: jobq beside its peers; medians with their spread."""
+"""`python -m bench [CASE…]`: compare jobq with its peers; medians with their spread."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Bench:
                     yield peer, *self._one(name, case, peer)
         together = [peer for peer in peers if peer not in alone]
         with ThreadPoolExecutor(max(1, min(case.at_once, len(together)))) as pool:
-            # What others take means nothing here: they are ours.
+            # The share used by other processes isn't meaningful here, because they are ours.
             for peer, rows in zip(
                 together, pool.map(lambda peer: self._rows(name, case, peer), together), strict=True
             ):

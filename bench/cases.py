@@ -1,4 +1,4 @@
-"""The cases: what each measures, of whom, how often."""
+"""The cases: measurements, peers and repetitions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from bench.waiting import idle, recovery
 
 
 class Case(NamedTuple):
-    """One measurement.
+    """A measurement.
 
-    steady: comes out the same every time, on a busy machine too, so once is enough. at_once: so many peers side
-    by side, for what needs no quiet machine; jobq, where it is measured often, before and alone.
+    Attributes:
+        steady: Results are the same every time, even on a busy machine, so one run is enough.
+        at_once: Number of peers to run concurrently, for measurements that don't need a quiet machine; jobq, if
+            measured repeatedly, runs before them and alone.
     """
 
     run: Callable[[str], Iterator[Row]]
@@ -37,7 +39,7 @@ class Case(NamedTuple):
 
 
 OWN = ("own",)
-#: Those whose 100,000 delayed jobs are enqueued in seconds.
+#: Peers that enqueue 100,000 delayed jobs within seconds.
 SWIFT = ("own", "huey", "bullmq", "sidekiq")
 _SHORT = ("own", "scripts", "lists")
 _QUEUES = QUEUES[1:]

@@ -1,4 +1,4 @@
-"""In a crowd: ready work beside 100,000 and a million delayed jobs, and a million that are ready."""
+"""Crowded queues: ready work next to 100,000 and a million delayed jobs, and a million ready jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def beside(delayed: int) -> Callable[[str], Iterator[Row]]:
 
 
 def punctual(delayed: int) -> Callable[[str], Iterator[Row]]:
-    """How late due jobs and retries are beside so many delayed: at rest, under load, behind a backlog."""
+    """Measure delays of due jobs and retries next to many delayed jobs: at rest, under load, with a backlog."""
 
     def late(name: str) -> Iterator[Row]:
         rate = rate_of(name) / 2
@@ -70,7 +70,7 @@ def _at_rest(client: jobq.Client, folder: Path) -> list[float]:
 
 
 def _loaded(client: jobq.Client, folder: Path, rate: float) -> list[float]:
-    """While jobs come in at half the rate at which one child drains them."""
+    """Measure while jobs arrive at half the rate of one child's drain."""
     _due(client, folder / "load", REST_S)
     started, sent, bound = time.monotonic(), 0, noop.options(client=client)
     while (now := time.monotonic()) < started + REST_S + (DUE + 1) * DUE_EVERY_MS / 1000:

@@ -1,4 +1,5 @@
-"""`python -m bench.dashboard`: what pages cost on a large installation; with --drain, what viewers cost a drain.
+"""`python -m bench.dashboard`: costs of pages on a large installation; with --drain, costs of viewers during a
+drain.
 
 The installation has 500 queues, 1,000,000 messages and 1,000 workers by default. --fill URL fills an empty server
 with it, to look at the dashboard.
@@ -40,7 +41,7 @@ DRAINED, PROCESSES, LOOKS_S = 600_000, 2, 2.0
 
 
 def fill(client: Client, queues: int, messages: int, workers: int, events: int = 20) -> None:
-    """Make queues q0, q1, …, with messages that wait, a few events each, and workers that serve ten of them."""
+    """Make queues q0, q1, …, with waiting messages, a few events each, and workers that serve ten of them."""
     share = max(1, messages // queues)
     now = client.clock_ms()
     for number in range(queues):
@@ -75,7 +76,7 @@ def _start(client: Client, name: str, number: int, queues: int, now: int) -> Non
 
 
 def page_costs(client: Client) -> Iterator[Row]:
-    """What each page takes: CPU of the dashboard, commands, bytes as a browser gets them."""
+    """Measure each page: CPU of the dashboard, commands, bytes sent to a browser."""
     from starlette.testclient import TestClient
 
     from jobq.web import Identity, UserRole, create_app
@@ -151,7 +152,7 @@ def _outer(found: dict[str, float]) -> dict[str, float]:
 def drain_costs(runs: int, count: int) -> Iterator[Row]:
     """Alternate drains without a dashboard, with one viewer and with ten.
 
-    The first third isn't measured: a dashboard reads what happened before its first page, once.
+    The first third isn't measured, because a dashboard reads earlier events once, before its first page.
     """
     rates: dict[int, list[float]] = {0: [], 1: [], 10: []}
     shares: dict[int, list[float]] = {1: [], 10: []}

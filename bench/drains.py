@@ -1,4 +1,4 @@
-"""How fast a full queue empties, and what a job costs in CPU and commands."""
+"""Rate of draining a full queue, and CPU and commands per job."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bench.weight import pss
 FROM_SHARE = 0.2
 SPINS = 2_400
 THREADS, WAITS, WAIT_FIRST = 100, 10_000, 400
-#: Async jobs at once where a worker only has one registered: the default.
+#: Default concurrency of a worker that only has an async job registered.
 BESIDE, BESIDE_JOBS = "10", 30_000
-#: Jobs a second that one process drained, by peer, in this run.
+#: Jobs per second drained by one process, by peer, in this run.
 RATES: dict[str, list[float]] = defaultdict(list)
 
 
 def noop(processes: int) -> Callable[[str], Iterator[Row]]:
-    """No-op jobs."""
+    """Drain no-op jobs."""
     figure = f"no-op, {processes} process{'es' * (processes > 1)}"
     return lambda name: both(name, "noop", processes, PEERS[name].jobs, figure)
 
@@ -48,7 +48,7 @@ def cpu(figure: str) -> Callable[[str], Iterator[Row]]:
 
 
 def waiting(name: str) -> Iterator[Row]:
-    """Jobs that wait 20 ms, 2 x 100 threads; what the worker's memory grows by for each that waits."""
+    """Drain jobs that wait 20 ms, 2 x 100 threads; measure memory growth of the worker per waiting job."""
     rows: list[Row] = []
     held: dict[int, float] = {}
     for threads in (1, THREADS):
@@ -67,7 +67,7 @@ def waiting(name: str) -> Iterator[Row]:
 
 
 def napping(name: str) -> Iterator[Row]:
-    """Jobs that wait 20 ms, 2 x 100 coroutines; jobq on asyncio's own loop and on uvloop, where that is installed."""
+    """Drain jobs that wait 20 ms, 2 x 100 coroutines; jobq on asyncio's loop, and on uvloop if it is installed."""
     loops = ("asyncio", "uvloop") if name == "own" and find_spec("uvloop") else ("asyncio",)
     count = min(WAITS, PEERS[name].jobs)
     at_once = dict.fromkeys(
@@ -103,7 +103,7 @@ def both(
 def drain(
     name: str, handler: str, processes: int, count: int, figure: str, delayed: int = 0, **logs: str
 ) -> Iterator[Row]:
-    """Jobs per second, from when a fifth is done to the end, and what they took."""
+    """Measure jobs per second from one fifth to the end, and their costs."""
     contents = FILLINGS.of(name, handler, count, delayed) if PEERS[name].jobs else None
     with stage(name, contents=contents, **logs) as place, place.working(processes):
         place.until(place.done)
@@ -134,7 +134,7 @@ def _timed(place: Stage, count: int, figure: str) -> Iterator[Row]:
 
 
 def rate_of(name: str) -> float:
-    """What one process drained of no-op jobs, measured now if it wasn't before."""
+    """Return the drain rate of one process for no-op jobs, measured now if it wasn't before."""
     if not RATES[name]:
         list(noop(1)(name))
     return statistics.median(RATES[name])

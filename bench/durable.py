@@ -16,7 +16,7 @@ WARMED_UP = 50
 
 
 def durability(_: str) -> Iterator[tuple[str, float, str]]:
-    """memory; disk with appendfsync always, beside memory there; replicas=1 beside memory there."""
+    """memory; disk with appendfsync always, compared with memory there; replicas=1, compared with memory there."""
     with private_server() as client:
         yield _rate(client, "memory", "nothing on disk")
     with private_server("--appendonly", "yes", "--appendfsync", "everysec") as client:

@@ -1,8 +1,8 @@
-"""`python -m bench.enqueueing`: every way to enqueue, in turn, beside a bare loop and Sidekiq's `push_bulk`.
+"""`python -m bench.enqueueing`: every way to enqueue, in turn, compared with a bare loop and Sidekiq's `push_bulk`.
 
-Each row: the median rate, the fastest and slowest round, CPU of the producer and of the server per message. The bare
-loop sends the same script with the same arguments on a socket, with hiredis alone, once more on an event loop.
-Sidekiq is left out where it isn't installed.
+Each row: the median rate, the fastest and slowest round, CPU of the producer and of the server per message. The
+bare loop sends the same script with the same arguments on a socket, with hiredis alone, and again on an event loop.
+Sidekiq is left out if it isn't installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Round(NamedTuple):
 
 @jobq.job(queue="bench")
 def example(number: int, text: str) -> None:
-    """Never run."""
+    """Stay unrun."""
 
 
 def timed(client: jobq.Client, act: Callable[[], object], count: int) -> Round:
@@ -98,7 +98,7 @@ def bare(client: jobq.Client) -> Callable[[], object]:
 
 
 async def bare_awaited(client: jobq.Client) -> None:
-    """The same by a coroutine: what the turns of an event loop cost, and nothing else of ours."""
+    """Enqueue with a coroutine: measures only the turns of an event loop."""
     following, connection, reader = commands(client), connected(client), hiredis.Reader()
     loop = asyncio.get_running_loop()
     awaited: list[Reply] = []
@@ -150,14 +150,14 @@ def ways(client: jobq.Client) -> Iterator[tuple[str, Callable[[], object], int]]
 
 
 def by_sidekiq() -> Round:
-    """Its own client's `push_bulk`."""
+    """Enqueue with `push_bulk` of Sidekiq's client."""
     with stage("sidekiq") as on:
         _, bulk_s = on.inside("rates", 1, BULK)
         return Round(bulk_s / BULK, 0, 0)
 
 
 def delayed(client: jobq.Client) -> None:
-    """A million messages that are due in an hour."""
+    """Enqueue a million messages due in an hour."""
     example.options(client=client, delay=3600).enqueue_many((n, "") for n in range(ALREADY))
 
 
@@ -165,7 +165,9 @@ def main() -> None:
     """Medians of rounds in turn."""
     parser = argparse.ArgumentParser(prog="python -m bench.enqueueing", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--delayed", action="store_true", help="beside a million delayed messages")
+    parser.add_argument(
+        "--delayed", action="store_true", help="with a million delayed messages in the queue"
+    )
     chosen = parser.parse_args()
     found: dict[str, list[Round]] = {}
     for _ in range(chosen.rounds):

@@ -1,4 +1,4 @@
-"""`python -m bench.events`: what events cost, in CPU of the server per job and in bytes of its memory.
+"""`python -m bench.events`: costs of events in server CPU per job and in bytes of memory.
 
 A drain of no-op jobs by two processes at each level, and the streams of a made-up week of attempts.
 """
@@ -41,7 +41,7 @@ Figures = dict[str, float]
 
 
 def drained(level: str, headers: dict[str, str], jobs: int) -> Figures:
-    """Of one drain: µs of the server per job, and what its events take."""
+    """Return figures of a drain: µs of the server per job, and memory of its events."""
     with private_server() as client:
         queue = Queue("bench", client)
         queue.admin.events_level(level)

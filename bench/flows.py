@@ -1,4 +1,4 @@
-"""`python -m bench.flows`: what members of a map cost beside plain messages, in jobs per second and CPU of the server.
+"""`python -m bench.flows`: cost of map members compared with plain messages, in jobs per second and server CPU.
 
 Two processes of a worker drain no-op jobs, first plain ones, then as many members of one map, and so on by turns. A map
 counts as drained when its flow is done, so its records are applied and deleted by then. The first fifth isn't measured:
@@ -28,7 +28,7 @@ from jobq.flows.types import FlowChange, StoredFlow, StoredStep
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
 DEADLINE_S = 600
-#: Steps that wait for one; and how many are added to a flow in one call.
+#: Steps waiting for one step, and how many are added to a flow per call.
 READY_AT_ONCE, ADDED_TOGETHER = (1_000, 9_999), 250
 
 
@@ -61,7 +61,7 @@ KINDS = {"plain": plain, "members of a map": mapped}
 
 
 def drained(kind: str, count: int) -> Drain:
-    """One run."""
+    """Drain a queue."""
     with private_server() as client:
         before = server_s(client)
         over = KINDS[kind](client, count)

@@ -1,4 +1,4 @@
-"""`python -m bench.frames`: the calls inside jobq that one job takes, as an indented trace.
+"""`python -m bench.frames`: calls inside jobq for one job, as an indented trace.
 
 Counted are calls of jobq's own Python functions: `frames` in all, `depth` of the deepest, and how many `modules`
 they are in. Comprehensions don't count: from Python 3.12 they aren't calls. A private server answers. One job before
@@ -95,7 +95,7 @@ def one_job() -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
 
 
 def main() -> None:
-    """Both traces."""
+    """Print both traces."""
     with one_job() as steps:
         for title, act in zip(("Job.enqueue", "dequeue, run and finish"), steps, strict=True):
             trace = traced(act)

@@ -31,7 +31,7 @@ ERRORS = (
 KINDS = ("enqueued", "done", "retry", "dead")
 DAY_MS = 86_400_000
 START_MS = 1_763_337_600_000  # a Monday, 2025-11-17 UTC
-#: Of a hundred messages so many have 1, 2, 3 and 4 attempts; the last ones die.
+#: Shares of messages with 1, 2, 3 and 4 attempts; messages with 4 attempts die.
 ATTEMPTS = (0.93, 0.05, 0.015, 0.005)
 FILLED = 1_000
 APPEND = "for i = 1, #ARGV, 2 do redis.call('XADD', KEYS[1], ARGV[i], '1', ARGV[i + 1]) end"
@@ -159,7 +159,7 @@ def _table(
 
 
 def _entries(queue: Any, at: Any) -> tuple[Any, Any]:
-    """The order of the streams, and each row's number among those of its queue and ms."""
+    """Return the order of the streams, and each row's number among the rows of its queue and ms."""
     order = np.lexsort((at, queue))
     keys = queue[order] * 2**45 + at[order]
     new = np.r_[True, keys[1:] != keys[:-1]]
@@ -170,7 +170,7 @@ def _entries(queue: Any, at: Any) -> tuple[Any, Any]:
 
 
 def _fixed(text: bytes, count: int) -> pa.StringArray:
-    """Texts of equal length, which lie one behind the other."""
+    """Return texts of equal length, stored contiguously."""
     offsets: Any = np.arange(count + 1, dtype=np.int32) * (len(text) // count)
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 

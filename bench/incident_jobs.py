@@ -17,5 +17,5 @@ def sleep(seconds: float) -> None:
 
 @job(queue="low")
 def die() -> None:
-    """Kill the process that runs it."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)

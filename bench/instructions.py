@@ -1,4 +1,4 @@
-"""`python -m bench.instructions [CASE…]`: what a message costs the server, counted in instructions by callgrind.
+"""`python -m bench.instructions [CASE…]`: server cost per message, in instructions counted by callgrind.
 
 Unlike times, these counts are nearly the same on a busy machine. They need valgrind, and Debian's redis-server, since
 valgrind can't run every build of Valkey. In a CASE * stands for any text, as in "10 held, by 1,*". Counts of two
@@ -43,7 +43,7 @@ class Counted:
         self.folder, self.process, self.client, self.dumps = folder, process, client, 0
 
     def instructions(self) -> int:
-        """Those since the last call."""
+        """Return the instructions since the last call."""
         self.dumps += 1
         dump = self.folder / f"counted.{self.dumps}"
         subprocess.run(
@@ -81,7 +81,7 @@ def drain(
     after: Callable[[], object] = lambda: None,
     remember: bool = False,
 ) -> None:
-    """Run what there is: each call ends a batch and takes the next; `after` is called behind each."""
+    """Drain the queue: each call ends a batch and fetches the next; `after` follows each call."""
     stored = {"result": b'{"end":"done","attempt":1,"at":%d}' % NOW, "result_ttl": 600}
     endings: list[Ending] = []
     while True:
@@ -124,7 +124,7 @@ def in_batches(
 
 
 def members(count: int, taken: bool = True) -> tuple[float, float]:
-    """As in_batches, of a step of a flow; with what takes each batch of endings to the flow, if `taken`."""
+    """Measure like in_batches, for a flow's step; if `taken`, including the delivery of endings to the flow."""
     count -= count % PER_CHUNK
     with counted() as server:
         queue, store = Queue("bench", server.client), FlowStore(server.client, "bench:1")
@@ -156,7 +156,7 @@ def members(count: int, taken: bool = True) -> tuple[float, float]:
 
 
 def remembered(count: int) -> tuple[float, float]:
-    """As in_batches, of messages whose ends are remembered."""
+    """Measure like in_batches, for messages with remembered ends."""
     with counted() as server:
         queue = Queue("bench", server.client)
         queue.enqueue_many([CONTENT] * WARM)
@@ -188,7 +188,7 @@ def one_by_one(count: int, keys: int = 0) -> tuple[float, float]:
 
 
 def held(many: int, batch: int, waiting: int, listpack: int, _: int) -> tuple[float, float]:
-    """As one_by_one, where each call ends a batch of the `many` jobs that are held, and takes as many.
+    """Measure like one_by_one, with `many` held jobs; each call ends a batch of them, and fetches another.
 
     `waiting`: so many messages are left in the end. `listpack`: the server's hash-max-listpack-entries.
     """
@@ -222,7 +222,7 @@ def held(many: int, batch: int, waiting: int, listpack: int, _: int) -> tuple[fl
 
 
 HELD, BATCHES, WAITING = (1, 10, 50), (1, 2, 4, 8, 64), (0, 1_200)
-# What Redis does where nothing is set, and what an embedded server does.
+# Redis's default, and the embedded server's setting.
 LISTPACKS = {"": 512, ", listpacks of 8": 8}
 
 

@@ -1,8 +1,9 @@
-"""`python -m bench.keys`: what keys cost, in CPU of the server per message and in jobs per second of a worker.
+"""`python -m bench.keys`: costs of keys, in server CPU per message and jobs per second of a worker.
 
-One driver enqueues by 250, and dequeues and finishes by 64. Then two processes of a worker drain no-op jobs and jobs of
-1 ms CPU. Each round measures every case once, and prints medians. Peers drain the same jobs without keys, since BullMQ
-has groups only in its paid edition, and Sidekiq and Dramatiq have none; those that can't be installed are left out.
+One driver enqueues by 250, and dequeues and finishes by 64. Then two processes of a worker drain no-op jobs and
+jobs of 1 ms CPU. Each round measures every case once, and prints medians. Peers drain the same jobs without keys,
+since BullMQ has groups only in its paid edition, and Sidekiq and Dramatiq have none. Peers that can't be installed
+are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FROM_SHARE = 0.2
 
 
 class Case(NamedTuple):
-    """So many keys, one after another, and how many messages of each may run at once."""
+    """A number of keys used in turn, and the limit of concurrent messages per key."""
 
     keys: int
     key_max: int | None = None

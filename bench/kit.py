@@ -1,4 +1,4 @@
-"""`python -m bench.kit`: what a test on the kit costs, in milliseconds of time and of CPU."""
+"""`python -m bench.kit`: cost of a test on the kit, in milliseconds of time and of CPU."""
 
 from __future__ import annotations
 

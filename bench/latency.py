@@ -1,4 +1,4 @@
-"""From enqueue to the start of the handler: one idle process, then one that is offered half of what it can do."""
+"""Time from enqueue to the start of the handler: with an idle process, then at half its load."""
 
 from __future__ import annotations
 

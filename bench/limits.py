@@ -1,4 +1,4 @@
-"""What limits cost: server time per call, and memory per limit."""
+"""Costs of limits: server time per call, and memory per limit."""
 
 from __future__ import annotations
 

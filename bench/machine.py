@@ -1,4 +1,4 @@
-"""The machine: what it is, whether it has time for us, and what others took of it meanwhile."""
+"""Facts about the machine: its hardware, whether it is idle, and the share of other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bury_orphans() -> None:
 
 
 class Watch:
-    """From here on: what share of all cores did processes take that aren't ours?"""
+    """Measure the share of all cores used by other processes since its creation."""
 
     def __init__(self) -> None:
         self._began = _spent()

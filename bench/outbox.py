@@ -1,4 +1,4 @@
-"""`python -m bench.outbox`: what an outbox costs the program that writes it, and how fast one relay empties it.
+"""`python -m bench.outbox`: costs of an outbox for its writing program, and the rate of one relay.
 
 Each transaction writes one row of the program and, in the second case, one call. PostgreSQL and MariaDB are measured
 where they are installed, on private servers. SQLite and MariaDB sync each transaction, this PostgreSQL doesn't.
@@ -33,7 +33,7 @@ def invoice(number: int) -> None:
 
 
 def dsns(folder: Path) -> Iterator[tuple[str, str]]:
-    """Each database that can be started here, by name; it ends when the next one is asked for."""
+    """Yield each database that can be started here, by name; it stops before the next."""
     yield "SQLite", f"sqlite:///{folder}/shop.db"
     kinds: list[tuple[str, bool, Callable[[Path], Any]]] = [
         ("PostgreSQL", databases.postgresql_programs() is not None, databases.PostgresqlServer),

@@ -1,4 +1,4 @@
-"""What the pages of figures have in common: their head, and the marks between which they are written."""
+"""Shared parts of the pages of figures: their head, and the marks around generated parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def measure(
     runs: int,
     messages: int = 30_000,
 ) -> None:
-    """The command of a module whose tables stand in docs/internals/performance.md: print them, or write them there."""
+    """Run the command of a module with tables in docs/internals/performance.md: print the tables, or write them
+    there.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--runs", type=int, default=runs)
     parser.add_argument("--messages", type=int, default=messages)
@@ -45,7 +47,7 @@ def measure(
 
 
 def head(heads: Sequence[dict[str, str]], remark: str) -> Iterator[str]:
-    """What a run was made on and by, then each part of it that was measured again."""
+    """Yield the machine and versions of a run, then each part that was measured again."""
     for key, value in heads[0].items():
         yield f"- {key}: {'`' * (key == 'command')}{value}{'`' * (key == 'command')}"
     yield f"- {remark}"

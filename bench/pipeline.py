@@ -1,4 +1,4 @@
-"""The pipeline's cases: ingest into a lake, reading and writing by Spark, reports, and what an event takes."""
+"""The pipeline's cases: ingest into a lake, reading and writing with Spark, reports, and the size of an event."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ingest() -> Iterator[Row]:
     """Five million events in seven rounds, each from the streams of a server."""
     with spark_session() as spark, private_server("--maxmemory", "0") as client:
         whole, rates = made_lake(spark, client, ROUNDS)
-        for rate in rates[1:]:  # the first one warms up
+        for rate in rates[1:]:  # the first run warms up
             yield "ingest, steady", rate, "events/s"
         yield "events ingested", sum(rows for rows, _ in whole), ""
 
@@ -93,7 +93,7 @@ def many_queues(queues: int, each: int = 30) -> Iterator[Row]:
 
 
 def size() -> Iterator[Row]:
-    """Of the lake that the case `ingest` has left, compacted."""
+    """Return the size of the compacted lake from the case `ingest`."""
     yield "lake, without trace ids", lake_bytes(Lake.open(str(LAKE))), "B/event"
 
 
@@ -114,7 +114,7 @@ def memory() -> Iterator[Row]:
 def made_lake(
     spark: SparkSession, client: Client, rounds: int, *, traces: bool = False
 ) -> tuple[list[tuple[int, float]], list[float]]:
-    """A new lake; rows and seconds of each batch, and the rates of those that were full."""
+    """Make a lake; return rows and seconds of each batch, and the rates of full batches."""
     path = traced_lake() if traces else LAKE
     shutil.rmtree(path, ignore_errors=True)
     runner = Engine("spark", session=lambda: spark)
@@ -179,7 +179,7 @@ def writing() -> Iterator[Row]:
 
 
 def enqueue(frame: DataFrame, url: str, queue: str) -> None:
-    """As its users would."""
+    """Enqueue as users would."""
     options = {"url": url, "job": "app.mail.send", "queue": queue, "idColumn": "id"}
     frame.write.format("jobq").mode("append").options(**options).save()
 
@@ -250,13 +250,13 @@ def empty() -> Iterator[Row]:
 
 
 def traced_lake() -> Path:
-    """Beside the other."""
+    """Return the path of the lake for traces, next to the other lake."""
     return LAKE.with_name("lake-traced")
 
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """As a user's own, on two cores."""
+    """Start a session like a user's, on two cores."""
     from jobq.pipeline import session
 
     spark = session("bench", master=MASTER, memory="2g")

@@ -1,8 +1,8 @@
 """`python -m bench.profile`: where the time of a no-op job goes, in microseconds per job.
 
-Two tables. Of a real drain: CPU of the children, the supervisor and the server, and what the server says of its
-commands; what it doesn't say of the scripts' time is Lua itself. Of a child's Python: its steps, each timed by
-itself on one batch, the least of several rounds.
+Two tables. Of a real drain: CPU of the children, the supervisor and the server, and the server's statistics of
+commands; the remaining time of the scripts is Lua itself. Of a child's Python: its steps, each timed by itself on
+one batch, the least of several rounds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def cpu_s(client: Client) -> dict[str, float]:
 
 
 def drained(processes: int) -> Iterator[Row]:
-    """From when a fifth is done to the end."""
+    """Measure from one fifth to the end."""
     with private_server() as client:
         queue = Queue("bench", client)
         noop.options(client=client).enqueue_many([()] * DRAINED)
@@ -138,7 +138,7 @@ def logged(runs: list[Call]) -> Iterator[Row]:
 
 
 def held(messages: list[Message]) -> Iterator[Row]:
-    """What goes to the memory that child and supervisor share."""
+    """Write to the memory shared by child and supervisor."""
     memory, until = SharedSlots(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**12
 
     def publish_all() -> None:
@@ -163,13 +163,13 @@ def _reply(messages: list[Message]) -> list[Any]:
 
 
 def _arguments(endings: list[Ending]) -> list[Any]:
-    """As many words as `finish` sends."""
+    """Return the words that `finish` sends."""
     rows = [(one.mid, one.token, one.outcome, "", one.age_ms, one.record) for one in endings]
     return [word for row in rows for word in row]
 
 
 def main() -> None:
-    """Both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
     chosen = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What redismq's own programs send to the server, step by step: their rates are topics' to compare with."""
+"""The calls of redismq's programs, step by step, for comparison with topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench.reliable`: RELIABLEQ beside a bare LPUSH / LMOVE / LREM loop; medians of three runs."""
+"""`python -m bench.reliable`: RELIABLEQ compared with a bare LPUSH / LMOVE / LREM loop; medians of three runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def _cycle(queue: ReliableQueue, count: int, key: str = "mails") -> Callable[[],
 
 
 def _bare(client: Client, busy: str = "bare-busy") -> Callable[[], object]:
-    """The pattern from Redis' manual: no ids, no counts, no ages, so no recovery; LREM finds the newest at once."""
+    """The pattern from Redis' manual: no ids, no counts, no ages, so no recovery; LREM finds the newest element
+    immediately.
+    """
     command = client.command
 
     def cycle() -> object:

@@ -1,6 +1,6 @@
 """The last run as Markdown: the tables and figures of docs/internals/benchmarks.md are written from here.
 
-The page has two parts, each between marks of its own, so that jobs that wait can be measured again by themselves.
+The page has two parts between separate marks, so that waiting jobs can be measured again separately.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECOVERY = "killed worker's job runs again"
 
 
 class Run(NamedTuple):
-    """What one run left in the file."""
+    """Results of a run in the file."""
 
     heads: list[dict[str, str]]
     figures: dict[tuple[str, str], dict[str, Any]]
@@ -69,14 +69,14 @@ def report(into: Path | None) -> None:
 
 
 def _part(run: Run, is_in: Callable[[str], bool]) -> Run:
-    """What a run measured in some of its cases."""
+    """Return the results of a run for some cases."""
     figures = {key: line for key, line in run.figures.items() if is_in(line["case"])}
     failed = [one for one in run.failed if one["failed"] not in CASES or is_in(one["failed"])]
     return run._replace(figures=figures, failed=failed)
 
 
 def last_run(path: Path) -> Run:
-    """The newest run in a file of results; of a figure measured twice the later one."""
+    """Return the latest run in a file of results; for repeated figures the later value."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     newest = [line for line in lines if "run" in line]
     newest = [line for line in newest if line["run"] == newest[-1]["run"]]
@@ -220,7 +220,7 @@ def _table(run: Run, columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _rows(run: Run, peer: str, key: str) -> Iterator[tuple[Callable[[str], str], str]]:
-    """How this peer's rows name their figures, and what they add to its name: a drain has two rows."""
+    """Return the prefixes of this peer's rows, and suffixes of its name: a drain has two rows."""
     if (peer, key) not in run.figures:
         return
     if (peer, _loud(key)) in run.figures and peer not in LIMITS:
@@ -233,7 +233,7 @@ def _rows(run: Run, peer: str, key: str) -> Iterator[tuple[Callable[[str], str],
 
 
 def _loud(figure: str) -> str:
-    """The same figure of a worker as installed; `drain x, CPU …` is `drain x, as installed, CPU …`."""
+    """Return the figure of a worker as installed; for `drain x, CPU …` that is `drain x, as installed, CPU …`."""
     of = next((part for part in (", CPU of", ", Redis commands") if part in figure), None)
     drained = figure if of is None else figure[: figure.index(of)]
     return installed(drained) + figure.removeprefix(drained)

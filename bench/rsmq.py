@@ -1,4 +1,4 @@
-"""`python -m bench.rsmq [--runs N]`: RSMQ, ours beside its Node client on the same server in one run.
+"""`python -m bench.rsmq [--runs N]`: RSMQ, ours compared with its Node client on the same server in one run.
 
 Messages a second that were sent, received and deleted, by one process on one connection. They take turns, a tenth
 of the messages each, so that what else the machine does is shared by all; `x` is the ratio to Node's with one
@@ -116,7 +116,7 @@ class Ours:
 
 
 def ours(client: Client) -> dict[str, Timed]:
-    """By name."""
+    """Return timings by name."""
     made = Ours(client)
     return {
         "jobq, one at a time": timed(made.one_at_a_time),
@@ -146,7 +146,7 @@ class OursAsync:
 
 
 def ours_async(client: Client, runner: asyncio.Runner) -> dict[str, Timed]:
-    """By how many coroutines call at a time."""
+    """Return timings by number of concurrent coroutines."""
     made = OursAsync(client)
 
     def among(coroutines: int) -> Timed:
@@ -160,7 +160,7 @@ def ours_async(client: Client, runner: asyncio.Runner) -> dict[str, Timed]:
 
 
 def timed(cycles: Callable[[int], None]) -> Timed:
-    """The same, told in seconds."""
+    """Time cycles, in seconds."""
 
     def seconds(count: int) -> float:
         began = time.perf_counter()
@@ -172,7 +172,7 @@ def timed(cycles: Callable[[int], None]) -> Timed:
 
 @contextmanager
 def theirs(client: Client) -> Iterator[dict[str, Timed]]:
-    """The same of Node, in a process of its own, by how many calls are in flight."""
+    """Yield Node's timings, from a separate process, by number of calls in flight."""
     if not (shutil.which("node") and shutil.which("npm")):
         yield {}
         return

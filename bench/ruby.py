@@ -1,4 +1,4 @@
-"""Sidekiq beside jobq on Sidekiq's own lists: `python -m bench.ruby`.
+"""Compare Sidekiq with jobq on Sidekiq's lists: `python -m bench.ruby`.
 
 Both push to, and drain, the same list of a fresh server. A drain's rate is of its last nine tenths, so no start
 of a process is in it.
@@ -34,7 +34,7 @@ def by_jobq(on: Stage) -> list[list[str]]:
 
 @contextmanager
 def working(on: Stage, commands: list[list[str]]) -> Iterator[None]:
-    """Those processes, as long."""
+    """Run these processes meanwhile."""
     on.workers = [on.start(command) for command in commands]
     try:
         yield
@@ -62,7 +62,7 @@ def pushed_by_sidekiq() -> tuple[float, float]:
 
 
 def pushed_by_jobq() -> tuple[float, float]:
-    """The same."""
+    """Push with jobq, and return both rates."""
     with stage("sidekiq") as on:
         queue = SidekiqQueue("bench", on.client)
         began = time.perf_counter()

@@ -1,15 +1,15 @@
-"""`python -m bench.scale`: what an event costs in lakes of 1, 5 and 50 million, and what that makes of billions a day.
+"""`python -m bench.scale`: cost per event in lakes of 1, 5 and 50 million, extrapolated to billions a day.
 
-Each lake is one day in eight queues, made file by file as an ingest makes them. Then the commands run, each in a
-process of its own, and what they and all that they start take is measured: CPU seconds and the largest process. New
-events, a fifth of the lake's, are ingested from streams of a server. The cost of an event is the slope between two
-lakes, so that the start of Python and of a JVM, which costs the same at every size, isn't in it.
+Each lake is one day in eight queues, made file by file as an ingest makes them. Then each command runs in a
+separate process. Its CPU seconds and its largest process are measured, including child processes. New events, a
+fifth of the lake's, are ingested from streams of a server. The cost of an event is the slope between two lakes, so
+that the start of Python and of a JVM, which costs the same at every size, isn't included.
 
-The refresh of job_runs and rollup_hourly after one million further events is measured beside each lake: it has to cost
-the same beside a large one. Each run has a JVM of its own, which has refreshed the same small lake before. The lakes
+The refresh of job_runs and rollup_hourly after one million further events is measured for each lake: it must cost
+the same for a large lake. Each run has a separate JVM, which has first refreshed the same small lake. The lakes
 take turns, the first turn from the smallest, the next from the largest, and the least of the runs counts.
 
-What was measured is kept by size and step. --report writes all of it into docs/data/scale.md.
+Measurements are kept by size and step. --report writes all of them into docs/data/scale.md.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ SIZES = (1, 5, 50)
 BATCH, FILE, NEW = 1_000_000, 100_000, 5
 PER_MESSAGE = 2.095
 MASTER = "local[2]"
-#: What a plan assumes: the part of its cores that work takes, seconds between two ingests, bytes of a compacted file,
-#: cores of an executor.
+#: Assumptions of a plan: busy share of cores, seconds between two ingests, bytes of a compacted file, cores of an
+#: executor.
 BUSY, EVERY_S, FILE_BYTES, CORES = 0.5, 30, 128 * 1024 * 1024, 4
 DAYS = (10**8, 10**9, 10**10)
 STEPS = {
@@ -66,8 +66,8 @@ STEPS = {
     "report": "`jobq report all --html`",
 }
 ON_SPARK = ("rollup", "report")
-#: Measured apart from the other steps, for the same number of events beside each lake: how often, and the events of
-#: the small lake.
+#: Measured separately from the other steps, for the same number of events in each lake: repetitions, and the events
+#: of the small lake.
 REFRESH, TURNS, SMALL = "refresh", 2, 200_000
 WHOLE_DAY = (0.0, 1.0)
 WEIGHTS = {
@@ -78,7 +78,11 @@ WEIGHTS = {
 
 
 class Spent(NamedTuple):
-    """What a command took. python, java: bytes of the largest process of each kind."""
+    """Resources of a command.
+
+    Attributes:
+        python, java: Bytes of the largest process of each kind.
+    """
 
     cpu_s: float
     wall_s: float
@@ -87,7 +91,7 @@ class Spent(NamedTuple):
 
 
 def measured(size: int, engine: str, steps: list[str], known: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a lake of so many million events, beside those that are known of it."""
+    """Return the figures of a lake with this many million events, including known figures."""
     path = FOLDER / "scale"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
@@ -138,9 +142,11 @@ def made(lake: Lake, size: int) -> int:
 def appended(
     lake: Lake, *, part: tuple[float, float], seed: int, day: int = 0, apart: int = 0, count: int = BATCH
 ) -> int:  # fmt: skip
-    """Commit a batch of about `count` events of a part of a day, as an ingest would; return their number.
+    """Commit a batch of about `count` events of a part of a day, like an ingest; return their number.
 
-    apart: attempts of one part end in the next one. With different numbers, no two of a queue have the same place.
+    Args:
+        apart: Attempts of one part end in the next part. With different numbers, events of a queue have different
+            positions.
     """
     table = events(
         round(count / PER_MESSAGE), seed=seed, days=1, part=part, start_ms=START_MS + day * DAY_MS
@@ -158,7 +164,7 @@ def appended(
 
 
 def refreshed(sizes: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The refresh after a million new events beside a lake of each size."""
+    """Measure the refresh after a million new events, for a lake of each size."""
     path = FOLDER / "scale"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
@@ -190,7 +196,7 @@ def refreshed(sizes: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def refreshed_once(small: Path, path: Path) -> Spent:
-    """What one refresh of a copy of a lake took, after one of a copy of a small lake in the same session."""
+    """Return the cost of refreshing a copy of a lake, after refreshing a copy of a small lake in the same session."""
     with spark_session() as spark, TemporaryDirectory(dir=FOLDER) as folder:
         for one in (small, path):
             copy = Path(folder, one.name)
@@ -203,7 +209,7 @@ def refreshed_once(small: Path, path: Path) -> Spent:
 
 
 def ingested(path: Path, size: int, engine: str, sizes: dict[str, float]) -> tuple[int, Spent]:
-    """Ingest new events into a copy of the lake; their number, and what that took."""
+    """Ingest new events into a copy of the lake; return their number and the cost."""
     with private_server("--maxmemory", "0") as client:
         before = int(info(client, "memory")["used_memory"])
         new = round(size * MILLION / NEW / PER_MESSAGE)
@@ -235,7 +241,7 @@ def per_row(lake: Lake, table: LakeTable) -> float:
 
 
 def spent(*arguments: str) -> Spent:
-    """Run one command line; what it and all that it started took."""
+    """Run a command line; return its cost, including child processes."""
     command = [sys.executable, "-m", "jobq", *arguments]
     others = {child.pid for child in psutil.Process().children()}
     before, started = _cpu_s(), time.monotonic()
@@ -272,7 +278,7 @@ def _sizes(pid: int) -> Iterator[tuple[str, int]]:
 
 
 def slope(less: Mapping[str, Any], more: Mapping[str, Any]) -> float:
-    """µs of CPU for each event that one lake has more than the other."""
+    """Return µs of CPU per additional event of the larger lake."""
     return float((more["cpu_s"] - less["cpu_s"]) / (more["events"] - less["events"]) * MILLION)
 
 
@@ -301,7 +307,7 @@ def costs(sizes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def refreshes(sizes: list[dict[str, Any]]) -> Iterator[str]:
-    """A row per size of lake: what the same number of new events takes, and how often what the smallest takes."""
+    """Yield a row per size of lake: the cost of the same number of new events, relative to the smallest lake."""
     found = [one[REFRESH] for one in sizes if REFRESH in one]
     if not found:
         return
@@ -320,7 +326,7 @@ def _slope_of(sizes: list[dict[str, Any]], name: str) -> float:
     """The slope between the two largest sizes at which the step was measured."""
     steps = _of(sizes, name)
     if len(steps) < 2:
-        raise SystemExit(f"{name} was measured at one size; say python -m bench.scale 1 5")
+        raise SystemExit(f"{name} was measured at one size; run python -m bench.scale 1 5")
     return max(0.0, slope(steps[-2], steps[-1]))
 
 
@@ -336,7 +342,7 @@ def _weight(sizes: list[dict[str, Any]], name: str) -> float:
 
 
 def plan(sizes: list[dict[str, Any]]) -> Iterator[str]:
-    """What so many events a day need, by the slopes between the two largest lakes."""
+    """Yield requirements for several numbers of events a day, from the slopes between the two largest lakes."""
     each = {name: _slope_of(sizes, name) for name in STEPS}
     steps = [step for name in STEPS for step in _of(sizes, name)]
     python, java = (max(step[kind] for step in steps) for kind in ("python", "java"))
@@ -374,13 +380,13 @@ def plan(sizes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure lakes of these sizes; or write what is known."""
+    """Measure lakes of these sizes; or write known figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("sizes", nargs="*", type=int, metavar="MILLIONS", default=SIZES)
     parser.add_argument("--engine", default="local", choices=("local", "spark"))
     known = (*STEPS, REFRESH)
     parser.add_argument("--steps", default=",".join(known), help="comma-separated")
-    parser.add_argument("--report", action="store_true", help="only write what is known")
+    parser.add_argument("--report", action="store_true", help="only write known figures")
     parser.add_argument("--refresh", nargs=2, type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.refresh:

@@ -21,7 +21,7 @@ SCHEDULES, WORKERS = 5, (1, 3)
 
 
 def lateness(_: str) -> Iterator[Row]:
-    """By the server's clock, from the events of ticks and of runs; the more workers, the sooner one looks."""
+    """Measured by the server's clock, from the events of ticks and runs; more workers check more often."""
     for count in WORKERS:
         with private_server() as client, ExitStack() as running:
             queue = Queue("bench", client)

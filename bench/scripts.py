@@ -24,14 +24,14 @@ READY, DELAYED, DEAD = 100_000, 10_000, 1_000
 CALLS = 200
 CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
 BATCH = WorkerSettings().prefetch
-#: Nothing expires while this runs.
+#: No key expires during the run.
 LEASE_S = 600.0
 #: Shorter calls aren't logged, and commands within scripts are shorter.
 SLOW_US, SLOW_CALLS = 100, 10_000
 
 
 class Call(NamedTuple):
-    """One script as it is called, and what each call needs to be made before."""
+    """A script call, and the preparation for each call."""
 
     name: str
     call: Callable[[Any], object]

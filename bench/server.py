@@ -21,7 +21,7 @@ READY_S = 60
 
 
 def redis_binary() -> str:
-    """Debian's redis-server where it is installed, for what is told of Redis by name; else Valkey."""
+    """Return Debian's redis-server if it is installed, for statements about Redis by name; else Valkey."""
     return next((program.path for program in usable() if program.kind == "Redis"), VALKEY)
 
 
@@ -49,7 +49,7 @@ def private_server(
 
 
 def saved(client: jobq.Client, to: Path) -> None:
-    """Write what the server holds to a file."""
+    """Write the server's content to a file."""
     socket = client.url.removeprefix("unix://")
     with redis.Redis(unix_socket_path=socket, socket_timeout=None) as plain:
         plain.save()
@@ -92,7 +92,7 @@ def calls(client: jobq.Client) -> tuple[int, int]:
         for name, value in info(client, "commandstats").items()
     }
     trips = sum(counted.get(name, 0) for name in ("evalsha", "blpop", "brpop", "blmove"))
-    # What a script runs inside is a command of its own; the measuring itself isn't.
+    # Commands inside a script count separately; the measurement's commands don't count.
     return trips, sum(counted.values()) - counted.get("info", 0) - counted.get(
         "config|resetstat", 0
     )

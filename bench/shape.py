@@ -1,8 +1,8 @@
 """`python -m bench.shape`: how large each package is, and how much of it only passes work on.
 
-Code lines leave out blank lines, comments and docstrings. A one-caller function is a function or method of `jobq` whose
-name occurs once outside its definition. A passed-on parameter is one that its function only hands to another call under
-the same name. Both are read from syntax trees, so they are estimates that serve to compare two versions.
+Code lines leave out blank lines, comments and docstrings. A one-caller function is a function or method of `jobq`
+whose name occurs once outside its definition. A passed-on parameter is only passed to another call under the same
+name. Both are read from syntax trees, so they are estimates that serve to compare two versions.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def python_lines(text: str) -> tuple[set[int], set[int]]:
-    """Return the line numbers that hold code, and those that hold docstrings."""
+    """Return the line numbers of code, and of docstrings."""
     docstrings = docstring_lines(ast.parse(text))
     code: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

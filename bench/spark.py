@@ -1,7 +1,7 @@
 """`python -m bench.spark`: the pipeline's figures against their targets; medians.
 
-What was measured is kept. A run of all cases starts anew, cases that are named replace their own figures, and --report
-writes the whole into docs/data/index.md.
+Measurements are kept. A run of all cases starts over, named cases replace their figures, and --report writes all
+figures into docs/data/index.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TARGETS = {
 
 
 def measure(case: str) -> dict[str, Any]:
-    """A case's figures, each with its values and what others took of the machine meanwhile."""
+    """Return a case's figures, each with its values and the machine's share used by other processes."""
     watch = Watch()
     found: dict[str, Any] = {}
     for figure, value, unit in CASES[case]():
@@ -83,10 +83,10 @@ def _shown(line: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure the cases named, or all; or write what is known."""
+    """Measure the named cases, or all; or write known figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
-    parser.add_argument("--report", action="store_true", help="only write what is known")
+    parser.add_argument("--report", action="store_true", help="only write known figures")
     chosen = parser.parse_args()
     if unknown := set(chosen.cases) - set(CASES):
         parser.error(f"no case {', '.join(sorted(unknown))}; see --help")
@@ -100,7 +100,7 @@ def main() -> None:
 
 def _known() -> dict[str, Any]:
     if not RESULTS.exists():
-        raise SystemExit("nothing was measured yet; say python -m bench.spark")
+        raise SystemExit("no measurements yet; run python -m bench.spark")
     known: dict[str, Any] = json.loads(RESULTS.read_text())
     return known
 

@@ -1,4 +1,4 @@
-"""A peer beside a server of its own, its worker, and what its jobs count."""
+"""A peer with a separate server, its worker, and the counters of its jobs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Stage:
         return sum(1 for count in self._everyone[1:] if count)
 
     def processes(self) -> list[psutil.Process]:
-        """Of the worker, all of them."""
+        """Return all processes of the worker."""
         found = []
         for worker in self.workers:
             with suppress(psutil.NoSuchProcess):
@@ -115,7 +115,7 @@ class Stage:
         wait_for(over, seconds, POLL_S)
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        """One command of a worker; what it says goes to the log."""
+        """Start a command of a worker; its output goes to the log."""
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True
@@ -156,7 +156,7 @@ class Fillings:
         self._made: dict[tuple[object, ...], Path] = {}
 
     def of(self, name: str, handler: str, count: int, delayed: int = 0) -> Path:
-        """So many jobs that are ready, and so many that are due in an hour."""
+        """Enqueue ready jobs, and delayed jobs due in an hour."""
         key = (name, handler, count, delayed)
         if key not in self._made:
             self._folder = self._folder or tempfile.TemporaryDirectory(prefix="jobq-fill-")
@@ -175,7 +175,7 @@ FILLINGS = Fillings()
 
 
 def wait_for(reached: Callable[[], object], seconds: float, every: float = 0.01) -> None:
-    """Until `reached()`, or TimeoutError."""
+    """Wait until `reached()` is true, or raise TimeoutError."""
     deadline = time.monotonic() + seconds
     while not reached():
         if time.monotonic() > deadline:

@@ -23,7 +23,9 @@ print(time.{}() - began)
 
 
 def imports(_: str) -> Iterator[Row]:
-    """Of jobq, of what a producer's first enqueue has loaded, and of redis-py alone; in fresh processes."""
+    """Measure imports of jobq, of modules loaded by a producer's first enqueue, and of redis-py alone; in fresh
+    processes.
+    """
     with tempfile.TemporaryDirectory(prefix="jobq-compiled-") as compiled:
         for name, what in (
             ("jobq", "jobq"),
@@ -38,7 +40,7 @@ def imports(_: str) -> Iterator[Row]:
 
 
 def _ms(code: str, compiled: str, url: str = "") -> float:
-    """What the second of two processes prints; the first compiles what isn't."""
+    """Return the output of the second of two processes; the first process compiles the modules."""
     env = {**os.environ, "JOBQ_URL": url, "PYTHONPYCACHEPREFIX": compiled}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     for _ in range(2):

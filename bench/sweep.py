@@ -1,4 +1,4 @@
-"""Other settings of each peer, one at a time, beside the ones that the bench uses: `python -m bench --sweep`."""
+"""Try other settings of each peer, one at a time, compared with the bench's settings: `python -m bench --sweep`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sweep(only: Sequence[str], runs: int) -> None:
 def _rates(
     name: str, setting: str, values: Sequence[str], runs: int
 ) -> dict[tuple[str, int], list[float]]:
-    """By turns, so that a mood of the machine falls on all values."""
+    """Measure in turn, so that the machine's fluctuations affect all values."""
     rates: dict[tuple[str, int], list[float]] = defaultdict(list)
     for _ in range(runs):
         for value in values:

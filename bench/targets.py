@@ -1,4 +1,4 @@
-"""What jobq wants to reach beside its peers, and whether a run did."""
+"""Targets of jobq relative to its peers, and whether a run reached them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOOP, CPU = "drain no-op, 2 processes", "drain 1 ms CPU, 2 processes"
 #: The machine's other core is the server's.
 CPU_ALONE, CORES = "drain 1 ms CPU, 1 process", 2
 MIXED = "drain no-op beside async jobs, 2 processes"
-#: 2 x 100 jobs of 20 ms at once: 10,000 of them a second would be ideal.
+#: 2 x 100 concurrent jobs of 20 ms: 10,000 jobs per second would be ideal.
 WAITING = "drain jobs that wait 20 ms, 2 x 100 threads"
 NAPPING = "drain jobs that wait 20 ms, 2 x 100 coroutines"
 IDEAL = 10_000
@@ -132,7 +132,7 @@ TARGETS = (
            "ms"),
     *(Target(f"a call of {name}", "≤ 10 ms", 10, _own(PAGE_HOLDS.format(name)), "ms") for name in LISTS),
 )  # fmt: skip
-#: Of jobs that wait.
+#: Targets for waiting jobs.
 WAIT_TARGETS = (
     Target("jobs that wait, in threads", "≥ 1.5 × Dramatiq", 1.5, _to(WAITING, "dramatiq"), "×", True),
     Target("jobs that wait, in threads: CPU of the worker", "≤ 0.5 × Dramatiq's", 0.5,

@@ -47,7 +47,7 @@ def measured(topic: Topic | RedismqTopic) -> Iterator[Row]:
 
 
 def theirs(client: jobq.Client) -> Iterator[Row]:
-    """What redismq's own programs do, which know no batches."""
+    """Measure redismq's programs, which don't support batches."""
     with program("bench", client) as peer:
         sent = per_second(lambda: singly(peer.send))
         yield "append, one at a time, redismq's own program", sent, "messages/s"
@@ -78,7 +78,7 @@ def per_second(work: Callable[[], int]) -> float:
 
 
 def polled(topic: Topic | RedismqTopic) -> int:
-    """Read all for a group, each poll committing the one before."""
+    """Read all messages for a group; each poll commits the previous batch."""
     reader = (
         topic.reader("bench", commit="auto") if isinstance(topic, Topic) else topic.reader("bench")
     )

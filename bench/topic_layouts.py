@@ -1,4 +1,4 @@
-"""Ways to keep a topic's messages, side by side: what the choice of a stream rests on."""
+"""Compare layouts for a topic's messages: the reason for choosing a stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAYOUTS = {
 
 
 def layouts(_: str) -> Iterator[Row]:
-    """Server time and memory per 40-byte message, by layout, and what reading it back takes."""
+    """Yield server time and memory per 40-byte message, by layout, and the cost of reading it."""
     for name, script in LAYOUTS.items():
         with private_server() as client:
             memory, seconds = used(client)

@@ -1,9 +1,9 @@
-"""`python -m bench.tracing`: what OpenTelemetry costs a worker, in jobs per second and µs of CPU per no-op job.
+"""`python -m bench.tracing`: costs of OpenTelemetry for a worker, in jobs per second and µs of CPU per no-op job.
 
-Modes take turns for several rounds, each on a server of its own. Per mode the median rate, the median of its ratios to
-the same messages without OpenTelemetry, and the least CPU: of the children, and of worker and server, with its ratio.
-The last one says on a busy machine, too, how many jobs two idle cores would run. Messages carry no trace, or one that
-isn't sampled, or one that is: its spans go to a collector that throws them away.
+Modes take turns for several rounds, each on a separate server. Per mode the median rate, the median of its ratios
+to the same messages without OpenTelemetry, and the least CPU: of the children, and of worker and server, with its
+ratio. The last ratio also shows on a busy machine how many jobs two idle cores would run. Messages carry no trace,
+an unsampled trace, or a sampled trace, whose spans go to a collector that discards them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FROM_SHARE = 0.2
 
 
 class Mode(NamedTuple):
-    """What messages carry, and whether the worker exports spans."""
+    """The trace in messages, and whether the worker exports spans."""
 
     name: str
     flags: str
@@ -50,7 +50,7 @@ MODES = [
 
 
 class Swallow(BaseHTTPRequestHandler):
-    """A collector."""
+    """A collector that discards spans."""
 
     def do_POST(self) -> None:
         """Read and forget."""
@@ -59,12 +59,12 @@ class Swallow(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
 @contextmanager
 def exporting(mode: Mode, endpoint: str) -> Iterator[None]:
-    """The environment of a worker that exports. Messages without a trace begin none."""
+    """Yield the environment of an exporting worker. Messages without a trace don't start traces."""
     given = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_TRACES_SAMPLER": "parentbased_always_off",

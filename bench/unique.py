@@ -1,4 +1,4 @@
-"""`python -m bench.unique URL`: what unique jobs cost the server, in µs of its CPU a message, against plain ones.
+"""`python -m bench.unique URL`: server costs of unique jobs, in µs of CPU per message, compared with plain jobs.
 
 The kinds take turns, in rounds whose order is reversed each time; each figure is the median. The server at URL
 should do nothing else, and is emptied.
@@ -45,7 +45,7 @@ def declared(name: str, client: jobq.Client) -> Job[..., Any]:
 
 
 def cpu_us(server: redis.Redis) -> int:
-    """What scripts have taken so far."""
+    """Return the total CPU time of scripts."""
     return int(
         sum(stat["usec"] for name, stat in server.info("commandstats").items() if "eval" in name)
     )

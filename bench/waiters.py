@@ -1,4 +1,4 @@
-"""What waiting for results costs an event loop: how late its other callbacks run while 500 coroutines wait."""
+"""Cost of waiting for results on an event loop: delay of its other callbacks while 500 coroutines wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAITERS, SECONDS = 500, 5.0
 
 
 def waiters(_: str) -> Iterator[Row]:
-    """500 waits for results that come one after the other during 5 s."""
+    """Measure 500 waits for results that arrive one by one within 5 s."""
     with private_server() as client:
         work = jobq.job(queue="waiters", name="work", client=client, result_ttl=60)(_work)
         before = _connections(client)

@@ -1,4 +1,4 @@
-"""What takes patience: what an idle worker asks of the server, and how long a killed job is gone."""
+"""Slow measurements: server load of an idle worker, and recovery time of a killed job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bench.stage import FILLINGS, POLL_S, Row, Stage, stage
 
 #: jobq's naps grow to 30 s: by then the last dry lap is over, and the window is one nap long.
 SETTLE_S, WINDOW_S = 35.0, 32.0
-#: Jobs that come back later than this are shown as "> 20 s", the lost ones too.
+#: Jobs recovered later than this, or never, are shown as "> 20 s".
 LIMIT_S = 20.0
 
 
 def idle(name: str) -> Iterator[Row]:
-    """Commands a second, those inside scripts too, of a worker that has worked before: of two, and of twenty."""
+    """Count commands per second, including commands inside scripts, of two and of twenty idle workers after work."""
     pools = (2, 20) if name == "own" else (2,)
     with ThreadPoolExecutor() as waiting:
         for rows in waiting.map(lambda processes: list(_idle(processes)(name)), pools):
@@ -48,7 +48,7 @@ def _idle(processes: int) -> Callable[[str], Iterator[Row]]:
 
 
 def recovery(name: str) -> Iterator[Row]:
-    """From kill -9 of the process that runs a job to the job's next start; what died at the top is started again."""
+    """Measure from kill -9 of a job's process to the job's next start; a dead top process is restarted."""
     with stage(name, BENCH_SAFE="1") as place:
         place.inside("fill", "stuck", 1)
         with place.working(2):

@@ -1,4 +1,4 @@
-"""Memory: of the server per job, of a worker's processes, and what a drain leaves behind."""
+"""Memory: of the server per job, of a worker's processes, and remaining after a drain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def size(binary: Callable[[], str], where: str = "") -> Callable[[str], Iterator
     def weigh(name: str) -> Iterator[Row]:
         for figure, action in (("queued", "queued"), ("delayed", "later")):
             with stage(name, binary=binary()) as place:
-                # What a first job makes once and for all, scripts above all, isn't counted.
+                # One-time allocations of a first job, mostly scripts, aren't counted.
                 place.inside(action, 1)
                 before = int(info(place.client, "memory")["used_memory"])
                 place.inside(action, place.peer.weighed)
@@ -37,7 +37,7 @@ on_valkey = size(lambda: VALKEY, " on Valkey")
 
 
 def resident(name: str) -> Iterator[Row]:
-    """Of all processes of a worker with two for jobs, after its first jobs and a moment's rest."""
+    """Measure all processes of a worker with two job processes, after its first jobs and a short rest."""
     contents = FILLINGS.of(name, "noop", WARMED_UP)
     with stage(name, contents=contents) as place, place.working(2):
         place.until(place.reached(WARMED_UP))

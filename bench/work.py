@@ -10,7 +10,7 @@ from jobq import Retry, current, job
 
 @job(queue="bench")
 def noop(number: int = 0) -> None:
-    """Nothing: what is left is jobq's own cost."""
+    """Do nothing, so that only jobq's costs remain."""
 
 
 @job(queue="bench")
@@ -23,7 +23,7 @@ def spin(number: int = 0) -> None:
 
 @job(queue="bench", retries=5)
 def twice() -> None:
-    """Ask for a retry at once, the first time."""
+    """Ask for an immediate retry, the first time."""
     if current().attempt == 1:
         raise Retry(after=0)
 

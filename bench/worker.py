@@ -14,7 +14,7 @@ from bench.server import ROOT
 
 
 def tree_s(process: psutil.Process) -> float:
-    """Seconds of CPU of a process and those that it started and that run."""
+    """Return the CPU seconds of a process and its running descendants."""
     used = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return float(sum(one.user + one.system for one in used))
 

@@ -1,8 +1,9 @@
-"""jobq beside its peers: each in a venv, node_modules or Debian package of its own, all on the same private server.
+"""Compare jobq with its peers: each in a separate venv, node_modules or Debian package, all on the same private
+server.
 
-A peer's module is imported by that venv's Python alone and offers `each` (enqueue one at a time), `many` (as
-fast as it can), `later` (in an hour) and `worker` (the commands of a worker with so many processes); its
-docstring says which settings make the peer fastest, what `python -m bench --sweep` found, and what they cost.
+A peer's module is imported by that venv's Python alone and offers `each` (enqueue one at a time), `many` (as fast
+as possible), `later` (in an hour) and `worker` (the commands of a worker with a number of processes). Its docstring
+lists the peer's fastest settings, the results of `python -m bench --sweep`, and the settings' costs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ CLIENT = ("redis==8.1.0", "hiredis==3.5.0")
 
 
 class Peer(NamedTuple):
-    """What is installed, how many no-op jobs take it about a second, and what a sweep tries."""
+    """Packages of a peer, the number of no-op jobs for about a second, and values to try in a sweep."""
 
     requires: tuple[str, ...]
     jobs: int
@@ -26,7 +27,7 @@ class Peer(NamedTuple):
     singles: int = 3_000
     #: Enqueued in bulk to time it.
     bulk: int = 0
-    #: What makes it quiet, in words for the page; '' where it writes nothing per job as installed.
+    #: Setting that turns off its log, in words for the page; '' if it doesn't log per job by default.
     quiet: str = ""
 
 

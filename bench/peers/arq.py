@@ -1,4 +1,4 @@
-"""arq: uvloop, 100 jobs at once, polls every 10 ms (its default of 500 would be its pick-up), no results.
+"""arq: uvloop, 100 concurrent jobs, polls every 10 ms (its default of 500 would dominate its latency), no results.
 
 A worker is one process, so several are several workers. There is no bulk call; `many` keeps 100 calls in
 flight. The job of 1 ms runs on the loop, which is faster than in a thread.
@@ -43,7 +43,7 @@ async def _quiet(_: dict[Any, Any]) -> None:
 
 
 class WorkerSettings:
-    """What the command line takes."""
+    """Settings for the command line."""
 
     functions = tuple(_job(name, function) for name, function in handlers.WITH_NAP.items())
     redis_settings = SETTINGS
@@ -71,7 +71,7 @@ async def _send(
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`enqueue_job`."""
+    """Enqueue with `enqueue_job`."""
     _loop.run_until_complete(_send(handler, arguments, 1))
 
 
@@ -81,12 +81,12 @@ def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """With `_defer_by`."""
+    """Enqueue with `_defer_by`."""
     _loop.run_until_complete(_send(handler, arguments, AT_ONCE, _defer_by=timedelta(hours=1)))
 
 
 def worker(processes: int) -> list[list[str]]:
-    """So many workers."""
+    """Return the commands of this many workers."""
     start = "import asyncio,uvloop;asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())"
     command = (
         f"{start};asyncio.set_event_loop(uvloop.new_event_loop());from arq.cli import cli;cli()"

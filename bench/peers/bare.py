@@ -9,14 +9,14 @@ from bench.peers.handlers import spin
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """Nothing is enqueued."""
+    """Enqueue no jobs."""
 
 
 many = each
 
 
 def worker(processes: int) -> list[list[str]]:
-    """So many loops."""
+    """Return the commands of this many loops."""
     return [[sys.executable, "-m", "bench.peers.bare"]] * processes
 
 

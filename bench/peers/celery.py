@@ -20,7 +20,7 @@ app.conf.update(
     task_ignore_result=True,
     task_store_errors_even_if_ignored=False,
     worker_prefetch_multiplier=int(place.knob("PREFETCH", "128")),
-    # Early acknowledgement is faster; the case of a killed process asks for what loses no job.
+    # Early acknowledgement is faster; the case of a killed process needs safe acknowledgement.
     task_acks_late=place.SAFE,
     task_reject_on_worker_lost=place.SAFE,
     worker_send_task_events=False,
@@ -33,7 +33,7 @@ _jobs = {name: app.task(name=name)(function) for name, function in handlers.HAND
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`apply_async`."""
+    """Enqueue with `apply_async`."""
     for each_arguments in arguments:
         _jobs[handler].apply_async(each_arguments)
 

@@ -1,6 +1,6 @@
 """Dramatiq: its default middleware, 8 threads to a process (its default), 128 messages prefetched.
 
-`dramatiq_queue_prefetch` is the documented way to fetch more at once. There is no bulk call.
+`dramatiq_queue_prefetch` is the documented way to prefetch more messages. There is no bulk call.
 
 Swept, jobs/s of one process and of two, the better of two runs on a machine with some other work: threads 1
 10,100 / 7,700, 2 6,900 / 7,900, 8 7,600 / 9,400 (14,400 in a quieter run), 16 8,100 / 9,700; prefetch 16
@@ -26,7 +26,7 @@ THREADS, PREFETCH = place.knob("THREADS", "8"), place.knob("PREFETCH", "128")
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`send`."""
+    """Enqueue with `send`."""
     for each_arguments in arguments:
         _jobs[handler].send(*each_arguments)
 
@@ -41,7 +41,7 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def worker(processes: int) -> list[list[str]]:
-    """One master."""
+    """Return the command of the master."""
     return [
         ["env", f"dramatiq_queue_prefetch={PREFETCH}", place.program("dramatiq"), "bench.peers.dramatiq",
          "-p", str(processes), "-t", THREADS],

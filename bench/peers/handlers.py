@@ -1,4 +1,4 @@
-"""What the jobs of all peers do; counted outside Redis, so that no peer has to be asked how far it is."""
+"""Handlers of all peers; counted outside Redis, so that peers needn't report their progress."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _ledger() -> int:
 
 
 def noop(number: int = 0, text: str = "") -> None:
-    """Nothing: what is left is the peer's own cost."""
+    """Do nothing, so that only the peer's costs remain."""
     _done()
 
 
@@ -85,7 +85,7 @@ def picked_up(sent_ns: int) -> None:
 
 
 def stuck() -> None:
-    """Write when this attempt began and where; the first one is still running when it is killed."""
+    """Write the start and process of this attempt; the first attempt is still running when it is killed."""
     first = os.stat(os.environ["BENCH_LEDGER"]).st_size == 0
     os.write(_ledger(), b"%d %d\n" % (time.monotonic_ns(), os.getpid()))
     if first:

@@ -29,7 +29,7 @@ KIND = place.knob("KIND", "process")
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """A call."""
+    """Enqueue by calling the task."""
     for each_arguments in arguments:
         _jobs[handler](*each_arguments)
 
@@ -38,13 +38,13 @@ many = each
 
 
 def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`schedule`."""
+    """Enqueue with `schedule`."""
     for each_arguments in arguments:
         _jobs[handler].schedule(args=each_arguments, delay=3600)
 
 
 def worker(processes: int) -> list[list[str]]:
-    """One consumer."""
+    """Return the command of the consumer."""
     return [
         [place.program("huey_consumer"), "bench.peers.huey.huey", "-k", KIND, "-w", str(processes),
          *place.quiet("-q"), "-n", "-C"],

@@ -48,7 +48,7 @@ def queued(peer: ModuleType, count: str) -> None:
 
 
 def later(peer: ModuleType, count: str) -> None:
-    """The same, not before an hour has passed."""
+    """Enqueue jobs due in an hour at the earliest."""
     peer.later("noop", [EXAMPLE] * int(count))
 
 
@@ -77,7 +77,7 @@ def _singles(peer: ModuleType, count: int) -> list[int]:
 
 
 def _offered(peer: ModuleType, rate: float, seconds: float, before: int) -> list[int]:
-    """By the clock, whatever became of the ones before: a late producer sends several at once."""
+    """Enqueue by the clock, independent of earlier jobs: a late producer sends several together."""
     started, sent = time.monotonic(), 0
     while (now := time.monotonic()) < started + seconds:
         due = int((now - started) * rate) + 1 - sent

@@ -1,7 +1,7 @@
 """The other limit: the least that loses nothing, LPUSH, (B)LMOVE to a list of the worker's own, LREM.
 
-LREM of one job and LMOVE of the next go in one round trip. Nobody finds the jobs of a dead worker, nothing is
-retried, delayed, deduplicated or counted.
+LREM of one job and LMOVE of the next go in one round trip. Jobs of a dead worker are lost; there are no retries,
+delays, deduplication or counters.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def worker(processes: int) -> list[list[str]]:
-    """So many loops."""
+    """Return the commands of this many loops."""
     return [[sys.executable, "-m", "bench.peers.lists"]] * processes
 
 
 def loop() -> None:
-    """Until killed."""
+    """Run until killed."""
     mine = f"running:{os.getpid()}"
     content: Any = None
     while True:

@@ -21,7 +21,7 @@ _jobs: dict[str, Any] = {
     "stuck": stuck,
 }
 if place.knob("COROUTINES", "") or "nap" in sys.argv:
-    # Registered only where it runs: beside a coroutine, other jobs run in threads, which takes longer.
+    # Registered only in its case, because workers with a coroutine run other jobs in threads, which takes longer.
     _jobs["nap"] = jobq.job(queue="bench")(handlers.nap)
 _client = jobq.connect(place.URL)
 
@@ -34,7 +34,7 @@ def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`enqueue_many`."""
+    """Enqueue with `enqueue_many`."""
     _jobs[handler].options(client=_client).enqueue_many(arguments)
 
 
@@ -44,7 +44,7 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def coroutines() -> list[str]:
-    """The options of async jobs, where a case asks for some at once."""
+    """Return the options for concurrent async jobs, if a case needs them."""
     at_once = place.knob("COROUTINES", "")
     return (
         ["--concurrency", at_once, "--event-loop", place.knob("EVENT_LOOP", "auto")]

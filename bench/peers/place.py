@@ -9,7 +9,7 @@ from pathlib import Path
 SOCKET = os.environ.get("BENCH_SOCKET", "")
 URL = f"unix://{SOCKET}"
 ROOT = Path(__file__).resolve().parents[2]
-#: Set for the case of a killed process: what a peer offers against losing its job.
+#: Set for the case of a killed process: use the peer's protection against losing jobs.
 SAFE = bool(os.environ.get("BENCH_SAFE"))
 #: Set where a worker logs as it is installed; otherwise nothing per job.
 AS_INSTALLED = bool(os.environ.get("BENCH_LOGS"))

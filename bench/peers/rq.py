@@ -1,7 +1,7 @@
 """RQ: `SimpleWorker`, which doesn't fork per job, in a worker pool; JSON; no results kept.
 
-Forking, RQ's default and its protection from what a job does to its process, is about five times slower.
-Bulk is `enqueue_many`, 1,000 jobs to a pipeline.
+Forking, RQ's default and its protection against crashing jobs, is about five times slower. Bulk is `enqueue_many`,
+1,000 jobs to a pipeline.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ CLASS = place.knob("CLASS", "rq.worker.Worker" if place.SAFE else "rq.worker.Sim
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`enqueue`."""
+    """Enqueue with `enqueue`."""
     for each_arguments in arguments:
         _queue.enqueue(PATH + handler, args=each_arguments, result_ttl=0, retry=RETRY)
 
 
 def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`enqueue_many`."""
+    """Enqueue with `enqueue_many`."""
     for start in range(0, len(arguments), PER_CALL):
         _queue.enqueue_many(
             [
@@ -40,13 +40,13 @@ def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`enqueue_in`."""
+    """Enqueue with `enqueue_in`."""
     for each_arguments in arguments:
         _queue.enqueue_in(timedelta(hours=1), PATH + handler, args=each_arguments, result_ttl=0)
 
 
 def worker(processes: int) -> list[list[str]]:
-    """One pool."""
+    """Return the command of the pool."""
     return [
         [place.program("rq"), "worker-pool", "bench", "-n", str(processes), *place.quiet("-q"), "-S", "json",
          "-w", CLASS, "-P", str(place.ROOT), "-u", place.URL],

@@ -1,4 +1,4 @@
-"""SAQ: uvloop, 100 jobs at once to a process, nothing kept of a job that is done.
+"""SAQ: uvloop, 100 concurrent jobs per process, finished jobs aren't kept.
 
 `map` and `apply` wait for results, so `many` keeps 20 calls in flight, its `max_concurrent_ops`. The job of 1
 ms runs on the loop, which is faster than in a thread.
@@ -53,7 +53,7 @@ async def _send(
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`enqueue`."""
+    """Enqueue with `enqueue`."""
     _loop.run_until_complete(_send(handler, arguments, 1))
 
 
@@ -63,12 +63,12 @@ def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """With `scheduled`."""
+    """Enqueue with `scheduled`."""
     _loop.run_until_complete(_send(handler, arguments, AT_ONCE, scheduled=int(time.time()) + 3600))
 
 
 def worker(processes: int) -> list[list[str]]:
-    """One command."""
+    """Return the worker's command."""
     return [
         [
             place.program("saq"),

@@ -1,7 +1,7 @@
 """The limit: a bare loop over jobq's own scripts, `finish` of 64 and the next 64 in one round trip.
 
-No child is watched, no lock renewed, no failure handled, no setting read: what is left is the price of the
-scripts, of decoding JSON and of the handler. Enqueue one at a time is EVALSHA on a bare connection.
+It doesn't watch children, renew locks, handle failures or read settings: only the cost of the scripts, of decoding
+JSON and of the handler remains. Enqueue one at a time is EVALSHA on a bare connection.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def _content(handler: str, arguments: tuple[Any, ...]) -> bytes:
 
 
 def worker(processes: int) -> list[list[str]]:
-    """So many loops."""
+    """Return the commands of this many loops."""
     return [[sys.executable, "-m", "bench.peers.scripts"]] * processes
 
 
 def loop() -> None:
-    """Until killed."""
+    """Run until killed."""
     caller = Caller()
     handed = _queue.dequeue(BATCH, caller=caller)
     while True:

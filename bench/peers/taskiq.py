@@ -1,4 +1,5 @@
-"""Taskiq: its list broker, which is its fastest, uvloop, no parsing by pydantic, 100 jobs at once, 100 prefetched.
+"""Taskiq: its list broker, which is its fastest, uvloop, no parsing by pydantic, 100 concurrent jobs, 100
+prefetched.
 
 BRPOP takes a job out of Redis before it runs: a killed process loses it and all it had prefetched. There is
 no bulk call; `many` keeps 100 calls in flight. The job of 1 ms runs on the loop, which is faster than in a
@@ -30,7 +31,7 @@ _loop = uvloop.new_event_loop()
 _started: list[bool] = []
 
 
-#: As own.py: the case in which sync jobs run beside async ones.
+#: As in own.py: the case with sync jobs and async jobs in a worker.
 BESIDE = place.knob("COROUTINES", "")
 
 
@@ -60,7 +61,7 @@ async def _send(call: Callable[[Any], Any], arguments: list[tuple[Any, ...]], at
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
-    """`kiq`."""
+    """Enqueue with `kiq`."""
     _loop.run_until_complete(_send(_jobs[handler].kiq, arguments, 1))
 
 
@@ -80,7 +81,7 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def worker(processes: int) -> list[list[str]]:
-    """One command."""
+    """Return the worker's command."""
     return [
         [place.program("taskiq"), "worker", "bench.peers.taskiq:broker", "-w", str(processes), "--no-parse",
          *place.quiet("--log-level", "WARNING"), "--max-async-tasks", TASKS, "--max-prefetch", PREFETCH],

@@ -17,7 +17,7 @@ FOLDER = ROOT / ".bench"
 
 
 class Missing(Exception):
-    """What a peer needs isn't there; says what."""
+    """A peer's dependency is missing; the message names it."""
 
 
 def inside_of(name: str) -> list[str]:

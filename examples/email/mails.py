@@ -1,4 +1,4 @@
-"""Mails as jobs: what to retry, what not, and what must go out once only."""
+"""Mails as jobs: retries, rejections, and mails that must be sent only once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def send_newsletter(address: str, issue: int) -> None:
 
 
 def announce(issue: int, addresses: list[str]) -> list[Receipt[None]]:
-    """Enqueue an issue for everybody; calling it again within a day sends nothing twice."""
+    """Enqueue an issue for all addresses; a second call within a day doesn't send it again."""
     return [
         send_newsletter.options(mid=f"newsletter-{issue}:{address}", until="1d").enqueue(
             address, issue

@@ -32,7 +32,7 @@ class Mailer:
 
 @pytest.fixture(autouse=True)
 def mailer(monkeypatch: pytest.MonkeyPatch) -> type[Mailer]:
-    """No test connects to a mail server."""
+    """Replace the connection to a mail server."""
     Mailer.sent, Mailer.refused = [], {}
     monkeypatch.setattr(smtplib, "SMTP", Mailer)
     return Mailer

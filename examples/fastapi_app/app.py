@@ -32,7 +32,7 @@ app = FastAPI(lifespan=lifespan)
 
 
 class Numbers(BaseModel):
-    """What a report is about."""
+    """Input of a report."""
 
     numbers: list[float]
     seconds: float = 0

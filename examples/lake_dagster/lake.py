@@ -19,7 +19,7 @@ VACUUM = "jobq lake vacuum --older-than 7d --wait 30m --json"
 
 
 def run(command: str, context: Any, codes: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
-    """Run a command of jobq; what it printed. Its errors and warnings go into the log of the run."""
+    """Run a command of jobq and return its output. Its errors and warnings go into the log of the run."""
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
     for line in done.stderr.splitlines():
         context.log.warning(line)
@@ -50,7 +50,7 @@ def rollups(context: dg.AssetExecutionContext) -> Any:
 
 @dg.asset_check(asset=events)
 def lake_is_whole(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Every file has the rows that were committed, and no event is there twice."""
+    """Check that every file has the committed rows, and that no event is duplicated."""
     findings = run(CHECK, context, codes=(0, 1))
     bad = [finding["text"] for finding in findings if finding["level"] == "fail"]
     return dg.AssetCheckResult(passed=not bad, metadata={"checked": len(findings), "bad": bad})
@@ -64,7 +64,7 @@ def expire(context: dg.OpExecutionContext) -> None:
 
 @dg.op(ins={"after": dg.In(dg.Nothing)})
 def vacuum(context: dg.OpExecutionContext) -> None:
-    """Delete the files that were replaced or expired."""
+    """Delete replaced and expired files."""
     context.log.info(str(run(VACUUM, context)))
 
 

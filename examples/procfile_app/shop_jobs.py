@@ -12,7 +12,7 @@ JOURNAL = Path(os.environ.get("JOURNAL", "journal.txt"))
 
 @job(queue="high", name="shop.order")
 def order(number: int) -> None:
-    """Urgent."""
+    """Process an urgent order."""
     note(f"order {number}")
     invoice.options(mid=f"invoice-{number}").enqueue(number)
 

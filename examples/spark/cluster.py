@@ -56,7 +56,7 @@ def cluster(workers: int = 2, memory: str = "1g") -> Iterator[str]:
 
 @contextmanager
 def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
-    """A daemon, once it has logged `sign`; gives what that holds."""
+    """Start a daemon; once it has logged `sign`, yield the matching line."""
     process = subprocess.Popen(
         [str(PROGRAM), *command], env={**os.environ, **SMALL, **spark_variables()},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -73,7 +73,7 @@ def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         if reading.is_alive():
-            # What the daemon started may hold the other end for longer; closing would wait for it.
+            # The daemon's children may hold the other end for longer; closing would wait for them.
             reading.join(10)
         if not reading.is_alive():
             process.stderr.close()

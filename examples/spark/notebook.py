@@ -1,4 +1,4 @@
-"""Rows become jobs, and what became of them becomes rows. Run it whole, or cell by cell in an editor."""
+"""Rows become jobs, and their outcomes become rows. Run it whole, or cell by cell in an editor."""
 
 # %% A session on every core of this machine, and the server that JOBQ_URL names
 from pyspark.sql import functions as F

@@ -7,7 +7,7 @@ from jobq import job
 
 @job(name="shop.remind", queue="mail")
 def remind(customer: int, cart: str) -> str:
-    """What a mail to a customer would say; some carts can't be found."""
+    """Return the text of a mail to a customer; some carts don't exist."""
     if customer % 10 == 9:
         raise LookupError(f"no cart {cart}")
     return f"{customer}: your cart {cart} waits"

@@ -1,4 +1,4 @@
-"""Counts on a cluster what became of a queue's jobs, and enqueues a job per row from its executors.
+"""Counts the outcomes of a queue's jobs on a cluster, and enqueues a job per row from its executors.
 
 spark-submit --master spark://host:7077 submit.py mail 1000
 """

@@ -11,7 +11,11 @@ from pathlib import Path
 
 @dataclass
 class Counts:
-    """Of one file, or of many added up. `imports`: top-level module -> import statements that name it."""
+    """Counts of a file, or sums of many files.
+
+    Attributes:
+        imports: Top-level module -> number of import statements that name it.
+    """
 
     files: int = 0
     functions: int = 0

@@ -128,7 +128,7 @@ class Demo:
         plain = summary.of_plain_loop(self.files)
         wrong = list(summary.differences(found, plain))
         if self.kill is None or pool.ran_again_after(self.kill, self.folder) is None:
-            wrong.append("no child was killed in the middle of a job, or its job never ran again")
+            wrong.append("the kill did not interrupt a job, or the job never ran again")
         for line in wrong:
             click.echo(f"WRONG: {line}", err=True)
         if not wrong:
@@ -147,7 +147,7 @@ def attended(demo: Demo, keep: bool, web: bool = False) -> int:
             demo.show()
     finally:
         if not keep:
-            # What went wrong before is what should be told.
+            # Report the earlier error instead.
             with contextlib.suppress(JobqError):
                 demo.clear()
         if keep or code:
@@ -175,7 +175,7 @@ def leave(number: int, frame: object) -> None:
     "--web", is_flag=True, help="At the end, serve the dashboard of the run until Ctrl-C."
 )
 def main(files: int | None, processes: int, keep: bool, web: bool) -> None:
-    """Count what is in every Python file of this interpreter, one job each."""
+    """Analyse every Python file of this interpreter, one job each."""
     signal.signal(signal.SIGTERM, leave)
     try:
         sys.exit(attended(Demo(files, processes), keep, web))

@@ -1,4 +1,4 @@
-"""What the pipeline's demo does with a lake: what `jobq lake` and `jobq report` do, in one Spark session."""
+"""The lake part of the pipeline's demo: `jobq lake` and `jobq report` in one Spark session."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reported(NamedTuple):
 
 
 class History:
-    """One lake and one session. The server's address and namespace are those of the environment."""
+    """A lake and a session. The server's address and namespace are taken from the environment."""
 
     def __init__(self, client: Client, folder: Path) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class History:
 
     @property
     def versions(self) -> str:
-        """Of what runs here."""
+        """Return the versions in use."""
         java = find_java()
         return f"Spark {self.spark.version} on Java {java.version} of {java.origin}"
 
@@ -58,7 +58,7 @@ class History:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Who was cut off in the middle of a call to Java gets the answer to that one at the next.
+        # A caller interrupted in a call to Java gets that call's answer at the next call.
         if kind is None:
             self.spark.stop()
         gateway.end_jvm()
@@ -87,7 +87,7 @@ class History:
         asked = ReportQuery(since=self.began, until=self._now() + timedelta(seconds=1))
         engine = SparkEngine(self.spark)
         found, seen = answers(engine, from_lake(self.spark, self.lake), named("all"), asked)
-        # A new file takes the name: in a shared folder, the old one may be a link that somebody else made.
+        # Replace the file by name, because in a shared folder the old file may be another user's link.
         with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
             file.write(page(found, asked, seen))
         os.chmod(file.name, 0o644)
@@ -95,14 +95,14 @@ class History:
         return Reported(len(found), seen.events)
 
     def frame(self, rows: Sequence[str], folder: Path) -> DataFrame:
-        """Lines of text, numbered, each with the folder for what its job writes down."""
+        """Return lines of text, numbered, each with the folder for its job's records."""
         import pandas as pd
 
         texts: pd.DataFrame = pd.DataFrame({"line": range(len(rows)), "text": rows})
         return self.spark.createDataFrame(texts.assign(folder=str(folder)))
 
     def _now(self) -> datetime:
-        """By the server's clock, which events have."""
+        """Return the time by the server's clock, which events use."""
         seconds = int(self._client.command("TIME")[0])
         return datetime.fromtimestamp(seconds, UTC)
 
@@ -122,7 +122,7 @@ def enqueued(frame: DataFrame, queue: str) -> None:
 
 
 def characters(frame: DataFrame) -> int:
-    """Of all texts, as Spark counts them."""
+    """Return the number of characters of all texts, counted by Spark."""
     [row] = frame.selectExpr("coalesce(sum(char_length(text)), 0) AS n").collect()
     return int(row["n"])
 

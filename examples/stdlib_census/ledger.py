@@ -1,4 +1,4 @@
-"""What jobs write down: one JSON line per start, end and failure, a file per process."""
+"""Records of jobs: a JSON line per start, end and failure, in a file per process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(folder: str, word: str, path: str, counts: Counts | None = None) -> No
 
 
 def read(folder: Path, pid: int | None = None) -> Iterator[Line]:
-    """All lines, or those of one process. A torn one, of a process that was killed, is left out."""
+    """Yield all lines, or the lines of one process. A killed process's incomplete line is left out."""
     for file in sorted(folder.glob(f"{pid or '*'}.jsonl")):
         for text in file.read_text(encoding="utf-8").splitlines():
             try:

@@ -11,7 +11,11 @@ from jobq import job
 
 
 class Measured(NamedTuple):
-    """What jobs wrote down. again: runs beyond the first of a line."""
+    """Records of jobs.
+
+    Attributes:
+        again: Runs of a line beyond the first.
+    """
 
     lines: int
     again: int
@@ -30,7 +34,7 @@ def measure(line: int, text: str, folder: str) -> None:
 
 
 def measured(folder: Path) -> Measured:
-    """All of it."""
+    """Return the records of all jobs."""
     runs: Counter[int] = Counter()
     characters = 0
     for file in folder.glob("*.measured"):

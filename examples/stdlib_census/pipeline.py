@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FILES, ROWS = 4_000, 100_000
 PAGE = "jobq-demo.html"
-#: More events than a job can have here: its enqueue, its end, those of retries and of the kill.
+#: More events than a job can have here: its enqueue, its end, its retries and the kill.
 EVENTS = 10
 
 
@@ -53,7 +53,7 @@ class Pipeline(Demo):
         if not done:
             return 1
         if not self.figures.told():
-            click.echo("\nWRONG: not every figure is what it must be", err=True)
+            click.echo("\nWRONG: some figures differ from their required values", err=True)
             return 1
         click.echo(f"\nevery figure is what it must be\nthe report: {self.page.resolve()}")
         return 0
@@ -184,7 +184,7 @@ def lines_of(files: Iterable[str]) -> Iterator[str]:
 
 
 def judged(page: Path) -> None:
-    """Fail at once for what would fail in the middle."""
+    """Fail early for errors that would occur later."""
     looks = (doctor.packages, doctor.python, doctor.java, doctor.home)
     faults = [one for look in looks for one in look() if one.level == "fail"]
     if faults:

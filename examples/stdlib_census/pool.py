@@ -24,7 +24,7 @@ STUCK_S = 30.0
 
 
 class Kill(NamedTuple):
-    """A child that was killed in the middle of a job."""
+    """A child killed in the middle of a job."""
 
     pid: int
     path: str
@@ -141,6 +141,6 @@ def ran_again_after(kill: Kill, folder: Path) -> float | None:
 
 
 def held(kill: Kill, log: Path) -> str:
-    """What the supervisor says that the child held."""
+    """Return the killed child's messages, according to the supervisor's log."""
     found = re.search(rf"child {kill.pid} was killed.*?held (.*)", log.read_text(errors="replace"))
     return found[1] if found else "1 running"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
-#: Below a library's folder, what is installed beside it, perhaps for another Python: a virtual environment
-#: has the library of the Python it was made from, and not that one's packages.
+#: Folders of installed packages below a library's folder, perhaps for another Python: a virtual environment uses
+#: the library of its base Python, but not its packages.
 BESIDE = frozenset(("site-packages", "dist-packages"))
 #: Written by the demo; none of them is Python.
 BROKEN = {
@@ -29,7 +29,7 @@ def installed() -> list[str]:
 
 
 def chosen(most: int | None) -> list[str]:
-    """All of them, or `most` spread evenly."""
+    """Return all files, or `most` of them spread evenly."""
     files = installed()
     if most is None or most >= len(files):
         return files

@@ -13,7 +13,7 @@ from ledger import Line
 
 @dataclass
 class Census:
-    """What was counted, and which files couldn't be."""
+    """Counts, and the files that couldn't be counted."""
 
     counts: Counts = field(default_factory=Counts)
     failed: dict[str, str] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Census:
 
 
 def of_ledger(lines: Iterable[Line], dead: dict[str, str]) -> Census:
-    """Of what jobs wrote: each file counts once, later runs of it are duplicates."""
+    """Return the census from records of jobs: each file counts once, later runs are duplicates."""
     census, ended = Census(failed=dead), Counter[str]()
     times: list[float] = []
     for line in lines:
@@ -37,7 +37,7 @@ def of_ledger(lines: Iterable[Line], dead: dict[str, str]) -> Census:
 
 
 def of_plain_loop(files: Iterable[str]) -> Census:
-    """The same without jobq: one process, one file after another."""
+    """Return the census without jobq: one process, one file after another."""
     census, began = Census(), time.monotonic()
     for path in files:
         try:
@@ -56,11 +56,11 @@ def differences(jobs: Census, plain: Census) -> Iterator[str]:
             yield f"{name}: {here!r:.60} by jobs, {there!r:.60} by the plain loop"
     if set(jobs.failed) != set(plain.failed):
         odd = sorted(set(jobs.failed) ^ set(plain.failed))
-        yield f"files that failed in one only: {', '.join(odd)}"
+        yield f"files that failed in only one of them: {', '.join(odd)}"
 
 
 def rows(census: Census) -> list[tuple[str, str]]:
-    """The table's lines, without those of the kill."""
+    """Return the table's lines, without the lines about the kill."""
     jobs = census.counts.files + len(census.failed)
     counts = census.counts
     return [

@@ -1,4 +1,4 @@
-"""How the pipeline's demo tells what it does: steps with their times, and figures beside what they must be."""
+"""Output of the pipeline's demo: steps with their times, and figures next to their required values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import click
 
 
 class Steps:
-    """Says what begins, and what came of it with the seconds that it took."""
+    """Prints the start of each step, and its result with its duration in seconds."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
 
     def begin(self, text: str) -> None:
-        """A step."""
+        """Print the start of a step."""
         click.echo(f"\n{text}")
         self._at = time.monotonic()
 
@@ -27,17 +27,17 @@ class Steps:
 
 
 class Figures:
-    """What came out beside what must."""
+    """Figures next to their required values."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, int, int]] = []
 
     def add(self, name: str, found: int, wanted: int) -> None:
-        """One figure."""
+        """Add a figure."""
         self._rows.append((name, found, wanted))
 
     def told(self) -> bool:
-        """Print them; whether all are what they must be."""
+        """Print the figures; return whether all have their required values."""
         click.echo(f"\n    {'':<56}{'is':>10}{'must be':>10}")
         for name, found, wanted in self._rows:
             wrong = "" if found == wanted else "   WRONG"

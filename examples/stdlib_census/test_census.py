@@ -1,4 +1,4 @@
-"""A file is counted once, one that can't be parsed is dead, and an attempt that is killed counts nothing."""
+"""A file is counted once, an unparsable file is dead, and a killed attempt isn't counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where jobs write what they found."""
+    """Return the folder for the jobs' results."""
     made = tmp_path / "ledger"
     made.mkdir()
     return made

@@ -1,4 +1,4 @@
-"""What the reader in Node will find."""
+"""Check the input of the reader in Node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that crash their process, and forks of a job that end in different ways.
+"""Jobs that crash their process, and forks of jobs with different ends.
 
 A fork that returns from the job with a copy of the process's state would be a second worker.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jobq.chaos.workers import signalled
 
-#: How much memory the process may still take, and how much it asks for.
+#: Memory the process may still allocate, and memory it requests.
 SPARE, ASKED = 64 << 20, 1 << 30
 
 
@@ -51,7 +51,7 @@ def hog() -> None:
 
 
 def spin() -> None:
-    """Loop for ever in C, where no exception arrives; the hard timeout ends it."""
+    """Loop endlessly in C, where no exception arrives; the hard timeout ends it."""
     collections.deque(itertools.count(), maxlen=0)
 
 
@@ -70,7 +70,7 @@ def give_back() -> None:
 
 
 def leave() -> None:
-    """Call sys.exit."""
+    """Exit with sys.exit."""
     sys.exit(0)
 
 

@@ -16,7 +16,7 @@ _LIFE = "'PX', {:.0f})"
 
 
 def shorten(record_s: float) -> None:
-    """From now on, records of this process live `record_s`, and calls are repeated for half of that."""
+    """Shorten this process's call records to `record_s`; calls are then repeated for half of that."""
     before, after = (_LIFE.format(1000 * seconds) for seconds in (caller.RECORD_S, record_s))
     for script in _scripts():
         script.text = script.text.replace(before, after)

@@ -33,8 +33,8 @@ QUEUES, WORKERS, CHILDREN = 12, 2, 5
 MIN_S = 3.0
 #: A message that ran this soon after its enqueue was not delayed.
 SOON_S = 2.0
-#: Two long jobs a shard begin this long before the kill and outlast their leases. So each worker holds leases that it
-#: cannot renew beside others that it can.
+#: Two long jobs per shard start this long before the kill and outlast their leases. So each worker holds both
+#: leases that it cannot renew and leases that it can.
 LONG_BEFORE_S, LONG_JOBS = 1.0, 2
 PATIENCE_S = 1.0
 
@@ -167,7 +167,7 @@ def cut_short(lines: Iterable[Line]) -> set[str]:
 
 
 def kept_up(lines: Sequence[Line], killed_at: float, span_s: float) -> float:
-    """Return how many messages of the time after the kill ran promptly, as a share of those before it."""
+    """Return the share of promptly run messages after the kill, relative to the share before it."""
     asked, ended = dict[str, float](), dict[str, float]()
     for line in lines:
         if line["word"] == "enqueue":

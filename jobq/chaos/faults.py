@@ -25,7 +25,7 @@ def storm(setup: RoundSetup) -> None:
 
 
 def nothing(setup: RoundSetup) -> None:
-    """Inject nothing."""
+    """Inject no fault."""
 
 
 #: Faults that inject nothing, or that `storm` cannot inject one by one.
@@ -51,7 +51,7 @@ FAULTS = {
         Fault("none", "no fault: the clean run", nothing),
         Fault("child-kill", "kill -9 of a worker process", workers.child_kill, bounds=SOON,
               threads=4),
-        Fault("limits-kill", "jobs that wait for limits, and kill -9 of a worker process", workers.limits_kill,
+        Fault("limits-kill", "jobs waiting for limits, and kill -9 of a worker process", workers.limits_kill,
               ("limits",), threads=2),
         Fault("worker-kill", "kill -9 of a supervisor", workers.worker_kill, (), SLOW, SHORT_S,
               bounds=AFTER_LEASE, per_second=HALF_LOAD),
@@ -67,18 +67,18 @@ FAULTS = {
         Fault("memory-full", "maxmemory reached", server.memory_full, ALONE),
         Fault("disk-full", "no room for the append-only file", server.disk_full, OWN),
         Fault("huge", "contents of 1 KB to 64 MB among small ones", queues.huge),
-        Fault("backlog", "2,000 messages at once", queues.backlog),
-        Fault("delayed", "20,000 delayed messages beside the others", queues.delayed, (), SLOW),
+        Fault("backlog", "2,000 messages in one burst", queues.backlog),
+        Fault("delayed", "20,000 delayed messages in addition to the others", queues.delayed, (), SLOW),
         Fault("lost-reply", "the server runs an EVALSHA, its reply is lost", network.lost_reply, PROXY, (0.0, 0.1)),
         Fault("reset", "RST to every connection", network.reset, PROXY),
         Fault("tear", "RST inside a request or a reply", network.tear, PROXY, (0.0, 0.1)),
-        Fault("blackhole", "nothing is delivered for longer than a lease, then all of it",
+        Fault("blackhole", "traffic is held for longer than a lease, then delivered",
               network.blackhole, PROXY, (0.5, 1.0), SHORT_S,
               bounds=FENCED),
-        Fault("timeout", "nothing is delivered until clients repeat calls, then both arrive",
+        Fault("timeout", "traffic is held until clients repeat calls, then both arrive",
               network.timeout, PROXY, SLOW, SHORT_S,
               bounds=FENCED),
-        Fault("one-way", "nothing is delivered in one direction, then all of it",
+        Fault("one-way", "traffic in one direction is held, then delivered",
               network.one_way, PROXY, (0.5, 1.0), SHORT_S,
               bounds=FENCED),
         Fault("half-open", "connections die without a FIN or RST",
@@ -90,7 +90,7 @@ FAULTS = {
               SIDE, SLOW, SHORT_S, record_s=network.RECORD_S),
         Fault("latency", "up to 30 ms per KB each way", network.latency, PROXY),
         Fault("slow", "up to 200 ms per KB each way, 64 KB/s at most", network.slow, PROXY),
-        Fault("poison", "messages that crash the process that runs them",
+        Fault("poison", "messages that crash their process",
               queues.poison, (), (0.1, 0.3), crash_limit=3),
         Fault("shard-gone", "kill -9 of one shard of three, without a restart",
               server.shard_gone, SHARDS, lease_s=SHORT_S,

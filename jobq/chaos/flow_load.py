@@ -30,8 +30,8 @@ DIAMOND, WIDE = "diamond", "wide"
 #: How long the flows of a round are kept: longer than a round lasts.
 KEEP = "2h"
 EACH_MEMBERS = 1_000
-#: The first step of flow 0 and the members with these numbers wait for so many faults: a fast machine would otherwise
-#: end the flows before the first one.
+#: The first step of flow 0 and the members with these numbers wait for this many faults, because a fast machine
+#: would otherwise end the flows before the first fault.
 FAULTS_BEFORE_MEMBER = {2_000: 1, 6_000: 2, 10_000: 3}
 FAULTS_BEFORE_DIAMOND, MAX_WAIT_S, WAIT_STEP_S = 2, 30.0, 0.02
 INJECTED_FILE = "injected"
@@ -65,7 +65,7 @@ def callback(*before: int) -> int:
 
 
 def write_injected(to: Ledger) -> None:
-    """Note that one more fault was injected, for the steps that wait for it."""
+    """Record an injected fault, for the steps waiting for it."""
     _append(Path(to.folder, INJECTED_FILE), "injected")
 
 
@@ -78,12 +78,12 @@ def _await_injected(count: int) -> None:
 
 
 def address_of(mid: str) -> str:
-    """What a step is called whichever run of its flow it belongs to."""
+    """Return the name of a step, the same for every run of its flow."""
     return step.address if (step := member_of(mid)) else mid
 
 
 def _note(word: str) -> None:
-    # Read the time first: a process that is stopped in between must not claim a lease that is over.
+    # Read the time first, so that a process stopped in between doesn't claim an expired lease.
     at, context = time.monotonic(), current()
     ledger.write(
         word, at=at, mid=address_of(context.mid), attempt=context.attempt, fence=context.fence,
@@ -104,7 +104,7 @@ def diamond(number: int, queues: Sequence[str], client: Client) -> Flow:
 
 
 def diamond_result(number: int) -> int:
-    """Return what the last step of a diamond returns."""
+    """Return the result of a diamond's last step."""
     return 4 * number + 3
 
 

@@ -36,9 +36,9 @@ MEMBERS_EACH, JOBS_EACH, MIN_FLOWS = 50, 100, 6
 PRODUCER_SHARE = 0.3
 #: How long the rest may take after the last kill, and a member of it.
 SETTLE_S, MEMBER_S = 120.0, 0.02
-#: What a producer's memory may grow by while it makes the members of a map.
+#: Allowed growth of a producer's memory while it makes the members of a map.
 GROWTH_KB = 32 * 1024
-#: The listing of flows stays, as those of queues and workers do, and an empty outbox.
+#: The listing of flows stays, like the listings of queues and workers, and an empty outbox.
 KEPT = (*LASTING, "flows", "flow-outbox")
 PARTS: tuple[Place, ...] = ("ready", "lines", "due", "circle")
 #: When the mids of steps are free again, and how many calls remove what is done.
@@ -61,12 +61,12 @@ class FlowLoad(NamedTuple):
 
 
 def load_of(jobs: int) -> FlowLoad:
-    """Return what a round of so many jobs runs."""
+    """Return the load of a round with this many jobs."""
     return FlowLoad(max(MIN_FLOWS, jobs // JOBS_EACH), jobs * MEMBERS_EACH)
 
 
 class ProducerProcess:
-    """A producer that is started again after each kill, until it has started all of its flows."""
+    """A producer that is restarted after each kill, until it has started all of its flows."""
 
     def __init__(
         self, workers: WorkerGroup, names: Sequence[str], load: FlowLoad, part: str
@@ -98,7 +98,7 @@ class ProducerProcess:
             self.close()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the process."""
         self._process.kill()
         self._process.wait()
 
@@ -207,7 +207,7 @@ def accepted(load: FlowLoad) -> Iterator[Line]:
 
 
 def not_once(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
-    """Yield the steps that were not accepted exactly once: a message has one generation, whatever runs it."""
+    """Yield steps not accepted exactly once: a message has one generation, whichever attempt runs it."""
     known: dict[str, set[str]] = {mid: set() for mid in load.mids}
     for line in lines:
         if line["word"] == "start" and line["mid"] in known:

@@ -1,4 +1,4 @@
-"""The ledger of a round: what happened, in JSON lines outside the tested server, and the history read from it.
+"""The ledger of a round: its events as JSON lines outside the tested server, and the history read from it.
 
 Every line has `word` and `at`, seconds of the clock that all processes of a machine share. The others:
 
@@ -67,7 +67,7 @@ class Ledger(NamedTuple):
 FOREVER = float("inf")
 #: A fault also affects what begins this soon after it.
 GRACE_S = 0.5
-#: What jobs with limits are called. Such a job gives its slots back before its end is noted.
+#: Prefix of jobs with limits. Such a job returns its slots before its end is recorded.
 STEM = "limited-"
 
 
@@ -128,7 +128,7 @@ class InjectedFault(NamedTuple):
 
 
 class KeyUse(NamedTuple):
-    """The key of a message, at most `most` of which run at once."""
+    """The key of a message, with at most `most` concurrent runs."""
 
     key: str
     most: int
@@ -185,7 +185,7 @@ class History:
 
 
 def read_history(lines: Iterable[Line]) -> History:
-    """All of it, in the order of time."""
+    """Return the whole history, ordered by time."""
     history, running = History(), dict[tuple[str, int, int], Run]()
     ordered = sorted(lines, key=lambda line: float(line["at"]))
     replies = {line["call"]: line for line in ordered if line["word"] == "finished"}

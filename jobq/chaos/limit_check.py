@@ -1,4 +1,6 @@
-"""The limits of a round, and what breaks them: too many starts in a span of the server's clock, or too many at once."""
+"""The limits of a round, and their violations: too many starts in a period of the server's clock, or too many
+concurrent jobs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from jobq.chaos.ledger import STEM, Run
 
-#: What limits jobs.
+#: Names of the limits of jobs.
 RATE_NAME, SLOTS_NAME = "chaos-rate", "chaos-slots"
 MAX_COUNT, SPAN_MS, SLOTS = 40, 1_000, 3
 RATE = f"{MAX_COUNT}/s"
@@ -21,7 +23,7 @@ def over_rate(grants: Sequence[int]) -> Iterator[str]:
 
 
 def over_slots(runs: Iterable[Run]) -> Iterator[str]:
-    """Yield the mids of limited jobs that ran to their end beside as many others as there are slots."""
+    """Yield limited jobs that ran to their end while more jobs than slots were running."""
     ended = [run for run in runs if run.ended and run.mid.startswith(STEM)]
     changes = sorted(
         [(run.start, 1, run.mid) for run in ended] + [(run.last, -1, run.mid) for run in ended]

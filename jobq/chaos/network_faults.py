@@ -127,7 +127,7 @@ BACK_S = 1.0
 def long_outage(setup: RoundSetup) -> None:
     """Deliver no replies, then nothing, for longer than records live; then maybe everything that was sent.
 
-    Affects all clients, or the producers and every other worker, while the others run what arrived.
+    Affects all clients, or the producers and every other worker, while the others run the arrived messages.
     """
     everybody = bool(setup.random.getrandbits(1))
     proxies = [setup.main_proxy(), setup.second_proxy()] if everybody else [setup.main_proxy()]

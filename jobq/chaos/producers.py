@@ -32,7 +32,7 @@ DEDUPE_S = 5.0
 FLUSH_S, LOOK_S = 120.0, 1.0
 #: One message in LONG_EVERY runs long enough for faults to hit it.
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
-#: With keys: how many messages of one run at once, how long they run, and which have the producer's ordered key.
+#: With keys: concurrent messages per key, their run time, and how often a message has the producer's ordered key.
 KEY_MAX, KEYED_S, ORDERED_EVERY = 2, 0.1, 5
 #: One message in CROWDED_EVERY has a key of the few that all producers share. The others have many keys, each of which
 #: comes TOGETHER times in a row, so that its limit is needed.
@@ -40,10 +40,12 @@ CROWDED_EVERY, TOGETHER, MANY = 4, 3, 10_000
 
 
 class ProducerLoad(NamedTuple):
-    """What one producer enqueues: so many messages in about `seconds`.
+    """The load of a producer: a number of messages within about `seconds`.
 
-    poison_every: before each so many messages a poison one, 0 for none; crash_limit: of the workers. keys: how many
-    crowded keys there are beside the many others, 0 for messages without keys.
+    Attributes:
+        poison_every: A poison message before each group of this many messages, 0 for none.
+        crash_limit: Of the workers.
+        keys: Number of crowded keys in addition to the many others, 0 for messages without keys.
     """
 
     messages: int
@@ -71,7 +73,7 @@ class Producer(threading.Thread):
         self._buffered: list[str] = []
 
     def run(self) -> None:
-        """Enqueue until all are attempted or `stop` is called."""
+        """Enqueue until all messages are attempted or `stop` is called."""
         began = time.monotonic()
         for number in range(self._load.messages):
             if self._stopped.wait(max(0.0, began + number * self._pause_s - time.monotonic())):

@@ -77,7 +77,7 @@ class Proxy:
             self._open[way].clear()
 
     def release(self) -> None:
-        """End `hold`."""
+        """Stop holding traffic."""
         for way in BOTH:
             self._open[way].set()
 
@@ -156,7 +156,7 @@ class Proxy:
 
 
 class ProxiedConnection:
-    """One client's connection, and the connection to the server behind it."""
+    """A client's connection, and the matching connection to the server."""
 
     def __init__(self, proxy: Proxy, outside: socket.socket, inside: socket.socket) -> None:
         self._proxy = proxy

@@ -1,4 +1,4 @@
-"""Faults that come from what is enqueued, or from a damaged queue beside the tested one."""
+"""Faults caused by enqueued messages, or by a damaged queue next to the tested queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def huge(setup: RoundSetup) -> None:
 
 
 def backlog(setup: RoundSetup, count: int = 2_000, seconds: float = 0.0) -> None:
-    """Enqueue many jobs at once, each of so many seconds."""
+    """Enqueue many jobs in one burst, each running for `seconds`."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     stem = f"backlog-{setup.random.getrandbits(32):x}"
     with setup.injected("backlog"):
@@ -42,7 +42,7 @@ def backlog(setup: RoundSetup, count: int = 2_000, seconds: float = 0.0) -> None
 
 
 def delayed(setup: RoundSetup, count: int = 20_000) -> None:
-    """Enqueue many messages that are delayed by an hour, and cancel them after a while."""
+    """Enqueue many messages delayed by an hour, and cancel them after a while."""
     queue = Queue(QUEUE, setup.client)
     mids = [f"later-{n}" for n in range(count)]
     with setup.injected("delayed"):
@@ -126,13 +126,13 @@ def neighbour(setup: RoundSetup) -> None:
 def remove(client: Client, base: str) -> None:
     """Delete everything of the damaged queue."""
     client.command("SREM", keys.queue_names(client.namespace), NO_TEXT)
-    # All at once, until there is none: a report between two deletions would leave a key behind.
+    # Delete all together, until none is left: a report between two deletions would leave a key.
     while left := [key for key in keys_of(client) if key.startswith(base)]:
         client.command("DEL", *left)
 
 
 def poison(setup: RoundSetup) -> None:
-    """Enqueue a message that crashes the process that runs it."""
+    """Enqueue a message that crashes its process."""
     kind = setup.random.choice(list(KINDS))
     mid = f"{kind}-{setup.random.getrandbits(32):x}"
     with setup.injected("poison"):

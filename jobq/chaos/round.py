@@ -56,7 +56,7 @@ class RoundPlan(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """The `number`-th injection of a round, from 0; `pause_s` after the one before."""
+    """Injection `number` of a round, from 0, `pause_s` after the previous injection."""
 
     number: int
     pause_s: float
@@ -141,7 +141,7 @@ def _work(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> None
 
 
 def worker_options(fault: Fault) -> WorkerOptions:
-    """What a fault asks of the workers."""
+    """Return a fault's options for workers."""
     return WorkerOptions(
         fault.lease_s,
         fault.crash_limit,
@@ -160,7 +160,7 @@ def _start(workers: WorkerGroup) -> None:
 
 @contextmanager
 def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """Yield the proxies, the URL of jobq, and that of every other worker, '' for the same."""
+    """Yield the proxies, jobq's URL, and the URL of every other worker, '' for the same."""
     needs = plan.fault.needs
     if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")
@@ -241,7 +241,7 @@ def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset
 
 
 def collected(queue: Queue, settled: bool) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Collect all done messages; return the mids of dead ones and what fsck finds."""
+    """Collect all done messages; return the ids of dead messages and the findings of fsck."""
     while any(queue.admin.collect(1000)) and settled:
         time.sleep(0.01)
     dead = frozenset(one.mid for one in queue.admin.iter_dead())

@@ -1,4 +1,4 @@
-"""What a fault is, and what it acts on."""
+"""Faults, and the setup they act on."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from jobq.chaos.verdict import Bound
 from jobq.chaos.workers import WorkerGroup
 from jobq.client.connection import Client
 
-#: What four processes run with time to spare.
+#: Rate that four processes can run with time to spare.
 PER_SECOND = 150
 
 
 class RoundSetup(NamedTuple):
-    """What a fault acts on.
+    """Objects that a fault acts on.
 
-    client: reaches the server directly. proxy: between the server and everybody else. side: a second proxy, for
-    every other worker. random: seeded for this injection.
+    Attributes:
+        client: Connects directly to the server.
+        proxy: Between the server and all other clients.
+        side: A second proxy, for every other worker.
+        random: Seeded for this injection.
     """
 
     workers: WorkerGroup
@@ -70,16 +73,23 @@ class RoundSetup(NamedTuple):
 class Fault(NamedTuple):
     """A kind of fault, and the round in which it is injected.
 
-    needs: "proxy"; "side", a second proxy for every other worker; "own", a server that may be killed; "alone",
-    because it disturbs every user of the server; "queues", workers that serve more than the tested queue;
-    "limits", jobs with limits; "shards", a Cluster of its own; "flows", a round of flows on that.
-    pause_s: between injections, least and most. lease_s, crash_limit: of the workers.
-    bounds: on what is measured. per_second: messages enqueued. preload: enqueue everything before the workers
-    start. poison_every: one message in so many is poison, 0 for none. baseline: the fault whose rate this one's is
-    compared to. event_loops: half of the workers run async jobs. threads: sync jobs at once in one process. queues:
-    what the workers serve; the first is tested. record_s: how long records of calls live, 0 for the usual time;
-    producers then have an outage buffer. keys: how many crowded keys there are beside up to 10,000 others, 0 for
-    messages without keys; of each key, KEY_MAX messages may run at once.
+    Attributes:
+        needs: "proxy"; "side", a second proxy for every other worker; "own", a server that may be killed; "alone",
+            because it disturbs every user of the server; "queues", workers that serve more than the tested queue;
+            "limits", jobs with limits; "shards", a separate Cluster; "flows", a round of flows on it.
+        pause_s: Minimum and maximum time between injections.
+        lease_s, crash_limit: Of the workers.
+        bounds: On the measurements.
+        per_second: Messages enqueued per second.
+        preload: Enqueue everything before the workers start.
+        poison_every: One message in this many is poison, 0 for none.
+        baseline: The fault to compare the rate with.
+        event_loops: Half of the workers run async jobs.
+        threads: Concurrent sync jobs per process.
+        queues: Queues of the workers; the first is tested.
+        record_s: Lifetime of call records, 0 for the usual time; producers then have an outage buffer.
+        keys: Number of crowded keys in addition to up to 10,000 others, 0 for messages without keys; KEY_MAX
+            messages of each key may run concurrently.
     """
 
     name: str

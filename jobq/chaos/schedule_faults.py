@@ -35,7 +35,7 @@ DEADLINE_S = 120.0
 
 
 def schedulers(setup: RoundSetup) -> None:
-    """Kill and stop schedulers of a queue beside the tested one, and check its ticks."""
+    """Kill and stop schedulers of a queue next to the tested queue, and check its ticks."""
     with setup.injected("schedulers"):
         for text in play(setup.client, setup.server.url, setup.random):
             setup.workers.ledger.write("tick", text=text)
@@ -49,9 +49,10 @@ def play(
     ticks: int = TICKS,
     step: Callable[[], object] | None = None,
 ) -> list[str]:
-    """Run so many schedulers until there are so many ticks; return what is wrong with these.
+    """Run this many schedulers until there are enough ticks; return errors in the ticks.
 
-    step: changes the server's clock, and is called again and again.
+    Args:
+        step: Changes the server's clock, and is called repeatedly.
     """
     queue = Queue(f"ticks-{chance.getrandbits(32):x}", client)
     running: list[subprocess.Popen[bytes]] = []
@@ -132,7 +133,7 @@ def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
 
 
 def _settled(queue: Queue) -> tuple[list[Event], int]:
-    """The ticks and the number of messages, once no call of a killed scheduler is on its way any more."""
+    """Return the ticks and the number of messages, once all calls of killed schedulers have arrived."""
     while True:
         before = nticks(queue)
         found, stored = _events(queue), queue.admin.counts().messages

@@ -9,7 +9,7 @@ from jobq.chaos.servers import SHARDS, OwnCluster
 
 
 def scripts_flush(setup: RoundSetup) -> None:
-    """SCRIPT FLUSH."""
+    """Run SCRIPT FLUSH."""
     with setup.injected("scripts-flush"):
         setup.client.command("SCRIPT", "FLUSH")
 

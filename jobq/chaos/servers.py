@@ -26,7 +26,11 @@ SCAN = 1000
 
 
 class TargetServer:
-    """A server that runs already. target: what a proxy connects to; None if it can't."""
+    """A server that is already running.
+
+    Attributes:
+        target: Address for a proxy; None if it can't be proxied.
+    """
 
     own = False
 
@@ -51,7 +55,7 @@ class TargetServer:
         raise ConfigError(f"{masked(self.url)} cannot be restarted by jobq; leave out --url")
 
     def fill_disk(self) -> None:
-        """Let no file of the server grow any more."""
+        """Stop the server's files from growing."""
         raise ConfigError(
             f"the disk of {masked(self.url)} cannot be filled by jobq; leave out --url"
         )
@@ -66,7 +70,9 @@ class TargetServer:
 class OwnServer(TargetServer):
     """A server in `folder`, on a socket there, with an append-only file.
 
-    command: the server program, by default Valkey. options: override those of this class.
+    Attributes:
+        command: The server program, by default Valkey.
+        options: Override the options of this class.
     """
 
     own = True
@@ -92,7 +98,7 @@ class OwnServer(TargetServer):
         self._start()
 
     def fill_disk(self) -> None:
-        """Behave like a full disk: the append-only file doesn't grow any more."""
+        """Behave like a full disk: the append-only file can't grow."""
         sizes = [file.stat().st_size for file in self._folder.glob("appendonlydir/*.incr.aof")]
         self._limit_files(max(sizes))
 
@@ -102,7 +108,7 @@ class OwnServer(TargetServer):
         wait_until(self._writes, "the server doesn't write again", START_S)
 
     def close(self) -> None:
-        """Kill the processes at once."""
+        """Kill the processes immediately."""
         self._process.kill()
         self._process.wait()
 
@@ -211,12 +217,12 @@ class OwnCluster(TargetServer):
         return next(shard for shard in range(SHARDS) if slot < _first(shard + 1))
 
     def kill(self, shard: int) -> None:
-        """Kill a master at once; it is not started again."""
+        """Kill a master immediately; it is not restarted."""
         self._processes[shard].kill()
         self._processes[shard].wait()
 
     def close(self) -> None:
-        """Kill the processes at once."""
+        """Kill the processes immediately."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -230,7 +236,7 @@ class OwnCluster(TargetServer):
             command = [
                 self._command, "--port", str(port), "--bind", HOST, "--dir", str(home), "--save", "",
                 "--cluster-enabled", "yes", "--cluster-port", str(bus),
-                # The others serve their slots without those of the killed master.
+                # The other masters still serve their slots.
                 "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "2000",
                 "--appendonly", "yes", "--appendfsync", "no", *self._options,
             ]  # fmt: skip
@@ -263,7 +269,7 @@ def _first(shard: int) -> int:
 
 
 def _said(port: int, *words: str) -> Any:
-    """Return what a master answers, b'' if it doesn't."""
+    """Return a master's answer, b'' if there is none."""
     client = connect(settings=ServerSettings(url=f"redis://{HOST}:{port}", patience_s=0))
     try:
         return client.command(*words)

@@ -1,4 +1,4 @@
-"""Check a ledger: a pure function of its lines and of what the server holds at the end."""
+"""Check a ledger: a pure function of its lines and of the server's final state."""
 
 from __future__ import annotations
 
@@ -30,10 +30,14 @@ class FinalState(NamedTuple):
 class Verdict(NamedTuple):
     """Counts, seconds, and for each guarantee the mids or keys that break it.
 
-    refused: ends that were reported too late. recoveries: how many interrupted runs were followed by another, after
-    recovery_… seconds. overrun: how long a run continued at most after its lease. rate: messages finished per second.
-    share: of the rate of the baseline, or of before the fault. late: how late this machine woke a thread at worst.
-    audited: what the events say.
+    Attributes:
+        refused: Ends reported too late.
+        recoveries: Number of interrupted runs with another run, after recovery_… seconds.
+        overrun: Maximum time that a run continued after its lease.
+        rate: Messages finished per second.
+        share: Of the rate of the baseline, or of the time before the fault.
+        late: Maximum delay of this machine in waking a thread.
+        audited: Result of the events' audit.
     """
 
     attempts: int
@@ -162,7 +166,7 @@ def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Itera
 
 
 def _undead(history: History, final: FinalState) -> Iterator[str]:
-    """Poison messages that are not dead, or not after exactly as many runs as allowed."""
+    """Yield poison messages that are not dead, or died after a wrong number of runs."""
     for mid, (limit, timed) in history.poison.items():
         accepted = history.outcomes.get(mid) == "ok" or mid in history.started
         most = len(history.started[mid])
@@ -185,7 +189,7 @@ def _concurrent(history: History) -> Iterator[str]:
 
 
 def _over_limit(history: History) -> Iterator[str]:
-    """Keys of which more messages ran at once than allowed."""
+    """Yield keys with more concurrent messages than allowed."""
     steps: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
     for mid, use in history.keys.items():
         for run in history.started.get(mid, ()):
@@ -219,7 +223,7 @@ def _out_of_order(history: History) -> Iterator[str]:
 
 
 def _stale_accepted(history: History) -> Iterator[str]:
-    """Endings that were accepted although a newer hand-out was known, and second ones accepted."""
+    """Yield endings accepted although a later hand-out was known, and endings accepted twice."""
     done: dict[str, set[str]] = defaultdict(set)
     for ending in history.endings:
         if ending.reply != "ok":
@@ -234,7 +238,7 @@ def _stale_accepted(history: History) -> Iterator[str]:
 
 
 def _misreported(history: History, final: FinalState) -> Iterator[str]:
-    """Calls whose reply was the opposite of what they did."""
+    """Yield calls whose reply contradicts their effect."""
     present = set(history.started) | final.waiting | final.dead
     for mid, outcome in history.outcomes.items():
         if outcome == "fail" and mid in present:
@@ -247,7 +251,7 @@ def _misreported(history: History, final: FinalState) -> Iterator[str]:
 
 
 def _other_report(history: History, mid: str, token: str) -> bool:
-    """Return whether another attempt, or another report of this one, can have ended the message."""
+    """Return whether another attempt, or another report of this attempt, can have ended the message."""
     fence = history.fences.get((mid, token), -1)
     if any(other != fence for other, _ in history.handed[mid]):
         return True
@@ -273,7 +277,7 @@ class Bound(NamedTuple):
 
 
 def missed(verdict: Verdict, bounds: Sequence[Bound]) -> Iterator[str]:
-    """Yield the bounds that are exceeded, with what was measured. A missing figure exceeds none."""
+    """Yield exceeded bounds, with the measurements. A missing figure doesn't exceed a bound."""
     for bound in bounds:
         value = getattr(verdict, bound.figure)
         if value is not None and not bound.kept(value):

@@ -25,7 +25,7 @@ def child_kill(setup: RoundSetup) -> None:
 
 
 def limits_kill(setup: RoundSetup, count: int = 10) -> None:
-    """Enqueue jobs that wait for limits, and kill -9 one process of a worker."""
+    """Enqueue jobs that wait for limits, and kill -9 a process of a worker."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     for _ in range(count):
         mid = f"{STEM}{setup.random.getrandbits(48):x}"
@@ -40,7 +40,7 @@ def worker_kill(setup: RoundSetup) -> None:
 
 
 def host_loss(setup: RoundSetup) -> None:
-    """Kill -9 a supervisor and its processes at once, as if their machine were lost; then start a new worker."""
+    """Kill -9 a supervisor together with its processes, as if their machine were lost; then start a new worker."""
     _replace(setup, "host-loss", with_children=True)
 
 
@@ -71,7 +71,7 @@ def _await_other(setup: RoundSetup, pid: int) -> None:
 
 
 def _await_exit(setup: RoundSetup, children: list[int]) -> None:
-    """Wait until the processes of a dead supervisor exit; write those that don't as orphans."""
+    """Wait until the processes of a dead supervisor exit; record remaining processes as orphans."""
     deadline = time.monotonic() + ORPHAN_S
     while left := list(filter(alive, children)):
         if time.monotonic() > deadline:
@@ -97,7 +97,7 @@ def worker_stop(setup: RoundSetup) -> None:
 
 
 def worker_term(setup: RoundSetup) -> None:
-    """Send TERM to one worker, and start a new one at once."""
+    """Send TERM to a worker, and immediately start a new worker."""
     with setup.injected("worker-term"):
         setup.workers.terminate(setup.worker())
     setup.workers.start()

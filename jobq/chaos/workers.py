@@ -36,8 +36,11 @@ def wait_until(holds: Callable[[], object], what: str, seconds: float) -> None:
 class WorkerOptions(NamedTuple):
     """Options of every worker.
 
-    event_loops: half of the workers run async jobs. record_s: how long records of calls live, 0 for the usual time.
-    threads: sync jobs at once in one process. module: what they import.
+    Attributes:
+        event_loops: Half of the workers run async jobs.
+        record_s: Lifetime of call records, 0 for the usual time.
+        threads: Concurrent sync jobs per process.
+        module: Module to import.
     """
 
     lease_s: float

@@ -1,4 +1,4 @@
-"""What the workers of a round import: a job that records its runs, and a record of every call to the queue.
+"""Module for the workers of a round: a job that records its runs, and a record of every call to the queue.
 
 Importing this module replaces methods of `Queue` in this process.
 """
@@ -51,7 +51,7 @@ def work(mid: str, seconds: float, padding: str = "") -> None:
 
 
 async def work_on_loop(mid: str, seconds: float, padding: str = "") -> None:
-    """The same on an event loop."""
+    """Run like `work`, on an event loop."""
     _note("start")
     try:
         await asyncio.sleep(seconds)
@@ -61,7 +61,7 @@ async def work_on_loop(mid: str, seconds: float, padding: str = "") -> None:
     _note("end")
 
 
-# A worker that knows an async job has children with an event loop; one that knows none has plain ones.
+# Workers that know an async job have children with an event loop; other workers have plain children.
 job(name="jobq.chaos", queue=QUEUE)(work_on_loop if os.environ.get(LOOP) else work)
 
 
@@ -79,7 +79,7 @@ def fork(mid: str, way: str) -> None:
 
 
 async def fork_on_loop(mid: str, way: str) -> None:
-    """The same on an event loop."""
+    """Fork like the sync job, on an event loop."""
     for pause_s in _forked(way):
         await asyncio.sleep(pause_s)
 
@@ -112,7 +112,7 @@ def limited(mid: str) -> None:
 
 
 async def limited_on_loop(mid: str) -> None:
-    """The same on an event loop."""
+    """Run like the sync job, on an event loop."""
     _note("start")
     await asyncio.sleep(LIMITED_S)
     _note("end")
@@ -130,7 +130,7 @@ def neighbour() -> None:
 
 
 def _note(word: str) -> None:
-    # Read the time first: a process that is stopped in between must not claim a lease that is over.
+    # Read the time first, so that a process stopped in between doesn't claim an expired lease.
     at, context = time.monotonic(), current()
     left = min(context.lease_left, 3600.0)
     ledger.write(

@@ -144,7 +144,7 @@ def test_differences_name_the_figure(parts):
     here = summary.Census(counting.Counts(files=2), {"bad.py": "x"})
     there = summary.Census(counting.Counts(files=3), {})
     assert [line.partition(":")[0] for line in summary.differences(here, there)] == [
-        "files", "files that failed in one only",
+        "files", "files that failed in only one of them",
     ]  # fmt: skip
     assert list(summary.differences(here, here)) == []
 

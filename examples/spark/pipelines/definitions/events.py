@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 spark = SparkSession.active()
 
 
-# A full refresh would empty the table and find in Redis only what it still keeps, so there is none.
+# A full refresh would empty the table and refill it only with events still in Redis, so it is disabled.
 @dp.table(table_properties={"pipelines.reset.allowed": "false"})
 def events() -> DataFrame:
     """New events are appended; the option `queues` would choose some."""
@@ -18,7 +18,7 @@ def events() -> DataFrame:
 
 @dp.materialized_view
 def failures() -> DataFrame:
-    """What fails, and since when; computed anew in each run."""
+    """Return current failures and their start; recomputed in each run."""
     failed = spark.read.table("events").where("kind IN ('retry', 'dead', 'crashed', 'recovered')")
     return failed.groupBy("job", "error", "fingerprint").agg(
         F.count("*").alias("attempts"),
