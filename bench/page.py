@@ -32,18 +32,18 @@ def measure(
     runs: int,
     messages: int = 30_000,
 ) -> None:
-    """Run the command of a module with tables in docs/internals/performance.md: print the tables, or write them
+    """Run the command of a module with tables in bench/results/performance.md: print the tables, or write them
     there.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--runs", type=int, default=runs)
     parser.add_argument("--messages", type=int, default=messages)
-    parser.add_argument("--report", action="store_true", help="into docs/internals/performance.md")
+    parser.add_argument("--report", action="store_true", help="into bench/results/performance.md")
     chosen = parser.parse_args()
     text = "\n".join(tables(chosen.messages, chosen.runs))
     print(text)
     if chosen.report:
-        put(ROOT / "docs" / "internals" / "performance.md", f"python -m {module} --report", text)
+        put(ROOT / "bench" / "results" / "performance.md", f"python -m {module} --report", text)
 
 
 def head(heads: Sequence[dict[str, str]], remark: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The last run as Markdown: the tables and figures of docs/internals/benchmarks.md are written from here.
+"""The last run as Markdown: the tables and figures of bench/results/benchmarks.md are written from here.
 
 The page has two parts between separate marks, so that waiting jobs can be measured again separately.
 """

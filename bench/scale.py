@@ -9,7 +9,7 @@ The refresh of job_runs and rollup_hourly after one million further events is me
 the same for a large lake. Each run has a separate JVM, which has first refreshed the same small lake. The lakes
 take turns, the first turn from the smallest, the next from the largest, and the least of the runs counts.
 
-Measurements are kept by size and step. --report writes all of them into docs/data/scale.md.
+Measurements are kept by size and step. --report writes all of them into bench/results/scale.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, LakeTable, to_lake
 from jobq.queue.queue import Queue
 
 RESULTS = FOLDER / "scale.json"
-PAGE = ROOT / "docs" / "data" / "scale.md"
+PAGE = ROOT / "bench" / "results" / "scale.md"
 COMMAND = "python -m bench.scale --report"
 MILLION = 1_000_000
 SIZES = (1, 5, 50)

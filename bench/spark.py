@@ -1,7 +1,7 @@
 """`python -m bench.spark`: the pipeline's figures against their targets; medians.
 
 Measurements are kept. A run of all cases starts over, named cases replace their figures, and --report writes all
-figures into docs/data/index.md.
+figures into bench/results/spark.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.pipeline import CASES
 from bench.server import ROOT
 
 RESULTS = FOLDER / "spark.json"
-PAGE = ROOT / "docs" / "data" / "index.md"
+PAGE = ROOT / "bench" / "results" / "spark.md"
 COMMAND = "python -m bench.spark --report"
 #: Figure -> its target, and whether more is better; None where none was set.
 TARGETS = {

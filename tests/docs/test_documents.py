@@ -47,6 +47,11 @@ def test_generated_page_is_what_its_program_makes(name):
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run python docs/{name}.py"
 
 
+def test_summaries_of_measurements_are_those_of_the_last_runs():
+    for path, text in loaded(ROOT / "docs" / "make_benchmarks.py").pages().items():
+        assert path.read_text(encoding="utf-8") == text, "run python docs/make_benchmarks.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_pages_compiles(page):
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):

@@ -1,0 +1,88 @@
+"""Writes summaries of measurements into the documentation, from the tables in `bench/results/`: `python docs/make_benchmarks.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+BEGIN, END = "<!-- made by docs/make_benchmarks.py -->\n\n", "\n<!-- end -->\n"
+#: Heading of the summary -> the table's section in the results, and its column.
+COLUMNS = {
+    "no-op jobs/s": ("Drain of no-op jobs", "jobs/s, 2 processes"),
+    "jobs of 1 ms/s": ("Drain of jobs of 1 ms of CPU", "jobs/s"),
+    "enqueues/s": ("Enqueue", "one at a time, jobs/s"),
+    "pick-up, ms": ("Idle pick-up", "p50"),
+    "bytes in Redis": ("Server memory per job", "queued"),
+    "killed job runs again, s": ("The worker", "recovery, s"),
+}
+
+
+def table(text: str, section: str) -> dict[str, dict[str, str]]:
+    """Return the cells of a section's first table, by row and column; medians without their ranges."""
+    part = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in re.findall(r"^\|.*\|$", part, re.MULTILINE)
+    ]
+    plain = [
+        [re.sub(r" \(.*\)| †.*", "", cell) if number else cell for number, cell in enumerate(row)]
+        for row in rows
+    ]
+    return {
+        row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in plain if len(row) == len(head)
+    }
+
+
+def compared() -> Iterator[str]:
+    """Yield a table with a row for each system, then a list of missed targets."""
+    text = (RESULTS / "benchmarks.md").read_text(encoding="utf-8")
+    tables = {heading: table(text, section) for heading, (section, _) in COLUMNS.items()}
+    systems = [
+        name.split(", ")[0] for name in tables["no-op jobs/s"] if name.endswith(", as installed")
+    ]
+    yield f"| | {' | '.join(COLUMNS)} |"
+    yield "|---" * (len(COLUMNS) + 1) + "|"
+    for system in systems:
+        cells = []
+        for heading, (_, column) in COLUMNS.items():
+            rows = tables[heading]
+            row = (
+                rows.get(system)
+                or rows.get(f"{system}, quiet")
+                or rows.get(f"{system}, quiet (the same)")
+                or {}
+            )
+            cells.append(row.get(column) or "–")
+        yield f"| {system} | {' | '.join(cells)} |"
+    missed = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| \*\*missed\*\*", text, re.MULTILINE)
+    reached = len(re.findall(r"\| reached", text))
+    yield f"\nOf {reached + len(missed)} targets, {reached} are reached. These are missed:\n"
+    for case, target, figure in missed:
+        yield f"- {case}: {figure} (target: {target})"
+
+
+def day() -> Iterator[str]:
+    """Yield the costs of a day of events in the lake."""
+    text = (RESULTS / "scale.md").read_text(encoding="utf-8")
+    yield "\n".join(re.findall(r"^\| a day of.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL))
+
+
+def pages() -> dict[Path, str]:
+    """Return each page with its summary as it should be."""
+    made = {
+        ROOT / "docs" / "internals" / "benchmarks.md": compared(),
+        ROOT / "docs" / "data" / "scale.md": day(),
+    }
+    texts = {}
+    for path, lines in made.items():
+        before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+        texts[path] = before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2]
+    return texts
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
