@@ -46,22 +46,36 @@ OnConflict = Literal["skip", "raise", "replace", "requeue"]
 
 
 class Options(TypedDict, total=False):
-    """For `.options(...)`; durations in seconds, as timedelta or as "5m".
+    """For `.options(...)`, and for `@job(...)`. A duration is seconds, a timedelta or text such as "5m".
 
-    queue, client: where to. mid: the message's id and dedupe key. delay, at: not before.
-    unique: refuse a call while one like it waits or runs; True compares all arguments, names compare some, a function
-    of the arguments compares what it returns. until, with unique or mid: when another call is accepted: "done",
-    "start", or how long after the run. on_conflict, with unique or mid: "skip", "raise", "replace" or "requeue" the
-    call that isn't accepted. debounce: run that long after the last call like it, debounce_max that long after the
-    first. throttle: refuse calls like it for that long.
-    lease: the least length of the message's leases, where the worker's is shorter. headers: go with it.
-    key: the line of the queue that it waits in, or a function of the arguments that returns it; None = no key.
-    ordered: messages of the key start one after another, in the order in which they were enqueued.
-    durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
-    expires_in: don't start the message later than that after its enqueue, or after its delay or at.
-    retry_within: no retry later than that after the enqueue; without retries of its own, it runs as often as fits.
-    remember: how long the message's end is remembered, for `Receipt.state`; with result_ttl the longer of both.
-    retries, timeout, hard_timeout, result_ttl: for this message instead of what the job declares.
+    Attributes:
+        queue: The queue that the message goes to.
+        client: The client that enqueues it; None for the default one.
+        mid: The message's id. A call whose id is in the queue already is a duplicate; see `on_conflict`.
+        delay: Don't start before that long after the enqueue.
+        at: Don't start before this time: a datetime, or seconds since 1970.
+        unique: Refuse a call while one like it waits or runs. True compares all arguments; names compare these
+            arguments; a function of the arguments compares what it returns.
+        until: With `unique` or `mid`: when another call is accepted: "done", "start", or how long after the run.
+        on_conflict: With `unique` or `mid`: "skip" the call that isn't accepted, "raise" DuplicateError, "replace"
+            the waiting call, or "requeue" it as new.
+        debounce: Run that long after the last call like it.
+        debounce_max: With `debounce`: run at the latest that long after the first call.
+        throttle: Refuse calls like it for that long.
+        lease: The least length of the message's leases, where the worker's is shorter.
+        key: The line of the queue that the message waits in, or a function of the arguments that returns it; lines
+            take turns. In `@job` a text names an argument. None for no key.
+        ordered: Start messages of the key one after another, in the order in which they were enqueued.
+        durability: What must hold before the enqueue returns: "memory", "disk" or "replicas=n"; None for the
+            client's.
+        headers: Text that goes with the message.
+        expires_in: Don't start later than that after the enqueue, or after `delay` or `at`.
+        retries: How often a failed attempt is tried again.
+        retry_within: No retry later than that after the enqueue; without `retries`, as many as fit.
+        timeout: Stop an attempt after that long, by an exception in the job.
+        hard_timeout: Kill the process of an attempt after that long.
+        result_ttl: Keep what the job returned for that long; None keeps nothing.
+        remember: How long the message's end is remembered, for `Receipt.state`; with `result_ttl` the longer of both.
     """
 
     queue: str

@@ -142,14 +142,19 @@ def worker_started(function: F, /) -> F:
 class Declaration(Options, total=False):
     """For `@job(...)`: Options, and what belongs to the job rather than to one message.
 
-    retry: the policy, or a function of (failures, error). retry_on, dead_on: exception classes or a
-    function of the error; an error not in retry_on, or in dead_on, is dead at once. limits: each is asked before the
-    job starts; while one refuses, the job waits and its attempt isn't counted. on_dead: a job or a function that a
-    worker calls with a DeadCall once a message of this job is dead. trace: "parent", the default, runs attempts in the
-    enqueuer's trace; "link" gives each a trace that links it. redact: names of arguments, and of keys in them, whose
-    values the dashboard hides; True hides all arguments. keep_logs: how long to keep the last 64 KiB of what each
-    attempt logs. typed: whether arguments and the result are decoded as annotated; True by default. aliases: former
-    names of the job; workers also run messages that have one of these.
+    Attributes:
+        name: The name in messages; the function's module and name by default.
+        aliases: Former names of the job. Workers also run messages that have one of these.
+        retry: The waits before retries: a policy of `jobq.retry`, or a function of (failures, error).
+        retry_on: Exception classes, or a function of the error. An error that is not among them is dead at once.
+        dead_on: Exception classes, or a function of the error. An error among them is dead at once.
+        on_dead: A job or a function that a worker calls with a DeadCall once a message of this job is dead.
+        registry: Where the job is declared; the one of the program by default.
+        limits: Each is asked before the job starts. While one refuses, the job waits, and its attempt isn't counted.
+        trace: "parent" runs attempts in the enqueuer's trace; "link" gives each a trace that links it.
+        redact: Names of arguments, and of keys in them, whose values the dashboard hides. True hides all arguments.
+        keep_logs: How long to keep the last 64 KiB of what each attempt logs; None keeps nothing.
+        typed: Whether arguments and the result are decoded as annotated.
     """
 
     name: str

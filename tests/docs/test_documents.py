@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
 import subprocess
@@ -13,10 +12,11 @@ from pathlib import Path
 import click
 import pytest
 
+import jobq
 from jobq.cli.app import app
 from jobq.client.connection import set_default_client
 from jobq.config import WorkerSettings
-from jobq.jobs import codec
+from jobq.jobs import codec, options
 from jobq.jobs.endings import UnknownJobs
 from jobq.queue import keys
 from jobq.queue.directory import queue_names
@@ -108,7 +108,7 @@ def test_make_help_lists_the_targets():
 
 
 def test_example_of_the_api_page_finishes_its_message(server, client):
-    text = (ROOT / "docs" / "reference" / "api.md").read_text()
+    text = (ROOT / "docs" / "reference" / "api" / "queue.md").read_text()
     [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     subprocess.run(
         [sys.executable, "-c", block], check=True, cwd=ROOT, env={"JOBQ_URL": server.url}
@@ -161,13 +161,30 @@ def test_architecture_and_contributing_name_files_that_are_there():
         assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_api_page_names_what_is_there():
-    text = (ROOT / "docs" / "reference" / "api.md").read_text()
-    for name in re.findall(r"^\.\. auto(?:class|function):: (\S+)", text, re.MULTILINE):
-        module, _, attribute = name.rpartition(".")
-        assert hasattr(importlib.import_module(module), attribute), name
-    for name in re.findall(r"^\.\. automodule:: (\S+)", text, re.MULTILINE):
-        importlib.import_module(name)
+def test_pages_of_the_api_are_what_their_program_makes():
+    made = loaded(ROOT / "docs" / "make_api.py")
+    texts = made.pages()
+    files = {*(ROOT / "docs" / "reference" / "api").glob("*.md"), made.GUIDE}
+    assert set(texts) == files
+    stale = [path for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "run python docs/make_api.py"
+
+
+def test_table_of_options_has_a_row_for_each_option():
+    made = loaded(ROOT / "docs" / "make_api.py")
+    rows = re.findall(r"^\| `(\w+): .*` \| `.+` \| \S.*\|$", made.options_table(), re.MULTILINE)
+    assert sorted(rows) == sorted(options._CHECKS)
+
+
+def test_pages_of_the_api_name_every_public_name_of_the_package():
+    made = loaded(ROOT / "docs" / "make_api.py")
+    text = "".join(made.page(name) for name in made.PAGES)
+    headings = set(re.findall(r"^### `jobq\.(?:\w+\.)*(\w+)`$", text, re.MULTILINE))
+    elsewhere = {
+        "AsyncJob", "SyncJob", "Client", "__version__", "config", "events", "errors", "middleware", "retry",
+        "default_registry",
+    }  # fmt: skip
+    assert set(jobq.__all__) - headings <= elsewhere
 
 
 def test_page_of_platforms_has_a_row_for_each_extra():

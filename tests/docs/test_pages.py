@@ -33,7 +33,7 @@ ELSEWHERE = {
     "docs/interop/migrating.md": "tests/docs/test_migrating.py",
     "docs/interop/reliable.md": "tests/protocols/reliable/test_page.py",
     "docs/interop/rsmq.md": "tests/protocols/rsmq/test_documents.py",
-    "docs/reference/api.md": "tests/docs/test_documents.py",
+    "docs/reference/api/queue.md": "tests/docs/test_documents.py",
     "docs/reference/cli.md": "tests/docs/test_documents.py",
     "docs/reference/wire.md": "tests/docs/test_documents.py",
 }
