@@ -38,6 +38,8 @@ from jobq.jobs.signing import opened, seal_of
 from jobq.queue.mids import new_mid
 from jobq.queue.types import DAY_S, DeadMessage, Status
 
+#: A task that ends while its state is read is read again: it ends once.
+MAX_READS = 3
 OPTIONS = ("on_commit", "outbox", "priority_queues", "result_ttl", "retries")
 #: From the highest priority to the lowest: how it compares, and the queue.
 PriorityQueues = Sequence[tuple[int, str]]
@@ -125,16 +127,20 @@ class JobqBackend(BaseTaskBackend):
         try:
             client = default_client()
             queue = queue_of(checked_name("queue", name), client)
-            status = queue.status(mid)
+            for _ in range(MAX_READS):
+                status = queue.status(mid)
+                # In this order: the record of an end is written before the queue is updated.
+                record = Records(client, name).read_record(mid)
+                dead = _dead(queue, mid) if status.word == "dead" else None
+                called = record.called or _called(queue, mid, dead)
+                if called is not None and (status.word != "nil" or record.called is not None):
+                    return self._result(result_id, called, status, record, dead)
+                if status.word == "nil":
+                    break
+                # The task ended between these reads: its message is gone, and its record was not there yet.
         except ConfigError as error:
             raise TaskResultDoesNotExist(result_id) from error
-        # In this order: the record of an end is written before the queue is updated.
-        record = Records(client, name).read_record(mid)
-        dead = _dead(queue, mid) if status.word == "dead" else None
-        called = record.called or _called(queue, mid, dead)
-        if called is None or (status.word == "nil" and record.called is None):
-            raise TaskResultDoesNotExist(result_id)
-        return self._result(result_id, called, status, record, dead)
+        raise TaskResultDoesNotExist(result_id)
 
     def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
         """What is wrong with the settings. `manage.py check --deploy` also asks the server."""

@@ -92,7 +92,7 @@ def fetch(url):
     raise OSError(url)
 
 
-@app.task(soft_time_limit=0.2, time_limit=60)
+@app.task(soft_time_limit=1, time_limit=60)
 def make_thumbnail(name):
     try:
         while name == "huge":

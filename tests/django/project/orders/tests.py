@@ -87,6 +87,20 @@ class EnqueueTests(EmptyServer, SimpleTestCase):
         await result.arefresh()
         self.assertEqual(result.status, TaskResultStatus.READY)
 
+    def test_result_is_found_when_the_task_ends_while_it_is_read(self):
+        result = tasks.product.enqueue(4)
+        read = Records.read_record
+
+        def read_and_run(records, mid):
+            record = read(records, mid)
+            run_all()
+            return record
+
+        with mock.patch.object(Records, "read_record", read_and_run):
+            self.assertEqual(
+                tasks.product.get_result(result.id).status, TaskResultStatus.SUCCESSFUL
+            )
+
     def test_result_of_another_task_or_of_none_is_refused(self):
         result = tasks.nothing.enqueue()
         with self.assertRaisesMessage(Exception, "Task does not match"):
