@@ -63,6 +63,6 @@ def _sentence(name: str, known: Collection[str]) -> str:
     remedy = (
         f"did you mean {rests[near[0]]}?"
         if near
-        else "docs/reference/cli.md lists those that it reads"
+        else "docs/reference/configuration.md lists those that it reads"
     )
     return f"jobq doesn't read the variable {name}; {remedy}"

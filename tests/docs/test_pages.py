@@ -34,7 +34,6 @@ ELSEWHERE = {
     "docs/interop/reliable.md": "tests/protocols/reliable/test_page.py",
     "docs/interop/rsmq.md": "tests/protocols/rsmq/test_documents.py",
     "docs/reference/api/queue.md": "tests/docs/test_documents.py",
-    "docs/reference/cli.md": "tests/docs/test_documents.py",
     "docs/reference/wire.md": "tests/docs/test_documents.py",
 }
 GUIDES = sorted(
