@@ -12,7 +12,7 @@ from jobq.topics.keys import topic_names
 
 #: Scripts of other areas that the pipeline calls.
 _CALLED = (
-    ("queue", "enqueue"), ("queue", "counts"), ("queue", "level"), ("topic", "read"), ("topic", "find"),
+    ("queue", "enqueue"), ("queue", "counts"), ("queue", "set_event_level"), ("topic", "read"), ("topic", "find"),
 )  # fmt: skip
 #: Commands that it sends to a queue's or a topic's keys itself.
 _OWN = (

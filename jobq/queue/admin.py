@@ -370,7 +370,7 @@ class Admin:
         """Set how much the event stream records ('off', 'attempts', 'all'); return the level."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; use one of {', '.join(LEVELS)}")
-        return text_of(self.scripts["level"].run({"wanted": level, "length": ""})[0])
+        return text_of(self.scripts["set_event_level"].run({"wanted": level, "length": ""})[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
         """Set about how many events the stream keeps; return the number. Surplus events go as new ones come."""
@@ -379,7 +379,7 @@ class Admin:
             raise ConfigError(
                 f"maxlen={length!r} is out of range; it must be between {least:,} and {most:,}"
             )
-        kept = self.scripts["level"].run(
+        kept = self.scripts["set_event_level"].run(
             {"wanted": "", "length": "" if length is None else length}
         )[1]
         number = _number(kept)

@@ -638,7 +638,7 @@ class Queue:
 
     def _rule(self, key: str, in_queue: Argument, given: dict[str, Any]) -> list[bytes]:
         starts, span_ms = given["rate"]
-        reply: list[bytes] = self.scripts["rule"].run({
+        reply: list[bytes] = self.scripts["set_limits"].run({
             "now": "", "key": key, "in_queue": in_queue, "most": given["max"], "starts": starts, "span_ms": span_ms,
             "weight": given["weight"], "waiting": given["waiting"],
         })  # fmt: skip

@@ -114,7 +114,7 @@ class KeyFacts(NamedTuple):
 
 
 def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
-    """A setting as the script `rule` takes it."""
+    """A setting as the script `set_limits` takes it."""
     if isinstance(value, Unchanged):
         return "-"
     if value is None:
@@ -127,7 +127,7 @@ def number_given(name: str, value: Number, most: int = MAX_COUNT) -> Argument:
 
 
 def rate_given(name: str, value: str | Rate | Unchanged | None) -> tuple[Argument, Argument]:
-    """A rate as the script `rule` takes it: starts, and in how many ms."""
+    """A rate as the script `set_limits` takes it: starts, and in how many ms."""
     if isinstance(value, Unchanged):
         return "-", "-"
     if value is None:
@@ -140,7 +140,7 @@ def rate_given(name: str, value: str | Rate | Unchanged | None) -> tuple[Argumen
 
 
 def number_kept(text: bytes) -> int | None:
-    """A setting as the script `rule` answers it."""
+    """A setting as the script `set_limits` answers it."""
     return int(text) if text else None
 
 

@@ -42,7 +42,7 @@ local nwake = redis.call('LLEN', wake)
 local begins = keyed ~= '' and not turn
 if begins then turn = 0 end
 --@include queue/_wake
---@include queue/_pace
+--@include queue/_dequeue_rate
 --@include queue/_lines
 --@include queue/_notes
 --@include queue/_accept

@@ -1,5 +1,5 @@
 -- key_facts: a key's state and its rule, for people; nothing is written.
--- needs: keys lines rules now_ms pace
+-- needs: keys lines rules now_ms dequeue_rate
 local function rule_parts(text)
   local parts = {string.match(text or '', '^(%d*),(%d*),(%d*),(%d*),(%d*)$')}
   for i = 1, 5 do parts[i] = stored(parts[i], 3e12, nil) end
@@ -24,7 +24,7 @@ local function key_facts(key, state)
   local all, own = rule_parts(redis.call('HGET', rules, '')), rule_parts(redis.call('HGET', rules, key))
   local most, rate = own[1] or all[1], own[2] and own or all
   if flags > 3 then most = 1 end
-  local burst, interval = pace(rate)
+  local burst, interval = dequeue_rate(rate)
   local starts_at = interval and math.ceil((tat - (burst - 1) * interval) / 1000) or 0
   return {
     head = head, waiting = waiting, running = running, weight = own[4] or all[4] or 1, most = most,

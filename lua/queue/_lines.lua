@@ -1,6 +1,6 @@
 -- lines: messages that carry a key wait in the line of their key. The functions are made when a queue has keys or rules.
 -- A key's state is read once in a call, and written once, by save. Its running messages are those that hold a lock.
--- needs: messages options locks ready keys lines turns rests rules meta any wake_up now_ms turn pace
+-- needs: messages options locks ready keys lines turns rests rules meta any wake_up now_ms turn dequeue_rate
 -- Virtual time that a message of weight 1 takes. Whole numbers only: fractions add up to less than a round, without end.
 local UNIT = 1000000
 if turn then
@@ -129,7 +129,7 @@ local function in_lines()
     for i, key in ipairs(names) do
       local s, all, one = known[key], key ~= '' and all_rule or {}, key ~= '' and own[i] and rule_in(own[i]) or {}
       s.most = one[1] or all[1]
-      s.burst, s.interval = pace(one[2] and one or all)
+      s.burst, s.interval = dequeue_rate(one[2] and one or all)
       s.most_waiting = one[5] or all[5]
       s.cost = math.floor(UNIT / math.min(1000, math.max(1, math.floor(one[4] or all[4] or 1))))
       if s.ordered then s.most = math.min(1, s.most or 1) end

@@ -31,11 +31,11 @@ crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit
 --@include shared/_clock
 --@include _clock
 read_clock(now)
---@include _present
---@include _present_dead
+--@include _check_types
+--@include _check_dead_types
 --@include _members
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 
 -- What most calls don't need is made when first it is.

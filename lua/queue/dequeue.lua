@@ -40,12 +40,12 @@ local call = open_call(last_call, number)
 --@include shared/_clock
 --@include _clock
 read_clock(now)
---@include _present
---@include _present_dead
+--@include _check_types
+--@include _check_dead_types
 --@include _members
 probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 
 -- What most calls don't need is made when first it is.
@@ -63,7 +63,7 @@ local function rarely()
 --@include _attempts
 --@include _ending
 --@include _recover
---@include _pick_rare
+--@include _pick_slow
   rare = {
     promote = promote, recover = recover, take_over = take_over, set_aside = set_aside, drop_stale = drop_stale,
     readable = readable, strange_ones = strange_ones, counts = counts, lock_lengths = lock_lengths,
@@ -87,8 +87,8 @@ if call.refused then return {'closed'} end
 if call.kept then
 --@include _recorded
 --@include _counters
---@include _handed_again
-  return reply_with(handed_again(call.kept, by.stem))
+--@include _replay_dequeue
+  return reply_with(replay_dequeue(call.kept, by.stem))
 end
 local resting = resting_ms()
 if resting > 0 then return reply_with({resting, standing(), 0}) end

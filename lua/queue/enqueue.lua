@@ -184,7 +184,7 @@ if not_before then
 end
 --@include _probe_live
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _notes
 --@include _counters

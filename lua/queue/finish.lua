@@ -45,12 +45,12 @@ local call = open_call(last_call, number)
 --@include shared/_clock
 --@include _clock
 read_clock(now)
---@include _present
---@include _present_dead
+--@include _check_types
+--@include _check_dead_types
 --@include _members
 probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _free
 
@@ -69,7 +69,7 @@ local function rarely()
 --@include _ending
 --@include _settle
 --@include _recover
---@include _pick_rare
+--@include _pick_slow
   rare = {
     promote = promote, recover = recover, take_over = take_over, set_aside = set_aside, drop_stale = drop_stale,
     readable = readable, strange_ones = strange_ones, counts = counts, lock_lengths = lock_lengths, settle = settle,
@@ -122,8 +122,8 @@ if call.refused then return {'closed'} end
 if call.kept then
 --@include _recorded
 --@include _counters
---@include _handed_again
-  return append(kept_words(call.kept), limit > 0 and handed_again(call.kept, by.stem) or {})
+--@include _replay_dequeue
+  return append(kept_words(call.kept), limit > 0 and replay_dequeue(call.kept, by.stem) or {})
 end
 for j = 1, members and #KEYS - FIXED_KEYS or 0 do
   with_result[ARGV[FIRST + 6 * (ARGV[FIRST + 6 * count + 3 * (j - 1)] - 1)]] = true

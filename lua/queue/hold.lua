@@ -33,7 +33,7 @@ probe('LLEN', ready)
 local begins = not turn
 turn = turn or 0
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 
 local s = in_lines().state_of(key)

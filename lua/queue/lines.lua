@@ -25,7 +25,7 @@ limit = whole('limit', limit, 1, 1000)
 --@include shared/_clock
 --@include _clock
 read_clock(now)
---@include _pace
+--@include _dequeue_rate
 --@include _key_facts
 
 local reply = redis.call('HSCAN', keys, cursor, 'COUNT', limit)

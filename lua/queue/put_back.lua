@@ -68,7 +68,7 @@ end
 if begins then turn = 0 end
 --@include _members
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _place
 --@include _free

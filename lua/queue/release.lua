@@ -34,9 +34,9 @@ local call = open_call(last_call, number)
 --@include shared/_clock
 --@include _clock
 read_clock(now)
---@include _present
+--@include _check_types
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _counters
 --@include _place

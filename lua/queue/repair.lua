@@ -32,12 +32,12 @@ arguments_are(1, 0, 100)
 --@include _clock
 read_clock(now)
 if redis.call('EXISTS', keys, lines) > 0 then turn = turn or 0 end
---@include _present
---@include _present_dead
+--@include _check_types
+--@include _check_dead_types
 --@include _members
 --@include _text
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _place
 --@include _free

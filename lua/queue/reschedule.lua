@@ -41,7 +41,7 @@ probe('LLEN', ready)
 probe('SCARD', done)
 probe('ZCARD', due)
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _place
 --@include _waiting

@@ -44,7 +44,7 @@ probe('HLEN', messages, options, backoffs, dead_messages, last_dead)
 probe('LLEN', ready)
 probe('ZCARD', dead, due)
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _counters
 --@include _place

@@ -49,7 +49,7 @@ local any = {left_ready = redis.call('SCARD', left_ready) > 0, left_circle = red
 local nwake = redis.call('LLEN', wake)
 --@include _members
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _counters
 --@include _place

@@ -89,7 +89,7 @@ local nwake = redis.call('LLEN', wake)
 local begins = key ~= '' and not turn
 if begins then turn = 0 end
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 --@include _notes
 --@include _counters

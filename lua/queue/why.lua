@@ -26,7 +26,7 @@ arguments_are(2)
 --@include _clock
 read_clock(now)
 --@include _status
---@include _pace
+--@include _dequeue_rate
 --@include _key_facts
 
 local word = status(mid)

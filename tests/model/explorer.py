@@ -54,7 +54,7 @@ class Explorer(BreadthFirst[World]):
         scope = self.scope
         if scope.rule or scope.most:
             rule = scope.rule or ("",) * 5
-            self.machine.run("rule", "", world.clock, "", "", scope.most or "", *rule)
+            self.machine.run("set_limits", "", world.clock, "", "", scope.most or "", *rule)
 
     def moves(self, world: World) -> Iterable[Action]:
         return moves(self.machine, world)

@@ -16,9 +16,10 @@ PAIRS = [(role, name) for role in rights.ROLES for name in SCRIPTS]
 INSIDE = [(role, name) for role, name in PAIRS if name in rights.ROLES[role].scripts]
 #: Outside of a role's part, and yet of commands alone that its part needs too: rights can't tell them apart.
 INSEPARABLE = {
-    "producer": "checkpoint close edit extend hold level pause progress purge put_back release "
-    "reschedule resume retention revive rule",
-    "worker": "content edit hold level lines pause purge put_back reschedule resume retention revive rule take_out",
+    "producer": "checkpoint close edit extend hold pause progress purge put_back release "
+    "reschedule resume retention revive set_event_level set_limits",
+    "worker": "content edit hold lines pause purge put_back reschedule resume retention revive set_event_level "
+    "set_limits take_out",
     "dashboard": "", "metrics": "",
     "operator": "checkpoint close collect enqueue enqueue_plain extend progress release",
 }  # fmt: skip

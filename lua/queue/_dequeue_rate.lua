@@ -1,8 +1,8 @@
--- pace: what a rate means for the starts of a key.
+-- dequeue_rate: what a rate means for the starts of a key.
 -- needs:
 -- Burst, and µs between starts. A tenth may start at once, the rest at an even pace, so that no span of the rate ever
 -- holds more than it allows: burst + span / interval - 1. Moments are cut to ms, so the span is one longer.
-local function pace(rule)
+local function dequeue_rate(rule)
   local starts, span_ms = rule[2], rule[3]
   if not (starts and span_ms and starts >= 1 and span_ms >= 1) then return 1, nil end
   local burst = math.max(1, math.floor(starts / 10))

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-level: how much the event stream records, and about how much of that it keeps.
+set_event_level: how much the event stream records, and about how much of that it keeps.
 
 KEYS
   meta:hash

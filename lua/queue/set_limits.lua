@@ -1,6 +1,6 @@
 #!lua
 --[[
-rule: what a queue, all of its keys, or one key may do; from the next hand-out on.
+set_limits: what a queue, all of its keys, or one key may do; from the next hand-out on.
 
 KEYS
   messages:hash options:hash locks:hash ready:list keys:hash lines:hash turns:zset rests:zset rules:hash eoq_backoff:string
@@ -51,7 +51,7 @@ probe('LLEN', ready)
 local begins = not turn
 turn = turn or 0
 --@include _wake
---@include _pace
+--@include _dequeue_rate
 --@include _lines
 
 local rule, most_before = table.concat(one, ','), redis.call('HGET', meta, 'max') or ''

@@ -1,7 +1,7 @@
--- handed_again: a recorded hand-out, for a call that is made again.
+-- replay_dequeue: a recorded hand-out, for a call that is made again.
 -- needs: messages tokens nunknowns count_of kept_handed
 -- stem: what the tokens of that call begin with. A message no longer held under its token comes with mid ''.
-local function handed_again(kept, stem)
+local function replay_dequeue(kept, stem)
   local items = kept_handed(kept)
   local reply = {tonumber(items[1]), tonumber(items[2]), tonumber(items[3])}
   for i = 5, #items do

@@ -1,4 +1,4 @@
--- pick_rare: what pick needs where ready holds more than short mids of plain text: stale copies, long contents, and
+-- pick_slow: what pick needs where ready holds more than short mids of plain text: stale copies, long contents, and
 -- bytes that can't be mids.
 -- needs: messages options ready left_ready any count_in is_mid own_options
 local MAX_STALE = 1000
