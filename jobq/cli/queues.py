@@ -31,6 +31,7 @@ from jobq.durations import lasting
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.envelope import head_enqueued_at
 from jobq.observe.facts import starts_per_s
+from jobq.observe.why import pause_words
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.keys import key
@@ -128,7 +129,8 @@ def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str
         except ScriptError:  # the events are of another type, or closed to this user
             rate = None
         yield {
-            "queue": queue.name, **numbers, "paused": sample.counts.paused, "workers": workers,
+            "queue": queue.name, **numbers, "paused": sample.counts.paused, "pause_ends": sample.pause_ends or None,
+            "workers": workers,
             "flow_entries": sample.flow_entries,
             "oldest_ms": _oldest_ms(queue, sample.head),
             "starts_per_s": None if rate is None else round(rate, 3),
@@ -168,7 +170,7 @@ def _served(session: Session) -> dict[str, int] | None:
 
 
 def _remark(record: dict[str, Any]) -> str:
-    remarks = ["paused"] if record["paused"] else []
+    remarks = [pause_words(record["pause_ends"])] if record["paused"] else []
     if record["ready"] and record["workers"] == 0:
         remarks.append("no worker")
     if record["flow_entries"] > MAX_ENTRIES:
@@ -203,14 +205,19 @@ def _screen() -> Iterator[None]:
 names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 
 
-@command("pause", "low", "low high --json", operation="pause")
+@command("pause", "low", "low high --json", "low --for 30m", operation="pause")
 @names_argument
-def pause(session: Session, names: tuple[str, ...]) -> bool:
-    """Hand out no message of a queue until it is resumed.
+@option("--for DURATION", "span", "End the pause after this time.  [default: with jobq resume]")
+def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
+    """Hand out no message of a queue until it is resumed, or for a time.
 
     Running jobs continue, and producers can still enqueue. Exit code 1: a queue was never used here.
     """
-    return _set(session, names, lambda queue: queue.admin.pause(), {"paused": True}, "paused")
+
+    def act(queue: Queue) -> dict[str, Any]:
+        return {"paused": True, "pause_ends": queue.admin.pause(span) or None}
+
+    return _set(session, names, act, "" if span is None else f"for:{span:g}s")
 
 
 @command("resume", "low", operation="resume")
@@ -220,23 +227,25 @@ def resume(session: Session, names: tuple[str, ...]) -> bool:
 
     Exit code 1: a queue was never used here.
     """
-    return _set(session, names, lambda queue: queue.admin.resume(), {"paused": False}, "resumed")
+
+    def act(queue: Queue) -> dict[str, Any]:
+        queue.admin.resume()
+        return {"paused": False}
+
+    return _set(session, names, act)
 
 
 def _set(
-    session: Session, names: tuple[str, ...], act: Callable[[Queue], None], facts: dict[str, bool],
-    word: str,
+    session: Session, names: tuple[str, ...], act: Callable[[Queue], dict[str, Any]], filter: str = ""
 ) -> bool:  # fmt: skip
     """Change all queues first, then print, so that a closed pipe can't interrupt the changes."""
-
-    def one(queue: Queue) -> Iterator[str]:
-        act(queue)
-        yield queue.name
-
     used = used_names(session, names)
-    with session.operation(used, when=bool(used)):
-        changed = list(session.from_each(used, one)) if used else []
-    for name in changed:
+    with session.operation(used, filter, when=bool(used)):
+        changed = (
+            list(session.from_each(used, lambda queue: [(queue.name, act(queue))])) if used else []
+        )
+    for name, facts in changed:
+        word = pause_words(facts.get("pause_ends")) if facts["paused"] else "resumed"
         session.say({"queue": name, **facts}, f"{name}: {word}")
     return len(used) == len(names)
 

@@ -108,6 +108,7 @@ class Collector:
             status=status,
             job=job,
             paused=sample is not None and sample.counts.paused,
+            pause_ends=sample.pause_ends if sample else 0,
             flow_entries=sample.flow_entries if sample else 0,
             ahead=_ahead(first.get("ahead"), first.get("length"), second.get("page")),
             workers=tuple(workers),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jobq.durations import counted, lasting, listed
-from jobq.events import Event
+from jobq.events import Event, in_utc
 from jobq.flows.identity import Member
 from jobq.flows.state import FLOW_OVER, FlowView, step_sentence
 from jobq.observe.runs import RunningMessage
@@ -103,6 +103,7 @@ class MessageFacts:
     status: Status
     job: str = ""
     paused: bool = False
+    pause_ends: int = 0
     ahead: int | None = None
     workers: tuple[WorkerEntry, ...] = ()
     knows: dict[str, bool] = field(default_factory=dict)
@@ -275,9 +276,15 @@ def _full(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("server_full", server.full_sentence, remedy)
 
 
+def pause_words(ends_at: int | None) -> str:
+    """Return how a queue is paused: `paused`, or `paused until 2026-11-28T08:00:00.000Z`."""
+    return f"paused until {in_utc(ends_at)}" if ends_at else "paused"
+
+
 def _paused(facts: MessageFacts) -> Iterator[Reason]:
     if facts.paused:
-        yield Reason("paused", "waiting: the queue is paused", f"jobq resume {facts.queue}")
+        text = f"waiting: the queue is {pause_words(facts.pause_ends)}"
+        yield Reason("paused", text, f"jobq resume {facts.queue}")
 
 
 def _flows_behind(facts: MessageFacts) -> Iterator[Reason]:

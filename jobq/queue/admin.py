@@ -10,7 +10,7 @@ from jobq.client.connection import Client
 from jobq.client.numbered_calls import BoundScripts, Caller, Callers, ScriptCall, moment
 from jobq.client.scripts import Argument
 from jobq.config import duration_s
-from jobq.durations import Duration
+from jobq.durations import DAY_MS, Duration
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
@@ -41,6 +41,8 @@ from jobq.queue.types import (
     text_of,
 )
 
+#: Maximum duration of a pause that ends by itself.
+MAX_PAUSE_MS = 366 * DAY_MS
 #: Maximum number of messages in a page.
 PAGE = 1_000
 #: Messages in each of several pages: one page occupies the server for a few milliseconds at most.
@@ -123,9 +125,15 @@ class Admin:
         """Whether the queue has or had keys or rules, which workers before 1.0 don't know."""
         return bool(self.client.command("HEXISTS", keys.key(self.prefix, "meta"), "turn"))
 
-    def pause(self) -> None:
-        """Hand out no messages until `resume`; running jobs go on."""
-        self.scripts["pause"].run()
+    def pause(self, for_: Duration | None = None, *, now: int | None = None) -> int:
+        """Hand out no messages until `resume`, or for a time; running jobs go on.
+
+        Returns when the pause ends, epoch ms; 0 if only `resume` ends it. Another call replaces the pause.
+        """
+        for_ms: int | str = "" if for_ is None else round(duration_s(for_) * 1000)
+        if for_ms != "" and not 1 <= int(for_ms) <= MAX_PAUSE_MS:
+            raise ConfigError(f"a pause for {for_!r} can't be; it must take 1 ms to a year")
+        return int(self.scripts["pause"].run({"for_ms": for_ms, "now": moment(now)})[1])
 
     def resume(self) -> None:
         """End a pause."""
@@ -447,12 +455,14 @@ def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[t
 
 
 def _sample(reply: list[Any]) -> Sample:
-    fence, added, mid, attempts, content, entries, since, *rest = reply[-10:]
-    *numbers, paused, quarantined, nkeys = reply[:-10]
+    fence, added, mid, attempts, content, entries, since, refused, refused_at, unknowns = reply[
+        -10:
+    ]
+    *numbers, pause, quarantined, nkeys = reply[:-10]
     head = WaitingHead(text_of(mid), attempts, content) if mid else None
     return Sample(
-        Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
-        *map(int, rest),
+        Counts._make([*numbers, bool(pause), quarantined, nkeys]), int(fence), int(added), head, entries, int(since),
+        int(refused), int(refused_at), int(unknowns), pause if pause > 1 else 0,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ eoq-backoff?       string, PX: callers needn't poll until it expires
 ndry-runs          string, PX: number of empty polls in a row
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
-                   walked, plain_until,
+                   walked, plain_until, pause_ends,
                    dead_max, dead_age_ms, dead_evicted, on_dead, turn, max, members, refused, refused_at
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with the suffix `~`,
                    PX 1 s: the write that a durable enqueue waits for

@@ -349,6 +349,7 @@ class Sample(NamedTuple):
         refused: Messages lost from outage buffers because the queue rejected them.
         refused_at: Time of the last rejection, epoch ms.
         unknowns: Messages whose job was unknown to the last worker that received them.
+        pause_ends: When the pause ends, epoch ms; 0 if the queue is not paused, or until `resume`.
     """
 
     counts: Counts
@@ -360,6 +361,7 @@ class Sample(NamedTuple):
     refused: int = 0
     refused_at: int = 0
     unknowns: int = 0
+    pause_ends: int = 0
 
 
 class Upkeep(NamedTuple):

@@ -252,6 +252,7 @@ class Sampling:
             name, now_ms, counts.ready, counts.delayed, counts.locked, counts.dead, counts.messages,
             counts.paused, workers, slots, oldest_ms, at_least,
             _rate(last, sample.fence, now_ms), sample.fence, watch.put(now_ms / 1000, counts.ready),
+            pause_ends=sample.pause_ends,
         )  # fmt: skip
 
     def _oldest(self, name: str, sample: Sample, now_ms: int) -> tuple[int | None, bool]:
@@ -295,7 +296,7 @@ class Sampling:
         """Have the newest snapshot say what was just done to a queue. The next reading has it from the server."""
         found = self.snapshot
         if found and (figures := found.queues.get(queue)):
-            changed = {**found.queues, queue: figures._replace(paused=paused)}
+            changed = {**found.queues, queue: figures._replace(paused=paused, pause_ends=0)}
             self.snapshot = found._replace(queues=changed)
 
     def points(

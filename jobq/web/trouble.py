@@ -35,7 +35,8 @@ class QueueFigures(NamedTuple):
     """A queue's figures at a moment. None: unknown.
 
     oldest_ms: how long the next message has waited; at_least: it has waited this long or longer. dequeued_per_s: None
-    before the second sample. broken: why the queue can't be read.
+    before the second sample. broken: why the queue can't be read. pause_ends: when its pause ends, epoch ms; 0 if only
+    a person ends it.
     """
 
     queue: str
@@ -55,6 +56,7 @@ class QueueFigures(NamedTuple):
     growth: Growth = Growth()
     recent: Recent = Recent()
     broken: str = ""
+    pause_ends: int = 0
 
     @property
     def busy(self) -> int:

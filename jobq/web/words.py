@@ -58,7 +58,9 @@ def sentence(one: QueueFigures) -> str:
     if one.state == "damaged":
         return f"Unreadable: {one.broken}"
     if one.state == "paused":
-        return f"Paused: messages are not handed out. {ready}{', ' * bool(oldest)}{oldest}."
+        left = (one.pause_ends - one.at_ms) / 1000
+        span = f" for another {formats.duration(left)}" if left > 0 else ""
+        return f"Paused{span}: messages are not handed out. {ready}{', ' * bool(oldest)}{oldest}."
     if one.state == "no_worker":
         return f"No worker serves this queue. {ready}, {oldest or 'nothing runs'}."
     if one.state == "falling_behind":

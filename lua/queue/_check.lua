@@ -66,7 +66,7 @@ local check = {
 -- Numbers beside messages, by the name of their key.
 local LIMITS = {locks = LATEST_MS, backoffs = LATEST_MS, nattempts = 1e15, ncrashes = 1e15, nunknowns = 1e15}
 local SETTINGS = {floor = LATEST_MS, walked = LATEST_MS, plain_until = LATEST_MS, max_lease = MAX_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
-  deduped = 1e15, dead_max = 1e9, dead_age_ms = MAX_MS, dead_evicted = 1e15, turn = 9e15, max = 1e9, members = 1e15}
+  deduped = 1e15, dead_max = 1e9, dead_age_ms = MAX_MS, dead_evicted = 1e15, pause_ends = LATEST_MS, turn = 9e15, max = 1e9, members = 1e15}
 
 -- P1: while meta says so, nothing is there that the scripts for plain calls don't look at, and none is due before.
 local function plain_holds()

@@ -1,6 +1,7 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
+-- A pause for a time is over by itself; the next hand-out removes it.
 -- needs: meta events time_ms LATEST_MS MAX_LOCK_MS stored whole_or_none
-local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until, stepped_back_ms
+local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until, stepped_back_ms, pause_ms
 local function read_clock(now)
   paused, level, floor, max_lease, max_content, maxlen, fence, turn, members, walked_at, plain_until = unpack(redis.call('HMGET', meta,
     'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence', 'turn', 'members', 'walked', 'plain_until'))
@@ -15,6 +16,10 @@ local function read_clock(now)
   plain_until = stored(plain_until, LATEST_MS, nil)
   stepped_back_ms = floor - now_ms
   if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
+  if paused ~= '1' then return end
+  local ends = stored(redis.call('HGET', meta, 'pause_ends'), LATEST_MS, nil)
+  pause_ms = ends and math.ceil(ends - now_ms)
+  if pause_ms and pause_ms <= 0 then paused = 'over' end
 end
 
 -- Called before anything is written that only the general scripts look at, until one of them finds it gone.

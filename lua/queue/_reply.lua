@@ -1,6 +1,6 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MAX_ENTRIES member_records members plain_until stored LATEST_MS
+-- needs: locks ready due circle eoq_backoff ndry_runs turns meta any lock_up now_ms paused pause_ms turn fence walked_at pick pick_turns in_lines rarely wake_up walk nentries MAX_ENTRIES member_records members plain_until stored LATEST_MS
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
@@ -13,6 +13,7 @@ local function rest(lap)
   local due_ms = first[2] and math.max(1, first[2] - now_ms) or 0
   local rest_ms = turn and in_lines().next_rest()
   if rest_ms then due_ms = due_ms > 0 and math.min(due_ms, rest_ms) or rest_ms end
+  if paused == '1' and pause_ms then due_ms = due_ms > 0 and math.min(due_ms, pause_ms) or pause_ms end
   if due_ms > 0 then ms = math.min(ms, due_ms) end
   redis.call('SET', eoq_backoff, string.format('%d', now_ms + ms), 'PX', string.format('%d', ms))
   return ms, due_ms
@@ -50,6 +51,7 @@ end
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
 -- by: {stem: what the tokens begin with, lease_ms, crash_limit}
 local function hand_out(limit, by)
+  if paused == 'over' then redis.call('HDEL', meta, 'paused', 'pause_ends') end
   local nready = redis.call('LLEN', ready)
   local lap = nready == 0 and 100 or math.min(100, 2 * limit + 8)
   if any.due then rarely().promote(lap) end

@@ -6,12 +6,13 @@ KEYS
   messages:hash locks:hash requeue:hash ready:list due:zset circle:list done:set left_ready:set
   left_circle:set keys:hash lines:hash dead:zset quarantine:hash meta:hash nattempts:hash events:stream flow_outbox:stream
   nunknowns:hash
-RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined, keys, fence,
+RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, pause, quarantined, keys, fence,
          events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else '', entries of
          flow_outbox, since when the oldest waits (epoch ms, '0' for none), messages that were lost in producers, since the queue refused
          them after an outage, and when the last was (epoch ms, 0 for never), messages whose job the last worker that got them doesn't
          know}: ready counts what waits in lines too, keys those that have messages or are held, locked holds
-         expired locks not yet recovered, done what awaits collection, circle all that rotates
+         expired locks not yet recovered, done what awaits collection, circle all that rotates, pause is 0 where it isn't paused, 1 until it
+         is resumed, else when it ends, epoch ms
 COST     O(1)
 WRITES   nothing
 ]]
@@ -21,6 +22,7 @@ local messages, locks, requeue, ready, due, circle, done, left_ready, left_circl
 --@include shared/_arguments
 keys_are(18)
 --@include _stored
+--@include shared/_clock
 --@include _counters
 --@include _attempts
 
@@ -52,6 +54,14 @@ local function flow_entries()
   return redis.call('XLEN', flow_outbox), first and string.match(first[1], '^%d+') or '0'
 end
 
+-- 0: it isn't paused; 1: until it is resumed; else when the pause ends, epoch ms.
+local function pause_of()
+  local paused, ends = unpack(redis.call('HMGET', meta, 'paused', 'pause_ends'))
+  ends = stored(ends, LATEST_MS, nil)
+  if paused ~= '1' or not ends then return paused == '1' and 1 or 0 end
+  return ends > time_ms() and ends or 0
+end
+
 local entries, since = flow_entries()
 local deduped, mid = count_of(meta, 'deduped'), head()
 local content = redis.call('HSTRLEN', messages, mid) <= 4096 and redis.call('HGET', messages, mid) or ''
@@ -65,7 +75,7 @@ return {
   redis.call('HLEN', requeue),
   redis.call('ZCARD', dead),
   redis.call('LLEN', circle) - redis.call('SCARD', left_circle),
-  redis.call('HGET', meta, 'paused') == '1' and 1 or 0,
+  pause_of(),
   redis.call('HLEN', quarantine),
   redis.call('HLEN', keys) - redis.call('HEXISTS', keys, ''),
   count_of(meta, 'fence'),

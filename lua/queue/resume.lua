@@ -14,7 +14,7 @@ local eoq_backoff, wake, meta = unpack(KEYS)
 keys_are(3)
 local nwake = redis.call('LLEN', wake)
 
-redis.call('HDEL', meta, 'paused')
+redis.call('HDEL', meta, 'paused', 'pause_ends')
 redis.call('DEL', eoq_backoff)
 if nwake == 0 then redis.call('LPUSH', wake, '1') end
 return {'resumed'}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jobq.events import in_utc
 from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
 
@@ -26,7 +27,7 @@ def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:
     )
     assert found == {
         "queue": "low", "ready": 1, "delayed": 1, "locked": 1, "requeued": 0, "done": 0, "deduped": 0,
-        "dead": 0, "messages": 3, "paused": False, "workers": 0,
+        "dead": 0, "messages": 3, "paused": False, "pause_ends": None, "workers": 0,
         "oldest_ms": None, "starts_per_s": None, "flow_entries": 0,
     }  # fmt: skip
     shown = cli("queues", "low").out.splitlines()
@@ -73,6 +74,16 @@ def test_pause_and_resume(cli: Any, queue: Queue, client: Any) -> None:
     assert cli("pause", "low", "high").out == "low: paused\nhigh: paused\n"
     assert queue.admin.counts().paused
     assert "paused" in cli("queues", "low").out
+    [record] = cli("pause", "low", "--for", "30m", "--json").records
+    until = in_utc(record["pause_ends"])
+    assert (
+        record["paused"]
+        and cli("queues", "--json", "low").records[0]["pause_ends"] == record["pause_ends"]
+    )
+    assert f"paused until {until}" in cli("queues", "low").out
+    queue.enqueue(b"{}", mid="m")
+    assert f"waiting: the queue is paused until {until}" in cli("why", "m").out
+    assert cli("pause", "low", "--for", "0s").code == 2
     assert cli("resume", "low", "--json").records == [{"queue": "low", "paused": False}]
     assert not queue.admin.counts().paused
 

@@ -47,3 +47,15 @@ def test_no_command_blocks_on_anything_but_the_marker(start, send, ledger, redis
     assert blocking
     assert all(one.split()[1:-1] == [queue.wake_key] for one in blocking), blocking
     assert worker.stop() == 0
+
+
+def test_idle_worker_starts_what_is_ready_when_a_pause_for_a_time_ends(
+    start, send, ledger, redis, queue
+):
+    worker = start("--processes", "1")
+    until(lambda: redis.info("clients")["blocked_clients"] == 1)
+    ends_ms = queue.admin.pause("1s")
+    send("quick", "a")
+    until(lambda: ledger.lines("end", "a"))
+    assert queue.client.clock_ms() >= ends_ms
+    assert worker.stop() == 0

@@ -47,6 +47,8 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
         yield "again", caller
     if left.get("pause"):
         yield ("pause",)
+        if scope.pause_ms and not w.is_paused:
+            yield "pause", str(scope.pause_ms)
     if left.get("clear"):
         yield ("clear",)
     if left.get("step_back"):

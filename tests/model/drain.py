@@ -29,9 +29,9 @@ class Drain:
         m, w = self._machine, world.copy()
         w.holds = {"D": ()}
         w.left, w.calls, w.ncontents = {}, {}, 0
-        if w.paused:
+        if w.pause_ends:
             m.run("resume", "", w.clock)
-            w.paused = False
+            w.pause_ends = 0
         m.forget(*[f"call:{caller}" for caller in w.numbers])
         name = self._name(w)
         if name not in self._checked:

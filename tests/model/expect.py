@@ -153,7 +153,7 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
     """Take what was handed out; every promise of a hand-out is checked here."""
     poll_after_ms, paused, _fence, *rows = reply
     need(
-        not (rows and w.paused) and bool(int(str(paused)) % 2) == w.paused,
+        not (rows and w.is_paused) and bool(int(str(paused)) % 2) == w.is_paused,
         "handed out while paused",
     )
     if rows and not w.scope.lap:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.model.expect import call, need, word_of
 from tests.model.machine import Machine
-from tests.model.world import Flavour, Record, World
+from tests.model.world import ENDLESS, Flavour, Record, World
 
 ACCEPTS = {
     # status: (with can_update, with can_requeue, with neither)
@@ -220,10 +220,14 @@ def revived(m: Machine, w: World, record: Record, mid: str, not_before: int) -> 
     return content
 
 
-def pause(m: Machine, w: World) -> None:
+def pause(m: Machine, w: World, for_ms: str = "") -> None:
     w.left["pause"] -= 1
-    w.paused = not w.paused
-    m.run("pause" if w.paused else "resume", "", w.clock)
+    if w.is_paused:
+        w.pause_ends = 0
+        m.run("resume", "", w.clock)
+        return
+    w.pause_ends = w.clock + int(for_ms) if for_ms else ENDLESS
+    m.run("pause", "", w.clock, for_ms, "")
 
 
 def clear(m: Machine, w: World) -> None:

@@ -68,7 +68,9 @@ SCOPES = (  # those that take long first
         lease=20,
         backoff=10,
         margin=0,
+        pause_ms=15,
         idle=True,
+        depth=8,
     ),
     Scope(
         "upkeep one mid at a time",

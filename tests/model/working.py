@@ -31,7 +31,7 @@ def dequeue(m: Machine, w: World, worker: str, woken: str = "") -> None:
     for _ in range(TRIES):
         dequeue_once(m, w, worker)
         # While callers rest, and where a lap looks at few mids, what may go is left to a later call.
-        if w.holds[worker] != held or w.paused or w.scope.idle or w.scope.lap:
+        if w.holds[worker] != held or w.is_paused or w.scope.idle or w.scope.lap:
             return
         may_go = w.keys_that_may_go()
         if not may_go:

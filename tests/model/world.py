@@ -62,6 +62,8 @@ class Scope:
     """Of all keys: most, starts, span_ms, weight, waiting."""
     most: int = 0
     """Messages of the queue that run at once, 0 = any number."""
+    pause_ms: int = 0
+    """How long a pause that ends by itself takes."""
     idle: bool = False
     """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
     depth: int = 9
@@ -168,6 +170,9 @@ class Call:
     reply: tuple[object, ...]
 
 
+ENDLESS = 10**14
+
+
 @dataclass(slots=True)
 class World:
     """The whole state but for Redis."""
@@ -179,7 +184,8 @@ class World:
     left: dict[str, int]
     numbers: dict[str, int]
     ncontents: int = 0
-    paused: bool = False
+    pause_ends: int = 0
+    """When the pause of the queue ends; 0 without one, ENDLESS where only resume ends it."""
     calls: dict[str, Call] = field(default_factory=dict)
     last_tick: int = -1
     """Of the schedule: -1 while nobody has asked for it; with the mid of its last run, and the ticks that had one."""
@@ -201,6 +207,10 @@ class World:
     """Of a map: the number of the last member that was accepted."""
 
     @property
+    def is_paused(self) -> bool:
+        return self.pause_ends > self.now
+
+    @property
     def clock(self) -> int:
         return self.now - self.behind
 
@@ -208,7 +218,7 @@ class World:
         records = {mid: record.copy() for mid, record in self.records.items()}
         return World(
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
-            self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked,
+            self.ncontents, self.pause_ends, dict(self.calls), self.last_tick, self.last_run, self.ticked,
             dict(self.held_keys), {key: dict(others) for key, others in self.passed.items()},
             dict(self.binned), dict(self.binned_dead), dict(self.edited), self.behind, self.up_to,
         )  # fmt: skip
@@ -217,7 +227,8 @@ class World:
         """For the canonical state: times relative to now, and of a hold only whether it is good."""
         parts = [record.text(self.now) for record in self.records.values()]
         parts += sorted(map(self.situation, self.holds))
-        parts.append(f"{self.paused} {self.behind} {self.up_to}")
+        pause = "" if self.pause_ends == ENDLESS else max(0, self.pause_ends - self.now)
+        parts.append(f"{pause} {self.behind} {self.up_to}")
         parts += [f"{mid} out: {one.text(self.now)}" for mid, one in sorted(self.binned.items())]
         parts += [
             f"{mid} was: {r.text(self.now)} {c}" for mid, (r, c) in sorted(self.edited.items())

@@ -137,7 +137,7 @@ def _silent(verb: str) -> Callable[[Held], str]:
         answer = getattr(held.queue.admin, verb)(
             **({} if verb in ("pause", "resume") else {"now": NOW})
         )
-        return "-" if answer is None or verb == "collect" else str(answer)
+        return "-" if answer is None or verb in ("collect", "pause") else str(answer)
 
     return call
 

@@ -68,7 +68,7 @@ VERBS: dict[str, tuple[Callable[[int], int], Callable[[Any, int, int], Any]]] = 
     "status": (lambda n: 20, lambda q, n, now: q.status("ready0", now=now)),
     "counts": (lambda n: 30, lambda q, n, now: q.admin.counts()),
     "content": (lambda n: 20 + 14 * n, lambda q, n, now: q.admin.content("circle", 0, n, now=now)),
-    "pause": (lambda n: 5, lambda q, n, now: q.admin.pause()),
+    "pause": (lambda n: 7, lambda q, n, now: q.admin.pause()),
     "resume": (lambda n: 5, lambda q, n, now: q.admin.resume()),
     "clear": (lambda n: 40, lambda q, n, now: q.admin.clear(now=now)),
 }

@@ -69,7 +69,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "fsck": Call(("ready", 0, 10)),
         "hold": Call((NOW + 5_000, "acme", 60_000)),
         "lines": Call((NOW, 0, 10)),
-        "pause": Call(()),
+        "pause": Call((1_000, NOW)),
         "progress": Call(("held", held.token, "half")),
         "purge": Call((dead_id,)),
         "release": Call(_numbered("held", held.token)),

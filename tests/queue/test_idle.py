@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jobq.errors import ConfigError
 from jobq.queue.types import Ending
 
 
@@ -232,3 +233,53 @@ def test_paused_queue_hands_nothing_out_but_keeps_itself(queue, redis, asleep, a
     got = queue.dequeue(10, now=at(40_001)).messages
     assert {m.mid for m in got} == {"ready", "soon"}
     assert [m.mid for m in queue.dequeue(10, now=at(40_002)).messages] == ["expiring"]
+
+
+def test_pause_for_a_time_ends_by_itself(queue, redis, at):
+    queue.enqueue(b"", mid="m", now=at(0))
+    assert queue.admin.pause("30s", now=at(0)) == at(30_000)
+
+    dry = queue.dequeue(now=at(1_000))
+    assert (dry.messages, dry.paused) == ([], True)
+    # Other callers rest at most until then, and so does who is told when the next message is due.
+    assert dry.next_due_ms == 29_000
+    late = queue.dequeue(now=at(29_999))
+    assert (late.messages, late.poll_after_ms) == ([], 1)
+
+    got = queue.dequeue(now=at(30_000))
+    assert ([m.mid for m in got.messages], got.paused) == (["m"], False)
+    assert redis.hmget(queue.prefix + "meta", "paused", "pause_ends") == [None, None]
+
+
+def test_pause_for_a_time_wakes_who_rests_beyond_its_end(queue, redis, at, eoq):
+    queue.admin.pause()
+    assert queue.dequeue(now=at(0)).poll_after_ms > 0 and eoq()
+    redis.delete(queue.wake_key)
+    queue.admin.pause(0.02, now=at(0))
+    assert not eoq() and redis.llen(queue.wake_key) == 1
+    assert 0 < queue.dequeue(now=at(1)).poll_after_ms <= 19
+
+
+def test_later_pause_replaces_the_end_of_an_earlier_one(queue, at):
+    queue.admin.pause("1s", now=at(0))
+    queue.admin.pause()
+    assert queue.dequeue(now=at(60_000)).paused
+    assert queue.admin.sample().pause_ends == 0 and queue.admin.counts().paused
+    queue.admin.resume()
+    assert not queue.admin.counts().paused
+
+
+def test_counts_say_when_a_pause_ends_and_that_it_has(queue):
+    now = queue.client.clock_ms()
+    ends = queue.admin.pause("1h")
+    assert now + 3_600_000 <= ends <= now + 3_700_000
+    assert queue.admin.sample().pause_ends == ends and queue.admin.counts().paused
+    queue.admin.pause(1, now=now - 5_000)
+    assert queue.admin.sample().pause_ends == 0 and not queue.admin.counts().paused
+
+
+@pytest.mark.parametrize("span", [0, -1, "1w2", 1e12])
+def test_pause_for_no_span_is_refused_and_changes_nothing(queue, span):
+    with pytest.raises(ConfigError):
+        queue.admin.pause(span)
+    assert not queue.admin.counts().paused

@@ -146,6 +146,12 @@ def test_pages_say_who_paused_a_queue(visit, client, filled):
     assert "Latest actions" in text and ">anna</td>" in text
 
 
+def test_pages_say_when_a_pause_ends(visit, client, filled):
+    Queue("halted", client).admin.pause("1h")
+    text = visit().get("/queues/halted").text
+    assert "The pause ends" in text and "Paused for another 1 h" in text
+
+
 def test_overview_says_so_when_the_audit_log_cannot_be_read(visit, client, redis, filled):
     redis.set("jobq:audit", "not a stream")
     text = visit().get("/").text

@@ -44,6 +44,7 @@ class QueueReply(JsonRecord):
         oldest_at_least: It has waited this long or longer.
         empty_in_ms: Time until no message is ready at this rate; null: never, or unknown.
         done_15m: Attempts in the last 15 minutes.
+        pause_ends: When the pause ends; null if only `resume` ends it.
         damaged: Why it can't be read; empty if it can.
     """
 
@@ -56,6 +57,7 @@ class QueueReply(JsonRecord):
     dead: int
     messages: int
     paused: bool
+    pause_ends: Moment | None
     workers: int | None
     slots: int
     oldest_ms: int | None
@@ -273,7 +275,7 @@ def queue_facts(one: QueueFigures) -> QueueReply:
     known = empty_in_s is not None and math.isfinite(empty_in_s)
     return QueueReply.of(
         one, sentence=sentence(one), locked=one.running, oldest_at_least=one.at_least,
-        empty_in_ms=round(1000 * (empty_in_s or 0)) if known else None,
+        pause_ends=one.pause_ends or None, empty_in_ms=round(1000 * (empty_in_s or 0)) if known else None,
         done_15m=round(recent.done), failed_15m=round(recent.failed), dead_15m=round(recent.dead),
         wait_p95_ms=recent.wait_p95_ms, run_p95_ms=recent.run_p95_ms, damaged=one.broken,
     )  # fmt: skip

@@ -165,7 +165,13 @@ local function check_rest(idle)
   for _, mid in ipairs(items('ready')) do any_ready = any_ready or not fields('left_ready')[mid] end
   any_ready = (any_ready or any_turn()) and not is_full()
   rule(#items('wake') <= 1, 'L5 more than one wake marker')
-  if fields('meta').paused == '1' then return end
+  local pause_ends = tonumber(fields('meta').pause_ends)
+  -- A pause that is over stays until the next call. Who waits was told to come back at its end.
+  if fields('meta').paused == '1' then
+    local rest = R.look('eoq_backoff') and R.db.eoq_backoff.px
+    rule(not (rest and pause_ends) or rest <= math.max(pause_ends, R.now + 1), 'L5 resting past the end of the pause')
+    return
+  end
   if R.look('eoq_backoff') then
     rule(not any_ready, 'L5 resting while a message is ready')
     local till = R.db.eoq_backoff.px

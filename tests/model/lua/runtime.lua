@@ -120,6 +120,7 @@ function M.next_time(now, margin)
   for _, key in ipairs({'locks', 'backoffs', 'rests'}) do
     for _, at in pairs(R.db[key] and R.db[key].m or {}) do meet(at) end
   end
+  if R.db.meta and R.db.meta.m.pause_ends then meet(R.db.meta.m.pause_ends) end
   local rest = R.db.eoq_backoff
   if rest and rest.px > now and (not best or rest.px < best) then best = rest.px end
   return best or 0

@@ -73,7 +73,7 @@ local function settings(value)
     local since = R.now - (tonumber(value.m.walked) or 0)
     ahead = ahead .. ' ' .. (tonumber(value.m.fence) or 0) % S.dequeued .. ' ' .. math.min(since, S.walk_ms)
   end
-  return table.concat({value.m.plain_until and 'plain' or '', value.m.turn and 'keyed' or '', value.m.members and 'flows' or '', value.m.max or '', value.m.paused or '', value.m.events or '', value.m.max_lease or '', value.m.deduped or '', ahead}, ' ')
+  return table.concat({value.m.plain_until and 'plain' or '', value.m.turn and 'keyed' or '', value.m.members and 'flows' or '', value.m.max or '', value.m.paused or '', value.m.pause_ends and left_ms(value.m.pause_ends) or '', value.m.events or '', value.m.max_lease or '', value.m.deduped or '', ahead}, ' ')
 end
 
 -- number 0x1e words 0x1e hand-outs: of these only whose they are

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from jobq.client.connection import Client
-from jobq.events import attempt_record
+from jobq.events import attempt_record, in_utc
 from jobq.jobs.codec import encode
 from jobq.limits.rate_limit import RateLimit
 from jobq.protocols.reliable import ReliableQueue
@@ -305,3 +305,9 @@ def test_lists_of_messages_go_on_where_the_reply_before_ended(api, client):
     assert is_problem(api.get(f"{ROOT}/messages?f=job:x&cursor=nonsense"), 400, "bad_request")
     assert is_problem(api.get(f"{ROOT}/messages?f=nokey:x"), 400, "bad_request")
     assert is_problem(api.get(f"{ROOT}/queues/none/messages"), 404, "not_found")
+
+
+def test_queue_says_when_its_pause_ends(api, filled, client):
+    ends = Queue("low", client).admin.pause("1h")
+    row = api.get(f"{ROOT}/queues/low").json()
+    assert (row["paused"], row["pause_ends"]) == (True, in_utc(ends))
