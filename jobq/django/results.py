@@ -13,11 +13,11 @@ from django.utils import timezone
 
 from jobq.django.compat import InvalidBackend, InvalidTask, TaskError, TaskResult, TaskResultStatus
 from jobq.django.records import Called, Recorded, Sent, Tried
+from jobq.jobs.states import state_word
 from jobq.queue.types import DeadMessage, Status
 
-#: Statuses of waiting and running messages; finished messages are in neither.
-_WAITING = frozenset(("queued", "queued-with-backoff", "done-with-requeue"))
-_RUNNING = frozenset(("locked", "locked-with-requeue"))
+#: Public states of messages that wait; Django has one status for them.
+_WAITING = frozenset(("scheduled", "queued", "retrying"))
 #: Attempts that a result lists at most.
 MAX_ATTEMPTS = 10_000
 
@@ -52,14 +52,14 @@ def moment(epoch_ms: int) -> datetime | None:
 
 def status_of(status: Status, attempts: Sequence[Tried]) -> Any:
     """The TaskResultStatus of a message; `attempts` decide once its queue has forgotten it."""
-    if status.word in _WAITING:
+    word = state_word(status)
+    if word in _WAITING:
         return TaskResultStatus.READY
-    if status.word in _RUNNING:
+    if word == "running":
         return TaskResultStatus.RUNNING
-    if status.word == "dead" or not attempts:
-        return TaskResultStatus.FAILED
     # Without a recorded end it was cancelled.
-    return TaskResultStatus.SUCCESSFUL if attempts[-1].done else TaskResultStatus.FAILED
+    succeeded = word != "failed" and attempts and attempts[-1].done
+    return TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED
 
 
 def task_as_sent(task: Any, sent: Sent) -> Any:
@@ -101,7 +101,9 @@ def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
 def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessage | None) -> None:
     """Add the facts about attempts."""
     attempts = record.attempts
-    if status.word in _WAITING and status.generation not in {one.generation for one in attempts}:
+    if state_word(status) in _WAITING and status.generation not in {
+        one.generation for one in attempts
+    }:
         attempts = ()  # of an earlier life of the mid
     result.worker_ids.extend(_workers(attempts, status.attempts))
     result.errors.extend(_errors(attempts))

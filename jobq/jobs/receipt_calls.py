@@ -97,9 +97,12 @@ async def afollow(receipt: Receipt[Any]) -> AsyncIterator[State]:
 
 
 def state_in(queue: Any, mid: str, known: Status) -> State:
-    """Return the public state of a message of any job, whose status was just read."""
+    """Return the public state of a message of any job, whose status was just read; unknown if its end is unreadable."""
     receipt: Receipt[Any] = Receipt(mid, "exists", "", "the job", queue, JobSettings())
-    return perform(queue.client, _state(receipt, known))
+    try:
+        return perform(queue.client, _state(receipt, known))
+    except CodecError as error:
+        return State("unknown", error=str(error))
 
 
 def cancel_in(queue: Any, mid: str) -> str:

@@ -15,7 +15,12 @@ StateWord = Literal[
 STATES: tuple[StateWord, ...] = get_args(StateWord)
 #: The states of messages that are over.
 ENDED: frozenset[StateWord] = frozenset(("done", "failed", "cancelled", "expired", "unknown"))
-_OVER = frozenset(("nil", "dead", "done-awaiting-gc", "done-with-backoff"))
+#: The word that a queue stores for a message, and its public state. Other parts must not map these words again.
+STATE_OF: dict[str, StateWord] = {
+    "queued-with-backoff": "scheduled", "queued": "queued", "done-with-requeue": "queued", "locked": "running",
+    "locked-with-requeue": "running", "done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "failed",
+    "nil": "unknown",
+}  # fmt: skip
 UNKNOWN_TEXT = (
     "it was never enqueued here, or is over and no longer remembered; @job(remember='10m') or "
     "result_ttl says how long an end is remembered"
@@ -48,20 +53,20 @@ class State(NamedTuple):
         return self.word in ENDED
 
 
+def state_word(status: Status) -> StateWord:
+    """Return the public state that the queue alone can tell. A cancelled run is also `done` there."""
+    word = STATE_OF.get(status.word, "unknown")
+    return "retrying" if status.attempts and status.word.startswith("queued") else word
+
+
 def is_over(status: Status) -> bool:
-    """Whether only what is remembered of the message can tell its state."""
-    return status.word in _OVER
+    """Whether only the remembered end can tell the message's state."""
+    return state_word(status) in ENDED
 
 
 def live_state(status: Status, progress: Progress | None = None, error: str = "") -> State:
     """Return the state of a message that isn't over. progress, error: of its latest attempt, opened."""
-    word: StateWord = "queued"
-    if status.word.startswith("locked"):
-        word = "running"
-    elif status.attempts and not status.word.startswith("done"):
-        word = "retrying"
-    elif status.word == "queued-with-backoff":
-        word = "scheduled"
+    word = state_word(status)
     due_at = moment(status.not_before) if word in ("scheduled", "retrying") else None
     return State(word, status.attempts, progress, error, due_at)
 

@@ -11,6 +11,8 @@ from msgspec import structs
 from jobq.client.connection import Client
 from jobq.client.pipelining import run_each
 from jobq.events import ATTEMPTS, Event
+from jobq.jobs.receipt_calls import state_in
+from jobq.jobs.states import ENDED, StateWord, state_word
 from jobq.observe.facts import Collector
 from jobq.observe.why import MessageFacts, Reason, why
 from jobq.queue.mids import checked_mid
@@ -18,13 +20,17 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.web.contents import Contents, ShownCall, ShownResult
 
-#: Stored words, and how pages name the state: the name of its glyph and colour, and the word.
-_STATES = {
-    "queued": ("ready", "ready"), "queued-with-backoff": ("delayed", "delayed"), "locked": ("running", "running"),
-    "locked-with-requeue": ("running", "running, enqueued again"), "done-with-requeue": ("ready",
-    "ready, enqueued again"),
-    "done-with-backoff": ("done", "done, mid refused"), "done-awaiting-gc": ("done", "done"), "dead": ("dead", "dead"),
+#: Public state -> the name of its glyph and colour.
+_GLYPHS: dict[StateWord, str] = {
+    "scheduled": "delayed", "queued": "ready", "running": "running", "retrying": "retry", "done": "done",
+    "failed": "dead", "cancelled": "paused", "expired": "dead", "unknown": "unknown",
 }  # fmt: skip
+#: What a page adds to the public state of these stored words.
+_DETAILS = {
+    "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "mid refused",
+}  # fmt: skip
+#: Kinds of events that end a message, and its state then.
+_ENDS: dict[str, StateWord] = {"done": "done", "cancelled": "cancelled", "dead": "failed"}
 #: Kinds of events, and the states that they show.
 _KINDS = {
     "done": "done", "retry": "retry", "dead": "dead", "crashed": "retry", "recovered": "retry", "snoozed": "delayed",
@@ -118,12 +124,13 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     facts = _seen(replace(facts, job=facts.job or call.job), contents)
     stored = collector.found_result
     status = facts.status
+    end: StateWord = state_in(queue, mid, status).word if stored else "unknown"
     attempts = list(_with_traceback(facts, contents, attempts_of(facts)))
     return MessageShown(
         facts,
         why(facts),
         call,
-        state_of(status, facts.history),
+        state_of(status, facts.history, end),
         attempts,
         list(timeline(facts, call.enqueued_at, attempts)),
         facts.dead.reason if facts.dead else "",
@@ -171,19 +178,18 @@ def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
     return replace(facts, dead=dead, history=history)
 
 
-def state_of(status: Status, history: Sequence[Event] = ()) -> StateShown:
-    """Return how a page shows where a message is."""
-    word = status.word
-    if word == "queued" and status.lock_expires_at:
-        return StateShown("retry", "lease ended")
-    if word == "queued-with-backoff" and status.attempts:
-        return StateShown("retry", "waits for a retry")
-    if word in _STATES:
-        return StateShown(*_STATES[word])
-    last = history[-1].kind if history else ""
-    return (
-        StateShown("done", "done") if last == "done" else StateShown("unknown", last or "not here")
-    )
+def state_of(
+    status: Status, history: Sequence[Event] = (), end: StateWord = "unknown"
+) -> StateShown:
+    """Return how a page shows where a message is. `end`: the remembered end of a finished message."""
+    if status.word == "queued" and status.lock_expires_at:
+        return StateShown("retry", "retrying, lease ended")
+    word = state_word(status)
+    if word in ENDED and word != "failed":
+        last = _ENDS.get(history[-1].kind, word) if history else word
+        word = last if end == "unknown" else end
+    detail = _DETAILS.get(status.word)
+    return StateShown(_GLYPHS[word], f"{word}, {detail}" if detail else word)
 
 
 def state_of_kind(kind: str) -> StateShown:
@@ -246,7 +252,10 @@ def timeline(
     if status.word.startswith("queued") and end is not None:
         if status.not_before > facts.now_ms:
             yield TimelinePoint(
-                status.not_before, StateShown("delayed", "due"), "due", status.not_before - end
+                status.not_before,
+                StateShown("delayed", "scheduled"),
+                "due",
+                status.not_before - end,
             )
         else:
             yield TimelinePoint(facts.now_ms, state_of(status), "waits", max(0, facts.now_ms - end))

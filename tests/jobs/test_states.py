@@ -21,7 +21,9 @@ from jobq.jobs.context import Call, current
 from jobq.jobs.executor import Executor, RunHooks
 from jobq.jobs.progress import Progress, progress_text, read_progress
 from jobq.jobs.registry import Registry, job
+from jobq.jobs.states import ENDED, is_over, state_word
 from jobq.queue.queue import Queue
+from jobq.queue.types import Status
 
 Work = Callable[[], None]
 
@@ -293,3 +295,15 @@ def test_follow_on_a_loop_yields_each_change_until_the_end(act, work, monkeypatc
         return seen
 
     assert asyncio.run(main()) == ["queued", "done"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "attempts", "word"),
+    [("queued", 0, "queued"), ("queued", 1, "retrying"), ("queued-with-backoff", 0, "scheduled"),
+     ("queued-with-backoff", 1, "retrying"), ("locked", 1, "running"), ("locked-with-requeue", 1, "running"),
+     ("done-with-requeue", 1, "queued"), ("done-with-backoff", 1, "done"), ("done-awaiting-gc", 1, "done"),
+     ("dead", 1, "failed"), ("nil", 0, "unknown"), ("of a later version", 1, "unknown")],
+)  # fmt: skip
+def test_state_word_is_public_for_each_word_that_queues_store(stored, attempts, word):
+    assert state_word(Status(stored, attempts)) == word
+    assert is_over(Status(stored, attempts)) == (word in ENDED)

@@ -32,10 +32,10 @@ SHORT = tuple(
     one for one in SCOPES
     if one.name in ("dead, revived, cancelled", "debounced", "workers without the job", "a line in order")
 )  # fmt: skip
-NOT_LISTED = ("dead", "not here")
+NOT_LISTED = ("failed", "unknown")
 WORDS = {
-    "ready", "delayed", "waits for a retry", "running", "running, enqueued again", "lease ended", "done",
-    "done, mid refused", "ready, enqueued again", *NOT_LISTED,
+    "queued", "scheduled", "retrying", "running", "running, enqueued again", "retrying, lease ended", "done",
+    "done, mid refused", "queued, enqueued again", *NOT_LISTED,
 }  # fmt: skip
 _STATE = r'<span class="state \w+"><span[^>]*>[^<]*</span>([^<]*)</span>'
 
@@ -96,16 +96,16 @@ def word_of(world: World, record: Record, is_done: bool, is_dead: bool) -> str:
     if record.token and record.until > world.now:
         return "running, enqueued again" if record.fresh else "running"
     if record.token:
-        return "lease ended"
+        return "retrying, lease ended"
     if record.content and not is_done:
         later = record.not_before > world.now and not record.lined
         retried = record.attempts and not record.fresh
-        return "ready" if not later else "waits for a retry" if retried else "delayed"
+        return "retrying" if retried else "scheduled" if later else "queued"
     if record.content:
-        return "ready, enqueued again"
+        return "queued, enqueued again"
     if record.deduped_till > world.now:
         return "done, mid refused"
-    return "done" if is_done else "dead" if is_dead else "not here"
+    return "done" if is_done else "failed" if is_dead else "unknown"
 
 
 def members(stored: dict[str, Any], name: str) -> dict[str, Any]:
@@ -181,8 +181,8 @@ def check(page: Any, queue: Queue, met: Met) -> None:
     rows = []
     for mid, word in met.words.items():
         reply = page.get(f"/queues/{queue.name}/messages/{mid.replace('~', '~7E')}")
-        assert reply.status_code == (404 if word == "not here" else 200), (reply.text, met)
+        assert reply.status_code == (404 if word == "unknown" else 200), (reply.text, met)
         assert re.findall(_STATE, reply.text)[0] == word, met
         assert 'data-code="not_ready"' not in reply.text, met
-        rows += [(mid, word)] * (word not in NOT_LISTED) + [(mid, "dead")] * met.ndead[mid]
+        rows += [(mid, word)] * (word not in NOT_LISTED) + [(mid, "failed")] * met.ndead[mid]
     assert listed(page.get(f"/queues/{queue.name}/messages").text) == sorted(rows), met

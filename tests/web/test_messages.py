@@ -160,12 +160,30 @@ def test_page_says_first_why_a_message_waits(
 
 @pytest.mark.parametrize(
     ("status", "shown"),
-    [(Status("queued", lock_expires_at=1), "lease ended"),
-     (Status("queued-with-backoff", attempts=1), "waits for a retry"),
-     (Status("queued-with-backoff"), "delayed"), (Status("queued"), "ready"), (Status("nil"), "not here")],
+    [(Status("queued", lock_expires_at=1), "retrying, lease ended"),
+     (Status("queued-with-backoff", attempts=1), "retrying"), (Status("queued", attempts=1), "retrying"),
+     (Status("queued-with-backoff"), "scheduled"), (Status("queued"), "queued"), (Status("dead"), "failed"),
+     (Status("nil"), "unknown")],
 )  # fmt: skip
 def test_state_tells_what_is_tried_again_from_what_is_new(status: Status, shown: str):
     assert state_of(status).word == shown
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [(b'{"end":"cancelled","attempt":0,"at":1}', "cancelled"), (b'{"error":"e","type":"expired"}', "expired"),
+     (b'{"error":"e"}', "failed"), (b'{"ok":1}', "done"), (b"\xff{", "done"), (b"[" * 3_000, "done")],
+)  # fmt: skip
+def test_message_shows_its_remembered_end_when_it_is_over(
+    queue: Queue, visit: Any, stored: bytes, shown: str
+):
+    queue.enqueue(call("a.b"), mid="m")
+    [message] = queue.dequeue(1).messages
+    queue.finish(
+        [Ending(mid="m", token=message.token, backoff=60_000, result=stored, result_ttl=60)]
+    )
+    text = visit().get("/queues/low/messages/m").text
+    assert re.findall(r'<span class="state \w+"><span[^>]*>[^<]*</span>(\w+)', text)[0] == shown
 
 
 def test_message_shows_attempts_arguments_and_result(queue: Queue, client: Client, visit: Any):

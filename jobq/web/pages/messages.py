@@ -41,17 +41,17 @@ from jobq.web.viewer import AskedFilter, contents_of, filter_of
 MAX_HITS = 100
 PLACE_WORDS = {
     "": "Messages",
-    "ready": "Ready",
-    "due": "Due",
+    "ready": "Queued",
+    "due": "Scheduled",
     "running": "Running",
     "done": "Done",
     "dead": "Dead",
 }
 _NOTHING = {
     "": ("No messages", "This queue is empty.", "jobq enqueue JOB --queue"),
-    "ready": ("Nothing waits", "Messages are here from the moment they may run until a worker takes them.",
+    "ready": ("No queued messages", "Messages are here from the moment they may run until a worker takes them.",
               "jobq enqueue JOB --queue"),
-    "due": ("No delayed messages", "Messages waiting for their start time or a retry appear here.",
+    "due": ("No scheduled messages", "Messages waiting for their start time or a retry appear here.",
             "jobq enqueue JOB --delay 5m --queue"),
     "running": ("Nothing runs", "Messages that a worker has taken are here until their attempt ends.",
                 "jobq worker --import MODULE --queues"),

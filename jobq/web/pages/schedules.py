@@ -20,6 +20,7 @@ from jobq.durations import counted
 from jobq.errors import ConfigError, JobqError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry
+from jobq.jobs.states import state_word
 from jobq.jobs.ticks import moment
 from jobq.queue.directory import listed_queues, queue_names
 from jobq.queue.queue import Queue
@@ -36,6 +37,7 @@ from jobq.schedules.listing import (
 from jobq.schedules.words import in_words
 from jobq.web.access.identity import UserRole
 from jobq.web.acting import performing
+from jobq.web.messages import StateShown, state_of
 from jobq.web.pages.editing import arguments_in, merged, shown_arguments, typable
 from jobq.web.paging import PER_PAGE, page_number
 from jobq.web.rendering import render
@@ -60,11 +62,6 @@ OUTCOMES = {
     "replaced": ("retry", "replaced the run before"), "skipped": ("paused", "skipped: the run before was not over"),
     "missed": ("dead", "missed"), "full": ("dead", "not enqueued: the line of its key was full"),
     "clock": ("retry", "the server's clock was set back"),
-}  # fmt: skip
-#: State and word for each status.
-STATUS = {
-    "queued": ("ready", "ready"), "queued-with-backoff": ("delayed", "due"), "locked": ("running", "running"),
-    "dead": ("dead", "dead"),
 }  # fmt: skip
 
 
@@ -164,7 +161,7 @@ def schedule(request: Request) -> Response:
         request, "schedule.html", row=row, one=one, words=in_words(one) if one else "", others=others,
         trouble=_trouble_of(row, known), coming=_coming(one, queue.name, found.now_ms) if one else [],
         strip=ticks[:STRIP][::-1], counts=Counter(one.outcome for one in ticks[:STRIP]), ticks=ticks[:NEWEST],
-        outcomes=OUTCOMES, statuses=STATUS, late_median=_median(ticks[:STRIP]), runs=_runs(queue, ticks[:NEWEST]),
+        outcomes=OUTCOMES, late_median=_median(ticks[:STRIP]), runs=_runs(queue, ticks[:NEWEST]),
         arguments=_arguments(site, one) if one else [], ran=request.query_params.get("ran", ""),
         may_see=identity_of(request).arguments,
     )  # fmt: skip
@@ -203,15 +200,15 @@ def _median(ticks: Sequence[LoggedTick]) -> float | None:
     return late[len(late) // 2] / 1000 if late else None
 
 
-def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, str]:
-    """Return the stored status of the runs, by message id; successful runs aren't stored."""
+def _runs(queue: Queue, ticks: Sequence[LoggedTick]) -> dict[str, StateShown | None]:
+    """Return the state of the runs, by message id; None for an ended run, which the queue doesn't store."""
     calls = {}
     for mid in {one.mid for one in ticks if one.mid}:
         with suppress(ConfigError):  # another program wrote that entry
             calls[mid] = queue.status_call(mid)
     replies = run_each(queue.client, list(calls.values()))
     return {
-        mid: reply.word
+        mid: None if state_word(reply) in ("done", "unknown") else state_of(reply)
         for mid, reply in zip(calls, replies, strict=True)
         if not isinstance(reply, JobqError)
     }

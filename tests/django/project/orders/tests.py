@@ -26,12 +26,15 @@ from jobq.django.compat import (
     task_backends,
 )
 from jobq.django.records import Called, Records, Sent, Tried
+from jobq.django.results import status_of
 from jobq.errors import CodecError, ConfigError
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry
 from jobq.jobs.signing import seal_of
+from jobq.jobs.states import STATE_OF
 from jobq.queue.queue import Queue
+from jobq.queue.types import Status
 from jobq.testing import kit_for
 from orders import tasks
 from orders.compat import task
@@ -232,6 +235,17 @@ class RunTests(EmptyServer, SimpleTestCase):
         result = self.run_one(tasks.own_id)
         self.assertEqual(result.return_value, result.id)
         self.assertEqual(self.run_one(tasks.expects_attempt, 1).return_value, ["tests"])
+
+    def test_each_public_state_has_a_status_of_django(self):
+        ready, running = TaskResultStatus.READY, TaskResultStatus.RUNNING
+        done = mock.Mock(done=True)
+        expected = {
+            "scheduled": ready, "queued": ready, "retrying": ready, "running": running,
+            "done": TaskResultStatus.SUCCESSFUL, "failed": TaskResultStatus.FAILED,
+            "unknown": TaskResultStatus.SUCCESSFUL,
+        }  # fmt: skip
+        for stored, word in STATE_OF.items():
+            self.assertEqual(status_of(Status(stored), [done]), expected[word], stored)
 
     def test_retries_keep_their_errors(self):
         handler = mock.Mock()
