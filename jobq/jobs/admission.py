@@ -1,6 +1,7 @@
-"""What a job asks before it starts: `@job(limits=[…])`. A refused job is snoozed, and its attempt isn't counted.
+"""Limits that a job must pass before it starts: `@job(limits=[…])`.
 
-The limits themselves are in `jobq.limits`. Here is what an executor and a worker need to know of them.
+A rejected job is snoozed; its attempt isn't counted. The limits themselves are in `jobq.limits`; this module has the
+interfaces for executors and workers.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class JobLimit(Protocol):
 
 
 class HoldingTable(Protocol):
-    """The memory where a child notes what its jobs hold: the supervisor renews that, and gives it back."""
+    """Memory in which a child records the slots that its jobs hold; the supervisor renews and returns them."""
 
     lease_s: float
 
@@ -58,10 +59,10 @@ class HoldingTable(Protocol):
         ...
 
     def keep(self, index: int) -> None:
-        """It was taken: renew it."""
+        """Record an acquired slot, to be renewed."""
 
     def drop(self, index: int, entry: bytes) -> None:
-        """It was given back."""
+        """Forget a returned slot."""
 
     def is_lost(self, index: int) -> bool:
         """Whether it could not be renewed."""
@@ -124,7 +125,7 @@ def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]
 async def arun_admitted(
     call: Call | Ending, worker: str, run: Callable[[Call], Coroutine[Any, Any, Ending]]
 ) -> Ending:
-    """As run_admitted."""
+    """Run an async job once all its limits admit it; see run_admitted."""
     if isinstance(call, Ending):
         return call
     held: list[Admitted] = []

@@ -41,7 +41,7 @@ class ValueType:
         self._annotation = annotation
         kinds = set(typing.get_args(annotation)) if _is_union(annotation) else {annotation}
         kinds = {NoneType if kind is None else kind for kind in kinds}
-        #: Types whose values need no conversion. JSON may write a float as an int.
+        #: Types whose values don't need conversion. JSON may write a float as an int.
         self.plain: set[Any] = set()
         if kinds <= _PLAIN:
             self.plain = kinds | ({int} if float in kinds else set())
@@ -88,8 +88,11 @@ ENCODE, DECODE = ValueType.encoded, ValueType.decoded
 class _Parameters(NamedTuple):
     """The types of a function; None for a type that isn't converted.
 
-    positions: name and type by position. rest: name and type of `*args`. keywords: by name, of those that a keyword may
-    give. more: of `**kwargs`.
+    Attributes:
+        positions: Name and type by position.
+        rest: Name and type of `*args`.
+        keywords: Types by name, for arguments that a keyword may pass.
+        more: The type of `**kwargs`.
     """
 
     positions: Sequence[tuple[str, ValueType | None]]
@@ -186,7 +189,7 @@ class ArgumentTypes:
 
     def _read(self) -> _Parameters:
         if self._parameters is None:
-            # Threads may read them at the same time: each sets them as a whole.
+            # Threads may read these attributes concurrently: each assignment sets a complete value.
             parameters = self._types()
             self.used, self._parameters = parameters.used, parameters
         return self._parameters
@@ -255,7 +258,7 @@ class ArgumentTypes:
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """The evaluated annotations; those that can't be evaluated stay text."""
+    """Return the evaluated annotations; unevaluable annotations stay text."""
     function = inspect.unwrap(function)
     try:
         return typing.get_type_hints(function, include_extras=True)

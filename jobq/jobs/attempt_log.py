@@ -1,4 +1,4 @@
-"""What a job logs, kept with its attempt: the last 64 KiB, for jobs that declare `keep_logs`."""
+"""The log of an attempt, kept for jobs that declare `keep_logs`: the last 64 KiB."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AttemptLog:
         """Add a line, and store the log if that was not done just now."""
         with self._lock:
             if self._inside:
-                return  # what the client logs while it stores this
+                return  # the client logs while it stores this log
             self._lines.append(line[-MAX_BYTES:])
             self._size += len(self._lines[-1])
             self._is_stored = False
@@ -72,7 +72,7 @@ class AttemptLog:
         return dropped + b"".join(self._lines)
 
 
-#: The log of the attempt that runs here, in its threads only where they have its context.
+#: The log of the current attempt. Its threads see it only if they have the attempt's context.
 _kept: ContextVar[AttemptLog | None] = ContextVar("jobq_attempt_log", default=None)
 
 
@@ -84,7 +84,7 @@ class _Handler(logging.Handler):
         self._pid = os.getpid()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take one record without the handler's lock: each log has one, and storing one holds up no other thread."""
+        """Take one record without the handler's lock: each log has its own lock, so one log can't block others."""
         # From Python 3.12 on a filter may return another record.
         allowed: object = self.filter(record)
         if allowed:
@@ -92,7 +92,7 @@ class _Handler(logging.Handler):
         return bool(allowed)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add one record. What a process that the job forked logs is not the attempt's."""
+        """Add one record. Records of processes forked by the job are ignored."""
         log = _kept.get()
         if log is None or os.getpid() != self._pid:
             return
@@ -116,7 +116,7 @@ class AttemptLogs:
     def of(
         self, queue: str, mid: str, attempt: int, keep_s: float, seal: Callable[[bytes], bytes]
     ) -> Iterator[None]:
-        """Keep what is logged inside; seal: what becomes of the text before it is stored."""
+        """Keep records that are logged within. seal: transforms the text before it is stored."""
         log = AttemptLog(lambda text: self._store(queue, mid, attempt, seal(text), keep_s))
         self._count(1)
         entered = _kept.set(log)

@@ -3,18 +3,18 @@
 ``{"job":"mail.send","args":["a@b"],"kwargs":{"retry":true},"enqueued_at":1700000000000}``
 
 Fields at their default are left out: args, kwargs, headers, options, enqueued_at 0, v 1. Sealed calls also have
-`not_after` and `nonce`. `decode` raises nothing but CodecError, whatever the bytes are.
+`not_after` and `nonce`. `decode` only raises CodecError, for any bytes.
 
-An argument must come back from JSON as it was. msgspec would silently write a datetime, a set or bytes as text, and
-the job would get that text, so `check` refuses every value that would arrive as something else. The one exception
-is a tuple, which arrives as a list.
+An argument must come back from JSON as it was. msgspec would silently write a datetime, a set or bytes as text, and the
+job would get that text, so `check` rejects every value that would arrive as something else. The one exception is a
+tuple, which arrives as a list.
 
-What a program of another language pushed and no job can run is kept with the reason:
+A call from another language that no job can run is kept with the reason:
 
 ``{"refused":"it names no class","raw":"{\\"args\\":[]}","headers":{"ruby":"sidekiq :default"}}``
 
-It has no `job`, so no worker of any version runs it. It is dead at once, with that reason. `raw_base64` takes the place
-of `raw` for bytes that aren't UTF-8.
+It has no `job`, so no worker of any version runs it. It is dead-lettered immediately, with that reason. `raw_base64`
+replaces `raw` for bytes that aren't UTF-8.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jobq.formats import ENVELOPE
 LIMIT, HARD_LIMIT = MAX_CONTENT, HARD_MAX_CONTENT
 MAX_NAME = 200
 MAX_DEPTH = 64
-#: What the mids of members of flows begin with, and no other mid.
+#: Prefix of the mids of flow members, and of no other mid.
 MEMBER_SIGN = "~"
 #: The header of a member's call that lists where results of other steps go.
 FLOW_HEADER = "flow"
@@ -53,7 +53,8 @@ class UnknownVersionError(CodecError):
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     """Options of the job that one message overrides; durations in seconds.
 
-    `expires_at`: epoch ms by the producer's clock after which no attempt starts, 0 = no limit.
+    Attributes:
+        expires_at: Epoch ms by the producer's clock after which no attempt starts, 0 = no limit.
     """
 
     retries: _Retries | UnsetType = UNSET
@@ -66,9 +67,12 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One call. `enqueued_at` is epoch ms by the producer's clock, 0 if unknown.
+    """One call.
 
-    `not_after`: epoch ms after which a sealed call doesn't run, 0 = no limit. `nonce` makes equal calls differ.
+    Attributes:
+        enqueued_at: Epoch ms by the producer's clock, 0 if unknown.
+        not_after: Epoch ms after which a sealed call doesn't run, 0 = no limit.
+        nonce: Makes equal calls differ.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -150,7 +154,7 @@ def _content(envelope: Envelope, limit: int) -> bytes:
 
 
 class CallEncoder:
-    """`encode` for many calls of one job: what they have in common is encoded once."""
+    """`encode` for many calls of one job: their common parts are encoded once."""
 
     def __init__(
         self,
@@ -257,7 +261,7 @@ def _explained(content: bytes, error: Exception) -> CodecError:
 
 
 def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
-    """The content of a message that is dead as soon as a worker receives it."""
+    """Return the content of a message that is dead-lettered as soon as a worker receives it."""
     why = why.encode("utf-8", "backslashreplace").decode()
     try:
         return _write(_Refused(why, raw=raw.decode(), headers=dict(headers)))

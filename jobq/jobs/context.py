@@ -1,4 +1,4 @@
-"""The running attempt: its call, what the job can ask and report (`jobq.current()`), and its logger."""
+"""The running attempt (`jobq.current()`): its call, its requests and reports, and its logger."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROGRESS_EVERY_S = 0.5
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-#: Attempts that failed. Silenced by the Sentry middleware, which reports them itself.
+#: Failed attempts. Silenced by the Sentry middleware, which reports them itself.
 failure_log = logging.getLogger("jobq.job")
 
 
@@ -76,32 +76,32 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def failures(self) -> int:
-        """How many attempts have failed if this one does. Crashes are counted separately."""
+        """The number of failed attempts if this attempt fails. Crashes are counted separately."""
         return max(1, self.message.attempt - self.message.ncrashes)
 
 
-#: Bytes of the memory in which a JobLines keeps lines until they are written: its size, then the lines. What a pipe
+#: Bytes of the memory in which a JobLines buffers lines: its size, then the lines. What a pipe
 #: takes in one piece.
 LINES_SIZE = min(4096, select.PIPE_BUF)
 
 
 class JobLines(Protocol):
-    """The log of runs that are done. It may keep lines for a moment, and writes many at once."""
+    """The log of finished runs. It may buffer lines for a moment, and writes many together."""
 
     def keep_in(self, memory: memoryview) -> None:
         """In a child, keep lines in these LINES_SIZE bytes, so that they outlive it."""
 
     def started(self, call: Call) -> None:
-        """Log a start, at once."""
+        """Log a start immediately."""
 
     def done(self, call: Call, seconds: float) -> None:
         """Log that a run is done."""
 
     def flush(self) -> None:
-        """Write what is kept."""
+        """Write buffered lines."""
 
     def write_rest(self, memory: memoryview) -> None:
-        """In the supervisor, write what a dead child kept in this memory."""
+        """In the supervisor, write the lines that a dead child buffered in this memory."""
 
 
 class Context:
@@ -168,7 +168,7 @@ class Context:
 
     @property
     def failures(self) -> int:
-        """How many attempts have failed if this one does. `retries` is compared with this; crashes don't count."""
+        """The number of failed attempts if this attempt fails. `retries` is compared with this; crashes don't count."""
         return self._call.failures
 
     @property
@@ -220,13 +220,13 @@ class Context:
 
     @property
     def missed(self) -> int:
-        """How many ticks of the schedule before this one had no run: nobody was there to enqueue them."""
+        """The number of earlier ticks of the schedule without a run: no worker was there to enqueue them."""
         found = tick_of(self._call.headers)
         return found.missed if found else 0
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What travelled with the message."""
+        """The headers of the message."""
         return self._call.headers
 
     @property
@@ -258,7 +258,7 @@ class Context:
         return self._lease_deadline() - time.clock_gettime(_CLOCK)
 
     def lease_valid(self) -> bool:
-        """Whether this attempt may still take effect, by what this process knows."""
+        """Whether this attempt may still take effect, according to this process."""
         return self._held and self.lease_left > 0
 
     def progress(
@@ -289,8 +289,8 @@ class Context:
     def checkpoint(self, value: Any) -> bool:
         """Keep `value` for the next attempt of this message. False once another attempt has taken over.
 
-        It must be JSON of at most 16 KiB, or CodecError is raised. It replaces the one before, survives a crash of this
-        process, and is removed when the message ends. Each call is a round trip; it is sent before this returns.
+        It must be JSON of at most 16 KiB, or CodecError is raised. It replaces the previous value, survives a crash of
+        this process, and is removed when the message ends. Each call is a round trip; it is sent before this returns.
         """
         text = encode_plain(value, "the checkpoint").decode()
         if len(text.encode()) > MAX_CHECKPOINT:
@@ -304,9 +304,9 @@ class Context:
 
     @property
     def checkpoint_value(self) -> Any:
-        """What `checkpoint` last kept, in this attempt or an earlier one; None for nothing.
+        """Return the value of the last `checkpoint` of this or an earlier attempt; None for nothing.
 
-        The first look is a round trip. LeaseLostError once another attempt has taken over.
+        The first call is a round trip. LeaseLostError once another attempt has taken over.
         """
         if self._checkpoint is None:
             self._checkpoint = self._kept("")

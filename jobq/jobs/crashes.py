@@ -1,7 +1,7 @@
-"""What a worker says about children that died and jobs that crashed with them, and who is notified.
+"""Reports of a worker about dead children and the jobs that crashed with them, and their listeners.
 
-A crashed job can't report itself: its process is gone. The supervisor knows what it ran, and passes that on to the
-monitor process, which has listeners: one writes the span of the attempt, another one sends an error report.
+A crashed job can't report itself: its process is gone. The supervisor knows its running jobs, and passes them on to the
+monitor process, which has listeners: one writes the span of the attempt, another sends an error report.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ class ChildDeath(msgspec.Struct, frozen=True, tag="death"):
 class CrashReport(msgspec.Struct, frozen=True, tag="crash"):
     """An attempt that ended with its child. Times are epoch ms, 0 = unknown.
 
-    job: '' if it isn't known any more. dead: whether the message is dead now, having crashed too often. headers: those
-    of the call, with the trace that it belongs to. death: how the child ended.
+    Attributes:
+        job: '' if unknown.
+        dead: Whether the message is dead now, because it crashed too often.
+        headers: The headers of the call, with its trace.
+        death: How the child ended.
     """
 
     job: str
@@ -45,9 +48,9 @@ class CrashReport(msgspec.Struct, frozen=True, tag="crash"):
 
 
 class MonitorListener:
-    """Runs in a worker's monitor process. Every method may be left as it is.
+    """Runs in a worker's monitor process. Subclasses override any method.
 
-    The monitor process has no threads but those that listeners start, takes no signals, and ends with the worker.
+    The monitor process has no threads except those of listeners, ignores signals, and ends with the worker.
     """
 
     def open(self) -> None:
@@ -60,7 +63,7 @@ class MonitorListener:
         """Called once in the monitor process. pool: a jobq.worker.monitor.PoolView."""
 
     def died(self, death: ChildDeath) -> None:
-        """Called for each child that died."""
+        """Called for each dead child."""
 
     def crashed(self, report: CrashReport) -> None:
         """Called for each attempt that ended with its child."""

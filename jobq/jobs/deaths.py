@@ -1,4 +1,4 @@
-"""What `@job(on_dead=…)` is called with, and the messages by which it is called."""
+"""The argument of `@job(on_dead=…)` functions, and the messages that call them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jobq.jobs.codec import decode
 from jobq.jobs.signing import Seal, opened, shown_text
 from jobq.queue.types import DeadMessage, Lease
 
-#: What the content of such a message begins with: the script that makes a message dead writes it, in a queue where
+#: Prefix of the content of such a message: the script that makes a message dead writes it, in a queue with a job that
+#: declares on_dead. It is never sealed, but the dead message that it names may be.
 #: some job declares on_dead. It is never sealed. What it leads to is: the dead message.
 ON_DEAD = b'{"job":"jobq.on_dead","args":["'
 
@@ -20,10 +21,12 @@ FindDead = Callable[[str, str, Lease], DeadMessage | None]
 
 
 class DeadCall(msgspec.Struct, frozen=True):
-    """The call of a dead message, and what became of it. Times are epoch ms.
+    """The call of a dead message, and how it died. Times are epoch ms.
 
-    attempts, crashes: how often it was handed out, and how many of these ended with their process. reason: the last
-    error with its traceback, or how its process ended.
+    Attributes:
+        attempts: How often it was started.
+        crashes: How many of these attempts ended with their process.
+        reason: The last error with its traceback, or how its process ended.
     """
 
     job: str

@@ -41,8 +41,8 @@ MAX_NAMES = 1_000
 class UnknownJobs:
     """How long messages whose job isn't registered here are retried, in seconds.
 
-    Each wait is twice as long as the one before, from 1 s to `longest_wait_s`. Once the waits add up to `for_s`,
-    the message is dead. These retries don't count as attempts of the job.
+    Each wait is twice as long as the previous wait, from 1 s to `longest_wait_s`. Once the waits add up to `for_s`, the
+    message is dead. These retries don't count as attempts of the job.
     """
 
     longest_wait_s: float = 60.0
@@ -165,7 +165,7 @@ def _reason(error: BaseException, why: str, trace: str) -> str:
 
 
 def _figured(call: Call, outcome: str, run_us: int, kind: str, mark: str) -> dict[str, Any]:
-    """What the log line of a failure carries in addition to the fields of the job."""
+    """Additional fields in the log line of a failure."""
     # As events call it.
     word = "snoozed" if outcome in ("snooze", "hold") else outcome
     fields: dict[str, Any] = {"outcome": word, "run_ms": run_us / 1000}
@@ -276,7 +276,7 @@ class Unrunnable:
         return Ending(outcome="unknown", backoff=wait_s, **ending)
 
     def unreadable(self, queue: str, message: Message, why: str) -> Ending:
-        """For content that no version reads: dead at once."""
+        """Return the ending for content that no version can read: dead immediately."""
         record = self._record(message, "", "jobq.errors.CodecError", {})
         return self._dead(queue, message, why, record)
 

@@ -15,7 +15,7 @@ def enqueued_at(content: bytes) -> int:
 
 
 def head_enqueued_at(head: WaitingHead | None) -> int:
-    """Return since when the next message has waited, epoch ms by its producer's clock; 0 if that is unknown.
+    """Return when the next message began to wait, epoch ms by its producer's clock; 0 if that is unknown.
 
     A retry was enqueued long before it waited. The time of a sealed call is unknown.
     """

@@ -1,8 +1,8 @@
 """Run one message to one outcome, without a server. A worker's child calls this for each message.
 
 `resolve` comes first, then `run` or `arun`. They raise only what must stop the child's work on this message without an
-outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the asyncio task. Everything else that a job
-raises, SystemExit included, is a failure, and the job's rules decide about it.
+outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the asyncio task. Any other exception of a
+job, including SystemExit, is a failure, and the job's rules decide about it.
 """
 
 from __future__ import annotations
@@ -93,16 +93,21 @@ def _metered(
 
 
 class RunHooks(NamedTuple):
-    """The functions of the program that runs the jobs, which an executor calls. None: the program has no such function.
+    """Functions of the program that runs the jobs, for use by an executor; None: the program has no such function.
 
-    soft_timeout(seconds): a context manager that raises JobTimeout inside a sync job that takes longer.
-    lease_deadline(): when the lease of what runs ends, in seconds of CLOCK_BOOTTIME.
-    checkpoint: keeps the checkpoints of jobs, and reads them. attempt_logs: keeps what jobs log that ask for it.
-    find_dead: finds the dead message that a message about a death names. fill_inputs: puts results of steps to their
-    positions in the arguments of a member. flow_of: the flow of a running member. on_failure: called with the error of
-    each attempt that failed. log: where starts and ends are logged. built_in: jobs that run though the registry doesn't
-    have them, by name. tracebacks: whether to log and keep those of failed attempts. counted: whether endings carry the
-    figures of their runs.
+    Attributes:
+        soft_timeout: Takes seconds; a context manager that raises JobTimeout inside a sync job that takes longer.
+        lease_deadline: When the lease of the running message ends, in seconds of CLOCK_BOOTTIME.
+        checkpoint: Keeps and reads the checkpoints of jobs.
+        attempt_logs: Keeps the logs of jobs that declare keep_logs.
+        find_dead: Finds the dead message that a message about a death names.
+        fill_inputs: Inserts results of steps into the arguments of a member.
+        flow_of: The flow of a running member.
+        on_failure: Called with the error of each failed attempt.
+        log: Where starts and ends are logged.
+        built_in: Jobs by name that run even if the registry doesn't have them.
+        tracebacks: Whether to log and keep the tracebacks of failed attempts.
+        counted: Whether endings carry the figures of their runs.
     """
 
     soft_timeout: SoftTimeout | None = None
@@ -123,8 +128,10 @@ class RunHooks(NamedTuple):
 class Executor:
     """Runs jobs of one registry in one child.
 
-    worker: the name in events. seal: what calls must be sealed with; None = they aren't sealed.
-    unknown_jobs: how long messages of unregistered jobs are retried.
+    Attributes:
+        worker: The name in events.
+        seal: Seals calls; None = they aren't sealed.
+        unknown_jobs: How long messages of unregistered jobs are retried.
     """
 
     def __init__(
@@ -154,9 +161,9 @@ class Executor:
         self._runs = 0
 
     def resolve(self, queue: str, message: Message) -> Call | Ending:
-        """The call in a message, or its ending if it can't be read or names a job that isn't registered here.
+        """Return the call in a message, or its ending if it is unreadable or its job isn't registered here.
 
-        No message makes this raise.
+        This never raises, for any message.
         """
         try:
             content = message.content
@@ -237,7 +244,7 @@ class Executor:
         return self._unrunnable.broken(queue, message, error)
 
     def refuse(self, queue: str, message: Message, why: str) -> Ending:
-        """The ending of a message that must not run: dead at once."""
+        """Return the ending of a message that must not run: dead immediately."""
         return self._unrunnable.unreadable(queue, message, why)
 
     def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
@@ -364,7 +371,7 @@ class Executor:
         return self._sealed(call, ending) if call.sealed else ending
 
     def _context(self, call: Call) -> Context:
-        """What the job may ask and report while it runs; with a sealed call, sealed too."""
+        """Requests and reports of a running job; sealed if its call is sealed."""
         hooks = self.hooks
         report, keep = hooks.report_progress, hooks.checkpoint
         if call.sealed:

@@ -1,6 +1,6 @@
-"""What is kept of an error: its class, a fingerprint, and text for people who look at dead messages.
+"""Stored facts about an error: its class, a fingerprint, and text for people who look at dead messages.
 
-Local variables are never kept, and no values but those in the error's message. Passwords in URLs are masked.
+Local variables are never kept; the only values are in the error's message. Passwords in URLs are masked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OURS = str(PurePath(__file__).parents[1]) + os.sep
 
 
 def class_name(error: BaseException) -> str:
-    """`ValueError`, `requests.exceptions.Timeout`."""
+    """Return the name of an error's class, such as `ValueError` or `requests.exceptions.Timeout`."""
     kind = type(error)
     name = kind.__qualname__
     return clean(name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}")[:200]
@@ -64,7 +64,7 @@ def summary(error: BaseException) -> str:
 
 
 def reason(error: BaseException, why: str = "", trace: str = "") -> str:
-    """For the dead: what and why on the first line, then as much of the traceback's end as fits."""
+    """Return the text for a dead message: the error on the first line, then the end of the traceback that fits."""
     head = summary(error) + (f" ({why})" if why else "")
     tail = _end_of(trace, MAX_TEXT - len(head.encode()) - 2)
     return f"{head}\n\n{tail}" if tail else head
@@ -82,7 +82,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _leave_out_ours(described: TracebackException) -> None:
-    """Remove the frames of jobq from an error, and from those that led to it or are grouped in it."""
+    """Remove the frames of jobq from an error, its causes and the errors grouped in it."""
     waiting: list[TracebackException | None] = [described]
     while waiting:
         error = waiting.pop()
@@ -109,7 +109,7 @@ def clean(text: str) -> str:
 
 
 def one_column(name: str) -> str:
-    """A name from outside as a column of an event: a separator in it would shift those behind it."""
+    """Return an external name for a column of an event, without separators, which would shift later columns."""
     return clean(name).replace("\n", " ").replace("\t", " ")[:200]
 
 

@@ -32,7 +32,7 @@ class Home:
 
 
 def leave(error: BaseException | None = None) -> NoReturn:
-    """End this process at once. Only its output is flushed."""
+    """End this process immediately. Only its output is flushed."""
     code = 0 if error is None else 1
     try:
         if isinstance(error, SystemExit):

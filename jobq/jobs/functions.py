@@ -181,7 +181,7 @@ _COMPARES: tuple[tuple[Any, Callable[[_Comparison, Any, Any], bool]], ...] = (
 
 
 def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
-    """What a closure refers to, by name; without what isn't set yet, such as a function's own name."""
+    """Return the values in a closure by name, without unset variables such as a function's own name."""
     code = _code(function)
     for name, cell in zip(
         code.co_freevars if code else (), getattr(function, "__closure__", None) or ()

@@ -109,7 +109,7 @@ class Outgoing:
 
 
 class Job(Generic[P, R]):
-    """A function with its options. R is the type of its result; of an async function, what it returns when awaited."""
+    """A function with its options. R is the type of its result, for an async function the awaited result."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Job(Generic[P, R]):
             # A program that cancels the message reads it there.
             self.overrides = Overrides(remember=settings.remember)
         self._signature = inspect.signature(function)
-        #: What its arguments and its result are encoded and decoded by; None: by nothing, with typed=False.
+        #: Encoder and decoder of its arguments and its result; None with typed=False.
         self.types: ArgumentTypes | None = None
         if settings.typed:
             self.types = ArgumentTypes(name, function, self._signature)
@@ -144,9 +144,9 @@ class Job(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
-        """Have a worker make this call, at least once.
+        """Enqueue this call; it runs at least once.
 
-        Raises TypeError for arguments that don't fit the function, CodecError for what JSON can't carry,
+        Raises TypeError for arguments that don't fit the function, CodecError for values that JSON can't represent,
         ServerFullError or UnavailableError from the server. Tuples arrive as lists.
         """
         if kwargs or not self._least <= len(args) <= self._most:
@@ -179,7 +179,7 @@ class Job(Generic[P, R]):
         client = settings.client or runtime.default
         queue: Any = client.queues.get(settings.queue) if client is not None else None
         if queue is None:
-            # The first one may start a server, or look one up.
+            # The first call may start a server, or look one up.
             queue = await _in_thread(queue_of, settings.queue, client)
         mid, content, key = self.prepared(queue, args, kwargs)
         options = self.queue_options if settings.key is None else self.options_with(key)
@@ -206,10 +206,10 @@ class Job(Generic[P, R]):
     ) -> Sequence[Receipt[R]]:
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
-        Plain tuples of positional arguments work too, but type checkers don't check them. `arguments` is read as calls
-        are sent, and receipts are made when they are looked at, so ten million calls take little memory. One round trip
-        carries 250 calls, whole or not at all. After an error those of earlier round trips stay enqueued, and those of
-        the next one may be.
+        Plain tuples of positional arguments also work, but type checkers don't check them. `arguments` is read as calls
+        are sent, and receipts are made when they are read, so ten million calls take little memory. One round trip has
+        250 calls, whole or not at all. After an error, earlier round trips stay enqueued, and the next one may be
+        enqueued.
         """
         calls = self._many(arguments)
         layers = self._enqueue_layers()
@@ -230,7 +230,7 @@ class Job(Generic[P, R]):
     async def aenqueue_many(
         self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P, R]]
     ) -> Sequence[Receipt[R]]:
-        """`enqueue_many` without blocking the event loop, where `aenqueue` takes no thread."""
+        """`enqueue_many` without blocking the event loop; `aenqueue` takes no thread either."""
         if self._enqueue_layers():
             calls_of: Any = arguments
             return await _in_thread(self.enqueue_many, calls_of)
@@ -241,7 +241,7 @@ class Job(Generic[P, R]):
         return self.receipts(accepted, queue)
 
     def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
-        """The receipts of many calls. DuplicateError if some were refused and the job wants to know."""
+        """Return the receipts of many calls. DuplicateError if some were rejected and on_conflict is "raise"."""
         receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.settings, self.types)
         if self.settings.on_conflict == "raise":
             refuse_any(self.name, receipts)
@@ -250,7 +250,7 @@ class Job(Generic[P, R]):
     def refused(
         self, receipt: Receipt[R], queue: QueueLike, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        """One like this call lives: DuplicateError if the job wants to know."""
+        """Raise DuplicateError for a rejected call if on_conflict is "raise"."""
         if self.settings.on_conflict == "raise":
             unique = self.unique
             call = unique.shown(args, kwargs) if unique else f"{self.name} with mid {receipt.mid}"
@@ -289,9 +289,9 @@ class Job(Generic[P, R]):
         kwargs: dict[str, Any],
         outgoing: Outgoing | None = None,
     ) -> Prepared:
-        """One call as a message: its mid, if it must have a certain one, its bytes and its key.
+        """Return one call as a message: its mid, if it must have a certain mid, its bytes and its key.
 
-        outgoing: what middleware made of the job's mid and headers.
+        outgoing: the job's mid and headers, as middleware changed them.
         """
         server, settings = queue.client.settings, self.settings
         now = time.time_ns() // 1_000_000 + wall.ahead_ms
@@ -334,13 +334,13 @@ class Job(Generic[P, R]):
         return (args, kwargs) if types is None else types.converted(args, kwargs, DECODE)
 
     def encoded_result(self, value: Any, mid: str) -> bytes:
-        """What the job returned, as it is stored; ResultRefusedError if it can't be."""
+        """Return the stored form of the job's result; ResultRefusedError if it can't be stored."""
         if self.types is not None and self.types.used:
             value = self.types.encoded_result(value)
         return encode_result(value, self.name, mid)
 
     def per_message_options(self, now: int) -> Overrides | None:
-        """The options that go with a call that is enqueued now."""
+        """Return the options that belong to a call enqueued now."""
         if self.settings.expires_in is None:
             return self.overrides
         expires_at = round(self.due_ms(now) + self.settings.expires_in * 1000)
@@ -352,13 +352,13 @@ class Job(Generic[P, R]):
         return key_of_call(self.name, key, args, kwargs) if callable(key) else key
 
     def options_with(self, key: str | None) -> dict[str, Any]:
-        """What `Queue.enqueue` gets for one call with this key."""
+        """Return the arguments of `Queue.enqueue` for one call with this key."""
         if key is not None:
             return {**self.queue_options, "key": key}
         return {name: value for name, value in self.queue_options.items() if name != "ordered"}
 
     def due_ms(self, now: int) -> float:
-        """When a call that is enqueued now is to run."""
+        """Return when a call enqueued now is to run."""
         settings = self.settings
         if settings.at is not None:
             return settings.at * 1000
@@ -429,7 +429,7 @@ class Job(Generic[P, R]):
         return changed
 
     def calling(self, function: Callable[..., Any]) -> Self:
-        """A copy that calls another function of the same kind, and asks no limits."""
+        """Return a copy that calls another function of the same kind, without limits."""
         changed = copy.copy(self)
         changed.function = function
         changed._use(structs.replace(self.settings, limits=()))
@@ -453,7 +453,7 @@ class Job(Generic[P, R]):
         self.settings = settings
         self._encoder = None
         self.unique = unique_of(self.name, self._signature, settings, self.types)
-        #: What `Queue.enqueue` gets for each call.
+        #: Arguments of `Queue.enqueue` for each call.
         self.queue_options = {
             name: value for name in _TO_QUEUE if (value := getattr(settings, name)) is not None
         } | conflict_options(self.name, settings, self.unique)
@@ -479,7 +479,7 @@ class Job(Generic[P, R]):
 
     @property
     def redacted(self) -> tuple[str, ...] | None:
-        """What readers of its calls must not see: names, and positions of such arguments; None = undeclared.
+        """Arguments to hide from readers of its calls: names, and positions of such arguments; None = undeclared.
 
         '*' stands for all arguments.
         """

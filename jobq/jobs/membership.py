@@ -1,4 +1,4 @@
-"""What jobs know of flows, whose code is in a higher layer: what a running member can do."""
+"""The part of flows that jobs use, whose code is in a higher layer: actions of a running member."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
-#: How a step must end before another one begins.
+#: How a step must end before another step begins.
 EndedAs = Literal["done", "ended", "failed"]
 
 
@@ -40,7 +40,7 @@ class AddedMap(Protocol[R]):
 
 
 class MemberFlow(Protocol):
-    """The flow of the running message. Steps that it adds need names: its next attempt adds none of them twice.
+    """The flow of the running message. Steps that it adds need names, so that its next attempt doesn't add them twice.
 
     after: names of steps of the flow, or steps that were added by this attempt.
     """
@@ -52,7 +52,7 @@ class MemberFlow(Protocol):
 
     @property
     def step_name(self) -> str:
-        """The step that runs."""
+        """The running step."""
         ...
 
     @property

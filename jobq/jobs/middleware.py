@@ -17,7 +17,7 @@ A middleware is any object with some of these methods. Each does its part and ca
         async def arun(self, context, next):      # async jobs
             return await next()
 
-The first one added is the outermost. Those added here surround every job; those of a Registry lie within.
+The layer that was added first is the outermost. Layers added here surround every job; layers of a Registry are inside.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _METHODS = ("enqueue", "run", "arun")
 class Middlewares:
     """An ordered set of middleware, inside the layers of `outer`.
 
-    `layers` is read on the hot path: an empty tuple costs nothing.
+    `layers` is read on the hot path, so an empty tuple is free.
     """
 
     def __init__(self, outer: Middlewares | None = None) -> None:
@@ -47,7 +47,7 @@ class Middlewares:
         self._awaited: dict[str, str] = {}
 
     def add(self, middleware: Any) -> None:
-        """Add inside those added before; the same object again changes nothing."""
+        """Add inside the existing layers; adding the same object again is ignored."""
         if not any(hasattr(middleware, name) for name in _METHODS):
             raise ConfigError(
                 f"{middleware!r} is not a middleware; it must have enqueue, run or arun"
@@ -70,7 +70,7 @@ class Middlewares:
         self._awaited[module] = provider
 
     def add_imported(self) -> None:
-        """Add those of add_when_imported whose modules are imported by now."""
+        """Add the middleware of add_when_imported whose modules have been imported."""
         for module in [name for name in self._awaited if name in sys.modules]:
             provider = importlib.import_module(self._awaited.pop(module))
             self.add(provider.middleware)
@@ -101,7 +101,7 @@ def around_enqueue(layers: Layers, deliver: Callable[[Any], Any]) -> Callable[[A
 
 
 def around_run(layers: Layers, method: str, context: Any, call: Callable[[], Any]) -> Any:
-    """What `call` within the `run` or `arun` method of each layer returns."""
+    """Return the result of `call` within the `run` or `arun` method of each layer."""
     for layer in layers[:0:-1]:
         found = getattr(layer, method, None)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Options: what `@job(...)` and `.options(...)` take, checked and with durations in seconds."""
+"""Options of `@job(...)` and `.options(...)`, checked and with durations in seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_REDACTED, MAX_REDACTED_LENGTH = 50, 100
 MAX_ALIASES = 20
 
 
-#: What becomes of a call of a unique job while one like it lives.
+#: Action for a call of a unique job while an equal call is live.
 OnConflict = Literal["skip", "raise", "replace", "requeue"]
 
 
@@ -152,7 +152,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def nretries(self) -> int:
-        """How often a failed attempt is tried again: as declared, or what the policy and `retry_within` imply."""
+        """Maximum number of retries: as declared, or implied by the policy and `retry_within`."""
         if self.retries is not None:
             return self.retries
         if isinstance(self.retry, Listed):
@@ -161,7 +161,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def rules(self) -> Rules:
-        """What decides how a failed attempt ends."""
+        """The rules that decide how a failed attempt ends."""
         policy = self.retry or DEFAULT_POLICY
         return Rules(self.nretries, policy, self.retry_on, self.dead_on, self.retry_within)
 
@@ -172,9 +172,9 @@ class JobSettings(Struct, frozen=True, kw_only=True):
         return bool(timeout and hard_timeout and hard_timeout <= timeout)
 
 
-#: What travels with a message when `.options(...)` changes it.
+#: Options that are stored in a message when `.options(...)` changes them.
 TRAVELLING = ("retries", "retry_within", "timeout", "hard_timeout", "result_ttl", "remember")
-#: What `@job(...)` also takes.
+#: Options of `@job(...)` that one message can't override.
 _ONLY_DECLARED = frozenset(
     (
         "name",
@@ -330,7 +330,8 @@ def _limits(name: str, value: Any) -> tuple[Any, ...]:
         raise ConfigError(
             f"limits={value!r} is not a list of RateLimit(name, rate) and ConcurrencyLimit(name, max_slots)"
         )
-    # Slots come first, so that a rate counts no start in vain. Sorted names make all jobs acquire in the same order.
+    # Slots come first, so that a rate doesn't count a start in vain. Sorted names make all jobs acquire in the same
+    # order.
     return tuple(sorted(limits, key=lambda one: (one.rank, one.name)))
 
 
@@ -464,7 +465,7 @@ _NOWHERE = 1 << 30
 def key_of_call(
     job: str, key_of: KeyOf, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str | None:
-    """The key of one call, None if it has none. ConfigError for what can't be a key."""
+    """Return the key of one call, None if it has none. ConfigError for an invalid key."""
     key = key_of(*args, **kwargs)
     if type(key) is int or isinstance(key, UUID):
         return str(key)

@@ -17,9 +17,9 @@ class Progress(NamedTuple):
     """What a running attempt reported with `Context.progress`.
 
     Attributes:
-        fraction: How much is done, from 0 to 1.
+        fraction: Completed share, from 0 to 1.
         note: A text for people.
-        data: What the job passed as `data`; None for nothing.
+        data: The job's `data`; None for nothing.
     """
 
     fraction: float

@@ -1,7 +1,7 @@
-"""The queues that jobs go to and results come from, without loading redis before the first of them is needed.
+"""The queues of jobs and results, without importing redis before a queue is needed.
 
-Declaring a job needs neither a server nor redis. So jobs describe here what they use of a client and of a queue,
-and this module alone imports the real ones, when they are first used.
+Declaring a job needs neither a server nor redis. So this module declares the parts of clients and queues that jobs use,
+and imports the real classes at first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jobq.queue.types import Enqueued, Status
 
 
 class ClientLike(Protocol):
-    """What jobs use of a `jobq.Client`."""
+    """The part of `jobq.Client` that jobs use."""
 
     @property
     def settings(self) -> ServerSettings: ...
@@ -25,7 +25,7 @@ class ClientLike(Protocol):
 
 
 class QueueLike(Protocol):
-    """What jobs use of a `jobq.Queue`."""
+    """The part of `jobq.Queue` that jobs use."""
 
     @property
     def name(self) -> str: ...

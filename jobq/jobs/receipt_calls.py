@@ -26,12 +26,12 @@ from jobq.queue.mids import checked_mid
 from jobq.queue.types import Status, remember_ms
 
 T = TypeVar("T")
-#: What the script stores for a cancelled message begins with.
+#: Prefix of the stored end of a cancelled message.
 CANCELLED = b'{"end":"cancelled"'
 #: How long one blocking wait lasts before the message's status is checked: a message that died with its
 #: whole host leaves no result behind.
 CHECK_EVERY_S = 10.0
-#: How often a program asks for what the server can't wake it for.
+#: How often a program polls for changes of which the server can't notify it.
 POLL_S = 0.5
 _GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 
@@ -106,16 +106,16 @@ def state_in(queue: Any, mid: str, known: Status) -> State:
 
 
 def cancel_in(queue: Any, mid: str) -> str:
-    """Cancel a message of any job, and remember that for the time that the message says.
+    """Cancel a message of any job, and remember that for the time in the message.
 
-    Returns 'cancelled', or the status that leaves nothing to cancel.
+    Returns 'cancelled', or the status of a message that can't be cancelled.
     """
     content, remember = queue.content(mid), None
     if content is not None:
         try:
             options = decode(opened(seal_of(queue.client), queue.name, mid, content)).options
         except CodecError:
-            options = None  # no worker can read it either, or this process has no key
+            options = None  # no worker can read it either, or this process lacks the key
         if options is not None and isinstance(options.remember, float):
             remember = options.remember
     word: str = queue.cancel(mid, remember=remember)[0]
@@ -223,7 +223,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
 
 
 def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
-    """Whether this end is that of a message that was revived, or enqueued again since. A result counts nevertheless."""
+    """Whether this end belongs to an earlier life of a revived or re-enqueued message. A result still counts."""
     if not content.startswith((CANCELLED, b'{"error"')):
         return False
     return not is_over((yield from status(receipt)))

@@ -1,4 +1,4 @@
-"""`@job`, and the registry that it adds jobs to when modules load. A message can only run a job that is in it."""
+"""`@job`, and the registry to which it adds jobs when modules load. A message can only run a registered job."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Registry:
     def __init__(self, around: Middlewares = everywhere) -> None:
         self._jobs: dict[str, Job[..., Any]] = {}
         self.middleware = Middlewares(around)
-        #: Queues that workers serve beside those that jobs declare.
+        #: Queues that workers serve in addition to the queues of jobs.
         self.queues: set[str] = set()
-        #: What each process of a worker calls before its first job.
+        #: Functions that each process of a worker calls before its first job.
         self.starts: list[Callable[[], Any]] = []
         # By their names and their aliases.
         self._by_name: dict[str, Job[..., Any]] = {}
         self.find = self._by_name.get
 
     def add(self, job: Job[..., Any]) -> None:
-        """Register a job. The same function again, as after a reload, replaces the earlier one."""
+        """Register a job. Registering the same function again, as after a reload, replaces the earlier job."""
         known = self._by_name.get(job.name)
         if known is not None and known.name != job.name:
             raise JobAlreadyRegisteredError(
@@ -133,14 +133,14 @@ def worker_started(function: F, /) -> F:
     """Call this function in each process of a worker, after its fork and before its first job.
 
     It is the place for connections, clients and models, which processes must not share. Functions are called in the
-    order in which they were added. What one raises ends the worker with exit code 11. It is still an ordinary function:
-    tests that run jobs in their own process call it themselves.
+    order in which they were added. An exception ends the worker with exit code 11. The function stays an ordinary
+    function: tests that run jobs in their own process call it themselves.
     """
     return default_registry.worker_started(function)
 
 
 class Declaration(Options, total=False):
-    """For `@job(...)`: Options, and what belongs to the job rather than to one message.
+    """Options for `@job(...)`: those of Options, and options of the job rather than of one message.
 
     Attributes:
         name: The name in messages; the function's module and name by default.
@@ -172,7 +172,7 @@ class Declaration(Options, total=False):
 
 
 class Decorator:
-    """What `job(...)` with options returns: put it on a function."""
+    """The decorator returned by `job(...)` with options."""
 
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
@@ -217,11 +217,11 @@ def stand_in(name: str) -> Job[..., Any]:
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """Stand in for a job whose code this process does not have."""
+    """Replace a job whose code this process does not have."""
 
 
 def job_name(function: Callable[..., Any]) -> str:
-    """`module.function`. In a script, `__main__` stands for what --import would name it by."""
+    """Return `module.function`. In a script, `__main__` becomes the name for --import."""
     module = function.__module__
     if module == "__main__":
         module = _main_module()

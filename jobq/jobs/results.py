@@ -1,8 +1,8 @@
 """Results: the receipt that enqueue returns, and the stored form of a message's end.
 
-A stored end is `{"ok": value}`, `{"error": text, "type": class name}` of a message that is dead or expired, or
-`{"end": "done" or "cancelled"}` without a result. Each has the number of the last `attempt`, and the time `at` in
-epoch ms. Only text comes back of an error: no class is looked up because a result names it.
+A stored end is `{"ok": value}`, `{"error": text, "type": class name}` of a message that is dead or expired, or `{"end":
+"done" or "cancelled"}` without a result. Each has the number of the last `attempt`, and the time `at` in epoch ms.
+Errors come back as text only: their classes are never looked up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ResultRefusedError(CodecError):
 
 
 def encode_result(value: Any, job: str, mid: str = "") -> bytes:
-    """What a job returned, or ResultRefusedError if JSON can't carry it, or if it is too long for a flow's member."""
+    """Return the encoded result of a job; ResultRefusedError if JSON can't represent it, or a flow can't hold it."""
     limit = MAX_MEMBER_RESULT if mid.startswith(MEMBER_SIGN) else HARD_LIMIT
     try:
         encoded = b'{"ok":%b}' % encode_plain(value, f"the result of {job}")
@@ -58,7 +58,7 @@ def ended(record: bytes, attempt: int) -> bytes:
 
 
 def decode_result(content: bytes, job: str, mid: str) -> Any:
-    """What the job returned; JobFailedError when it is dead, CodecError when this isn't a result."""
+    """Return the job's result; JobFailedError if it is dead, CodecError if this isn't a result."""
     stored = decode_any(content)
     if isinstance(stored, dict) and "ok" in stored:
         return stored["ok"]
@@ -73,8 +73,8 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
 class Receipt(Generic[R]):
     """One enqueued message.
 
-    `action` says what enqueue did. 'exists': it was refused as a duplicate, and `existing_status` is the status of
-    the message that exists. 'buffered': it waits in this process's outage buffer. 'written': it is in the outbox of a
+    `action` is the result of the enqueue. 'exists': it was rejected as a duplicate, and `existing_status` is the status
+    of the existing message. 'buffered': it waits in this process's outage buffer. 'written': it is in the outbox of a
     database, and is enqueued once its transaction is committed.
     """
 
@@ -144,9 +144,9 @@ class Receipt(Generic[R]):
         return known
 
     def cancel(self) -> bool:
-        """Cancel the message; False when there was nothing left to cancel.
+        """Cancel the message; False if it can no longer be cancelled.
 
-        A running attempt isn't stopped at once: its worker learns of it at the next renewal of the lease.
+        A running attempt isn't stopped immediately: its worker notices at the next renewal of the lease.
         """
         return bool(self._run(_calls().cancel(self)))
 
@@ -163,18 +163,19 @@ class Receipt(Generic[R]):
         return bool(await self._arun(_calls().revive(self)))
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Return the job's result, waiting up to `timeout` for it (30, "5m"); None waits without end.
+        """Return the job's result, waiting up to `timeout` for it (30, "5m"); None waits without limit.
 
-        Raises ResultNotStoredError when the job stores none or it has expired, JobFailedError when the message is dead,
-        ResultTimeoutError when time is up, CodecError where calls are sealed and this result isn't. It blocks on a
-        separate connection and doesn't poll. If that connection dies, it opens another within 10 seconds.
+        Raises ResultNotStoredError when the job doesn't store results or the result has expired, JobFailedError when
+        the message is dead, ResultTimeoutError at the timeout, CodecError where calls are sealed and this result isn't.
+        It blocks on a separate connection and doesn't poll. If that connection dies, it opens another within 10
+        seconds.
         """
         return self._decoded(self._run(_calls().result(self, timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """`result` on the event loop's own connections, without a thread. Cancelling ends the wait.
 
-        The server wakes up to 16 waits of an event loop at once. For more, the loop asks twice a second.
+        The server wakes up to 16 waits of an event loop immediately. For more, the loop polls twice a second.
         """
         return self._decoded(await self._arun(_calls().result(self, timeout)))
 
@@ -193,7 +194,7 @@ class Receipt(Generic[R]):
 
     @property
     def progress(self) -> Progress | None:
-        """What the running attempt reported last; None for nothing. Each access asks the server."""
+        """The last report of the running attempt; None for nothing. Each access queries the server."""
         return self.state().progress
 
     def follow(self) -> Iterator[State]:

@@ -1,4 +1,4 @@
-"""When a failed attempt is tried again: retry policies, and the rules that a job applies to an error.
+"""Retry policies, and the rules that a job applies to an error.
 
 Everything here is a pure function of (failures, error); it knows neither server nor clock.
 
@@ -30,13 +30,13 @@ AfterError = Literal["retry", "dead", "snooze", "hold"]
 DEFAULT_RETRIES = 5
 MAX_RETRIES = 10_000
 
-#: No backoff is longer: ten years.
+#: Maximum backoff: ten years.
 MAX_S = 315_360_000.0
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same wait each time."""
+    """Wait for the same time before each retry."""
 
     seconds: float
 
@@ -105,10 +105,10 @@ def exponential(
     *,
     random: Callable[[], float] = _random.random,
 ) -> Exponential:
-    """The default: up to 5, 15, 45 … seconds, never over an hour.
+    """The default policy: up to 5, 15, 45 … seconds, never over an hour.
 
-    Full jitter spreads retries evenly over that span, so that messages that failed together aren't retried
-    together. `random` returns 0 ≤ x < 1.
+    Full jitter spreads retries evenly over that span, so that messages that failed together aren't retried together.
+    `random` returns 0 ≤ x < 1.
     """
     if not factor >= 1 or math.isinf(factor):
         raise ConfigError(f"exponential factor={factor!r} is out of range; it must be at least 1")
@@ -210,7 +210,7 @@ class Rules:
         return self._by_policy(failures, error)
 
     def by_count(self, failures: int, error: BaseException) -> Decision:
-        """The decision when `decide` raises: `retries` and the default policy. Runs none of the job's code."""
+        """Return the decision when `decide` raises: `retries` and the default policy, without any code of the job."""
         if failures > self.retries:
             return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
         return Decision("retry", DEFAULT_POLICY(failures, error))

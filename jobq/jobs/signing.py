@@ -28,7 +28,7 @@ Purpose = Literal["call", "result", "progress", "reason", "checkpoint", "log", "
 SIGNED, ENCRYPTED = b"jobq-s%d" % SEAL, b"jobq-e%d" % SEAL
 #: How both begin.
 MARK = b"jobq-"
-#: What a seal adds at most.
+#: Maximum number of bytes that a seal adds.
 ROOM = 256
 _RANDOM, _SALT = 24, 12
 #: A header is at most a mark, an id of 40 and 64 digits.
@@ -43,7 +43,7 @@ class Seal:
         self._accept_plain = settings.accept_plain
         self._encrypts = settings.mode == "encrypt"
         self._first = settings.keys[0][0].encode()
-        # Separate keys for each mode and purpose, so that one never helps against another.
+        # Separate keys for each mode and purpose, so that a key for one purpose is useless for another.
         what = b"" if purpose == "call" else b", " + purpose.encode()
         self._signing = {i.encode(): _derived(secret, SIGNED + what) for i, secret in settings.keys}
         self._hiding = {
@@ -58,7 +58,7 @@ class Seal:
         return _seal(self.settings, purpose)
 
     def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
-        """An encoded call sealed for `queue` and `mid`; it opens nowhere else.
+        """Seal an encoded call for `queue` and `mid`; it opens nowhere else.
 
         It may run until `valid_s` after it is due, by default now.
         """
@@ -70,9 +70,9 @@ class Seal:
         return sealed
 
     def close(self, queue: str, mid: str, content: bytes, like: bytes = b"") -> bytes:
-        """Any bytes sealed for `queue` and `mid`; at most ROOM more than they were.
+        """Seal any bytes for `queue` and `mid`; they grow by at most ROOM.
 
-        like: a call. What belongs to it is sealed with the call's key, which its producer has.
+        like: a call. Data of a call is sealed with the call's key, which its producer has.
         """
         key_id = key_id_of(like)
         if key_id not in self._signing:
@@ -191,7 +191,7 @@ def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: 
 
 
 def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """As shown_text, with the data of a progress report."""
+    """Return the text as shown_text does, with the data of a progress report."""
     if not text.startswith(MARK.decode()):
         return text
     if seal is None:
@@ -221,13 +221,13 @@ def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
 
 
 def key_id_of(sealed: bytes) -> bytes:
-    """Return the id of the key that a seal names; b'' without one. Nothing was checked."""
+    """Return the id of the key that a seal names; b'' without a key. Nothing is verified."""
     header = sealed[:_MAX_HEADER_LENGTH].partition(b"\n")[0].split(b" ")
     return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
 
 
 def _bound(mark: bytes, key_id: bytes, queue: str, mid: str) -> bytes:
-    """What a seal is valid for: each part with its length before it, so that parts can't be shifted."""
+    """Return the context of a seal: each part with its length in front, so that parts can't be shifted."""
     parts = (mark, key_id, queue.encode("utf-8", "replace"), mid.encode("utf-8", "replace"))
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 

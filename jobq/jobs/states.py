@@ -1,4 +1,4 @@
-"""The public states of messages: what a program shows to the people who wait for its jobs."""
+"""The public states of messages, for the users of programs that enqueue jobs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ UNKNOWN_TEXT = (
 
 
 class State(NamedTuple):
-    """Where a message is.
+    """The state of a message.
 
     Attributes:
         word: scheduled, queued, running, retrying, done, failed, cancelled, expired, or unknown: it was never enqueued,
             or its end is not remembered.
         attempt: The number of the latest attempt; 0 before the first one.
         progress: What the latest attempt reported; None for nothing.
-        error: Why the latest attempt failed. For unknown, what to do about it.
+        error: Why the latest attempt failed. For unknown, the remedy.
         due_at: When a scheduled or retrying message may start.
         ended_at: When it ended, by the worker's clock.
     """

@@ -11,7 +11,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Tick(NamedTuple):
-    """A tick. missed: how many before it had no run. rule: a cron expression, or `every 600s`."""
+    """A tick.
+
+    Attributes:
+        missed: How many earlier ticks had no run.
+        rule: A cron expression, or `every 600s`.
+    """
 
     schedule: str
     at_ms: int

@@ -10,7 +10,7 @@ from jobq.jobs.registry import Registry, job
 
 
 def _elapsed() -> None:
-    """Do nothing: that it ended is what its flow waits for."""
+    """Do nothing: its flow waits only for its end."""
 
 
 #: Every worker can run it, whatever it imports.

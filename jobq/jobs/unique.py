@@ -1,7 +1,7 @@
-"""Unique jobs: the mid that stands for a call, and what an enqueue does while a message of that mid lives.
+"""Unique jobs: the mid that represents a call, and the effect of an enqueue while a message of that mid is live.
 
-There is no lock beside the message: its mid is taken while it lives, and free when it is done, dead or cancelled.
-So nothing can be left behind when a process dies.
+There is no separate lock: a mid is taken while its message is live, and free when it is done, dead or cancelled. So a
+dying process can't leave a lock behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jobq.jobs.queues import QueueLike
 from jobq.jobs.results import Receipt
 from jobq.queue.mids import MAX_MID_LENGTH
 
-#: Of the digest: 128 bits, in characters that need no quotes in a shell.
+#: Length of the digest: 128 bits, in characters that don't need quotes in a shell.
 DIGEST_CHARACTERS = 22
 _MAX_NAME_LENGTH = MAX_MID_LENGTH - DIGEST_CHARACTERS - 2
 #: Characters of the arguments in an error.
@@ -34,7 +34,7 @@ _encode = Encoder(order="sorted").encode
 
 
 class Unique:
-    """What the calls of one job are compared by."""
+    """The values by which calls of one job are compared."""
 
     __slots__ = ("_defaults", "_job", "_kinds", "_pick", "_signature", "_types")
 
@@ -78,7 +78,7 @@ class Unique:
         return f"{self._job}={text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"
 
     def _value(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What calls are compared by."""
+        """The values by which calls are compared."""
         named = self._named(args, kwargs)
         pick = self._pick
         if callable(pick):
@@ -116,7 +116,7 @@ class Unique:
 def unique_of(
     job: str, signature: Signature, settings: JobSettings, types: ArgumentTypes | None = None
 ) -> Unique | None:
-    """What the settings of a job ask for; ConfigError if they contradict one another."""
+    """Return the unique settings of a job; ConfigError if they contradict one another."""
     if settings.unique is False:
         return None
     if settings.unique is None and settings.debounce is None and settings.throttle is None:
@@ -141,7 +141,7 @@ def conflict_options(job: str, settings: JobSettings, unique: Unique | None) -> 
 def _options_of_mid(job: str, settings: JobSettings) -> dict[str, Any]:
     """The options for a call that is not unique, but may have a mid of its own."""
     if settings.unique is False and not settings.mid:
-        return {}  # what the job declares for its unique calls
+        return {}  # unique options that the job declares
     if settings.debounce_max is not None and settings.unique is not False:
         raise ConfigError(f"debounce_max={settings.debounce_max!r} of {job} needs debounce=…")
     asked: dict[str, Any] = {"until": settings.until, "on_conflict": settings.on_conflict}
@@ -198,7 +198,7 @@ def _debounced(job: str, settings: JobSettings, debounce: float) -> dict[str, An
 
 
 def refuse(call: str, receipt: Receipt[Any], queue: QueueLike) -> None:
-    """Raise DuplicateError for a call that was refused."""
+    """Raise DuplicateError for a rejected call."""
     raise DuplicateError(f"{call} {_lives(receipt, queue)}", (receipt,))
 
 
@@ -223,7 +223,7 @@ def _only(job: str, settings: JobSettings, name: str, others: Sequence[str]) -> 
 
 
 def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
-    """Where the message is that a call was refused for, and since when if this user may read that."""
+    """Return the place of the existing message, and the time if this user may read it."""
     status = receipt.existing_status
     if status == "done-with-backoff":
         left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - wall.s())
