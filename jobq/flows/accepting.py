@@ -1,4 +1,4 @@
-"""Enqueue members. One whose mid is taken by a message that has ended must not keep its flow waiting."""
+"""Enqueue members. A member whose mid is taken by an ended message must not block its flow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobq.queue.fitting import send_fitting
 from jobq.queue.queue import Content, Queue
 from jobq.queue.types import Enqueued
 
-#: Statuses of messages that have ended, and how.
+#: Statuses of ended messages, and their outcomes.
 OVER = {"done-awaiting-gc": "done", "done-with-backoff": "done", "dead": "dead"}
 LIVE = frozenset(("queued", "queued-with-backoff", "locked", "locked-with-requeue"))
 _log = logging.getLogger("jobq.flows")
@@ -32,21 +32,23 @@ def enqueue_members(
     is_retry: bool = False,
     **options: Any,
 ) -> None:
-    """Enqueue messages of one step, 250 at most in the order of their numbers.
+    """Enqueue messages of one step, at most 250, in the order of their numbers.
 
-    unapplied: what a queue has to say about a flow and didn't reach it. A member that has ended by that, or whose
-    message lives, is accepted already. One whose message has ended in another way ends like that: the flow's server
-    lost it in a failover; is_retry: not so, since it is to run again. One that was accepted, and of which there is no
-    trace, is enqueued again.
+    A member that ended according to `unapplied`, or whose message is live, is already accepted. A member with any other
+    ended message ends in the same way: the flow's server lost the end in a failover. An accepted member without a
+    trace is enqueued again. If the line of a key is full, the messages before the first rejected message are accepted;
+    then KeyFullError is raised.
 
-    If the line of a key is full, those before the first refused message are accepted; then KeyFullError is raised.
+    Args:
+        unapplied: A queue's entries for the flow that didn't reach it.
+        is_retry: Members with ended messages are to run again.
     """
     replies: list[Enqueued] = []
 
     def send(some: Sequence[Content]) -> None:
         replies.extend(queue.enqueue_members(some, in_order=True, **options))
 
-    # In their order: their queue notes the number of the last member that it has accepted.
+    # In order: their queue records the number of the last accepted member.
     _, full = send_fitting(rows, send)
     refused = {
         str(row[0]): row
@@ -100,7 +102,7 @@ def ending(member: Member, kind: str, result: bytes | None = None, entry: str = 
 
 
 def apply_all(store: FlowStore, queue: str, changes: Sequence[FlowChange]) -> None:
-    """Apply what a queue says, in as many calls as it takes."""
+    """Apply a queue's entries, in as many calls as necessary."""
     for some in in_calls(changes):
         store.apply(f"q{queue}", some)
 
@@ -112,9 +114,9 @@ def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
 
 
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
-    """The stored results of members; those that are gone were taken to the flow before.
+    """Return the stored results of members; missing results were delivered to the flow before.
 
-    A key of another type is damage, and no result. After any other error, the result is unknown.
+    A key of another type is damaged, so it has no result. After any other error, the result is unknown.
     """
     if not mids:
         return {}

@@ -24,12 +24,12 @@ from jobq.jobs.context import Context
 from jobq.jobs.membership import MemberFlow
 
 S = TypeVar("S", bound=FlowStep)
-#: Steps that one call stores.
+#: Number of steps per call.
 TOGETHER = 250
 
 
 class RunningFlow(StepList):
-    """The flow of a member that runs. Each step is added when it is defined."""
+    """The flow of a running member. Each step is added when it is defined."""
 
     names_steps = False
     max_steps = MAX_STEPS_OF_A_FLOW
@@ -44,7 +44,7 @@ class RunningFlow(StepList):
         # As they were read last: a flow that gets thousands of steps isn't read for each.
         self._facts: FlowFacts | None = None
         self._known: set[str] = set()
-        # Steps that are stored together, and haven't been yet; None outside `together`.
+        # Steps that are stored together but haven't been stored yet; None outside `together`.
         self._together: list[StoredStep] | None = None
 
     @property
@@ -61,9 +61,9 @@ class RunningFlow(StepList):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Steps that are added within begin once the step that adds them is done, and so all of them or none.
+        """Add all steps defined within, or none: they begin once the step that adds them is done.
 
-        They are stored TOGETHER at a time. A process that dies in between has begun none of them; the next attempt adds
+        TOGETHER steps are stored per call. A process that dies in between has begun none of them; the next attempt adds
         the others.
         """
         if self._together is not None:
@@ -87,7 +87,7 @@ class RunningFlow(StepList):
         return found
 
     def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
-        """As in StepList, for a step that is there already."""
+        """Add a reference to an existing step; see StepList."""
         if one.what == "result" and not one.step.keeps_results:
             raise ConfigError(
                 f"{one!r} isn't kept, since the step is there already; declare its job with result_ttl=…"
@@ -116,7 +116,7 @@ class RunningFlow(StepList):
         if isinstance(step, MapStep) and record.source == "stream":
             add_members(self._client, facts.run, step, facts.queue)
         else:
-            # Else a step that waits for nothing would begin with the next end of a member.
+            # Otherwise a step without dependencies would begin only when the next member ends.
             announce(self._client, facts.queue, "look", facts.run, durability="memory")
         drain_soon(self._client, facts.queue)
         return step
@@ -142,6 +142,6 @@ def _nbytes(records: Sequence[StoredStep]) -> int:
 
 
 def flow_of(client: Client, context: Context) -> MemberFlow:
-    """The flow of a member that runs, as jobs see it."""
+    """The flow of a running member, for jobs."""
     flow: Any = RunningFlow(client, context)
     return flow  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""What people and programs say to a flow: begin, signal, cancel, retry, look. It goes through the home queue's outbox.
+"""Signals of people and programs to a flow: begin, signal, cancel, retry, look.
 
-The record in the outbox is the acceptance: from then on it is never lost, and a drainer takes it to the flow. Where
-calls are sealed, the words are sealed too, for one queue and flow, so that nobody who may write to the server can
-cancel a flow or approve what waits for a signal.
+They go through the home queue's outbox. Once the record is there, it is accepted and never lost; a drainer delivers it
+to the flow. If calls are sealed, signals are also sealed, for one queue and flow, so that a user who can write to the
+server can't cancel a flow or approve a waiting step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Word = Literal["begin", "signal", "cancel", "retry", "look"]
 WORDS: tuple[Word, ...] = get_args(Word)
 #: Between the step and the value of a signal, and between the word and its detail below a seal.
 SEPARATOR = "\x1f"
-#: Called with the client and the queue after each word that was said; the testing kit runs flows at once by it.
+#: Called with the client and the queue after each signal; with it, the testing kit runs flows immediately.
 listeners: list[Callable[[Client, str], object]] = []
 
 
@@ -32,11 +32,15 @@ def announce(
     detail: str = "",
     durability: str | None = None,
 ) -> None:
-    """Say it; repeating it is harmless. home: the queue that the flow was announced at.
+    """Send a signal to a flow; repeating it is harmless.
 
-    run: the flow and its run id; the flow alone is whichever run there is when it is taken there.
-    detail: of a signal its step, SEPARATOR and what comes with it; of a retry the step, '' for all. durability: None
-    for the client's. NotDurableError if that isn't confirmed.
+    Raises NotDurableError if the durability isn't confirmed.
+
+    Args:
+        home: The queue where the flow was announced.
+        run: The flow and its run id; the flow alone means its run at delivery.
+        detail: For a signal its step, SEPARATOR and its value; for a retry the step, '' for all.
+        durability: None for the client's.
     """
     seal = seal_of(client)
     if seal is not None:
@@ -71,7 +75,7 @@ def queue_at(client: Client, name: str) -> Queue:
 
 
 def client_of(given: ClientLike | None) -> Client:
-    """The client that was given, or the default one. ConfigError for what isn't a Client."""
+    """Return the given client, or the default client. ConfigError if it isn't a Client."""
     client = given or default_client()
     if not isinstance(client, Client):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`Batch`: one map, and what follows it. A flow said short."""
+"""`Batch`: one map, and the steps that follow it. A short form of a flow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ class Batch(Generic[R]):
 
         Batch(load, ids()).then(mail, "all loaded").on_failure(alert).start()
 
-    items: as in `Flow.map`. name: the job's by default; id: random by default. results: keep what the calls return.
+    Args:
+        items: See `Flow.map`.
+        name: Default: the job's name.
+        id: Default: random.
+        results: Keep the return values of the calls.
     """
 
     @overload
@@ -88,12 +92,12 @@ class Batch(Generic[R]):
 
     @property
     def results(self) -> list[R]:
-        """For the arguments of `then` and `on_end`: what the calls returned, with results=True."""
+        """For the arguments of `then` and `on_end`: the return values of the calls, with results=True."""
         return self.calls.results
 
     @property
     def failures(self) -> list[Failure]:
-        """For the arguments of `on_failure` and `on_end`: the calls that are dead."""
+        """For the arguments of `on_failure` and `on_end`: the dead calls."""
         return self.calls.failures
 
     def then(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
@@ -109,11 +113,11 @@ class Batch(Generic[R]):
         return self._follow("ended", job, args, kwargs)
 
     def start(self) -> FlowRun:
-        """As Flow.start."""
+        """Start the batch; see Flow.start."""
         return self.flow.start()
 
     async def astart(self) -> FlowRun:
-        """`start` in a thread, so that the event loop goes on."""
+        """`start` in a thread, without blocking the event loop."""
         return await self.flow.astart()
 
     def __repr__(self) -> str:

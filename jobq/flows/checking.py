@@ -1,7 +1,7 @@
-"""Put flows in order: take to them what queues have to say, and compare their members with the queues.
+"""Repair flows: deliver the queues' entries to them, and compare their members with the queues.
 
-A server that lost writes in a failover may know less of a flow than its queues do. What a queue still shows is applied
-again, which is harmless. A member without any trace is reported; a person says what became of it.
+A server that lost writes in a failover may know less about a flow than its queues do. Facts that a queue still has are
+applied again, which is harmless. A member without any trace is reported; a person decides about its outcome.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from jobq.queue.queue import Queue
 
 T = TypeVar("T")
 Lost = Literal["done", "cancelled"]
-#: Ids of members that are reported.
+#: Maximum number of members to report by id.
 MAX_NAMED = 10
-#: Newest events in which the end of a member is looked for, and how many are read at once.
+#: Number of newest events to search for the end of a member, and number per read.
 MAX_EVENTS, EVENTS_PER_CALL = 20_000, 500
 _ENDED = {
     "done": "done", "dead": "dead", "cancelled": "cancelled", "expired": "cancelled", "evicted": "cancelled",
@@ -36,9 +36,12 @@ _ENDED = {
 
 
 class CheckedFlow(NamedTuple):
-    """What a check did. state: '' for a flow that is gone. ended: members of which the flow has learned only now.
+    """Result of a check. state: '' for a missing flow.
 
-    lost: the first members of which there is no trace; nlost: how many there are.
+    Attributes:
+        ended: Members whose end the flow has only just received.
+        lost: The first members without a trace.
+        nlost: Number of members without a trace.
     """
 
     flow: str
@@ -49,14 +52,14 @@ class CheckedFlow(NamedTuple):
 
 
 class FlowCheck:
-    """Checks the flows of one server. lost: what members without a trace count as; None to report them."""
+    """Checks the flows of one server. lost: outcome to set for members without a trace; None to report them."""
 
     def __init__(self, client: Client, lost: Lost | None = None) -> None:
         self._client, self._lost = client, lost
         self._drainer = Drainer(client)
 
     def drain(self, queue: str) -> int:
-        """Take what a queue has to say to its flows; how many entries."""
+        """Deliver a queue's entries to its flows; return their number."""
         return self._drainer.drain(queue)
 
     def flow(self, flow: str) -> CheckedFlow:
@@ -87,7 +90,7 @@ class FlowCheck:
     def _sub_flow(
         self, view: FlowView, step: StepView, within: frozenset[str]
     ) -> tuple[int, list[str]]:
-        """As `_step`, of a step that is another flow."""
+        """Check a step that is another flow; see `_step`."""
         if step.state != "running" or not is_flow(step.facts.flow):
             return 0, []
         checked = self._flow(step.facts.flow, within, f"{view.facts.run}.{step.name}")
@@ -105,7 +108,7 @@ class FlowCheck:
         return ended, lost
 
     def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
-        """How many ends a step learns, and its members without a trace."""
+        """Return the number of ends that a step receives, and its members without a trace."""
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
             return 0, []
@@ -130,7 +133,7 @@ class FlowCheck:
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView
     ) -> tuple[dict[Member, str], list[Member]]:
-        """Members that have ended at their queue, and how, and those that it doesn't have."""
+        """Return members that have ended at their queue, with their outcomes, and missing members."""
         found, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
             members = {
@@ -144,7 +147,7 @@ class FlowCheck:
         return found, absent
 
     def _live(self, store: FlowStore, step: StepView) -> Iterator[int]:
-        """Numbers of members that have not ended; the last chunk of an unsealed map may not be enqueued yet."""
+        """Return numbers of unended members; the last chunk of an unsealed map may not be enqueued yet."""
         until = step.facts.size - (0 if step.facts.sealed else PER_CHUNK)
         cursor = 0
         while cursor >= 0:

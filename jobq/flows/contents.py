@@ -1,8 +1,7 @@
-"""Calls of steps: as the flow keeps them, and as the messages that are enqueued later.
+"""Calls of steps: their stored form in the flow, and the messages that are enqueued later.
 
-A kept call has no time: its step may begin much later. Where calls are sealed, a kept one is
-sealed for another purpose than a call: it can't run before its step begins, and the message gets a seal that
-is valid from then on.
+A stored call has no time, because its step may begin much later. If calls are sealed, a stored call is sealed for its
+own purpose: it can't run before its step begins, and the message gets a seal whose validity starts then.
 """
 
 from __future__ import annotations
@@ -35,9 +34,10 @@ def kept_call(
 def message_of(
     client: ClientLike, queue: str, member: Member, kept: bytes, due_ms: float = 0
 ) -> bytes:
-    """The content of the message of a kept call; CodecError if it wasn't kept for this queue and member.
+    """Return the content of a stored call's message; CodecError if it wasn't stored for this queue and member.
 
-    due_ms: when a delayed message is to run, epoch ms. A sealed one is valid from then on.
+    Args:
+        due_ms: When a delayed message is to run, epoch ms. The validity of a seal starts then.
     """
     envelope = _opened(client, queue, member.address, kept)
     return _message(client, queue, member.mid, envelope, due_ms)
@@ -46,9 +46,13 @@ def message_of(
 def messages_of_items(
     client: ClientLike, queue: str, first: Member, kept: bytes, items: Iterable[Any]
 ) -> Iterator[tuple[str, bytes]]:
-    """Mid and content for each item of a result that is mapped: the item is the only argument.
+    """Yield mid and content for each item of a mapped result: the item is the only argument.
 
-    first: whose item the first one is. kept: the map's call. CodecError for an item that makes a call too long.
+    Raises CodecError for an item that makes a call too long.
+
+    Args:
+        first: Number of the first item's member.
+        kept: The map's call.
     """
     envelope = _opened(client, queue, first._replace(number=0).address, kept)
     for number, item in enumerate(items, first.number):

@@ -1,7 +1,7 @@
-"""A flow as it is written down: steps, what each of them waits for, and whose results are their arguments.
+"""Definition of a flow: its steps, their dependencies, and the results that they take as arguments.
 
-Nothing here needs a server. Steps are handles, so a flow can hardly contain a circle; names in `after` can make one,
-which `checked` finds.
+This needs no server. Steps are handles, so a flow can hardly contain a circle; names in `after` can make one, which
+`checked` finds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CHECKED_ITEMS = 250
 
 
 class Failure(TypedDict):
-    """A member that is dead, as `failures` gives it to a step."""
+    """A dead member, as `failures` passes it to a step."""
 
     index: int
     mid: str
@@ -80,23 +80,23 @@ class FlowStep:
     ) -> None:
         self.owner, self.name, self.queue = owner, name, queue
         self.kind: Kind = kind
-        #: Name of a step -> how that must end before this one begins.
+        #: Name of a step -> how the step must end before this step begins.
         self.after: dict[str, When] = dict(after)
         #: Whether what its members return is stored.
         self.keeps_results = False
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """What it waits for."""
+        """Return its dependencies."""
         return tuple([Edge(step, when) for step, when in self.after.items()])
 
     @property
     def failures(self) -> list[Failure]:
-        """For the arguments of a later step: the members that are dead."""
+        """Its dead members, for the arguments of a later step."""
         return cast("list[Failure]", ResultOf(self, "failures"))
 
     def facts(self) -> dict[str, Any]:
-        """Everything by which this step differs from another one, as JSON."""
+        """Return everything that distinguishes this step from others, as JSON."""
         return {"kind": self.kind, "after": self.after}
 
     def __repr__(self) -> str:
@@ -137,11 +137,11 @@ class Step(FlowStep, Generic[R]):
 
     @property
     def result(self) -> R:
-        """For the arguments of a later step: what the job returns."""
+        """The job's return value, for the arguments of a later step."""
         return cast("R", ResultOf(self, "result"))
 
     def facts(self) -> dict[str, Any]:
-        """As for every step."""
+        """Return the step's facts; see Step."""
         job = self.job
         facts: dict[str, Any] = {
             "job": job.name,
@@ -197,9 +197,9 @@ class MapStep(FlowStep, Generic[R]):
 
     @property
     def results(self) -> list[R]:
-        """For the arguments of a later step: what the members returned, in the order of the items.
+        """The members' return values in the order of the items, for the arguments of a later step.
 
-        After when="ended" those of members that are dead are left out.
+        After when="ended", dead members are left out.
         """
         if not self.keeps_results:
             raise ConfigError(
@@ -208,7 +208,7 @@ class MapStep(FlowStep, Generic[R]):
         return cast("list[R]", ResultOf(self, "results"))
 
     def refuse_keys_of_arguments(self) -> None:
-        """ConfigError if the key is a function of the arguments: only members that are sent at once get theirs."""
+        """Raise ConfigError if the key is a function of the arguments: only immediately sent members get a key."""
         if callable(self.job.settings.key):
             raise ConfigError(
                 f"map {self.name!r} waits, so its members can't have keys made from their arguments, as "
@@ -219,7 +219,7 @@ class MapStep(FlowStep, Generic[R]):
     def calls(
         self, items: Iterable[Any], first: int = 0
     ) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
-        """The arguments for each item: a tuple has them all, anything else is the only one. first: its number."""
+        """Return the arguments for each item: a tuple has them all. first: the item's number."""
         job = self.job
         for number, item in enumerate(items, first):
             if isinstance(item, Args):
@@ -240,7 +240,7 @@ class MapStep(FlowStep, Generic[R]):
             yield args, {}
 
     def facts(self) -> dict[str, Any]:
-        """As for every step. Items that are streamed are left out."""
+        """Return the step's facts, without streamed items; see Step."""
         job, items = self.job, self.items
         facts: dict[str, Any] = {"job": job.name, "queue": self.queue, "overrides": job.overrides}
         facts |= {"headers": job.settings.headers, "options": self.options}
@@ -266,11 +266,11 @@ class WaitStep(FlowStep):
 
     @property
     def value(self) -> Any:
-        """For the arguments of a later step: what came with the signal."""
+        """The value of the signal, for the arguments of a later step."""
         return ResultOf(self, "value")
 
     def facts(self) -> dict[str, Any]:
-        """As for every step."""
+        """Return the step's facts; see Step."""
         return super().facts() | {"timeout": self.timeout_s}
 
 
@@ -284,7 +284,7 @@ class TimerStep(FlowStep):
         self.at_s = at_s
 
     def facts(self) -> dict[str, Any]:
-        """As for every step."""
+        """Return the step's facts; see Step."""
         return super().facts() | {"at": self.at_s}
 
 
@@ -300,11 +300,11 @@ class SubFlowStep(FlowStep):
         self.sub = sub
 
     def facts(self) -> dict[str, Any]:
-        """As for every step."""
+        """Return the step's facts; see Step."""
         return super().facts() | {"flow": self.sub.flow_id, "definition": self.sub.hash}
 
 
-#: What `after` takes: a step, several, or each with how it must end. A name stands for the step of that name.
+#: Values of `after`: a step, several, or each with how it must end. A name means the step with that name.
 After = FlowStep | str | Iterable[FlowStep | str] | Mapping[FlowStep | str, When] | None
 
 
@@ -349,13 +349,17 @@ class StepList:
     @overload
     def step(self, job: Job[..., R], /, *args: Any, name: str, **kwargs: Any) -> Step[R]: ...
     def step(self, job: Any, /, *args: Any, **kwargs: Any) -> Step[Any]:
-        """Add one call of a job: `flow.step(report, rows.results)`, with `after=`, `when=` and `name=` for the step.
+        """Add one call of a job: `flow.step(report, rows.results)`.
 
-        A step waits for those whose results are its arguments, and for those in `after`. when: how these must end:
-        "done", "ended" or "failed". Type checkers check the arguments unless `after` or `name` is among them; of
-        `flow.step(report.args(rows.results), after=gate)` they check all. The options of the job are those of
-        `job.options(...)`. Raises TypeError for arguments that don't fit the function, CodecError for what JSON can't
-        carry.
+        A step waits for the steps whose results are its arguments, and for the steps in `after`. Type checkers check
+        the arguments unless `after` or `name` is among them; they check all of `flow.step(report.args(rows.results),
+        after=gate)`. Options of the job are set with `job.options(...)`. Raises TypeError for arguments that don't fit
+        the function, CodecError for values that JSON can't represent.
+
+        Args:
+            after: Further steps to wait for.
+            when: How all of them must end: "done", "ended" or "failed".
+            name: Name of the step.
         """
         words = {word: kwargs.pop(word) for word in _WORDS if word in kwargs}
         if isinstance(job, Args):
@@ -427,8 +431,11 @@ class StepList:
         """Add a call of a job for each item: `flow.map(load, ids())`.
 
         An item is the only argument; a tuple has several, and `load.args(...)` has them by name. Without `after`, any
-        iterable is read as it is sent, so ten million items take little memory. With `after`, items are a list, of at
-        most 8 MiB, or the result of a step. results: keep what the members return, 64 KiB each, for `results`.
+        iterable is read as it is sent, so ten million items take little memory. With `after`, items are a list of at
+        most 8 MiB, or the result of a step.
+
+        Args:
+            results: Keep the members' return values, 64 KiB each, for `results`.
         """
         checked = checked_job(job, self.flow_id)
         edges = self._after(after, when)
@@ -436,9 +443,12 @@ class StepList:
         return self._add(made)
 
     def wait(self, name: str, timeout: Duration | None = None, *, after: After = None) -> WaitStep:
-        """Add a step that is done when `run.signal(name)` comes, and that fails after `timeout`. No worker is held.
+        """Add a step that is done when `run.signal(name)` arrives, and fails after `timeout`.
 
-        timeout: counted from when it begins to wait. A signal that comes before that counts.
+        It doesn't occupy a worker. A signal that arrives before the step begins counts.
+
+        Args:
+            timeout: Counted from the step's beginning.
         """
         timeout_s = None if timeout is None else duration_s(timeout)
         if timeout_s is not None and timeout_s <= 0:
@@ -452,13 +462,13 @@ class StepList:
     def at(self, when: datetime | float, *, after: After = None, name: str = "at") -> TimerStep:
         """Add a step that is done at a moment: a datetime with a time zone, or epoch seconds.
 
-        It makes the steps after it wait. For a delay, use `job.options(delay="5m")`.
+        Later steps wait for it. For a delay, use `job.options(delay="5m")`.
         """
         at_s: float = checked_options({"at": when}, declaring=False)["at"]
         return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
 
     def add_reference(self, one: ResultOf, after: dict[str, When]) -> None:
-        """Note that a step needs the result of another one, so that it waits for it and the result is kept."""
+        """Record that a step needs another step's result, so that it waits for it and the result is kept."""
         source = one.step
         if source.owner is not self:
             raise ConfigError(
@@ -574,10 +584,10 @@ class Definition(StepList):
         return hash_of(self.steps.values(), self.keep_s)
 
     def flow(self, sub: Definition, *, after: After = None, name: str | None = None) -> SubFlowStep:
-        """Add a whole flow as a step: done when that is done, failed when that has failed.
+        """Add a whole flow as a step: done when the flow is done, failed when it has failed.
 
-        If it has no id, it gets the one of this flow and the name of the step. Items of its maps are lists, or results
-        of its steps.
+        Without an id, it gets this flow's id and the name of the step. Items of its maps are lists, or results of its
+        steps.
         """
         if not isinstance(sub, Definition) or sub is self:
             raise ConfigError(
@@ -589,7 +599,7 @@ class Definition(StepList):
         return self._add(SubFlowStep(self, self._name(name, None), edges, sub))
 
     def check(self) -> None:
-        """Raise ConfigError if it can't run: without steps, or with steps that wait for each other."""
+        """Raise ConfigError if it can't run: no steps, or steps that wait for each other."""
         if not self.steps:
             raise ConfigError(f"flow {self.flow_id} has no steps; add one with flow.step(job, …)")
         checked_graph(self.steps)
@@ -675,7 +685,7 @@ def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> N
 
 
 def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
-    """The names of steps that wait for each other, the first again at the end; [] if there are none."""
+    """Return the names of steps that wait for each other, the first again at the end; [] if there are none."""
     left = {name: {one for one in step.after if one in steps} for name, step in steps.items()}
     while free := [name for name, after in left.items() if not after]:
         for name in free:
@@ -684,7 +694,7 @@ def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
             after.difference_update(free)
     if not left:
         return []
-    # Each of those left waits for another one of them, so this comes back to where it was.
+    # Each remaining step waits for another remaining step, so this returns to an earlier step.
     path = [min(left)]
     while path[-1] not in path[:-1]:
         path.append(min(left[path[-1]]))

@@ -1,9 +1,9 @@
 """From a queue's flow-outbox to the flows, and from the flows to the queues of their next steps.
 
-A drainer reads entries, applies them at the flows, sends what became ready, and deletes the entries last. If it dies
-in between, the next drainer does the same again: each member counts once, and what is to be sent stays at the flow
-until it was sent. Where the client asks for a durability, it waits before it deletes: once for all entries of a batch,
-at each node where a flow took something in, until n replicas of that node have it, or its disk.
+A drainer reads entries, applies them to the flows, sends ready steps, and deletes the entries last. If it dies in
+between, the next drainer repeats its work: each member counts once, and unsent steps stay in the flow. If the client
+requires a durability, it waits before it deletes: once for all entries of a batch, at each node where a flow was
+changed, until n replicas of that node have it, or its disk.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from jobq.queue.durability import SharedConfirmation, UnconfirmableError
 from jobq.queue.members import OutboxEntry, OutboxRecord
 from jobq.queue.queue import Queue
 
-#: Entries that are read, applied and deleted together.
+#: Number of entries to read, apply and delete together.
 BATCH = 64
-#: What was read longer ago is read again before anything is sent: the mids of steps stay taken for an hour.
+#: Older reads are repeated before anything is sent: the mids of steps stay taken for an hour.
 GIVE_UP_S = 600.0
 #: How long a flow is passed over whose node doesn't answer or has no room for its next steps, and the entries for it.
 PASS_OVER_NS = 5_000_000_000
@@ -55,23 +55,25 @@ class Drainer:
         self._id, self._reminder = secrets.token_hex(8), Reminder()
         # Queues where something was said to sub-flows.
         self._said_at: set[str] = set()
-        # Flows whose node didn't answer or was full, and until when they are passed over.
+        # Flows whose node didn't answer or was full, and the time until they are skipped.
         self._away: dict[str, int] = {}
         # Flows that have more to send than one call does.
         self._unfinished: set[str] = set()
-        # Keys of results that flows have now, of the entries that are taken.
+        # Keys of results that flows have stored, for the delivered entries.
         self._kept: list[str] = []
-        # Queue -> the last entry that waits for such a flow, and until when reading begins behind it.
+        # Queue -> the last entry for such a flow, and the time until reading begins after it.
         self._behind: dict[str, tuple[str, int]] = {}
 
     def drain(self, queue: str, most: int | None = None) -> int:
-        """Take what a queue has to say to the flows, until nothing is left or another drainer is at it.
+        """Deliver a queue's entries to the flows, until none is left or another drainer is active.
 
-        most: stop after about so many entries, and don't wait for what others write during the call. Queues where
-        sub-flows are to begin are drained too. Return how many entries were taken. What can't be sent yet is left for
-        the next call. Raises UnavailableError when a server can't be used now; the entries stay. Entries for flows
-        whose next steps find no room stay too, and on a Cluster those for flows whose node doesn't answer; the others
-        are taken.
+        Queues where sub-flows are to begin are also drained. Returns how many entries were delivered. Unsendable steps
+        are left for the next call. Raises UnavailableError when a server can't be used now; the entries stay. Entries
+        for flows whose next steps find no room also stay, and on a Cluster entries for flows whose node doesn't answer;
+        the others are delivered.
+
+        Args:
+            most: Stop after about so many entries, and don't wait for entries that others write during the call.
         """
         taken, left = self._drain(queue, most), self._said_at
         while left and (most is None or taken < most):
@@ -95,7 +97,7 @@ class Drainer:
                 and _only_looks(read)
                 and runs_in(read) <= stuck - self._unfinished
             ):
-                # They stay as they are: what is announced wakes workers, who would come here at once, without end.
+                # They stay as they are: a signal wakes workers, which would repeat this immediately, without end.
                 return taken
             entries = self._without_those_away(read)
             if len(entries) < len(read):
@@ -103,8 +105,8 @@ class Drainer:
             if not entries:
                 continue
             for flow in stuck & runs_in(entries) if stuck else stuck:
-                # The drainer that reads this goes on where this call stopped.
-                # A queue that loses this in a failover has the entries that are deleted next.
+                # The drainer that reads this continues where this call stopped. A queue that loses this in a failover
+                # has the entries that are deleted next.
                 announce(self.client, queue, "look", flow, durability="memory")
             taken += len(entries)
             left = source.flow_outbox_drop([entry.entry_id for entry in entries], self._id)
@@ -117,7 +119,7 @@ class Drainer:
         return after if self._clock() < until else ""
 
     def _goes_on_behind(self, queue: str, entry: OutboxEntry) -> str:
-        """Begin there for a while: what was passed over is asked for again later."""
+        """Begin there for a while: skipped entries are read again later."""
         _, until = self._behind.get(queue, ("", 0))
         now = self._clock()
         self._behind[queue] = (entry.entry_id, until if now < until else now + PASS_OVER_NS)
@@ -155,7 +157,7 @@ class Drainer:
                 if sender.has_more:
                     self._unfinished.add(flow)
             except (UnavailableError, ServerFullError, NotDurableError) as error:
-                # On a full server, what others say is taken: that frees memory.
+                # On a full server, other entries are delivered, because that frees memory.
                 if self.client.is_lost(error):
                     raise
                 _log.warning("what queue %s says to flow %s waits: %s", queue.name, flow, error)
@@ -172,7 +174,7 @@ class Drainer:
         self._away[flow] = self._clock() + PASS_OVER_NS
 
     def _confirm(self, queue: Queue, confirmation: SharedConfirmation, said: Heard) -> None:
-        """Wait until what the flows took in is durable; then delete the results that they have."""
+        """Wait until the flows' changes are durable; then delete the results that they have stored."""
         if missing := confirmation.missing():
             self.client.look_again()
             for flow in said.keys() - self._away.keys():
@@ -185,9 +187,10 @@ class Drainer:
             commands(self.client, queue.wake_key, [("DEL", one) for one in self._kept])
 
     def _sealed_for_others(self, said: Heard) -> set[str]:
-        """Flows to which something sealed was said, if this process has no key. Processes with a key take it.
+        """Return flows with sealed signals, if this process lacks the key. Processes with the key deliver them.
 
-        Nobody may have a key for what is an hour old, or anybody may have written it: that is dropped as unreadable.
+        Entries older than an hour are dropped as unreadable: maybe no process has the key, or the sender was
+        unauthorized.
         """
         sealed = [
             (one.entry_id, flow)
@@ -216,7 +219,7 @@ class Drainer:
         )
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
-        """What the outbox of a queue has to say about members of a run of a flow, without a claim."""
+        """Return the entries in a queue's outbox about members of a flow's run, without a claim."""
         source, after, changes = queue_at(self.client, queue), "", list[FlowChange]()
         while entries := source.flow_outbox(PER_CALL, after=after):
             after = entries[-1].entry_id
@@ -229,7 +232,7 @@ class Drainer:
         applied = None
         for some in in_calls(self._changes(queue, said)):
             applied = store.apply(f"q{queue.name}", some)
-            # What a flow refused may be a result that it asks for later, when a check has put it in order.
+            # A rejected entry may have a result that the flow needs later, after a check has repaired the flow.
             if not applied.refused:
                 self._kept += [
                     queue.result_key(store.member(one.step, one.number).mid)
@@ -258,7 +261,7 @@ class Drainer:
 
     def _said(self, queue: str, record: OutboxRecord, entry_id: str) -> Iterator[FlowChange]:
         if record.kind == "look":
-            # It asks for nothing that isn't due, so its writer needs no key.
+            # It only requests work that is due, so its writer doesn't need a key.
             yield FlowChange("look", "", 0, None, entry_id)
             return
         text = record.detail.decode("utf-8", "replace")
@@ -280,7 +283,7 @@ class Drainer:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether a flow's keys hold what no flow has: other types, names and numbers that a script or queue refuses."""
+    """Whether a flow's keys hold impossible values: other types, or invalid names and numbers."""
     if not isinstance(error, ScriptError):
         return not isinstance(error, UnconfirmableError)
     return any(words in str(error) for words in ("WRONGTYPE", " must be "))

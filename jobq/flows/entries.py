@@ -1,6 +1,7 @@
-"""What entries of a queue's outbox say, sorted by the flows that they are for.
+"""Parse entries of a queue's outbox, grouped by flow.
 
-Most records say that a member of a map is done, and an entry holds many of one map. Such an entry is read as a whole.
+Most records report that a member of a map is done, and an entry holds many of one map. Such an entry is read as a
+whole.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from jobq.flows.store import MAX_DONE, PER_CALL
 from jobq.flows.types import FlowChange
 from jobq.queue.members import OutboxEntry, OutboxRecord
 
-#: Kinds of records about members, and what each means to a flow.
+#: Kinds of records about members, and their meaning for a flow.
 ENDINGS = {"done": "done", "done+": "done", "dead": "dead", "cancelled": "cancelled"}
-#: Bytes of the results that one call takes to a flow, about.
+#: Approximate bytes of results that one call delivers to a flow.
 BYTES_PER_APPLY = 4 << 20
 _NUMBERS = re.compile(rb"(?:0|[1-9][0-9]{0,6})(?:,(?:0|[1-9][0-9]{0,6}))*")
 
 
 class Said(NamedTuple):
-    """A record for a flow. member: whose end it tells; None where it is one of WORDS."""
+    """A record for a flow. member: the ended member; None for a record of one of WORDS."""
 
     entry_id: str
     record: OutboxRecord
@@ -32,19 +33,19 @@ class Said(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Members of one step that are done, without results, by one entry."""
+    """Members of one step that are done without results, from one entry."""
 
     entry_id: str
     step: str
     numbers: list[int]
 
 
-#: What entries say, in order, by flow and run id.
+#: Records in order, by flow and run id.
 Heard = dict[str, list[Said | Done]]
 
 
 def heard(entries: Sequence[OutboxEntry]) -> Heard:
-    """What the entries say to each flow. What no flow can be meant by is left out."""
+    """Return the records for each flow. Records that can't belong to a flow are left out."""
     found: Heard = {}
     for entry in entries:
         some = _members_of_a_map(entry.text)
@@ -90,7 +91,7 @@ def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
 
 
 def _member_in(record: OutboxRecord) -> Member | None:
-    """The member that has ended, by this record. A mid without a run id is that of no message."""
+    """Return the member that this record ends. A mid without a run id belongs to no message."""
     member = member_of(record.subject) if record.kind in ENDINGS else None
     return member if member and member.run_id else None
 

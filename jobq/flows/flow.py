@@ -1,4 +1,4 @@
-"""`Flow`: calls of jobs that wait for one another, over any queues."""
+"""`Flow`: calls of jobs that depend on one another, over any queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEEP = "7d"
 
 
 class Flow(Definition):
-    """Steps, and what each of them waits for. Nothing happens before `start`.
+    """Steps and their dependencies. It does not run before `start`.
 
     ::
 
@@ -22,8 +22,10 @@ class Flow(Definition):
         flow.step(report, rows.results)
         run = flow.start()
 
-    name and id name it together; the id is random if none is given. keep: how long it can be seen after its end.
-    queue: where it is announced and its timers wait, by default the queue of its first step.
+    Args:
+        name, id: Together, they identify the flow. Default id: random.
+        keep: How long it stays visible after its end.
+        queue: Where it is announced and its timers wait. Default: the queue of its first step.
     """
 
     def __init__(
@@ -38,13 +40,13 @@ class Flow(Definition):
         super().__init__(name, id, keep, queue, client)
 
     def start(self) -> FlowRun:
-        """Start it, and enqueue the items of maps that wait for nothing. Starting it twice is starting it once.
+        """Start it, and enqueue the items of maps without dependencies. Starting it twice is the same as once.
 
-        Once it is announced, it runs whatever becomes of this process. If this process ends while it enqueues items,
-        start the flow again with the same id and items: that goes on where it was. Raises FlowConflictError if this id
-        was started with another definition, or if a flow in it belongs to another flow or still runs for an earlier
-        run; then nothing begins. ConfigError while a worker is too old for flows, UnavailableError and ServerFullError
-        from the server.
+        Once it is announced, it runs even if this process ends. If this process ends while it enqueues items, start the
+        flow again with the same id and items: it continues from there. Raises FlowConflictError if this id was started
+        with another definition, or if a flow in it belongs to another flow or still runs for an earlier run; then
+        nothing begins. ConfigError while a worker is too old for flows, UnavailableError and ServerFullError from the
+        server.
         """
         self.check()
         run = started(self)
@@ -52,5 +54,5 @@ class Flow(Definition):
         return run
 
     async def astart(self) -> FlowRun:
-        """`start` in a thread, so that the event loop goes on."""
+        """`start` in a thread, without blocking the event loop."""
         return await in_thread(self.start)

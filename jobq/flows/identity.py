@@ -15,7 +15,7 @@ from jobq.errors import ConfigError
 
 #: In characters.
 MAX_FLOW_LENGTH, MAX_STEP_LENGTH, MAX_RUN_ID_LENGTH = 64, 32, 16
-#: What the mids of members begin with, and no other mid.
+#: Prefix of members' mids, and of no other mid.
 MEMBER_SIGN = "~"
 #: Members of a step at most.
 MAX_MEMBERS = 10_000_000
@@ -43,12 +43,12 @@ class Member(NamedTuple):
 
     @property
     def mid(self) -> str:
-        """Of its message."""
+        """Mid of its message."""
         return member_mid(self.run, self.step, self.number)
 
     @property
     def address(self) -> str:
-        """What its kept call is sealed for, which is made before the run has an id."""
+        """Mid for the seal of its stored call, which is made before the run has an id."""
         return member_mid(self.flow, self.step, self.number)
 
 
@@ -58,7 +58,7 @@ def new_run_id() -> str:
 
 
 def run_of(flow: str, run_id: str) -> str:
-    """`flow.run_id`, as it stands in mids and in what is said to a flow; the flow alone where no run id is known."""
+    """Return `flow.run_id`, for mids and signals; the flow alone if the run id is unknown."""
     return f"{flow}.{run_id}" if run_id else flow
 
 
@@ -70,7 +70,7 @@ def without_run(place: str) -> str:
 
 
 def flow_id(name: str, given: str) -> str:
-    """Return `name:given`, which names a flow in keys and mids. Raises ConfigError for what can't stand there."""
+    """Return `name:given`, which identifies a flow in keys and mids. Raises ConfigError for invalid names."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"flow name {name!r} can't be used; use letters, digits and any of _.@+-")
     return checked_flow(f"{name}:{given}")
@@ -87,7 +87,7 @@ def checked_flow(flow: str) -> str:
 
 
 def parts_of_run(run: str) -> tuple[str, str]:
-    """The flow and the run id in what `run_of` returns; ConfigError for anything else."""
+    """Return the flow and the run id from a result of `run_of`; ConfigError for anything else."""
     found = _RUN.fullmatch(run)
     return (checked_flow(found[1]), found[2] or "") if found else (checked_flow(run), "")
 
@@ -107,7 +107,7 @@ def member_mid(run: str, step: str, number: int = 0) -> str:
 
 
 def member_of(mid: str) -> Member | None:
-    """The member that a mid names; None for a mid that names none."""
+    """Return the member that a mid names; None for other mids."""
     found = _MEMBER.fullmatch(mid)
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""What a worker calls for flows; `import jobq` says where it is, and the first message of a flow loads it."""
+"""The worker's entry point to flows; `import jobq` registers it, and the first message of a flow loads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.jobs.membership import MemberFlow
 
 
 class FlowsInWorker:
-    """Takes what queues say to the flows, and serves members that run. client: of all calls."""
+    """Delivers queues' entries to flows, and serves running members. client: makes all calls."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._drainer = client, Drainer(client)
@@ -25,5 +25,5 @@ class FlowsInWorker:
         return FlowInputs(self._client)(call)
 
     def flow_of(self, context: Context) -> MemberFlow:
-        """The flow of a member that runs."""
+        """Return the flow of a running member."""
         return flow_of(self._client, context)

@@ -63,7 +63,7 @@ class FlowInputs:
 
 
 class StepResults:
-    """What the steps of one flow returned. run: the flow and its run id."""
+    """Results of the steps of one flow. run: the flow and its run id."""
 
     def __init__(self, client: Client, run: str) -> None:
         self._client, self._store = client, FlowStore(client, run)
@@ -71,11 +71,11 @@ class StepResults:
         self._facts: FlowFacts | None = None
 
     def of(self, one: FlowInput) -> Any:
-        """What an input takes from its step."""
+        """Return the value of an input from its step."""
         if one.what in ("failures", "results"):
             facts = self._step(one.step)
             if not facts.sealed or facts.ended < facts.size:
-                # A member that takes them began once all had ended: this server doesn't know of it.
+                # A member with these inputs began after all had ended, but this server doesn't have that state.
                 raise ResultNotStoredError(
                     f"step {one.step} of flow {self.flow} has {facts.ended} ends of {facts.size} here"
                 )
@@ -88,11 +88,11 @@ class StepResults:
         return self.result(one.step, one.queue)
 
     def result(self, step: str, queue: str) -> Any:
-        """What a step returned. queue: where it ran."""
+        """Return a step's result. queue: where it ran."""
         return self._opened(step, 0, queue, self._only(step))
 
     def value(self, step: str, home: str) -> Any:
-        """What came with the signal of a wait. home: the queue where the flow was announced."""
+        """Return the value sent with a wait's signal. home: the queue where the flow was announced."""
         mid, seal, text = self._store.member(step).mid, seal_of(self._client), self._only(step)
         if seal is not None:
             text = seal.of("result").open_text(home, mid, text.decode("utf-8", "replace")).encode()
@@ -109,14 +109,14 @@ class StepResults:
         return stored
 
     def results(self, step: str, queue: str) -> list[Any]:
-        """What the members of a map returned, in order; those that returned nothing yet are left out."""
+        """Return the results of a map's members, in order; members without a result yet are left out."""
         size = self._step(step).size
         return [
             self._opened(step, number, queue, stored) for number, stored in self._stored(step, size)
         ]
 
     def failures(self, step: str) -> list[dict[str, Any]]:
-        """The members that are dead now, up to 1,000 of them, the first 100 with the error that killed them.
+        """Return up to 1,000 dead members; the first 100 have their last error.
 
         The reason of the others says so, and how to read theirs.
         """

@@ -34,10 +34,10 @@ MARK = "durable"
 
 
 def base(namespace: str, flow: str) -> str:
-    """What every key of a flow begins with."""
+    """Prefix of a flow's keys."""
     return f"{checked_name('namespace', namespace)}:flow:{{{flow}}}:"
 
 
 def flow_names(namespace: str) -> str:
-    """Sorted set of the flows that were started; outside any slot of theirs."""
+    """Sorted set of started flows; outside any flow's slot."""
     return f"{checked_name('namespace', namespace)}:flows"

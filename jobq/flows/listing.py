@@ -1,6 +1,6 @@
-"""The flows of a server, as lists, commands and pages show them.
+"""The flows of a server, for lists, commands and pages.
 
-The index of flows is advice: flows that are gone are left out.
+The index of flows is advisory: missing flows are left out.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from jobq.queue import presence
 from jobq.queue.queue import Queue
 from jobq.records import JsonRecord, MomentOrZero, words
 
-#: Flows that are looked at for one page, and entries of the index that are read at once.
+#: Number of flows to check for one page, and number of index entries per read.
 MAX_READ, PER_CALL = 1_000, 100
 #: Names among which the nearest is looked for.
 KNOWN = 500
 
 
 class FlowRow(NamedTuple):
-    """One flow. started_ms: epoch ms. view: None if it can't be read; then problem says why."""
+    """One flow. started_ms: epoch ms. view: None if it is unreadable; then problem has the reason."""
 
     flow: str
     started_ms: int
@@ -59,14 +59,14 @@ class FlowRow(NamedTuple):
 
 
 class FlowPage(NamedTuple):
-    """Some flows, the newest first. next_offset: where the next page begins; None behind the last one."""
+    """Some flows, the newest first. next_offset: start of the next page; None at the end."""
 
     rows: list[FlowRow]
     next_offset: int | None
 
 
 def put_on_list(client: Client, flow: str) -> None:
-    """Put a flow on the list when it is started first. Nothing depends on the list, so errors are ignored."""
+    """Add a flow to the list at its first start. The list is only advisory, so errors are ignored."""
     with suppress(JobqError):
         client.command("ZADD", keys.flow_names(client.namespace), "NX", client.clock_ms(), flow)
 
@@ -103,7 +103,7 @@ def _is_wanted(row: FlowRow, name: str, part: str, state: str) -> bool:
 
 
 def flow_ids(client: Client, most: int = MAX_READ) -> list[str]:
-    """Return the ids of the newest flows, of those that are gone, too."""
+    """Return the ids of the newest flows, including missing ones."""
     reply = client.command("ZRANGE", keys.flow_names(client.namespace), 0, most - 1, "REV")
     return [_shown(raw) for raw in reply]
 
@@ -115,7 +115,7 @@ def take_off_list(client: Client, flow: str) -> None:
 
 
 def _names_on_list(client: Client, flow: str) -> list[bytes]:
-    """Return what the list shows as this text: of what no flow is called, any bytes may stand there."""
+    """Return the flow names that match this text in the list, which may contain any bytes."""
     index = keys.flow_names(client.namespace)
     if is_flow(flow):
         return [] if client.command("ZSCORE", index, flow) is None else [flow.encode()]
@@ -150,7 +150,7 @@ def _whole(score: bytes) -> int:
 
 
 def _rows(client: Client, indexed: Sequence[tuple[str, int]]) -> Iterator[FlowRow | None]:
-    """One row each; None for a flow that is gone. Anybody may have written the index and the flows' keys."""
+    """Return one row per flow; None for a missing flow. The index and the flows' keys are untrusted."""
     known = [flow for flow, _ in indexed if is_flow(flow)]
     calls = [FlowStore(client, flow).facts_call() for flow in known]
     found = dict(zip(known, run_each(client, calls), strict=True))
@@ -210,10 +210,10 @@ def known_or_listed(client: Client, flow: str) -> str:
 
 
 class FailedMember(JsonRecord):
-    """A member that is dead or cancelled.
+    """A dead or cancelled member.
 
     Attributes:
-        reason: The first line of why it died; else `dead` or `cancelled`.
+        reason: The first line of its error; else `dead` or `cancelled`.
     """
 
     mid: str
@@ -221,7 +221,7 @@ class FailedMember(JsonRecord):
 
 
 def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMember]:
-    """Return the first members that failed, with what their queues say of them."""
+    """Return the first failed members, with the facts in their queues."""
     found: list[FailedMember] = []
     for name, word in islice(FlowStore(client, view.facts.flow_id).failures().items(), most):
         step, _, number = name.rpartition(":")
@@ -248,12 +248,12 @@ def _reason(client: Client, queue: str, mid: str) -> str:
 
 
 def unserved(client: Client, view: FlowView) -> dict[str, str]:
-    """Return queue -> `no worker serves queue 'pdf'; web-1 did until 4 min ago`, of steps that wait for a worker."""
+    """Return queue -> `no worker serves queue 'pdf'; web-1 did until 4 min ago`, for steps that wait for a worker."""
     wanted = {
         one.facts.queue
         for one in view.steps
         if one.facts.queue and one.state in ("ready", "running")
-        # A wait without a timeout needs no worker: who signals takes that to the flow.
+        # A wait without a timeout doesn't need a worker: the sender of the signal delivers it.
         if one.facts.kind != "wait" or one.facts.due_at
     }
     if not wanted:
@@ -275,7 +275,7 @@ def unserved(client: Client, view: FlowView) -> dict[str, str]:
 
 
 class FlowHead(JsonRecord):
-    """What every record of a flow begins with."""
+    """Common fields of a flow's records."""
 
     flow: Annotated[str, Meta(description="`name:id`.")]
     name: str
@@ -293,12 +293,12 @@ class StepRecord(JsonRecord):
     Attributes:
         size: Members so far.
         sealed: Whether no more members come.
-        done: Members that ended well.
+        done: Successful members.
         ended: Members that ended at least once.
-        dead: Members that are dead now.
+        dead: Currently dead members.
         cancelled: Members that ended badly after the flow was cancelled.
-        retried: Members that run again after they were dead.
-        waits: What it waits for, or why it is skipped.
+        retried: Formerly dead members that run again.
+        waits: Its pending dependencies, or why it is skipped.
     """
 
     step: str
@@ -340,7 +340,7 @@ class FlowRecord(FlowHead):
 
 
 def flow_record(view: FlowView, missing: dict[str, str]) -> FlowRecord:
-    """Return everything that is known of a flow. missing: queues without a worker, with a sentence."""
+    """Return all facts about a flow. missing: queues without a worker, with a sentence."""
     return FlowRecord.of(
         view.facts, flow=view.facts.flow_id, state=view.state, members=view.members, ended=view.ended, dead=view.dead,
         cancelled=view.cancelled, remark=view.remark, waits_for=view.waits_for, unserved=missing,

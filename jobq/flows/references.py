@@ -1,8 +1,8 @@
-"""Results of steps as arguments of other steps: where they stand in a call, and what they are taken from.
+"""Results of steps as arguments of other steps: their positions in a call, and their sources.
 
-A call stores null at these positions, and the header `flow` lists them as JSON:
-`[[path, step, what, queue], …]`. A path begins with the index of a positional argument or the name of a keyword one,
-and goes on with indexes and keys inside that argument. `what` is one of WHATS.
+A call stores null at these positions, and the header `flow` lists them as JSON: `[[path, step, what, queue], …]`. A
+path begins with the index of a positional argument or the name of a keyword one, and continues with indexes and keys
+inside that argument. `what` is one of WHATS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jobq.flows.identity import MAX_STEP_LENGTH
 from jobq.jobs.codec import MAX_DEPTH
 
 #: result: of a step. results: of all members of a map that are done. failures: of a map or step, a list of Failure.
-#: value: what came with the signal that a wait waited for.
+#: value: the value of the signal that a wait waited for.
 What = Literal["result", "results", "failures", "value"]
 WHATS: tuple[What, ...] = get_args(What)
 #: Of one call.
@@ -30,7 +30,7 @@ _Step = Annotated[str, Meta(min_length=1, max_length=MAX_STEP_LENGTH)]
 
 
 class FlowInput(NamedTuple):
-    """One position of a call: the path to it, and what goes there."""
+    """One position in a call: its path, and the value's source."""
 
     path: Path
     step: str
@@ -39,7 +39,7 @@ class FlowInput(NamedTuple):
 
 
 class ResultOf:
-    """Stands in a definition for what a step will return; type checkers take it for that."""
+    """Placeholder in a definition for a step's result; type checkers treat it as the result."""
 
     __slots__ = ("step", "what")
 
@@ -113,7 +113,7 @@ def header_of(inputs: Sequence[FlowInput]) -> str:
 
 
 def inputs_in(header: str) -> list[FlowInput]:
-    """What a header lists; CodecError for anything else."""
+    """Parse the references in a header; CodecError for anything else."""
     try:
         stored = _decoder.decode(header)
     except (ValueError, RecursionError) as error:

@@ -28,7 +28,7 @@ _NO_OPTIONS = b"{}"
 
 
 def refresh(client: Client, queues: Iterable[str]) -> None:
-    """Read the secrets of these queues, and make those that are missing. ScriptError if the user may not."""
+    """Read the secrets of these queues, and create missing ones. ScriptError if the user may not."""
     _read(client, list(dict.fromkeys(queues)), may_make=True)
 
 

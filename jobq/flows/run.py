@@ -1,4 +1,4 @@
-"""A flow that was started: where it is, and what can be said to it."""
+"""A started flow: its status, and signals to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jobq.jobs.signing import seal_of
 
 R = TypeVar("R")
 
-#: Entries of an outbox that a producer takes to flows: those of others, too, that lie before what it said.
+#: Maximum outbox entries that a producer delivers, including entries of others before its own.
 MAX_ENTRIES = 512
 #: Clients whose users may not take to flows what is announced.
 _MAY_NOT_DRAIN: WeakSet[Client] = WeakSet()
@@ -53,7 +53,7 @@ class FlowRun:
         self._store = FlowStore(self._client, self.flow_id)
 
     def status(self) -> FlowView:
-        """Its state, its steps with theirs, and what it waits for. FlowClosedError if it is gone or never started."""
+        """Return its state, steps and pending dependencies. FlowClosedError if it is missing or never started."""
         facts = self._store.facts()
         if facts is None:
             raise FlowClosedError(
@@ -62,10 +62,10 @@ class FlowRun:
         return FlowView(facts)
 
     def signal(self, step: str, value: Any = None) -> None:
-        """End the wait of this name, which is done then. value: any JSON of up to 64 KiB, for steps that take it.
+        """Complete the wait of this name. value: any JSON of up to 64 KiB, for steps that take it.
 
-        A signal that comes before its wait begins counts at once when it does; the first one counts. ConfigError if
-        the flow has no such wait, FlowClosedError if it is over.
+        A signal that arrives before its wait begins counts as soon as the wait begins; the first signal counts.
+        ConfigError if the flow has no such wait, FlowClosedError if it is over.
         """
         view = self._running(f"can't be signalled: {step}")
         waits = [one.name for one in view.steps if one.facts.kind == "wait"]
@@ -81,20 +81,20 @@ class FlowRun:
         self._say(view, "signal", f"{step}{SEPARATOR}{text}")
 
     def cancel(self) -> None:
-        """Send nothing more, and cancel messages that wait.
+        """Stop sending steps, and cancel waiting messages.
 
-        Workers of those that run learn of it when they renew leases next.
+        Workers notice the cancellation of running messages when they next renew their leases.
         """
         view = self.status()
         if view.facts.state != "cancelled":
             self._say(view, "cancel")
 
     def retry(self, step: FlowStep | str | None = None) -> None:
-        """Revive what is dead, of this step or of all. Steps behind it run once it is done.
+        """Revive dead members, of this step or of all. Later steps run once it is done.
 
         25,000 members are revived before this returns; workers revive the others.
 
-        FlowClosedError if the flow was cancelled: what that ended stays so.
+        Raises FlowClosedError if the flow was cancelled: a cancelled step stays cancelled.
         """
         name = step.name if isinstance(step, FlowStep) else step
         view = self.status()
@@ -120,14 +120,14 @@ class FlowRun:
     @overload
     def result(self, step: FlowStep | str, timeout: Duration | None = None) -> Any: ...
     def result(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
-        """What a step returned, waiting up to `timeout` for it; of a map a list, of a wait what came with its signal.
+        """Return a step's result, waiting up to `timeout`; for a map a list, for a wait the value of its signal.
 
-        The result of a step is decoded by the return annotation of its job. The result of a step that is given by its
-        name is plain JSON.
+        The result of a step is decoded by the return annotation of its job. The result of a step given by name is plain
+        JSON.
 
-        Raises ResultNotStoredError if the step keeps none: declare the job with result_ttl=, pass the result to another
-        step, or give the map results=True. JobFailedError if it failed, was skipped or cancelled, ResultTimeoutError
-        when time is up.
+        Raises ResultNotStoredError if the step doesn't keep results: declare the job with result_ttl=, pass the result
+        to another step, or give the map results=True. JobFailedError if it failed, was skipped or cancelled,
+        ResultTimeoutError at the timeout.
         """
         pauses = LongerPauses(timeout)
         while not (over := self._result_if_over(step)):
@@ -181,7 +181,7 @@ class FlowRun:
     # The same without blocking an event loop.
 
     async def astatus(self) -> FlowView:
-        """`status` in a thread, so that the event loop goes on."""
+        """`status` in a thread, without blocking the event loop."""
         return await in_thread(self.status)
 
     async def asignal(self, step: str, value: Any = None) -> None:
@@ -232,9 +232,9 @@ class FlowRun:
 
 
 def drain_soon(client: Client, home: str) -> None:
-    """Take what was announced to its flow now. If that fails, or much lies before it, a worker does it.
+    """Deliver announced signals to their flow now. If that fails, or many entries precede them, a worker does it.
 
-    A user with the rights of a producer may not, and the server logs each refusal: it is tried once for each client.
+    A user with only a producer's rights may not, and the server logs each rejection, so it is tried once per client.
     """
     if client in _MAY_NOT_DRAIN:
         return

@@ -1,9 +1,9 @@
-"""What a flow has to send: its steps to their queues, words to its sub-flows and to its parent.
+"""Send a flow's ready steps to their queues, and signals to its sub-flows and its parent.
 
-Each item is sent before the flow forgets it, so it may be sent again by another drainer. That does no harm: a queue
-notes for an hour that it has accepted a step, and the mid of a step is taken while its message lives, for
-an hour after it is done, and while it is dead. An item that was answered before is looked for first: what its queue
-has to say about it may not have reached the flow yet.
+Each item is sent before the flow forgets it, so another drainer may send it again. That is harmless: a queue remembers
+an accepted step for an hour, and the mid of a step is taken while its message is live, for an hour after it is done,
+and while it is dead. An item that was answered before is looked up first: its queue's entries may not have reached the
+flow yet.
 """
 
 from __future__ import annotations
@@ -46,26 +46,31 @@ from jobq.queue import keys
 from jobq.queue.durability import SharedConfirmation, UnconfirmableError
 from jobq.queue.queue import Content, Queue
 
-#: How long the mid of a step that is done stays taken.
+#: How long the mid of a done step stays taken.
 DEDUPE_S = 3_600.0
 #: Sub-flows in sub-flows, at most.
 DEEPEST = 16
 #: How much longer a sub-flow waits for its begin than its parent is kept, whose retry begins it.
 LONGER_MS = 86_400_000
-#: Pages of members that one call cancels or revives. The next one goes on, so that a long map stops no worker.
+#: Maximum pages of members that one call cancels or revives. The next call continues, so a long map doesn't block a
+#: worker.
 PAGES_PER_CALL = 100
-#: Sub-flows that are looked at together.
+#: Number of sub-flows to read together.
 SUBS_TOGETHER = 100
-#: Members that are revived together.
+#: Number of members to revive together.
 REVIVED_TOGETHER = PER_CHUNK
 _log = logging.getLogger("jobq.flows")
 
 
 class Sending(NamedTuple):
-    """How to send. may_go: False once too long ago was read what is sent. unapplied: what a queue has to say.
+    """Parameters of sending.
 
-    confirmation: of what flows take in and forget. said: called with the queue where something was said to another
-    flow. reminder: of what waits.
+    Attributes:
+        may_go: False once the pending items were read too long ago.
+        unapplied: The queue's undelivered entries.
+        confirmation: Confirms the flows' changes.
+        said: Called with the queue of a signal to another flow.
+        reminder: Called for waiting items.
     """
 
     client: Client
@@ -84,14 +89,14 @@ class StepSender:
         self.sending, self.client = sending, sending.client
         self.store = FlowStore(sending.client, run, sending.confirmation)
         self.flow = self.store.flow
-        #: Stamps of what no other drainer has sent without a trace.
+        #: Stamps of items that no other drainer can have sent without a trace.
         self._known: set[int] = set()
         #: Pages of members that this call may still cancel or revive.
         self.pages = PAGES_PER_CALL
 
     @property
     def has_more(self) -> bool:
-        """Whether it stopped because it did enough for one call: the next one should come soon."""
+        """Whether it stopped because one call's share was done: the next call should follow soon."""
         return self.pages <= 0
 
     def send_all(self, applied: Applied) -> bool:
@@ -117,7 +122,7 @@ class StepSender:
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
             except ScriptError as error:
-                # Nothing is sent there either, by this user.
+                # This user can't send there either.
                 if not is_denied(error):
                     raise
         return self.store.apply("q", [])
@@ -137,7 +142,7 @@ class StepSender:
         except ScriptError as error:
             if not is_denied(error):
                 raise
-            # A worker of other queues alone, which may be the only one that is asked: its other flows go on.
+            # This worker may be the only active drainer but serves only other queues: its other flows continue.
             _log.info(
                 "step %s of flow %s waits for a worker that may write to queue %s: %s",
                 item.step, self.flow, item.queue, error,
@@ -249,7 +254,7 @@ class ExpandMap(ItemSender):
     """Enqueues the members of a map that waited."""
 
     def send(self) -> bool:
-        """Enqueue the members, chunk by chunk, from where an earlier call stopped."""
+        """Enqueue the members, chunk by chunk, starting where an earlier call stopped."""
         options, queue = _options(self.item.options), queue_at(self.client, self.item.queue)
         check_step(self.client, self.store.flow, self.item)
         chunks, chunk = self._chunks(), 0
@@ -297,7 +302,7 @@ class ExpandMap(ItemSender):
         return made
 
     def _listed(self, step: str) -> list[Any]:
-        """What a step returned, which must be a list."""
+        """Return a step's result, which must be a list."""
         name, mid = f"{step}:0", self.store.member(step).mid
         raw, facts = self.store.results([name]).get(name), self.store.facts()
         queue = next((one.queue for one in facts.steps if one.name == step), "") if facts else ""
@@ -314,7 +319,7 @@ class CancelMembers(ItemSender):
     """Cancels the messages of a step."""
 
     def send(self) -> bool:
-        """Cancel the members that live, page by page."""
+        """Cancel the live members, page by page."""
         queue, cursor = queue_at(self.client, self.item.queue), 0
         while cursor >= 0:
             if self.sender.has_more or not self.sending.may_go():
@@ -325,17 +330,17 @@ class CancelMembers(ItemSender):
             if mids:
                 self.sender.pages -= 1
                 queue.cancel(*mids)
-                # Those that had ended before are among them, and change nothing then.
+                # Members that had already ended are among them, without effect.
                 gone = [FlowChange("cancelled", self.item.step, one) for one in page.numbers]
                 self.store.apply(f"q{self.item.queue}", gone)
         return True
 
 
 class DropTimer(EnqueueStep):
-    """Ends a timer that nothing waits for any more."""
+    """Ends a timer that is no longer needed."""
 
     def send(self) -> bool:
-        """Cancel the timer, so that its queue refuses it from now on."""
+        """Cancel the timer, so that its queue rejects it from now on."""
         # Another drainer may be about to enqueue this timer: once it was accepted, its queue refuses it.
         if not self.enqueue():
             return False
@@ -347,8 +352,8 @@ class ReviveMembers(EnqueueStep):
     """Runs the failed members of a step again, for a retry of the flow."""
 
     def send(self) -> bool:
-        """Revive the members that are dead, page by page."""
-        # What ended before this must not end what runs again: not even if a drainer that stood still says it later.
+        """Revive the dead members, page by page."""
+        # Earlier ends must not end the new run: not even if a stalled drainer delivers them later.
         queue = queue_at(self.client, self.item.queue)
         mark = queue.announce("look", self.store.run, durability="memory")
         apply_all(
@@ -368,9 +373,9 @@ class ReviveMembers(EnqueueStep):
         return True
 
     def _is_taken_over(self, numbers: Sequence[int], mark: str) -> bool:
-        """Note that these members run again; whether another drainer has revived all of the item.
+        """Record that these members run again; return whether another drainer has revived the whole item.
 
-        The next drainer begins with them, if this one dies.
+        If this drainer dies, the next drainer begins with them.
         """
         first, stamp = numbers[0], self.item.stamp
         return self.store.retried(self.item.step, numbers, stamp=stamp, cursor=first, mark=mark) < 0
@@ -420,7 +425,7 @@ class BeginSubFlow(SubFlowSender):
     """Begins a sub-flow, which was stored with its parent."""
 
     def send(self) -> bool:
-        """Say it to the sub-flow; a flow that is gone fails its step."""
+        """Send the signal to the sub-flow; if it is missing, its step fails."""
         child = self.child()
         if child is None:
             self.sender.fail(
@@ -451,7 +456,7 @@ class RetrySubFlow(SubFlowSender):
         """Say it to the sub-flow, after how it ended before."""
         child = self.child()
         below = FlowStore(self.client, child.run) if child else None
-        # How it ended before must not reach this flow again behind the mark: it would end the retry here.
+        # Its earlier end must not reach this flow after the mark: it would end the retry here.
         if below and (told := [one for one in below.apply("q", []).todo if one.todo == "parent"]):
             self.store.apply(f"f{self.item.source}", _ends_told(told[0], self.item.step))
             if not self.is_durable(self.sending.confirmation.missing()):
@@ -469,10 +474,10 @@ class RetrySubFlow(SubFlowSender):
 
 
 class TellParent(ItemSender):
-    """Tells the flow that has this one as a step how it ended."""
+    """Reports the end of a flow to its parent flow."""
 
     def send(self) -> bool:
-        """Say to the flow that this one is a step of how it ended, and send what that brings."""
+        """Report the end to the parent flow, and send the steps that become ready by it."""
         parent, _, step = self.item.source.rpartition(".")
         changes = _ends_told(self.item, step)
         if not changes or not parent or self.sending.depth >= DEEPEST:
@@ -480,7 +485,7 @@ class TellParent(ItemSender):
         above = StepSender(self.sending._replace(depth=self.sending.depth + 1), parent)
         if not above.send_all(above.store.apply(f"f{self.store.flow}", changes)):
             return False
-        # This flow forgets that it has said so, and the parent may be at another node.
+        # This flow forgets that it has reported it, and the parent may be on another node.
         return self.is_durable(self.sending.confirmation.missing())
 
 
@@ -488,7 +493,7 @@ class TellSubFlows(ItemSender):
     """Ends sub-flows whose steps never begin."""
 
     def send(self) -> bool:
-        """End sub-flows whose steps never begin. Those that a retry may begin wait while one may come."""
+        """End sub-flows whose steps never begin. Sub-flows that a retry may begin wait while a retry is possible."""
         state, facts = self.item.options.decode("utf-8", "replace"), self.store.facts()
         if facts is None:
             return True
@@ -503,7 +508,7 @@ class TellSubFlows(ItemSender):
         return True
 
     def _not_begun(self, facts: FlowFacts) -> Iterator[FlowFacts]:
-        """The flows that were stored for steps of a flow and have not begun."""
+        """Return the flows that were stored for steps of a flow and have not begun."""
         left = (one for one in facts.steps if one.kind == "flow" and not one.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
             calls = [FlowStore(self.client, one.flow).facts_call() for one in some]
@@ -513,7 +518,7 @@ class TellSubFlows(ItemSender):
                     yield child
 
     def _set_life(self, child: FlowFacts, stamp: int, life_ms: int, depth: int = 0) -> None:
-        """Let a sub-flow, and those in it, wait so long for their begin."""
+        """Let a sub-flow, and its own sub-flows, wait so long for their begin."""
         store = FlowStore(self.client, child.run, self.sending.confirmation)
         if store.set_life(child.parent, stamp, life_ms) == "ok" and depth < DEEPEST:
             for below in self._not_begun(child):
@@ -531,7 +536,7 @@ _SUB_FLOW_SENDERS: dict[str, type[ItemSender]] = _SENDERS | {
 
 
 def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:
-    """How the step ended that is the flow which has this word for its parent; [] if it goes on."""
+    """Return the end of the step that is a sub-flow with this state; [] if it continues."""
     state = item.options.decode("utf-8", "replace")
     return [FlowChange("done" if state == "done" else "dead", step)] if state in FLOW_OVER else []
 

@@ -49,11 +49,11 @@ from jobq.queue.durability import SharedConfirmation
 
 T = TypeVar("T")
 _log = logging.getLogger("jobq.flows")
-#: How long the start of a map waits for room in the line of a key that stays full.
+#: How long the start of a map waits for room in the full line of a key.
 FULL_S = 30.0
 #: Bytes of the items of a map that waits.
 MAX_ITEMS_BYTES = 8 << 20
-#: For how long a result stays with its message, unless a drainer copies it to the flow, which it does at once.
+#: How long a result stays with its message, unless a drainer copies it to the flow, which happens immediately.
 RESULT_S = 86_400.0
 
 
@@ -69,7 +69,7 @@ def started(flow: Definition) -> FlowRun:
         return run
     confirmation.check(f"flow {flow.flow_id} is stored")
     announce(client, flow.home, "begin", planned.run)
-    # From here on the flow is accepted: it stays until a worker comes, however long that takes.
+    # Now the flow is accepted: it stays until a worker comes, however long that takes.
     planned.keep()
     for one in planned.flow_ids:
         put_on_list(client, one)
@@ -126,10 +126,10 @@ class Planned:
         return [*(one for sub in self.subs for one in sub.flow_ids), self._flow.flow_id]
 
     def check_subs(self) -> None:
-        """Raise FlowConflictError if it can't have one of its sub-flows, before anything is stored.
+        """Raise FlowConflictError if a sub-flow is not available, before anything is stored.
 
-        A sub-flow of another flow would never tell this one how it ended, nor would one that still runs for an earlier
-        run of this flow. Another start may store one behind this look: then `store` finds it.
+        A sub-flow of another flow, or of an earlier run of this flow, would never report its end to this run. Another
+        start may store one after this check: then `store` finds it.
         """
         subs = [one for sub in self.subs for one in sub.with_subs()]
         calls = [one._store.facts_call() for one in subs]
@@ -165,9 +165,9 @@ class Planned:
         return stored._replace(parent=f"{above.run}.{self._step}", life_ms=LONG_LIFE_MS)
 
     def store(self) -> str:
-        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition, or another's flow, is there.
+        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition, or another's flow, exists.
 
-        Its sub-flows come behind it, since they have its run id. What is stored before an error is never begun.
+        Its sub-flows are stored after it, because they have its run id. Flows stored before an error never begin.
         """
         flow = self._flow
         outcome = self._store.create(self._record())
@@ -227,7 +227,7 @@ def stored_step(
 
 
 def in_order(steps: dict[str, FlowStep]) -> list[FlowStep]:
-    """The steps, each behind those that it waits for, which `checked_graph` has found possible."""
+    """Return the steps, each after its dependencies; `checked_graph` has checked that this is possible."""
     found: dict[str, FlowStep] = {}
     left = list(steps.values())
     while left:
@@ -266,7 +266,7 @@ def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
 
 
 def headers_of(step: Step[Any], home: str) -> dict[str, str]:
-    """The headers of a step's call. Those of its inputs name the queue that a result is sealed for."""
+    """Return the headers of a step's call. The headers of its inputs name the queue that a result is sealed for."""
     headers = dict(step.job.settings.headers)
     if step.inputs:
         inputs = [
@@ -304,11 +304,14 @@ def _too_long(step: MapStep[Any]) -> None:
 
 
 def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None:
-    """Enqueue a map's members as they are read; skip those that an earlier, broken off call enqueued. run: with its id.
+    """Enqueue a map's members as they are read; skip members that an earlier, interrupted call enqueued.
 
-    An item that no call can be made of fails the map: the same items would never complete it. If the iterable itself
+    An item for which no call can be made fails the map: the same items would never complete it. If the iterable itself
     raises, the map stays open for the same call again. While the line of a key is full, it waits for room: KeyFullError
-    if there is none for half a minute, after which the same call goes on.
+    if there is none for half a minute, after which the same call continues.
+
+    Args:
+        run: The flow with its run id.
     """
     rows, queue = MemberRows(client, run, step), queue_at(client, step.queue)
     confirmation = SharedConfirmation(client)

@@ -1,7 +1,7 @@
-"""What follows from the facts of a flow: the states of its steps, what it waits for, layers and the critical path.
+"""Derived facts of a flow: the states of its steps, its pending dependencies, layers and the critical path.
 
-`FlowFacts` is what is read from the server. Everything else is computed here, by pure functions, and never stored: so a
-retry has nothing to undo. Facts may come from a damaged server: unknown steps and circles of edges are tolerated.
+`FlowFacts` is read from the server. Everything else is computed here, by pure functions, and never stored, so a retry
+has nothing to undo. Facts may come from a damaged server: unknown steps and circles of edges are tolerated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLOW_STATES: tuple[FlowState, ...] = ("open", "running", "done", "failed", "canc
 #: A step in one of these changes only by a retry.
 STEP_OVER: frozenset[StepState] = frozenset(("done", "failed", "skipped", "cancelled"))
 FLOW_OVER: frozenset[FlowState] = frozenset(("done", "failed", "cancelled"))
-#: States of a step after which an edge from it is met, and after which it can't be met any more.
+#: States of a step that satisfy an edge from it, and states in which the edge can no longer be satisfied.
 _MET: dict[When, frozenset[StepState]] = {
     "done": frozenset(("done",)),
     "ended": frozenset(("done", "failed")),
@@ -52,15 +52,24 @@ class Edge(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """What the server knows of a step. Times are epoch ms, 0 if unknown.
+    """Stored facts of a step. Times are epoch ms, 0 if unknown.
 
-    size: members so far; sealed: no more come. done, ended, dead: members that ended well, that ended at least once,
-    and that are dead now, or were cancelled one by one. cut: the flow was cancelled before the step was over;
-    cancelled: members that ended badly after that. retried: members that run again after they were dead. sent: it was
-    enqueued, or its wait or timer has begun. todo: it is ready, and not sent yet. reviving: a retry revives its dead
-    members, and has come to the member `revived`. due_at: of a timer, or when a wait times out. flow: the id of its
-    sub-flow. added_at: when members were added last. ready_at: when its edges were met. key: of its messages, where its
-    definition says it; '' if not.
+    Attributes:
+        size: Members so far.
+        sealed: No more members come.
+        done, ended, dead: Members that succeeded, that ended at least once, and that are dead now or were cancelled
+            individually.
+        cut: The flow was cancelled before the step was over.
+        cancelled: Members that failed after the flow was cancelled.
+        retried: Formerly dead members that run again.
+        sent: It was enqueued, or its wait or timer has begun.
+        todo: It is ready, and not sent yet.
+        reviving: A retry revives its dead members, and has reached the member `revived`.
+        due_at: Of a timer, or when a wait times out.
+        flow: The id of its sub-flow.
+        added_at: When members were last added.
+        ready_at: When its edges were satisfied.
+        key: Of its messages, if its definition has one; else ''.
     """
 
     name: str
@@ -106,17 +115,21 @@ class StepFacts:
 
     @property
     def live(self) -> int:
-        """Members that have not ended, of those that are known."""
+        """Number of known members that have not ended."""
         return max(0, self.size - self.ended) + self.retried
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowFacts:
-    """What the server knows of a flow. name and id are its identity; times are epoch ms, 0 if unknown.
+    """Stored facts of a flow. name and id identify it; times are epoch ms, 0 if unknown.
 
-    state: as it is stored. queue: where it was announced. keep_ms: how long it is kept after its end. refused: reports
-    about members that it does not have. parent: `flow.run_id.step` that it was stored for, '' without one. run_id: what
-    its members' mids name beside its id.
+    Attributes:
+        state: The stored state.
+        queue: Where it was announced.
+        keep_ms: How long it is kept after its end.
+        refused: Reports about members that it does not have.
+        parent: `flow.run_id.step` for which it was stored, else ''.
+        run_id: The run in its members' mids, next to its id.
     """
 
     name: str
@@ -134,7 +147,7 @@ class FlowFacts:
 
     @property
     def flow_id(self) -> str:
-        """`name:id`, as it stands in keys and mids."""
+        """Its identity in keys and mids, `name:id`."""
         return f"{self.name}:{self.id}"
 
     @property
@@ -181,7 +194,7 @@ class PathStep(JsonRecord):
     """A step of the critical path.
 
     Attributes:
-        took_ms: From when it was ready to its end or to now.
+        took_ms: Time between ready and its end or now.
     """
 
     step: str
@@ -217,27 +230,27 @@ class FlowView:
 
     @property
     def members(self) -> int:
-        """Members of all steps that have begun."""
+        """Number of members of all begun steps."""
         return sum(view.facts.size for view in self.steps if view.facts.has_begun)
 
     @property
     def ended(self) -> int:
-        """Members that ended at least once."""
+        """Number of members that ended at least once."""
         return sum(view.facts.ended for view in self.steps)
 
     @property
     def dead(self) -> int:
-        """Members that are dead now."""
+        """Number of dead members."""
         return sum(view.facts.dead for view in self.steps)
 
     @property
     def cancelled(self) -> int:
-        """Members that ended badly because the flow was cancelled."""
+        """Number of members that failed because the flow was cancelled."""
         return sum(view.facts.cancelled for view in self.steps)
 
     @property
     def over(self) -> int:
-        """Steps that are done, failed, skipped or cancelled."""
+        """Number of steps that are done, failed, skipped or cancelled."""
         return sum(view.state in STEP_OVER for view in self.steps)
 
     @cached_property
@@ -247,7 +260,7 @@ class FlowView:
 
     @cached_property
     def waits_for(self) -> tuple[WaitsFor, ...]:
-        """What the flow waits for now; empty once it is over."""
+        """The pending dependencies of the flow; empty once it is over."""
         return tuple(_waits_for(self))
 
     @cached_property
@@ -265,7 +278,7 @@ class FlowView:
 
     @property
     def remark(self) -> str:
-        """What needs attention: `adding, stopped 10 min ago`; '' for nothing."""
+        """Facts that need attention: `adding, stopped 10 min ago`; '' for nothing."""
         now_ms = self.facts.now_ms
         stopped = max((view.stopped_ms(now_ms) for view in self.steps), default=0)
         if stopped:
@@ -275,7 +288,7 @@ class FlowView:
         return f"{self.dead:,} dead" if self.dead else ""
 
     def __str__(self) -> str:
-        """A few lines for people: `import:1: running, 3 of 5 steps`, what needs attention, and what it waits for."""
+        """Return a summary for people: `import:1: running, 3 of 5 steps`, needed attention, pending dependencies."""
         lines = [f"{self.facts.flow_id}: {self.state}, {self.progress}"]
         if self.remark:
             lines[0] += f" ({self.remark})"
@@ -304,7 +317,7 @@ def _view(facts: FlowFacts, step: StepFacts, before: Mapping[str, StepView]) -> 
     lost = tuple(
         edge for edge, state in states if state in STEP_OVER and state not in _MET[edge.when]
     )
-    # What stands behind a step that the cancel of the flow ended was cancelled as well.
+    # Steps after a step that was ended by the flow's cancellation were also cancelled.
     is_lost = any(before[edge.step].state != "cancelled" for edge in lost)
     state = _state(facts, step, is_lost)
     if state in ("skipped", "waiting"):
@@ -328,7 +341,7 @@ def _state(facts: FlowFacts, step: StepFacts, is_lost: bool) -> StepState:
 
 
 def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) -> FlowState:
-    """Return the state that follows from the steps; open and cancelled are what the server says."""
+    """Return the state that follows from the steps; open and cancelled come from the server."""
     if facts.state in ("open", "cancelled"):
         return facts.state
     found = {view.state for view in (_views(facts) if views is None else views).values()}
@@ -365,8 +378,8 @@ def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
 def critical_path(flow: FlowView) -> tuple[PathStep, ...]:
     """Return the chain of steps that decides when the flow ends.
 
-    It leads backwards from the step that ended last, always to the step whose end came last before. While the flow
-    runs, it begins at a step that runs. Where times are unknown, the step of the deepest layer counts as the last.
+    It leads backwards from the step that ended last, always to the dependency that ended last. While the flow runs, it
+    begins at a running step. If times are unknown, the step of the deepest layer counts as the last.
     """
     depth = {name: at for at, names in enumerate(flow.layers) for name in names}
     begun = {view.name: view for view in flow.steps if view.facts.has_begun}
@@ -453,7 +466,7 @@ def _running(view: StepView, now_ms: int) -> WaitsFor:
 
 
 def step_sentence(flow: FlowView, name: str) -> str:
-    """Return what a step that has not begun waits for, or why it is skipped; '' for other steps."""
+    """Return the pending dependencies of a step that has not begun, or why it is skipped; '' for other steps."""
     view = flow.by_name.get(name)
     if view is None or view.state not in ("waiting", "skipped"):
         return ""

@@ -32,9 +32,9 @@ from jobq.queue.durability import SharedConfirmation
 T = TypeVar("T")
 #: Changes, members or fields of one call.
 PER_CALL = 1_000
-#: Members that are done, of one call; each change that names one counts as one of them.
+#: Maximum done members per call; each change that names a member counts.
 MAX_DONE = 2_000
-#: Things to be sent that one call answers.
+#: Maximum items to answer per call.
 MAX_TODO = 64
 _WHENS: frozenset[str] = frozenset(get_args(When))
 _KINDS: frozenset[str] = frozenset(get_args(Kind))
@@ -46,7 +46,7 @@ MAX_SECONDS = 1e12
 
 
 def _kind_and_step(change: FlowChange) -> tuple[str, str]:
-    """What the entries of one group have in common; `result` is done with a result."""
+    """The common fields of a group's entries; `result` means done with a result."""
     has_result = change.kind == "done" and change.detail is not None
     return "result" if has_result else change.kind, change.step
 
@@ -54,11 +54,12 @@ def _kind_and_step(change: FlowChange) -> tuple[str, str]:
 class FlowStore:
     """The flow `run`, a `name:id.run_id` or `name:id`, on `client`. Each call is harmless to repeat.
 
-    run_id: the run that is meant: for another one, the flow that is there counts as gone. '' for whichever is there.
-    Threads may share it, but for `create`, which takes the id of the run that it finds or begins.
+    Threads may share it, except for `create`, which takes the id of the run that it finds or begins. For tests, every
+    method takes `now`, epoch ms, instead of the server's clock.
 
-    Every method takes `now`, epoch ms, in place of the server's clock: for tests. confirmation: what its calls write is
-    confirmed by that, at once with others; then no thread shares it.
+    Attributes:
+        run_id: The intended run; for another run, the stored flow counts as missing. '' for any run.
+        confirmation: Confirms the writes of several calls together; then threads must not share it.
     """
 
     def __init__(
@@ -101,9 +102,9 @@ class FlowStore:
         *,
         now: int | None = None,
     ) -> str:
-        """Add steps to a flow that runs; 'added', 'closed', 'full', or 'conflict': one is there and is another.
+        """Add steps to a running flow; 'added', 'closed', 'full', or 'conflict': a step exists with other facts.
 
-        What becomes ready by that is sent by the next drainer that applies something to the flow.
+        The next drainer that applies something to the flow sends the steps that become ready.
         """
         steps = rights.proven(self.client, self.flow, steps)
         return self._ask(self.add_steps_call(steps, now=now))
@@ -128,7 +129,7 @@ class FlowStore:
         return self._ask(self._call("put", args, lambda reply: _text(reply[0])))
 
     def items(self, step: str, queue: str, chunk: int) -> Sequence[bytes]:
-        """Return the stored calls of one chunk; [] behind the last one. ConfigError if they must not run in `queue`."""
+        """Return the stored calls of a chunk; [] after the last chunk. ConfigError if they must not run in `queue`."""
         [found] = self._read("items", [f"{step}:{chunk}"])
         stored = [] if found is None else unpacked_items(found)
         return rights.check_items(self.client, self.flow, step, queue, chunk, stored)
@@ -147,10 +148,10 @@ class FlowStore:
         )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:
-        """Say that a map has so many chunks, all enqueued, and no more; 'ok', 'sealed', 'other' or 'closed'.
+        """Declare that a map has so many chunks, all enqueued; 'ok', 'sealed', 'other' or 'closed'.
 
-        'sealed': it was, with another number of chunks. 'other': another number is reserved.
-        What becomes ready by that is sent by the next drainer that applies something to the flow: announce a look.
+        'sealed': it was already sealed, with another number of chunks. 'other': another number is reserved. The next
+        drainer that applies something to the flow sends the steps that become ready: announce a look.
         """
         return self._ask(self.seal_call(step, chunks, now=now))
 
@@ -163,10 +164,12 @@ class FlowStore:
     def apply(
         self, source: str, changes: Sequence[FlowChange], *, now: int | None = None
     ) -> Applied:
-        """Take in up to 1,000 changes, of 2,000 members that are done. source: `q` and the queue that they were read
-        from, or `f` and a flow.
+        """Apply up to 1,000 changes, of 2,000 done members.
 
-        What is said of another run of the flow changes nothing, nor does an end of a member that was retried since.
+        Changes for another run of the flow are ignored, as are ends of members that were retried since.
+
+        Args:
+            source: `q` and the queue that they were read from, or `f` and a flow.
         """
         rows: list[Argument] = []
         for (kind, step), some in groupby(changes, key=_kind_and_step):
@@ -189,7 +192,7 @@ class FlowStore:
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
         """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
 
-        `revive`: those of `failed` that the newest retry has not come to. A page may be empty and have a next one.
+        `revive`: `failed` members that the newest retry has not reached. An empty page may have a next page.
         """
         reply = self._ask(self._call("page", (step, what, cursor, limit), list))
         return MemberPage(tuple(map(int, reply[1:])), int(reply[0]))
@@ -204,17 +207,18 @@ class FlowStore:
         mark: str = "",
         now: int | None = None,
     ) -> int:
-        """Note that these members are about to be revived; how many of them had ended without being done.
+        """Record that these members will be revived; return how many of them had ended without being done.
 
-        stamp: of the item for which that is done, with the member before which all were revived. -1 if it isn't to be
-        done any more. mark: an entry of the outbox of the step's queue: no death that was written before it ends what
-        runs now.
+        Args:
+            stamp: Of the item for which this is done, with the member before which all were revived; -1 if it is no
+                longer needed.
+            mark: An entry of the step's queue's outbox: earlier deaths don't end the new run.
         """
         args = (self._now(now), self.run_id, step, stamp, cursor, mark, *numbers)
         return self._ask(self._call("retried", args, lambda reply: int(reply[0])))
 
     def results(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the results by `step:number`, those that there are."""
+        """Return the existing results by `step:number`."""
         return self._found("results", names)
 
     def calls(self, steps: Sequence[str]) -> dict[str, bytes]:
@@ -229,7 +233,7 @@ class FlowStore:
         }  # fmt: skip
 
     def facts(self, *, now: int | None = None) -> FlowFacts | None:
-        """Return what is stored; None for a flow that is gone."""
+        """Return the stored facts; None for a missing flow."""
         return self._ask(self.facts_call(now=now))
 
     def facts_call(self, *, now: int | None = None) -> ScriptCall[FlowFacts | None]:
@@ -245,9 +249,11 @@ class FlowStore:
         return Member(self.flow, step, number, self.run_id)
 
     def set_life(self, parent: str, stamp: int, life_ms: int) -> str:
-        """Say how long from now on a flow waits for its begin; 'ok', 'older' or 'other', as lua/flow/life.lua says.
+        """Set how long a flow waits for its begin; 'ok', 'older' or 'other', see lua/flow/life.lua.
 
-        parent: `flow.run_id.step` that it was stored for. stamp: of the item there that asks for this.
+        Args:
+            parent: `flow.run_id.step` for which it was stored.
+            stamp: Of the parent's item that requests this.
         """
         return self._ask(
             self._call("life", (parent, stamp, life_ms), lambda reply: _text(reply[0]))
@@ -294,12 +300,12 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def packed_items(contents: Iterable[bytes]) -> bytes:
-    """Stored members of a chunk, each behind its length."""
+    """Pack the members of a chunk, each preceded by its length."""
     return b"".join(len(one).to_bytes(4, "big") + one for one in contents)
 
 
 def unpacked_items(packed: bytes) -> list[bytes]:
-    """What `packed_items` packed; what is cut off is left out."""
+    """Unpack the result of `packed_items`; an incomplete last member is left out."""
     found, at = [], 0
     while at + 4 <= len(packed):
         end = at + 4 + int.from_bytes(packed[at : at + 4], "big")
@@ -344,11 +350,11 @@ def _applied(reply: list[Any]) -> Applied:
     return Applied(_text(state), int(refused), tuple(items), bool(more), _text(run_id))
 
 
-# What people look at. Anybody who may write to the server may have written it.
+# Reads for people. Any user who can write to the server may have written the values.
 
 
 def facts_in(flow: str, reply: Sequence[Any]) -> FlowFacts | None:
-    """The facts in a reply of `look`; None for a flow that is gone, or that nobody can read."""
+    """Return the facts in a reply of `look`; None for a missing or unreadable flow."""
     if len(reply) < 4:
         return None
     meta, steps, todo = map(_fields, reply[1:4])

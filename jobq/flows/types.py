@@ -1,4 +1,4 @@
-"""What goes into a flow's slot and comes out of it."""
+"""Values that are written to a flow's slot and read from it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Literal, NamedTuple
 
 from jobq.flows.state import Edge, Kind
 
-#: What a drainer does about a step.
+#: Actions of a drainer for a step.
 Todo = Literal["send", "map", "flow", "cancel", "revive", "drop", "parent", "subs"]
 
 #: Messages of one chunk of a map.
 PER_CHUNK = 250
 #: Steps of one call, and of a flow.
 MAX_STEPS, MAX_STEPS_OF_A_FLOW = 1_000, 10_000
-#: How long a sub-flow, and a flow that was announced, waits for its begin.
+#: How long a sub-flow, and an announced flow, waits for its begin.
 LONG_LIFE_MS = 366 * 86_400_000
 #: Why a member whose message is gone isn't retried.
 PURGED = (
@@ -24,13 +24,16 @@ MAX_RESULT_BYTES, MAX_RESULTS_BYTES = 64 << 10, 64 << 20
 
 
 class StoredStep(NamedTuple):
-    """A step as it is stored. It names only steps before it, so that no step waits for itself.
+    """A step as it is stored. It names only earlier steps, so that a step can't wait for itself.
 
-    queue: where its messages run; of a flow '', of a wait where its timer waits. source: of a map `stream` (its
-    producer adds the members), `items` (they are stored) or `=step` (the result of that step, which it waits for); of
-    a flow the id of the other flow; else ''. call: bytes of the message; of a wait those of its timer, b'' without
-    one; of a map what a member is made from. options: a JSON object: `job`, and `delay`, `at`, `lease`, `key`,
-    `ordered` as Queue.enqueue takes them; scripts pass it on.
+    Attributes:
+        queue: Where its messages run; '' for a flow; for a wait where its timer waits.
+        source: For a map `stream` (its producer adds the members), `items` (they are stored) or `=step` (the result of
+            that step, for which it waits); for a flow the id of the other flow; else ''.
+        call: Bytes of the message; for a wait those of its timer, b'' without a timer; for a map the template of its
+            members.
+        options: A JSON object: `job`, and `delay`, `at`, `lease`, `key`, `ordered` as in Queue.enqueue; scripts pass it
+            on.
     """
 
     name: str
@@ -45,9 +48,12 @@ class StoredStep(NamedTuple):
 class StoredFlow(NamedTuple):
     """A whole flow as it is stored.
 
-    definition: a hash of what it means, so that another flow of the same id is noticed. home: the queue whose
-    flow-outbox takes begin, signals, cancel and retry. parent: `flow.run_id.step` that this flow is the step of, or ''.
-    life_ms: how long it waits for its begin. run_id: of the run that begins if no flow of this id is there.
+    Attributes:
+        definition: A hash of its meaning, to detect another flow with the same id.
+        home: The queue whose flow-outbox receives begin, signals, cancel and retry.
+        parent: `flow.run_id.step` of which this flow is a step, or ''.
+        life_ms: How long it waits for its begin.
+        run_id: The run to begin if no flow with this id exists.
     """
 
     steps: tuple[StoredStep, ...]
@@ -60,12 +66,13 @@ class StoredFlow(NamedTuple):
 
 
 class FlowChange(NamedTuple):
-    """One thing that happened to a flow, for `FlowStore.apply`.
+    """One change of a flow, for `FlowStore.apply`.
 
-    kind: done, dead or cancelled of a member; begin, cancel, look; signal or retry of a step. detail: the result of a
-    done member, the value of a signal; None without one. entry: id of the entry that says it, so that no word is taken
-    twice, and no end that came before a retry; '' for what no entry says. members: numbers of several that are done
-    without results, in place of `number`.
+    Attributes:
+        kind: done, dead or cancelled for a member; begin, cancel, look; signal or retry for a step.
+        detail: The result of a done member, or the value of a signal; None without one.
+        entry: Id of its entry, so that it isn't applied twice or after a retry; '' without an entry.
+        members: Numbers of several members that are done without results, instead of `number`.
     """
 
     kind: str
@@ -77,10 +84,13 @@ class FlowChange(NamedTuple):
 
 
 class TodoItem(NamedTuple):
-    """What is to be sent. again: it was answered before, so another drainer may have sent it. stamp: for `sent`.
+    """An item to send.
 
-    step: '' for the word to the parent; then source is the parent's `flow.run_id.step` and options this flow's state,
-    as for the words to sub-flows that have not begun, which have no step's name either.
+    Attributes:
+        again: It was answered before, so another drainer may have sent it.
+        stamp: For `sent`.
+        step: '' for the report to the parent; then source is the parent's `flow.run_id.step` and options this flow's
+            state. Reports to sub-flows that have not begun don't have a step's name either.
     """
 
     step: str
@@ -95,9 +105,12 @@ class TodoItem(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What came of entries. state: '' for a flow that is gone. refused: entries that the flow doesn't know.
+    """Result of applied entries. state: '' for a missing flow.
 
-    more: not all of what is to be sent is in `todo`. run_id: of the flow.
+    Attributes:
+        refused: Entries that the flow doesn't know.
+        more: `todo` doesn't have all items to send.
+        run_id: Of the flow.
     """
 
     state: str
@@ -108,10 +121,13 @@ class Applied(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """The numbers of a chunk. outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed`
-    or `closed` (the flow is over, cancelled or gone), `other` (another count than before, or a chunk was left out).
+    """Numbers of a chunk.
 
-    first: number of its first member. chunks: reserved so far; all but the last one are enqueued.
+    Attributes:
+        outcome: `new`, `doubt` (reserved before; some of it may be enqueued), `added`, `sealed` or `closed` (the flow
+            is over, cancelled or missing), `other` (another count than before, or a chunk was left out).
+        first: Number of its first member.
+        chunks: Reserved so far; all but the last are enqueued.
     """
 
     outcome: str
@@ -120,7 +136,7 @@ class Reserved(NamedTuple):
 
 
 class MemberPage(NamedTuple):
-    """Indexes of members, and where the next page begins; -1 behind the last one."""
+    """Indexes of members, and the start of the next page; -1 at the end."""
 
     numbers: tuple[int, ...]
     cursor: int

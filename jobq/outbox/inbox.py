@@ -1,4 +1,4 @@
-"""The other end of the outbox: do the work of a message once, however often the message is delivered.
+"""The receiving end of the outbox: do a message's work once, however often the message is delivered.
 
 ::
 
@@ -8,8 +8,8 @@
             if inbox.once(session):
                 session.add(Booking(order_id))
 
-`once` writes a row in the job's own transaction. If the transaction commits, a second delivery finds the row and does
-nothing; if it is rolled back, the row is gone as well, and the next attempt does the work.
+`once` writes a row in the job's own transaction. If the transaction commits, a second delivery finds the row and skips
+the work; if it is rolled back, the row is gone as well, and the next attempt does the work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The relay: takes rows of the outbox in the order of their numbers, enqueues them, and deletes them.
+"""The relay reads rows of the outbox in the order of their numbers, enqueues them, and deletes them.
 
 Rows are deleted after the server accepted the messages. A relay, a server or a database that dies in between leaves
-rows that are sent again under the same mid. The server refuses that mid while the message lives and for a day after
-it is done, so it doesn't run again.
+rows that are sent again under the same mid. The server rejects that mid while the message lives and for a day after it
+is done, so it doesn't run again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 LEFT_PAUSE_S = 1.0
 #: Errors of one row, or of rows like it: it stays, and others go on.
 _OF_ROW = (ConfigError, ScriptError)
-#: After so many of them, the other rows of the queue in this batch stay, too: each costs a call.
+#: After this many errors, the queue's other rows in this batch also stay, because each costs a call.
 MAX_OF_ROWS = 20
 #: Errors of the server of one queue, on a Cluster.
 _OF_NODE = (UnavailableError, ServerFullError)
@@ -47,9 +47,13 @@ _MAX_WHY_LENGTH = 1_000
 
 @dataclass(frozen=True)
 class RelayOptions:
-    """dedupe_s: how long the server refuses the mid of a done message. poll_s: how often to look for rows.
+    """Settings of a relay.
 
-    limit: rows of a batch. count_s: how often to count what waits, for metrics; 0: never.
+    Attributes:
+        dedupe_s: How long the server rejects the mid of a done message.
+        poll_s: How often to look for rows.
+        limit: Rows of a batch.
+        count_s: How often to count waiting rows, for metrics; 0: never.
     """
 
     dedupe_s: float = DAY_S
@@ -60,9 +64,12 @@ class RelayOptions:
 
 @dataclass
 class RelayTotals:
-    """What a relay did since it started.
+    """Counters of a relay since its start.
 
-    left: how often a row stayed. errors: rounds that failed. well_at: time.time() when a round last went well.
+    Attributes:
+        left: How often a row stayed.
+        errors: Failed rounds.
+        well_at: time.time() of the last successful round.
     """
 
     sent: int = 0
@@ -73,7 +80,7 @@ class RelayTotals:
 
 
 class Relay:
-    """One relay. `ending` says when to stop, between two batches."""
+    """One relay. `ending` tells it to stop, between two batches."""
 
     def __init__(
         self,
@@ -91,13 +98,13 @@ class Relay:
         self._left = False
         #: Lines of keys in which a row stayed; later rows of them wait until the next sweep.
         self._stopped: set[tuple[str, str]] = set()
-        #: Queues that take nothing for now, and why; their rows wait until the next sweep.
+        #: Queues that reject messages for now, with the reason; their rows wait until the next sweep.
         self._closed: dict[str, JobqError] = {}
         self._trouble = ""
         self._reminder = Reminder()
         #: When the loop made its last turn, by time.monotonic().
         self.turned_at = time.monotonic()
-        #: What waited when it was last counted; None: it isn't counted.
+        #: The last count of waiting rows; None: they aren't counted.
         self.waiting: Backlog | None = None
         self._count_at = 0.0
 
@@ -159,7 +166,7 @@ class Relay:
         return True
 
     def backlog(self) -> Backlog:
-        """What waits now."""
+        """Count waiting rows."""
         return self._table.backlog(wall.ms())
 
     def _count_waiting(self) -> None:
@@ -181,7 +188,7 @@ class Relay:
             logger.error("row %s of the outbox (mid %s) is refused: %s", row.number, row.mid, why)
 
     def _sending(self, rows: Sequence[RawRow], refused: list[Refused]) -> Iterator[int]:
-        """Send rows; yield the numbers of those that the server has."""
+        """Send rows; yield the numbers of accepted rows."""
         queues: dict[str, list[StoredRow]] = defaultdict(list)
         for raw in rows:
             try:
@@ -202,7 +209,7 @@ class Relay:
                     if len(wrong) >= MAX_OF_ROWS:
                         break
             except (NotDurableError, *_OF_NODE) as error:
-                # Rows that were accepted stay, and are sent again under the same mids, which confirms them.
+                # Accepted rows stay, and are sent again under the same mids, which confirms them.
                 if isinstance(error, _OF_NODE) and not self._client.is_cluster:
                     raise
                 self._closed[name] = error
@@ -214,7 +221,7 @@ class Relay:
         options: dict[str, Any],
         wrong: list[JobqError],
     ) -> Iterator[int]:
-        """Send rows with the same options in one call; if it is refused, each in a call, or those of a full line."""
+        """Send rows with the same options in one call; if it is rejected, send rows or full lines separately."""
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:
             try:
@@ -267,7 +274,7 @@ class Relay:
         self._sleep(poll_s, self._table.wait)
 
     def _sleep(self, seconds: float, wait: Callable[[float], object] = time.sleep) -> None:
-        """Wait in pieces, since a signal ends no wait."""
+        """Wait in short pieces, because a signal doesn't interrupt a wait."""
         deadline = self.turned_at = time.monotonic()
         deadline += seconds
         while not self._ending() and (left := deadline - time.monotonic()) > 0:

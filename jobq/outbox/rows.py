@@ -22,7 +22,7 @@ from jobq.queue.mids import new_mid, users_mid
 from jobq.queue.queue import enqueue_values, given_mid
 from jobq.queue.types import PER_CALL, checked_content, checked_key
 
-#: Names the row that a message came from. The inbox tells by it a message that was relayed twice from a newer call.
+#: Header with the message's row. The inbox uses it to recognize a message relayed twice from a newer call.
 HEADER = "jobq-outbox"
 DAY_S = DAY_MS / 1000
 
@@ -58,7 +58,7 @@ class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     durability: str | None = None
 
 
-#: What of them goes to the queue as it is.
+#: Options that go to the queue unchanged.
 _AS_GIVEN = (
     "at", "on_conflict", "until", "throttle", "lease", "drop_results", "ordered", "durability",
 )  # fmt: skip
@@ -112,7 +112,7 @@ class StoredRow:
         if given.new_mid:
             options["until"] = dedupe_s
         elif not (given.until or given.throttle) and given.on_conflict != "requeue":
-            # Otherwise a mid that was just used is refused until it is collected, and the row is deleted all the same.
+            # Otherwise a recently used mid is rejected until it is collected, and the row is still deleted.
             options["until"] = "done"
         if given.delay is not None:
             options["delay"] = max(0.0, given.delay - passed_s)
@@ -131,7 +131,7 @@ class StoredRow:
 
 
 class _Encoding:
-    """What encoding needs of a queue and its client, without a connection."""
+    """The encoder's view of a queue and its client, without a connection."""
 
     def __init__(self, name: str, settings: ServerSettings) -> None:
         self.name, self.settings = name, settings
@@ -142,7 +142,7 @@ class _Encoding:
 
 
 class _QueueOfRelay:
-    """The queue of a receipt: connects when the receipt is first asked, since enqueueing needs no server."""
+    """The queue of a receipt: it connects at the receipt's first use, because enqueueing doesn't need a server."""
 
     def __init__(self, name: str) -> None:
         self.name = name

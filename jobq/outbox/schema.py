@@ -12,7 +12,8 @@ OUTBOX, FAILED, INBOX = "jobq_outbox", "jobq_outbox_failed", "jobq_inbox"
 #: The channel of NOTIFY, and the trigger that uses it.
 CHANNEL = "jobq_outbox"
 
-#: By dialect: the column that counts rows, that of the number of a row which failed, text, bytes, a moment in epoch ms,
+#: By dialect: the column type of the row counter, of the number of a failed row, text, bytes and a moment in epoch ms,
+#: and the table options.
 #: and what follows the columns.
 _TYPES: dict[str, tuple[str, str, str, str, str, str]] = {
     "postgresql": (
@@ -29,10 +30,11 @@ _TYPES: dict[str, tuple[str, str, str, str, str, str]] = {
 
 
 def schema(dialect: str, *, notify: bool = True) -> list[str]:
-    """The statements that create the tables, where they aren't there yet.
+    """Return the statements that create missing tables. Times are epoch ms.
 
-    dialect: postgresql, mysql (MariaDB, too) or sqlite. notify: on PostgreSQL also a trigger, so that a relay learns at
-    once of rows; without it relays poll. Times are epoch ms.
+    Args:
+        dialect: postgresql, mysql (also MariaDB) or sqlite.
+        notify: On PostgreSQL also create a trigger that notifies relays of new rows; without it relays poll.
     """
     if dialect not in _TYPES:
         raise ConfigError(f"unknown dialect {dialect!r}; use one of {', '.join(DIALECTS)}")

@@ -1,7 +1,7 @@
-"""The relay's side of the database: lock a batch of rows, delete what was enqueued, wait for more.
+"""The relay's side of the database: lock a batch of rows, delete enqueued rows, wait for more.
 
 One class per database. Each keeps one connection, and a transaction from `batch` to `settle` or `close`. The connection
-is opened when it is needed, so after any error `close` is enough to start anew.
+is opened when it is needed, so after any error, `close` is enough to recover.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from jobq import extras
 from jobq.errors import ConfigError, JobqError, masked
 from jobq.outbox.schema import schema
 
-#: What a count goes up to, as the statements have it: counting millions of rows every few seconds would cost more than
+#: Upper bound of a count in the statements: counting millions of rows every few seconds would cost more than
 #: relaying them.
 MAX_COUNTED = 100_000
 T = TypeVar("T")
 #: How long to wait for a connection, and for a lock.
 CONNECT_S = 5
-#: Where a trigger notifies, rows are looked for at this interval all the same: another relay may have given some back.
+#: Polling interval that also applies with a trigger, because another relay may have returned some rows.
 NOTIFIED_POLL_S = 5.0
-#: The longest wait in one piece, since a signal ends no wait.
+#: Maximum duration of a single wait, because a signal doesn't interrupt it.
 PIECE_S = 0.2
 
 
@@ -57,7 +57,7 @@ class Refused(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """What waits: rows (at most MAX_COUNTED), the age of the oldest in seconds, and failed rows."""
+    """Waiting rows (at most MAX_COUNTED), the age of the oldest in seconds, and failed rows."""
 
     rows: int
     oldest_s: float
@@ -97,15 +97,15 @@ class OutboxTable(ABC):
         self._execute("BEGIN")
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Lock the first rows behind the number `after` that no other relay has locked."""
+        """Lock the first rows after the number `after` that no other relay has locked."""
         return self._calling(lambda: self._batch(after, limit))
 
     def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
-        """Delete the rows that were sent, move the refused ones, and commit."""
+        """Delete sent rows, move rejected rows, and commit."""
         self._calling(lambda: self._settle(sent, refused, now))
 
     def backlog(self, now: int) -> Backlog:
-        """Count what waits."""
+        """Count waiting rows."""
         return self._calling(lambda: self._backlog(now))
 
     def retry_failed(self) -> int:
@@ -302,13 +302,13 @@ class MysqlTable(OutboxTable):
         return self._driver().connect(
             **where, user=unquote(parts.username or "root"), password=unquote(parts.password or ""),
             database=unquote(parts.path.lstrip("/")), charset="utf8mb4", autocommit=True, connect_timeout=CONNECT_S,
-            # Other levels lock the gap behind the last row, and nobody could insert during a batch.
+            # Other levels lock the gap after the last row, which would block inserts during a batch.
             init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         )  # fmt: skip
 
 
 class SqliteTable(OutboxTable):
-    """SQLite. Its only lock stops all writers, so rows aren't locked: a second relay waits until the first ends."""
+    """SQLite: its only lock stops all writers, so rows aren't locked; a second relay waits until the first ends."""
 
     dialect = "sqlite"
     mark = "?"

@@ -1,7 +1,7 @@
-"""Write calls to the outbox on a session or connection of the program, so that its transaction decides about them.
+"""Write calls to the outbox in the transaction of the program's session or connection.
 
-SQLAlchemy, psycopg, Django, and the connections of sqlite3, PyMySQL and asyncmy. The module of its class shows what a
-session belongs to, so none of these packages is imported here.
+SQLAlchemy, psycopg, Django, and the connections of sqlite3, PyMySQL and asyncmy. The session's class identifies its
+package, so these packages aren't imported here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ _INSERT = (
 def enqueue(session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
     """Write one call to the outbox, in the transaction of `session`.
 
-    session: a SQLAlchemy Session or Connection, a psycopg Connection, Django's `connection`, or a connection of sqlite3
-    or PyMySQL. The receipt has the mid at once; its action is 'written'. Options are those of `job.options(...)`.
-    Raises TypeError for arguments that don't fit the function, CodecError for what JSON can't carry, ConfigError
-    outside a transaction, and what the database raises.
+    The receipt has the mid immediately; its action is 'written'. Options are those of `job.options(...)`. Raises
+    TypeError for arguments that don't fit the function, CodecError for values that JSON can't represent, ConfigError
+    outside a transaction, and errors of the database.
+
+    Args:
+        session: A SQLAlchemy Session or Connection, a psycopg Connection, Django's `connection`, or a connection of
+            sqlite3 or PyMySQL.
     """
     job.check_arguments(args, kwargs)
     rows, receipts = rows_of(job, [(args, kwargs)])
@@ -65,7 +68,7 @@ async def aenqueue(
 async def aenqueue_many(
     session: Any, job: Job[P, R], arguments: Iterable[Args[P, R]] | Iterable[Sequence[Any]], /
 ) -> list[Receipt[R]]:
-    """`enqueue_many` on what `aenqueue` takes."""
+    """`enqueue_many` on a session that `aenqueue` accepts."""
     rows, receipts = rows_of(job, _calls(job, arguments))
     await _ainsert(session, rows)
     return receipts
@@ -91,7 +94,7 @@ def _calls(job: Job[..., Any], arguments: Iterable[Any]) -> list[Arguments]:
 
 
 class Kind(NamedTuple):
-    """What a session is of. mark: how a statement marks a value; dialect: from the session."""
+    """The kind of a session. mark: placeholder of a value in statements; dialect: from the session."""
 
     package: str
     mark: Callable[[str], str]
@@ -100,7 +103,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(session: Any) -> Kind:
-    """What `session` is of; ConfigError if that is unknown."""
+    """Return the kind of `session`; ConfigError if it is unknown."""
     for base in type(session).__mro__:
         package = base.__module__.partition(".")[0]
         if package in KINDS:
@@ -218,7 +221,7 @@ def _sqlalchemy_dialect(session: Any) -> str:
 
 
 def _sqlalchemy_is_outside(session: Any) -> bool:
-    # Of a session the options of its bind; those of a connection include them.
+    # A session has the options of its bind; a connection's options include them.
     bind = session.get_bind() if hasattr(session, "get_bind") else session
     options = getattr(bind, "sync_connection", None) or bind
     return bool(options.get_execution_options().get("isolation_level") == "AUTOCOMMIT")

@@ -24,15 +24,19 @@ from jobq.testing.draining import WORKER, arun_call, run_call, soft_timeout
 from jobq.testing.recording import recorded
 from jobq.testing.waiting import EnqueuedCall
 
-#: What a message without a mid of its own is called.
+#: Mid of messages without their own mid.
 MID = "test-mid"
 
 
 class AttemptFacts(TypedDict, total=False):
-    """What an attempt knows of itself.
+    """Facts that an attempt knows about itself.
 
-    attempt: its number, from 1. crashes: how many of those before it ended with their process. waited: how long ago the
-    call was enqueued. lease_left: how long until its lease ends. checkpoint: what the attempt before kept.
+    Attributes:
+        attempt: Its number, from 1.
+        crashes: How many earlier attempts ended with their process.
+        waited: Time since the call was enqueued.
+        lease_left: Time until its lease ends.
+        checkpoint: Value kept by the previous attempt.
     """
 
     attempt: int
@@ -48,11 +52,17 @@ class AttemptFacts(TypedDict, total=False):
 
 
 class RunResult(NamedTuple):
-    """What became of one attempt.
+    """Result of one attempt.
 
-    outcome: done, retry, dead, snooze, hold, expired or unknown. value: what the job returned. error: what it raised.
-    retry_in: seconds until it runs again; None if it doesn't. reason: why it is dead. progress: what it reported. logs:
-    records that were logged while it ran. enqueued: the calls that it enqueued.
+    Attributes:
+        outcome: done, retry, dead, snooze, hold, expired or unknown.
+        value: The job's return value.
+        error: The job's exception.
+        retry_in: Seconds until it runs again; None if it doesn't.
+        reason: Why it is dead.
+        progress: Its last progress report.
+        logs: Records logged during the attempt.
+        enqueued: Calls enqueued by the attempt.
     """
 
     outcome: str
@@ -147,7 +157,7 @@ class Attempts:
 
 
 def observed(call: Call, take: Callable[[Any], object]) -> Call:
-    """The same call, which hands on what the function returns, and asks no limit."""
+    """Return a copy of the call that returns the function's result, without limits."""
     function = call.job.function
 
     @wraps(function)

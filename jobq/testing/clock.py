@@ -13,7 +13,7 @@ from jobq.errors import ConfigError
 from jobq.queue.directory import queue_names
 from jobq.queue.keys import prefix, result
 
-#: Keys that one SCAN looks at.
+#: Number of keys per SCAN.
 SCANNED = 1_000
 
 

@@ -1,4 +1,4 @@
-"""Runs what waits in the queues, here and now, as a worker would: dequeue, decode, run, finish."""
+"""Runs waiting messages here and now, as a worker would: dequeue, decode, run, finish."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ from jobq.testing.relaying import DjangoOutboxes
 from jobq.testing.waiting import waiting
 
 T = TypeVar("T")
-#: What calls that are run here show as their worker.
+#: Name of the worker in calls that run here.
 WORKER = "tests"
 
 
 class DrainResult(NamedTuple):
-    """What a drain did: attempts that were done, that failed and are retried, and messages that are dead or expired.
+    """Results of a drain: successful attempts, failed and retried attempts, and dead or expired messages.
 
-    left: messages that still wait.
+    Attributes:
+        left: Messages that still wait.
     """
 
     done: int = 0
@@ -77,7 +78,7 @@ class Draining:
         self._outboxes = outboxes
         self._flows = Drainer(client)
         self._error: BaseException | None = None
-        #: Messages that wait because an attempt here said so.
+        #: Messages that wait because an attempt here requested it.
         self._returned: set[str] = set()
         hooks = RunHooks(
             soft_timeout=soft_timeout,
@@ -89,15 +90,15 @@ class Draining:
         self.executor = Executor(registry, worker=WORKER, seal=seal_of(client), hooks=hooks)
 
     def nested(self) -> Draining:
-        """One for a drain within this one."""
+        """Return a plan for a drain within this drain."""
         return Draining(self.client, self._registry, self._clock, self._outboxes)
 
     def send_steps(self) -> bool:
-        """Take to flows what ended and what was said, and send what became ready; whether there was anything."""
+        """Deliver ends and signals to flows, and send ready steps; return whether there were any."""
         return sum(self._flows.drain(name) for name in queue_names(self.client)) > 0
 
     def run(self, plan: DrainPlan) -> DrainResult:
-        """Drain. Raises the error of a job if the plan says so."""
+        """Drain the queues. Raises the error of a job if the plan requires it."""
         steps = self._steps(plan)
         try:
             call = next(steps)
@@ -130,7 +131,7 @@ class Draining:
             return drained
 
     def _steps(self, plan: DrainPlan) -> Generator[Any, Any, DrainResult]:
-        """The calls to run, in turn, and functions to call; takes how each ended, and what they returned."""
+        """Yield the calls to run, and functions to call, in order; receives their outcomes and return values."""
         counted = {"done": 0, "failed": 0, "dead": 0, "expired": 0}
         nran = 0
         while True:
@@ -194,9 +195,10 @@ class Draining:
             raise CodecError(f"{ending.mid} of queue {queue} can't run: {ending.reason}")
 
     def _jump(self, names: Iterable[str], plan: DrainPlan, began: int) -> bool:
-        """Move the clock to the next moment at which something that this plan covers may run; False for none.
+        """Move the clock to the next moment when something in this plan may run; False if there is none.
 
-        began: when the queues were last looked at. What came due since then may run as well.
+        Args:
+            began: When the queues were last checked. Messages that became due since then may also run.
         """
         moments = [at for name in names for at in self._moments(name, plan) if at > began]
         if not moments:
@@ -299,7 +301,7 @@ def in_thread(function: Callable[[], T]) -> T:
 def soft_timeout(seconds: float) -> Iterator[None]:
     """Raise JobTimeout here after so many seconds, in the main thread; other threads run without a timeout.
 
-    A timer that was set before, such as that of pytest-timeout, goes on afterwards.
+    An earlier timer, such as pytest-timeout's, continues afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""What tests assert of flows and their steps."""
+"""Assertions of tests about flows and their steps."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MAX_LISTED = 5
 
 
 class StartedFlow(Protocol):
-    """A flow that was started."""
+    """A started flow."""
 
     @property
     def flow_id(self) -> str:
-        """`name:id`."""
+        """Return its identity, `name:id`."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""A real worker beside the test, forked from it, so that it knows the jobs that the test defines."""
+"""A real worker process for a test, forked from it, so that it knows the jobs that the test defines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLL_S = 0.005
 
 
 class ForkedWorker:
-    """A worker that runs until `stop`."""
+    """A worker that runs until `stop` is called."""
 
     def __init__(
         self, server: ServerSettings, registry: Registry, settings: WorkerSettings
@@ -35,7 +35,7 @@ class ForkedWorker:
         self._client = connect(settings=server)
         parent = os.getpid()
         with warnings.catch_warnings():
-            # Other threads of the test hold no lock that the worker needs.
+            # The test's other threads don't hold a lock that the worker needs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if not self.pid:
@@ -67,7 +67,7 @@ class ForkedWorker:
         return self._code is None
 
     def stop(self) -> None:
-        """Ask it to leave, and wait for that; what runs ends first."""
+        """Stop it, and wait for that; running jobs end first."""
         deadline = time.monotonic() + LEAVE_S
         if self.is_alive:
             os.kill(self.pid, signal.SIGTERM)

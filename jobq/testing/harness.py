@@ -1,4 +1,4 @@
-"""The kit: an empty server, its clock, and what a test asks of the queues there."""
+"""The kit: an empty server, its clock, and assertions about its queues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from jobq.testing.relaying import DjangoOutboxes, relay
 from jobq.testing.servers import connected
 from jobq.testing.waiting import EnqueuedCall, dead, waiting
 
-#: What becomes of a call that a test enqueues: it waits; it runs at once; a worker process runs it.
+#: Modes for calls that a test enqueues: the call waits, runs immediately, or runs in a worker process.
 Mode = Literal["fake", "inline", "worker"]
 #: How deep inline calls may enqueue one another.
 DEEPEST = 50
@@ -51,12 +51,15 @@ POINTS = 50
 
 
 class Trials(TypedDict, total=False):
-    """How `Kit.rehearse` tries faults.
+    """How `Kit.rehearse` injects faults.
 
-    faults: twice, killed, zombie, late, reordered; all by default. other: a second call for reordered, `job.args(…)`.
-    within: functions and modules whose lines may be interrupted, the job's module by default. allow: effects that may
-    repeat, by their keys in what observe returns; "enqueued" for enqueued calls. points: interruptions of each kind at
-    most, spread by seed. fork: kill a process that was forked, with SIGKILL.
+    Attributes:
+        faults: twice, killed, zombie, late, reordered; all by default.
+        other: A second call for reordered, `job.args(…)`.
+        within: Functions and modules whose lines may be interrupted, the job's module by default.
+        allow: Effects that may repeat, by their keys in the result of observe; "enqueued" for enqueued calls.
+        points: Maximum number of interruptions of each kind, spread by seed.
+        fork: Kill a forked process with SIGKILL.
     """
 
     faults: Sequence[str]
@@ -143,7 +146,7 @@ class Kit:
 
     @contextmanager
     def mode(self, mode: Mode) -> Iterator[None]:
-        """Within this, have calls wait ("fake"), run at once ("inline") or be run by a worker process ("worker")."""
+        """Within this, let calls wait ("fake"), run immediately ("inline") or run in a worker process ("worker")."""
         self._enter(mode)
         try:
             yield
@@ -177,9 +180,9 @@ class Kit:
     def worker(
         self, processes: int = 1, *, queues: Sequence[str] | None = None, **settings: Any
     ) -> Iterator[ForkedWorker]:
-        """Run a real worker, forked from this process; `wait` on it. It goes by the server's clock.
+        """Run a real worker, forked from this process; `wait` on it. It follows the server's clock.
 
-        settings: those of jobq.config.WorkerSettings, such as concurrency and lease_s.
+        settings: see jobq.config.WorkerSettings, such as concurrency and lease_s.
         """
         started = self._start_worker(processes, queues, **settings)
         try:
@@ -227,13 +230,16 @@ class Kit:
         raises: bool = True,
         limit: int = 10_000,
     ) -> DrainResult:
-        """Run what waits until nothing is left that may run, with all that these calls enqueue.
+        """Run waiting calls until none may run, including all calls that these enqueue.
 
-        It relays the outbox of a Django project, also within the transaction of a TestCase.
+        It relays the outbox of a Django project, also within the transaction of a TestCase. Inside an event loop await
+        `adrain`.
 
-        delayed: also what is due later. The clock jumps to each time. retries: also what has to wait for a retry, a
-        snooze, a key or a limit. raises: raise the first error of a job, once its outcome is stored; without it errors
-        are only counted. limit: attempts. Inside an event loop await `adrain`.
+        Args:
+            delayed: Also run calls that are due later. The clock jumps to each time.
+            retries: Also run calls that wait for a retry, a snooze, a key or a limit.
+            raises: Raise the first error of a job, once its outcome is stored; otherwise errors are only counted.
+            limit: Maximum number of attempts.
         """
         return self._draining().run(_plan(queues, delayed, retries, raises, limit))
 
@@ -261,7 +267,7 @@ class Kit:
         return relay(self.client, session)
 
     def tick(self) -> None:
-        """Enqueue what schedules owe by now, as each worker does. The first call declares them, and they start then."""
+        """Enqueue overdue ticks of schedules, as each worker does. The first call declares and starts the schedules."""
         names = sorted({*declared_in(self.registry), *queue_names(self.client)})
         if names:
             register_queues(self.client, names)
@@ -285,11 +291,13 @@ class Kit:
         kwargs: Mapping[str, Any] | None = None,
         **how: Unpack[Trials],
     ) -> Rehearsed:
-        """Run one call with each fault that a worker may meet; AssertionError unless all end as a clean run does.
+        """Run one call with each fault that a worker may meet; AssertionError unless all trials end like a clean run.
 
-        before: resets what the job works on; it is called before each trial. observe: returns what the job has done
-        there, to compare. Calls that wait in the queues are compared as well. See docs/jobs/testing.md for the faults
-        and the options.
+        Calls that wait in the queues are also compared. See docs/jobs/testing.md for the faults and the options.
+
+        Args:
+            before: Resets the job's data; called before each trial.
+            observe: Returns the job's effects, to compare.
         """
         for_job = job.args(*args, **(kwargs or {}))
         allow = frozenset(how.get("allow", ()))
@@ -312,14 +320,14 @@ class Kit:
         _forget_servers()
 
     def _comparable(self) -> list[tuple[Any, ...]]:
-        """What waits in the queues, without what differs from run to run."""
+        """Return the waiting calls, without details that differ between runs."""
         found = [(call.queue, call.job, call.args, call.kwargs) for call in self.all_enqueued()]
         return sorted(found, key=repr)
 
     # Assertions.
 
     def all_enqueued(self, queue: str | None = None) -> list[EnqueuedCall]:
-        """All calls that wait: ready, delayed, or for a retry. What has run is no longer among them."""
+        """Return all waiting calls: ready, delayed, or before a retry. Finished calls are no longer among them."""
         return waiting(self.client, queue)
 
     def all_dead(self, queue: str | None = None) -> list[EnqueuedCall]:
@@ -334,11 +342,14 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that such a call waits; return those that do.
+        """Assert that such a call waits; return the matching calls.
 
-        args, kwargs: compared by the names of the function's parameters; what isn't given doesn't matter. A value may
-        be a function of it, or unittest.mock.ANY; a dict may have more items. delay, at: met within a second. count:
-        exactly that many. within: wait this long for it, for what another process enqueues.
+        Args:
+            args, kwargs: Compared by the names of the function's parameters; omitted ones match anything. A value may
+                be a function of it, or unittest.mock.ANY; a dict may have more items.
+            delay, at: Matched within a second.
+            count: Exact number of matches.
+            within: Wait this long, for calls that another process enqueues.
         """
         wanted = checked(Expected(job, **expected))
         return _assert(wanted, self.all_enqueued, count, within, "enqueued")
@@ -370,15 +381,18 @@ class Kit:
         within: Duration | None = None,
         **expected: Unpack[Expectations],
     ) -> list[EnqueuedCall]:
-        """Assert that such a call is dead; return those that are. reason: a part of its reason."""
+        """Assert that such a call is dead; return the matching calls. reason: a part of its reason."""
         wanted = checked(Expected(job, **expected))
         return _assert(wanted, self.all_dead, count, within, "dead")
 
     def assert_flow(self, run: StartedFlow | str, state: FlowState | None = None) -> FlowView:
         """Assert that a flow is open, running, done, failed or cancelled; return its status.
 
-        run: what `start` returned, or `name:id`. What members and programs said to it is taken in before, as a worker
-        does at once. When it isn't as expected, the error lists its steps, what it waits for and what failed.
+        Ends and signals of its members are processed first, as a worker does immediately. The error lists its steps,
+        what it waits for and its failures.
+
+        Args:
+            run: The result of `start`, or `name:id`.
         """
         self._draining().send_steps()
         return assert_flow(self.client, run, state)
@@ -395,21 +409,21 @@ class Kit:
 
 
 class _Inline:
-    """Middleware that runs what was just enqueued."""
+    """Middleware that runs newly enqueued calls."""
 
     def __init__(self, draining: Draining) -> None:
         self._draining = draining
         self._local = threading.local()
 
     def enqueue(self, outgoing: Any, following: Callable[[Any], Any]) -> Any:
-        """Enqueue, then run what is ready; delayed calls and retries wait."""
+        """Enqueue, then run ready calls; delayed calls and retries wait."""
         receipts = following(outgoing)
         with self._deeper():
             self._draining.nested().run(DrainPlan((outgoing.queue,), retries=False))
         return receipts
 
     def announced(self, client: Client, _: str) -> None:
-        """Run what a flow can run now. A step that fails is part of the flow, so its error is not raised."""
+        """Run the calls of a flow that can run now. A failing step is part of the flow, so its error is not raised."""
         if client is self._draining.client:
             with self._deeper():
                 self._draining.nested().run(DrainPlan(retries=False, raises=False))
@@ -463,6 +477,6 @@ def _ask(index: int, call: Callable[[], object]) -> bool:
 
 
 def _forget_servers() -> None:
-    """Forget what this process has listed: the server is another one, or empty."""
+    """Forget this process's listed queues: the server is another server, or empty."""
     runtime.listed.clear()
     runtime.listed_topics.clear()

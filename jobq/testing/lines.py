@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 class WatchedCode:
-    """Code whose lines count: that of functions, and that of modules, by their files."""
+    """Code whose lines count: functions, and modules by their files."""
 
     def __init__(self, what: Iterable[Callable[..., Any] | ModuleType]) -> None:
         self._files: set[str] = set()
@@ -43,9 +43,9 @@ class WatchedCode:
 
 
 class LineWatch:
-    """Notes each line before it runs, in one thread. Before the line number `at`, counted from 1, it calls `then`.
+    """Counts lines before they run, in one thread. Before line number `at`, counted from 1, it calls `then`.
 
-    What `then` raises is raised there.
+    An exception of `then` is raised there.
     """
 
     def __init__(self, code: WatchedCode, at: int = 0, then: Callable[[], object] = bool) -> None:
@@ -62,7 +62,7 @@ class LineWatch:
             yield
 
     def reached(self, code: CodeType, number: int) -> bool:
-        """A line is about to run; whether it is one of those that count."""
+        """Trace function: count the next line if it belongs to the code."""
         if code not in self._code:
             return False
         if threading.get_ident() == self._thread:

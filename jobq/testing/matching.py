@@ -1,4 +1,4 @@
-"""Whether a call is the one that a test expects, and what differs where it isn't."""
+"""Compares a call with the call that a test expects, and describes the differences."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jobq.testing.waiting import EnqueuedCall
 CLOSE_S = 1.0
 #: Calls that an error lists.
 MAX_LISTED = 5
-#: What a difference in the job's name weighs: a call of another job is further away than any call of this one.
+#: Weight of a different job name: a call of another job always differs more than a call of this job.
 OTHER_JOB = 100
 
 
 class Expectations(TypedDict, total=False):
-    """What a test may expect of a call; see Kit.assert_enqueued."""
+    """Expected facts of a call; see Kit.assert_enqueued."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Expectations(TypedDict, total=False):
 
 
 class Expected(NamedTuple):
-    """What a test expects of a call; None where anything will do."""
+    """Expectations of a test about a call; None matches anything."""
 
     job: Job[..., Any] | str | None = None
     args: Sequence[Any] | None = None
@@ -112,9 +112,12 @@ class Expected(NamedTuple):
 def bound(
     job: Job[..., Any] | str | None, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool
 ) -> dict[str, Any]:
-    """Arguments by the names of the function's parameters; of an unknown function by their positions.
+    """Return arguments by the names of the function's parameters, or by positions if the function is unknown.
 
-    whole: with the defaults. Raises TypeError for those that don't fit the function.
+    Raises TypeError for arguments that don't fit the function.
+
+    Args:
+        whole: Include the defaults.
     """
     if not isinstance(job, Job):
         return {f"argument {index + 1}": value for index, value in enumerate(args)} | dict(kwargs)
@@ -161,7 +164,7 @@ def _shown(value: Any) -> str:
 
 
 def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str:
-    """The calls that are there, nearest first, with what is different in each."""
+    """Describe the existing calls, nearest first, with the differences of each."""
     if not calls:
         return f"nothing is {what}"
     lines = [f"{what}, nearest first:"]

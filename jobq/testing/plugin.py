@@ -1,6 +1,6 @@
-"""The pytest plugin: fixtures `jobq`, `jobq_clock` and `jobq_server`, the marker `jobq`, and who may be connected to.
+"""The pytest plugin: fixtures `jobq`, `jobq_clock` and `jobq_server`, the marker `jobq`, and a guard for servers.
 
-pytest loads it wherever jobq is installed, so it imports nothing of jobq before a test asks for it.
+pytest loads it wherever jobq is installed, so it doesn't import jobq before a test uses it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let this process, and those that it starts, connect to no server but those of the tests."""
+    """Allow this process and its children to connect only to the tests' servers."""
     config.addinivalue_line(
         "markers",
         "jobq(mode=, strict=): the mode of the fixture jobq, and whether leftover calls fail the test",

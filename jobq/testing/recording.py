@@ -1,4 +1,4 @@
-"""A client without a server: it keeps what is enqueued through it."""
+"""A client without a server: it records enqueued calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RecordingClient:
 
     def __init__(self) -> None:
         self.settings = ServerSettings(url="redis://recorded", patience_s=0)
-        #: What was enqueued.
+        #: The enqueued calls.
         self.calls: list[EnqueuedCall] = []
         self.queues: dict[str, Any] = _Queues(self)
 
@@ -60,7 +60,7 @@ class RecordingQueue:
         return Enqueued(mid, "added")
 
     def enqueue_many(self, contents: Iterable[Any], **options: Any) -> Sequence[Enqueued]:
-        """Keep messages."""
+        """Record messages."""
         done = []
         for item in contents:
             mid, content = (None, item) if isinstance(item, bytes) else item[:2]
@@ -93,7 +93,7 @@ def refused(*words: object, **_: object) -> Never:
 
 @contextmanager
 def recorded() -> Iterator[list[EnqueuedCall]]:
-    """Within this, keep what is enqueued with the default client."""
+    """Within this, record calls enqueued with the default client."""
     before, client = runtime.default, RecordingClient()
     set_default_client(client)  # type: ignore[arg-type]
     try:

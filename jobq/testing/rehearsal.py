@@ -45,7 +45,7 @@ FaultName = Literal["twice", "killed", "zombie", "late", "reordered"]
 MAX_ATTEMPTS = 10
 #: How much later a late attempt comes.
 LATE_S = 7_200
-#: What a value takes at most in a report.
+#: Maximum length of a value in a report.
 MAX_LENGTH = 200
 
 
@@ -61,7 +61,12 @@ class _Killed(KeyboardInterrupt):
 
 
 class FailedTrial(NamedTuple):
-    """A trial that ended differently. where: what interrupted it. difference: in what the test observes."""
+    """A trial that ended differently.
+
+    Attributes:
+        where: The point of the interruption.
+        difference: In the observations of the test.
+    """
 
     fault: str
     where: str
@@ -72,7 +77,7 @@ class FailedTrial(NamedTuple):
 
 
 class Rehearsed(NamedTuple):
-    """How many trials there were, and those that ended differently. killing: how the attempts of `killed` ended."""
+    """The number of trials, and the trials that ended differently. killing: how the attempts of `killed` ended."""
 
     job: str
     trials: int
@@ -105,7 +110,7 @@ class TrialPlan(NamedTuple):
 
 
 def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
-    """The plan, with what isn't given; ConfigError for one that can't be tried."""
+    """Return the plan with defaults filled in; ConfigError if it is impossible."""
     known: tuple[str, ...] = get_args(FaultName)
     faults = plan.faults or [name for name in known if name != "reordered" or plan.other]
     unknown = set(faults) - set(known)
@@ -122,7 +127,7 @@ def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
 
 
 class Lifecycle:
-    """One message, and what its attempts share. The attempt that started last holds it."""
+    """One message, and the state that its attempts share. The attempt that started last holds it."""
 
     def __init__(
         self, registry: Registry, job: Job[..., Any], call: Args[..., Any], mid: str
@@ -137,7 +142,7 @@ class Lifecycle:
         self.error: BaseException | None = None
 
     def attempt(self, watching: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Run the next attempt. What it raises to end without an outcome passes."""
+        """Run the next attempt. Exceptions that end it without an outcome pass through."""
         self.nattempts += 1
         number = self.nattempts
         executor = self._executor(number)
@@ -191,7 +196,7 @@ class Lifecycle:
 
 
 class Rehearsal:
-    """All trials of one call of a job. empty: empties the queues. enqueued: what waits there, as comparable values."""
+    """All trials of one call of a job. empty: empties the queues. enqueued: the waiting calls, as comparable values."""
 
     def __init__(
         self,
@@ -290,7 +295,7 @@ class Rehearsal:
             yield self._compared("killed", f"killed after {self._shown(at - 2)}", message)
 
     def _killed_here(self, message: Lifecycle, at: int) -> None:
-        """End an attempt, and what would have ended with its process: its variables and its transactions."""
+        """End an attempt, with everything that would end with its process: its variables and its transactions."""
         idle = [connection for connection in self._databases if not _is_busy(connection)]
         with _kept_young():
             try:
@@ -397,7 +402,7 @@ def _kept_young() -> Iterator[None]:
 
 
 def _release(end: _Killed) -> None:
-    """Close what only the attempt knew, as the system does at the end of a process, which warns of nothing."""
+    """Close resources that only the attempt knew, silently, as the system does at the end of a process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         traceback.clear_frames(end.__traceback__)

@@ -16,7 +16,7 @@ _DELETE = "DELETE FROM jobq_outbox WHERE id = :id"
 
 
 class SessionTable(OutboxTable):
-    """The outbox as a session of the program sees it, with what its transaction has written. It commits nothing."""
+    """The outbox as a session of the program sees it, with the rows of its transaction. It never commits."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -30,12 +30,12 @@ class SessionTable(OutboxTable):
         return JobqError
 
     def batch(self, after: int, limit: int) -> list[RawRow]:
-        """Read the first rows behind the number `after`."""
+        """Read the first rows after the number `after`."""
         rows = [RawRow(*row) for row in writing.rows(self._session, _SELECT)]
         return [row for row in rows if row.number > after][:limit]
 
     def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
-        """Delete the rows that were sent, and keep in mind those that can't be."""
+        """Delete sent rows, and remember rows that can't be sent."""
         self.refused += refused
         gone = [*sent, *(refusal.row.number for refusal in refused)]
         if gone:

@@ -1,4 +1,4 @@
-"""The server of tests: a private Valkey on a socket, which keeps nothing; or one that the command line names."""
+"""The server of tests: a private Valkey on a socket without persistence, or a server named on the command line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PrivateServer:
 
 
 class KitClient(Client):
-    """A client of the tests' server. It confirms no durability, since that server keeps nothing."""
+    """Return a client of the tests' server. It can't confirm durability, because that server has no persistence."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -104,9 +104,10 @@ def connected(settings: ServerSettings, clock: Any) -> KitClient:
 
 
 def flushable(url: str, may_flush: bool, process: int = 0) -> str:
-    """The URL of a server that tests may empty; ConfigError unless that is certain.
+    """Return the URL of a server that tests may empty; ConfigError unless that is certain.
 
-    process: the number of this test process. Each one uses the next database.
+    Args:
+        process: The number of this test process. Each process uses the next database.
     """
     if not may_flush:
         raise ConfigError(
@@ -131,7 +132,7 @@ def flushable(url: str, may_flush: bool, process: int = 0) -> str:
 
 
 def allow_server(url: str) -> None:
-    """Let this process, and those that it starts, connect to a server that the tests have started."""
+    """Allow this process and its children to connect to a server that the tests have started."""
     allowed = os.environ.get(TEST_SERVERS)
     servers = (allowed or "").split()
     if allowed is not None and url not in servers:

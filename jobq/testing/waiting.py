@@ -1,4 +1,4 @@
-"""What waits in the queues, as calls of jobs."""
+"""Waiting messages of the queues, as calls of jobs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ SOON_S = 0.0005
 
 
 class EnqueuedCall(NamedTuple):
-    """A call that waits.
+    """A waiting call.
 
-    due: from when on it may run, epoch seconds; 0 = at once. delay: seconds from its enqueue until then. attempts: how
-    often it has run. reason: why it is dead, if it is. content: the bytes of a message that can't be read as a call.
+    Attributes:
+        due: Earliest start, epoch seconds; 0 = immediately.
+        delay: Seconds from its enqueue until then.
+        attempts: How often it has run.
+        reason: Why it is dead, if it is.
+        content: The bytes of a message that can't be read as a call.
     """
 
     job: str
@@ -47,7 +51,7 @@ class EnqueuedCall(NamedTuple):
 
 
 def waiting(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
-    """All calls that wait in a queue, or in all queues: ready ones, delayed ones, those in the lines of keys."""
+    """Return all waiting calls in a queue, or in all queues: ready, delayed, and in the lines of keys."""
     names = queue_names(client) if queue is None else [queue]
     return [call for name in names for call in _of_queue(client, name)]
 

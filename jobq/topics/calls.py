@@ -21,9 +21,9 @@ MAX_TOPICS = 1_000
 
 
 class TopicCalls(BlockingFacade):
-    """What a topic and its groups share: keys, scripts, callers. Threads may share it.
+    """Shared by a topic and its groups: keys, scripts, callers. Threads may share it.
 
-    The methods whose names end in `_steps` are for other steps (see `client.steps`).
+    Methods whose names end in `_steps` are for other steps (see `client.steps`).
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:

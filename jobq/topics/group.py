@@ -35,10 +35,12 @@ class TopicGroup(BlockingFacade):
         out_of_range: str = "earliest",
         now: int | None = None,
     ) -> Steps[bool]:
-        """Create the group at a position; return False when it exists already, which leaves its position alone.
+        """Create the group at a position; return False if it exists already, which keeps its position.
 
-        start: 'earliest', 'latest', an index or a datetime. out_of_range: where it goes on when retention
-        has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRangeError).
+        Args:
+            start: 'earliest', 'latest', an index or a datetime.
+            out_of_range: Where it continues when retention has dropped its next message, or the topic was lost:
+                'earliest', 'latest', or 'error' (OutOfRangeError).
         """
         _check_policy(out_of_range)
         reply = yield from self._run(
@@ -86,17 +88,18 @@ class TopicGroup(BlockingFacade):
 
     @stepwise
     def peek(self, count: int = 10) -> Steps[list[TopicMessage]]:
-        """Return new messages that the group gets next, without those of ended leases; nothing moves."""
+        """Return the next new messages for the group, without those of expired leases; its position doesn't change."""
         lag = yield from TopicGroup.lag.steps(self)
         reading = yield from opened(self.topic, lag.handed_out + 1, None, "earliest")
         return (yield from messages_of(reading, count))
 
     @stepwise
     def lag(self, *, exact: bool = False, now: int | None = None) -> Steps[Lag]:
-        """Return how far behind the group is, in messages and in time.
+        """Return the group's lag, in messages and in time.
 
-        exact: count the messages that are there, by reading them; else where compaction left holes the
-        difference of indexes is an upper bound.
+        Args:
+            exact: Count the existing messages, by reading them. Otherwise, where compaction left holes, the difference
+                of indexes is an upper bound.
         """
         reply = yield from self._run("lag", {"now": moment(now)})
         self._check(reply)

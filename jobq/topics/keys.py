@@ -35,7 +35,7 @@ _OF_GROUPS = frozenset(("group", "held", "leases", "batches"))
 
 
 def base(namespace: str, topic: str) -> str:
-    """What every key of a topic begins with."""
+    """Return the prefix of a topic's keys."""
     return f"{prefix(namespace, checked_name('topic', topic))}topic:"
 
 
@@ -61,7 +61,7 @@ def topic_names(namespace: str) -> str:
     return f"{checked_name('namespace', namespace)}:topics"
 
 
-#: What jobq sends to a topic's keys itself.
+#: Commands that jobq sends to a topic's keys directly.
 _OWN = ("unlink", "xrange", "xread")
 #: Scripts by which an exporter learns how far groups are behind.
 _OF_LAG = ("describe", "lag")

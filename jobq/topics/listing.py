@@ -1,4 +1,4 @@
-"""What commands and pages say of a topic and its groups, as records."""
+"""Records of topics and their groups, for commands and pages."""
 
 from __future__ import annotations
 

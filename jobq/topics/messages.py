@@ -59,10 +59,14 @@ class Appended(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far behind a group is.
+    """A group's lag.
 
-    `messages`: after `settled`, an upper bound where compaction left holes. `age_ms`: of the oldest one.
-    `held`: batches that readers hold; `expired`: those whose lease has ended. `skipped`: dropped unread.
+    Attributes:
+        messages: Messages after `settled`, an upper bound where compaction left holes.
+        age_ms: Age of the oldest of them.
+        held: Batches that readers hold.
+        expired: Batches whose lease has ended.
+        skipped: Messages dropped unread.
     """
 
     settled: int
@@ -79,7 +83,7 @@ class Lag(NamedTuple):
 
 
 class Retention(JsonRecord):
-    """What a topic keeps; 0 for no limit."""
+    """Retention limits of a topic; 0 for no limit."""
 
     max_age_ms: int = 0
     max_count: int = 0
@@ -89,7 +93,7 @@ class Retention(JsonRecord):
 
 
 class Description(NamedTuple):
-    """What a topic holds. `nbytes` of content, keys and headers, to 64 KiB, as if nothing were compacted."""
+    """Size of a topic. `nbytes` of content, keys and headers, rounded to 64 KiB, as if nothing were compacted."""
 
     first: int
     last: int
@@ -127,7 +131,7 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
 
 
 def _check(record: object) -> None:
-    """Raise ConfigError for what a caller without a type checker may pass."""
+    """Raise ConfigError for wrong types, which a caller without a type checker may pass."""
     if not isinstance(record, Record):
         raise ConfigError(f"{record!r:.60} is not a message; pass bytes or a Record")
     if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):

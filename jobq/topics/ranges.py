@@ -20,14 +20,15 @@ from jobq.topics.messages import MAX_LENGTH, Position, TopicMessage, decoded, mo
 FIRST_PAGE = 64
 MAX_PAGE_LENGTH = 5_000
 PAGE_BYTES = 256 * 1024
-#: Most that one XRANGE may bring.
+#: Maximum number of entries per XRANGE.
 MAX_BYTES = 4 * 1024 * 1024
 
 
 class RangeReader:
     """Reads a range of indexes, about 256 KiB at a time.
 
-    strict: OutOfRangeError when retention has dropped some; else it goes on with the first that is there.
+    strict: raise OutOfRangeError if retention has dropped some messages; otherwise continue with the first existing
+    message.
     """
 
     def __init__(self, binding: TopicCalls, following: int, upto: int, strict: bool) -> None:
@@ -77,7 +78,7 @@ class RangeReader:
 def opened(
     binding: TopicCalls, start: Position, end: Position | None, out_of_range: str
 ) -> Steps[RangeReader]:
-    """What Topic.read says."""
+    """Yield the messages; see Topic.read."""
     if out_of_range not in ("error", "earliest"):
         raise ConfigError(f"out_of_range={out_of_range!r} is unknown; use error or earliest")
     where, value = position_of(start).values()
@@ -113,13 +114,13 @@ def messages_of(reading: RangeReader, count: int) -> Steps[list[TopicMessage]]:
 def read(
     binding: TopicCalls, start: Position, end: Position | None, out_of_range: str
 ) -> Iterator[TopicMessage]:
-    """What Topic.read says."""
+    """Yield the messages; see Topic.read."""
     reading = binding.perform(opened(binding, start, end, out_of_range))
     return (decoded(entry) for page in _pages(reading, binding) for entry in page)
 
 
 def pages(binding: TopicCalls, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
-    """The pages of a RangeReader, one after another."""
+    """Yield the pages of a RangeReader."""
     return _pages(RangeReader(binding, following, upto, strict), binding)
 
 

@@ -1,4 +1,4 @@
-"""`Reader` and `AsyncReader` poll messages for a group and commit them; what isn't committed comes again."""
+"""`Reader` and `AsyncReader` poll messages for a group and commit them; uncommitted messages come again."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from jobq.topics.waiting import LogWaiter
 
 Commit = Literal["manual", "auto", "read"]
 MAX_COUNT = 1_000
-#: A pause, a seek and a group that is created again don't wake waiting readers.
+#: A pause, a seek and the re-creation of a group don't wake waiting readers.
 LOOK_EVERY_S = 1.0
 MAX_WAIT_S = 3600.0
 log = logging.getLogger("jobq.topic")
 
 
 class Reader(BlockingFacade):
-    """Reads for a group; not to be shared by threads, each makes its own.
+    """Reads for a group. Threads must not share it; each makes its own.
 
-    commit: 'manual', by calling commit; 'auto', each poll commits what the one before gave; 'read', messages
-    are settled as they are handed out, so a crash loses them. lease: how long a poll's messages are this
-    reader's; then another gets them, and commit raises LeaseLostError. start, out_of_range: for a group that isn't
-    there yet, see TopicGroup.subscribe.
+    Attributes:
+        commit: 'manual': by calling commit. 'auto': each poll commits the previous batch. 'read': messages are settled
+            as they are returned, so a crash loses them.
+        lease: How long polled messages belong to this reader; after that another reader gets them, and commit raises
+            LeaseLostError.
+        start, out_of_range: For a group that doesn't exist yet, see TopicGroup.subscribe.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Reader(BlockingFacade):
             raise ConfigError(f"commit={commit!r} is unknown; use manual, auto or read")
         self.group = TopicGroup(binding, group)
         self.commit_mode = commit
-        #: What 'auto' couldn't commit, because its lease had ended and another reader has it.
+        #: Messages that 'auto' couldn't commit, because their lease had ended and another reader has them.
         self.nlost = 0
         self._binding, self.client = binding, binding.client
         self._start, self._out_of_range = start, out_of_range
@@ -78,10 +80,13 @@ class Reader(BlockingFacade):
     def poll(
         self, count: int = 100, block: float | timedelta = 0, *, now: int | None = None
     ) -> Steps[TopicBatch]:
-        """Return the next messages, up to `count` and about 4 MiB; an empty batch when there are none.
+        """Return the next messages, up to `count` and about 4 MiB; an empty batch if there are none.
 
-        block: how long to wait for the first one. Messages whose lease has ended come before new ones.
-        Raises OutOfRangeError when the next message was dropped and the group's rule is 'error'.
+        Messages whose lease has ended come before new messages. Raises OutOfRangeError when the next message was
+        dropped and the group's rule is 'error'.
+
+        Args:
+            block: How long to wait for the first message.
         """
         if not 1 <= count <= MAX_COUNT:
             raise ConfigError(f"count={count!r}: take 1 to {MAX_COUNT:,} messages at a time")
@@ -101,11 +106,11 @@ class Reader(BlockingFacade):
 
     @stepwise
     def commit(self, done: TopicBatch | TopicMessage | None = None) -> Steps[int]:
-        """Settle a batch, by default the one polled last; return the index up to which the group is done.
+        """Settle a batch, by default the last polled batch; return the index up to which the group is done.
 
-        After an empty poll there is nothing to settle, and the index is returned all the same.
-        With a message of the batch polled last: up to that one, and the rest stays held. Raises LeaseLostError when
-        another reader has them now, or the group was moved: they come again, or another reader handled them.
+        After an empty poll it settles nothing but still returns the index. With a message of the last polled batch, it
+        settles up to this message, and the rest stays held. Raises LeaseLostError when another reader has the messages
+        now, or the group was moved: they come again, or another reader handled them.
         """
         self._check_process()
         batch, through = self._held, None
@@ -146,7 +151,7 @@ class Reader(BlockingFacade):
 
     @stepwise
     def release(self, batch: TopicBatch | None = None) -> Steps[None]:
-        """Give back the uncommitted messages of a batch: any reader of the group gets them at once."""
+        """Return the uncommitted messages of a batch: any reader of the group can fetch them immediately."""
         yield from self._extend(batch, 0, None)
         if batch is None or self._holds(batch):
             self._held = None
@@ -162,8 +167,8 @@ class Reader(BlockingFacade):
     def __iter__(self) -> Iterator[TopicMessage]:
         """Yield messages one by one, waiting for them, until interrupt. The lease is renewed between messages.
 
-        With commit='auto' a batch is committed when its last message is done, which is when the next one is
-        asked for; closing the reader gives back what an exception or a break left unhandled.
+        With commit='auto' a batch is committed when its last message is done, which is when the next message is
+        requested; closing the reader returns messages that an exception or a break left unhandled.
         """
         while True:
             batch = self.poll(block=MAX_WAIT_S)
@@ -250,7 +255,7 @@ class Reader(BlockingFacade):
         self.close()
 
     def end_of_block(self, kind: type[BaseException] | None) -> None:
-        """What comes before `close` when a `with` ends by an error of this kind."""
+        """Run before `close` when a `with` ends by an error of this kind."""
         if kind is not None and self._open is None:
             # Not known to be worked off: an automatic commit might lose it.
             self.commit_mode = "manual"
@@ -281,7 +286,7 @@ class Reader(BlockingFacade):
         return self._asked(reply, token, settling)
 
     def _asked(self, reply: Any, token: str, settling: str) -> tuple[TopicBatch, int, int]:
-        """What the reply to a poll says: messages, ms until others may come, the last index."""
+        """Return the messages in a reply to a poll, the ms until others may come, and the last index."""
         word, committed, first, last, deliveries, lease_at, skipped, wait_ms, newest, entries = (
             reply
         )
@@ -341,15 +346,15 @@ class AsyncReader(AsyncFacade[Reader]):
     close = awaited(Reader.close)
 
     def interrupt(self) -> None:
-        """See Reader.interrupt; it doesn't wait, so that signal handlers can call it."""
+        """Interrupt; see Reader.interrupt. It doesn't wait, so signal handlers can call it."""
         self.blocking.interrupt()
 
     def resume(self) -> None:
-        """See Reader.resume."""
+        """Allow waits again; see Reader.resume."""
         self.blocking.resume()
 
     async def __aiter__(self) -> AsyncIterator[TopicMessage]:
-        """Reader's iteration."""
+        """Iterates over a Reader."""
         while True:
             batch = await self.poll(block=MAX_WAIT_S)
             for message in batch.messages:

@@ -37,7 +37,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.25
 
 
 class RedismqTopic:
-    """The topic `name` in redismq's layout. ttl: how long a message is kept; None, as in redismq, for ever."""
+    """The topic `name` in redismq's layout. ttl: how long a message is kept; None keeps it forever, as redismq does."""
 
     def __init__(
         self, name: str, client: Client | None = None, *, ttl: float | timedelta | None = None
@@ -74,7 +74,7 @@ class RedismqTopic:
         return RedismqReader(self, group, out_of_range)
 
     def read(self, start: int = 1, end: int | None = None) -> Iterator[TopicMessage]:
-        """Messages from `start` to `end` that are there; no position moves. end: None for the last one now."""
+        """Yield existing messages from `start` to `end`; no position moves. end: None for the current last message."""
         upto = self.last() if end is None else end
         first, count = max(1, start), FIRST_PAGE
         while first <= upto:
@@ -170,7 +170,7 @@ class RedismqReader:
         return f"{type(self).__name__}({self.topic.name!r}, {self.group!r})"
 
     def poll(self, count: int = 100, block: float | timedelta = 0) -> TopicBatch:
-        """Return the next messages, up to `count`. block: how long to wait for the first one, by polling."""
+        """Return the next messages, up to `count`. block: how long to wait for the first message, by polling."""
         if not 1 <= count <= PER_CALL:
             raise ConfigError(f"count={count!r}: take 1 to {PER_CALL:,} messages at a time")
         deadline, pause = time.monotonic() + duration_s(block), FIRST_PAUSE_S
@@ -208,7 +208,7 @@ class RedismqReader:
         self.topic.client.command("DEL", self.position_key)
 
     def lag(self) -> Lag:
-        """How far behind the group is; holes count as messages."""
+        """Return the group's lag; holes count as messages."""
         position = self.topic.index_at(self.position_key)
         last = self.topic.last()
         behind = max(0, last - position)
@@ -220,7 +220,7 @@ class RedismqReader:
         return f"{self.topic.name}:{self.group}:nextIndex"
 
     def _ask(self, count: int) -> tuple[TopicBatch, bool]:
-        """Return what one call gives, and whether to call again at once."""
+        """Return the result of one call, and whether to repeat the call immediately."""
         while True:
             word, position, last, *rest = self.topic.call(
                 self._scripts["redismq_poll"],

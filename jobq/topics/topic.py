@@ -35,14 +35,14 @@ from jobq.topics.messages import (
 from jobq.topics.ranges import RangeReader, messages_of, opened, read
 from jobq.topics.reader import AsyncReader, Commit, Reader
 
-#: Messages that one step of a compaction reads.
+#: Messages per step of a compaction.
 STEP = 500
 
 
 class Topic(BlockingFacade):
-    """The topic `name`, on `client` or the default one. Threads may share it.
+    """The topic `name`, on `client` or the default client. Threads may share it.
 
-    Times are the server's. Methods take `now`, epoch ms, in its place: for tests.
+    Times are the server's. For tests, methods take `now`, epoch ms, instead of the server's time.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -116,9 +116,11 @@ class Topic(BlockingFacade):
     ) -> Iterator[TopicMessage]:
         """Yield messages from `start` to `end`, both included. No group's position moves.
 
-        end: None for the last message there is now; a datetime excludes what was appended then or later.
         Raises OutOfRangeError when retention has dropped messages of that range, also while reading;
-        out_of_range='earliest' goes on with the first that is there.
+        out_of_range='earliest' continues with the first existing message.
+
+        Args:
+            end: None for the current last message; a datetime excludes messages appended then or later.
         """
         return read(self._binding, start, end, out_of_range)
 
@@ -154,7 +156,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def describe(self, *, now: int | None = None) -> Steps[Description]:
-        """Return what the topic holds, and its limits."""
+        """Return the topic's size and limits."""
         reply = yield from self._binding.run_steps("describe", {"now": moment(now)})
         first, last, messages, nbytes, oldest_at, newest_at, base_to, phase, age, count, size = (
             reply[:11]
@@ -175,11 +177,14 @@ class Topic(BlockingFacade):
         compact: bool | None = None,
         tombstones: float | timedelta | None = None,
     ) -> Steps[Retention]:
-        """Change how long messages are kept; return the limits. None leaves a limit as it is, 0 removes it.
+        """Change how long messages are kept; return the limits. None leaves a limit unchanged, 0 removes it.
 
-        Every append applies the limits to a few messages; `trim` applies them to all. compact: of each key only the
-        newest message is kept, and all without a key; it goes with max_age, not with the other two.
-        tombstones: how long a compaction keeps the deletion of a key, a day by default.
+        Every append applies the limits to a few messages; `trim` applies them to all.
+
+        Args:
+            compact: Keep only the newest message of each key, and all messages without a key; works with max_age, not
+                with the other two.
+            tombstones: How long a compaction keeps the deletion of a key. Default: one day.
         """
         if tombstones is None and compact:
             now = yield from Topic.limits.steps(self)
@@ -228,7 +233,7 @@ class Topic(BlockingFacade):
         try:
             listed = yield from self._binding.command_steps("SMEMBERS", self._binding.key("groups"))
         except ScriptError:
-            listed = []  # no list of names
+            listed = []  # the user may not read the list of names
         for name in listed:
             if is_name("group", name):
                 of_group = keys.of_group(prefix, name.decode())
@@ -265,16 +270,17 @@ class Topic(BlockingFacade):
     def _appended(self, reply: list[Any]) -> Steps[Appended]:
         done = Appended._make(reply[1:])
         if done.first == 1:
-            # New, or deleted by another process since this one registered it.
+            # It is new, or another process deleted it after this process registered it.
             self._binding.forget()
             yield from self._binding.register_steps()
         return done
 
 
 class AsyncTopic(AsyncFacade[Topic]):
-    """A Topic whose methods are awaited.
+    """A Topic with awaitable methods.
 
-    A coroutine that is cancelled while it waits for messages loses none: what its last call was handed is given back.
+    A coroutine that is cancelled while it waits for messages doesn't lose any: the messages of its last call are
+    returned.
     """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
@@ -301,7 +307,7 @@ class AsyncTopic(AsyncFacade[Topic]):
         *,
         out_of_range: str = "error",
     ) -> AsyncIterator[TopicMessage]:
-        """See Topic.read."""
+        """Yield messages; see Topic.read."""
         reading = await self.perform(opened(self.blocking._binding, start, end, out_of_range))
         while page := await self.perform(reading.next()):
             for entry in page:
@@ -313,7 +319,7 @@ def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:
     count = size = 0
     for record in records:
         if isinstance(record, bytes) and len(record) <= MAX_LENGTH:
-            # Most are, and most of the time goes here.
+            # Most messages are, and most of the time is spent here.
             args += ("m", record)
             size += len(record)
         else:

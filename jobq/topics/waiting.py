@@ -1,6 +1,6 @@
 """Wait until something is appended: XREAD on a separate connection, from the last index seen.
 
-What it reads is discarded: the following poll hands messages out. So a lost or surplus wake-up costs nothing but time.
+The entries are discarded: the following poll fetches messages. So a lost or extra wake-up only costs time.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class LogWaiter:
 
     @property
     def ended(self) -> bool:
-        """Whether waits are over at once."""
+        """Whether waits end immediately."""
         return self._ended.is_set()
 
     def resume(self) -> None:
-        """Wait again from now on."""
+        """Allow waits again."""
         self._ended.clear()
 
     def close(self) -> None:
