@@ -50,31 +50,30 @@ class Options(TypedDict, total=False):
 
     Attributes:
         queue: The queue that the message goes to.
-        client: The client that enqueues it; None for the default one.
-        mid: The message's id. A call whose id is in the queue already is a duplicate; see `on_conflict`.
-        delay: Don't start before that long after the enqueue.
-        at: Don't start before this time: a datetime, or seconds since 1970.
-        unique: Refuse a call while one like it waits or runs. True compares all arguments; names compare these
-            arguments; a function of the arguments compares what it returns.
+        client: The client that enqueues it; None for the default client.
+        mid: The message's id. A call whose id is already in the queue is a duplicate; see `on_conflict`.
+        delay: Wait this long before the first attempt.
+        at: Earliest start time: a datetime, or seconds since 1970.
+        unique: Reject a call while an equal call waits or runs. True compares all arguments; names compare these
+            arguments; a function of the arguments compares its results.
         until: With `unique` or `mid`: when another call is accepted: "done", "start", or how long after the run.
-        on_conflict: With `unique` or `mid`: "skip" the call that isn't accepted, "raise" DuplicateError, "replace"
-            the waiting call, or "requeue" it as new.
-        debounce: Run that long after the last call like it.
-        debounce_max: With `debounce`: run at the latest that long after the first call.
-        throttle: Refuse calls like it for that long.
-        lease: The least length of the message's leases, where the worker's is shorter.
-        key: The line of the queue that the message waits in, or a function of the arguments that returns it; lines
-            take turns. In `@job` a text names an argument. None for no key.
-        ordered: Start messages of the key one after another, in the order in which they were enqueued.
-        durability: What must hold before the enqueue returns: "memory", "disk" or "replicas=n"; None for the
-            client's.
-        headers: Text that goes with the message.
-        expires_in: Don't start later than that after the enqueue, or after `delay` or `at`.
-        retries: How often a failed attempt is tried again.
-        retry_within: No retry later than that after the enqueue; without `retries`, as many as fit.
-        timeout: Stop an attempt after that long, by an exception in the job.
-        hard_timeout: Kill the process of an attempt after that long.
-        result_ttl: Keep what the job returned for that long; None keeps nothing.
+        on_conflict: With `unique` or `mid`: "skip" the call that isn't accepted, "raise" DuplicateError, "replace" the
+            waiting call, or "requeue" it as new.
+        debounce: Run this long after the last equal call.
+        debounce_max: With `debounce`: run at the latest this long after the first call.
+        throttle: Reject equal calls for this long.
+        lease: Minimum lease duration, if the worker's is shorter.
+        key: The line of the queue that the message waits in, or a function of the arguments that returns it; lines take
+            turns. In `@job` a text names an argument. None for no key.
+        ordered: Start messages of the key one by one, in the order of their enqueue.
+        durability: What must hold before the enqueue returns: "memory", "disk" or "replicas=n"; None for the client's.
+        headers: Text to send with the message.
+        expires_in: Don't start later than this after the enqueue, or after `delay` or `at`.
+        retries: Maximum number of retries.
+        retry_within: Don't retry later than this after the enqueue; without `retries`, as many as fit.
+        timeout: Stop an attempt after this long, by an exception in the job.
+        hard_timeout: Kill the process of an attempt after this long.
+        result_ttl: Keep the job's result for this long; None doesn't keep it.
         remember: How long the message's end is remembered, for `Receipt.state`; with `result_ttl` the longer of both.
     """
 

@@ -144,16 +144,16 @@ class Declaration(Options, total=False):
 
     Attributes:
         name: The name in messages; the function's module and name by default.
-        aliases: Former names of the job. Workers also run messages that have one of these.
+        aliases: Former names of the job. Workers also run messages with these names.
         retry: The waits before retries: a policy of `jobq.retry`, or a function of (failures, error).
-        retry_on: Exception classes, or a function of the error. An error that is not among them is dead at once.
-        dead_on: Exception classes, or a function of the error. An error among them is dead at once.
+        retry_on: Exception classes, or a function of the error. Any other error dead-letters the message immediately.
+        dead_on: Exception classes, or a function of the error. Such an error dead-letters the message immediately.
         on_dead: A job or a function that a worker calls with a DeadCall once a message of this job is dead.
-        registry: Where the job is declared; the one of the program by default.
-        limits: Each is asked before the job starts. While one refuses, the job waits, and its attempt isn't counted.
-        trace: "parent" runs attempts in the enqueuer's trace; "link" gives each a trace that links it.
+        registry: Where the job is declared; the program's registry by default.
+        limits: Checked before the job starts. While a limit rejects it, the job waits, and its attempt isn't counted.
+        trace: "parent" runs attempts in the enqueuer's trace; "link" gives each attempt a trace that links to it.
         redact: Names of arguments, and of keys in them, whose values the dashboard hides. True hides all arguments.
-        keep_logs: How long to keep the last 64 KiB of what each attempt logs; None keeps nothing.
+        keep_logs: How long to keep the last 64 KiB of each attempt's log; None doesn't keep it.
         typed: Whether arguments and the result are decoded as annotated.
     """
 

@@ -1,7 +1,7 @@
-"""Runs up to `concurrency` async jobs at once on an event loop, and beside it up to `threads` sync jobs in threads.
+"""Runs up to `concurrency` async jobs on an event loop, and in parallel up to `threads` sync jobs in threads.
 
-Reports are sent without waiting, and read when the reply is there. Other calls to the server are short and made in
-the loop itself. While the server is away the loop stands still.
+Reports are sent without waiting, and their replies are read when they arrive. Other calls to the server are short and
+made in the loop itself. While the server is away the loop stands still.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WITHDRAWN = "withdrawn"
 
 
 def loop_library(name: str = "auto") -> ModuleType:
-    """Return what makes the event loops of children; auto: uvloop where it is installed, else asyncio."""
+    """Return the factory of the children's event loops; auto: uvloop if it is installed, else asyncio."""
     if name != "asyncio":
         try:
             return importlib.import_module("uvloop")
@@ -79,7 +79,7 @@ class JobRun(asyncio.Task[None]):
         super().__init__(coroutine, loop=loop, name=self.call.message.mid, context=context)
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel as any task; return False when another job asks."""
+        """Cancel like any task; return False when another job asks."""
         context = running.get(None)
         if context is not None and not context.is_of(self.call):
             return False
@@ -101,14 +101,15 @@ class AsyncRunner(Runner):
     def __init__(self, child: Child) -> None:
         self._child = child
         self._runs: dict[int, JobRun | ThreadRun] = {}
-        # What waits because as many of its kind run as may. Threads take from the second, without the loop.
+        # Messages that wait because the limit of their kind is reached. Threads take from the second queue, without the
+        # loop.
         self._waiting: deque[StartedCall] = deque()
         self._for_threads: deque[ThreadRun] = deque()
         # Runs in threads that must not begin: their messages are to be given back.
         self._withdrawn: list[ThreadRun] = []
         # A message with a crash on record, which waits until it can run alone.
         self._alone: StartedCall | None = None
-        # The last one that ran alone.
+        # The last message that ran alone.
         self._loner: JobRun | ThreadRun | None = None
         settings = child.settings
         self._library = loop_library(settings.event_loop)
@@ -118,7 +119,7 @@ class AsyncRunner(Runner):
         self._pace = EndingPace(max(settings.concurrency, settings.prefetch))
         # Jobs that ended since the last report.
         self._nended = 0
-        # Whether the reply to what was sent is there.
+        # Whether the reply to the sent calls has arrived.
         self._replied = True
         self._reply_alarm: asyncio.TimerHandle | None = None
         self._gather_alarm: asyncio.TimerHandle | None = None
@@ -126,7 +127,7 @@ class AsyncRunner(Runner):
         self._wait_alarm: asyncio.TimerHandle | None = None
         self._report_alarm: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: What each job's context is a copy of.
+        #: Each job's context is a copy of this context.
         self._context = copy_context()
         self._over = self._failing = False
 
@@ -141,13 +142,13 @@ class AsyncRunner(Runner):
 
     @property
     def nuncounted(self) -> int:
-        """Those of threads that the loop doesn't know of yet."""
+        """Return the ended runs of threads that the loop doesn't know about yet."""
         return self._child.slots.count_ended(list(self._threads.runs))
 
     def room(self, index: int, freed: int = 0) -> int:
-        """As many as may run beside what runs, and are fetched ahead; none beside a message that runs alone.
+        """Number of messages to fetch: up to the limits plus a prefetch; 0 while a message runs alone.
 
-        None too while more wait than are fetched ahead: those wait for a place of their kind.
+        Also 0 while more messages wait than the prefetch: those wait for a place of their kind.
         """
         child, loner = self._child, self._loner
         if self._nwaiting > self._pace.nahead or self._alone:
@@ -161,7 +162,7 @@ class AsyncRunner(Runner):
         return min(nfree + freed, most - nused + freed, most - nheld)
 
     def drive(self) -> None:
-        """Run the loop until the end, also if a job stops it."""
+        """Run the loop until the end, even if a job stops it."""
         with asyncio.Runner(loop_factory=self._library.new_event_loop) as runner:
             loop = runner.get_loop()
             main = loop.create_task(self._main())
@@ -171,7 +172,7 @@ class AsyncRunner(Runner):
                 except BaseException as error:
                     if isinstance(error, RuntimeError) and not main.done() and not loop.is_closed():
                         continue
-                    # What runs is cancelled now, and is charged with this child's death.
+                    # Running jobs are cancelled now; their end is charged to this child's death.
                     self._failing = True
                     raise
 
@@ -304,7 +305,7 @@ class AsyncRunner(Runner):
     def _start(self, started: StartedCall) -> None:
         assert self._loop is not None
         index, slot, call = started
-        # Perhaps this is called as another job ends, and in its context.
+        # This may be called while another job ends, in that job's context.
         context = self._context.copy()
         run = JobRun(self._run(index, slot, call), self._loop, started, context, self._on_done)
         self._note(run)
@@ -324,7 +325,7 @@ class AsyncRunner(Runner):
         self._start_fetched()
 
     def _start_fetched(self) -> None:
-        """Start what was fetched ahead. This may be a callback, so it makes no call to the server."""
+        """Start prefetched messages. This may be a callback, so it doesn't call the server."""
         child = self._child
         while self._waiting and not child.draining and self._may_run_async():
             self._start(self._waiting.popleft())
@@ -347,7 +348,7 @@ class AsyncRunner(Runner):
         # Before its start, so that whatever stops all that runs stops it too.
         self._note(run)
         self._threads.note(run)
-        # Only now: what waited until a thread was free may have been taken back.
+        # Only now: messages that waited for a free thread may have been taken back.
         if slots.asks(Control.HURRY) or not slots.start(
             run.slot, kill_after_s(run.call.job), in_thread=True
         ):
@@ -412,7 +413,7 @@ class AsyncRunner(Runner):
         child.executor.home.only(_ELSEWHERE)
         ending: Ending | None = None
         try:
-            # Only now: while a job holds the loop up, what waits behind it may be taken back.
+            # Only now: while a job blocks the loop, its queued messages may be returned to Redis.
             if child.slots.start(slot, kill_after_s(call.job)):
                 try:
                     ending = await child.executor.arun(call, lambda: bool(run.why) or self._failing)
@@ -494,7 +495,7 @@ class AsyncRunner(Runner):
         child.slots.phase = Phase.WORKING
         self._changed.set()
 
-    # What the supervisor asks for, and the fence.
+    # Requests of the supervisor, and the fence.
 
     def _on_signal(self) -> None:
         child = self._child
@@ -548,7 +549,7 @@ class AsyncRunner(Runner):
                 self._changed.set()
 
     def _look(self) -> float:
-        """In the thread that watches sync jobs, since this one may wait for the server: only those can run then."""
+        """Run in the thread that watches sync jobs, because this thread may wait for the server."""
         child = self._child
         child.check_parent()
         child.fence(self._stop_expired_threads)

@@ -1,4 +1,4 @@
-"""Warnings of what goes wrong soon: late renewals, a slow server, a clock that was set. Each at most once a minute."""
+"""Warnings of imminent problems: late renewals, a slow server, a changed clock. Each at most once a minute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OnceAMinute:
 
 
 class Cautions:
-    """What the supervisor notices at its renewals of leases. The clocks are in ns: boot_ns, and the time of day."""
+    """Observations of the supervisor at its renewals of leases. Clocks are in ns: boot_ns, and the time of day."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Cautions:
         self._renewed = True
 
     def renewing(self, deadline: int) -> None:
-        """Before a renewal: look at the earliest lease deadline of what runs, and at the clock."""
+        """Before a renewal: check the earliest lease deadline of running messages, and the clock."""
         self._look_at_clock()
         left = deadline - self._now()
         # If the last renewal failed, the log has the reason.

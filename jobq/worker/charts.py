@@ -16,7 +16,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Sample
 from jobq.worker import logger
 
-#: Workers try every minute. The one that kept the last minute mostly keeps the next one.
+#: Workers try every minute. The worker that wrote the last minute usually writes the next.
 TURN_MS = 55_000
 #: A ring whose figures stay the same is written again after this, so that it doesn't expire.
 AGAIN_MINUTES = MINUTES // 2
@@ -32,7 +32,7 @@ class ChartKeeper:
         #: Queue -> what was written last by this worker.
         self._written: dict[str, ChartMinute] = {}
         self._kept: set[str] = set()
-        #: Of the minute that is being kept: its time, the queues that are not sampled yet, and the samples.
+        #: Of the current minute: its time, the queues that are not sampled yet, and the samples.
         self._now_ms = 0
         self._left: Sequence[str] = ()
         self._found: dict[str, ChartMinute] = {}
@@ -49,7 +49,7 @@ class ChartKeeper:
             logger.debug("charts have a gap: %s", error)
 
     def sample(self) -> None:
-        """Sample the next queues of the minute that was begun, and write it after the last ones."""
+        """Sample the next queues of the current minute, and write it after the last queue."""
         if not self._left:
             return
         names, self._left = self._left[:PER_STEP], self._left[PER_STEP:]

@@ -1,7 +1,7 @@
-"""The child: one loop that takes messages, has them run, reports how they ended, and watches its leases.
+"""The child: a loop that fetches messages, runs them, reports their ends, and watches its leases.
 
-How jobs run is the runner's: one at a time (`sync_runner`), or many at once (`async_runner`): async ones on an event
-loop, sync ones in threads (`thread_runner`). Slots, reports, give-backs, stops and the fence are the same for all, and
+A runner runs the jobs: sequentially (`sync_runner`), or concurrently (`async_runner`): async jobs on an event loop,
+sync jobs in threads (`thread_runner`). Slots, reports, returned messages, stops and the fence are the same for all, and
 are here.
 """
 
@@ -54,7 +54,7 @@ SETTLE_FLOWS_S = 2.0
 
 
 class TickSource(Protocol):
-    """Enqueues what schedules want, in the supervisor."""
+    """Enqueues the ticks of schedules, in the supervisor."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the schedules that the code declares, by queue."""
@@ -65,7 +65,7 @@ class TickSource(Protocol):
         ...
 
     def enqueue_due(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
-        """Make the calls that are due. ask: makes those of one queue, by its number; see QueueUpkeep."""
+        """Make due calls. ask: makes the calls of one queue, by its number; see QueueUpkeep."""
         ...
 
 
@@ -86,9 +86,9 @@ class Hooks(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """What all children of a worker have in common. alive_read: readable once the supervisor is gone.
+    """The common state of a worker's children. alive_read: readable once the supervisor is gone.
 
-    counters: what one child counts, which each child has of its own; None if nobody asks.
+    counters: counters of one child, separate for each child; None if metrics are off.
     """
 
     settings: WorkerSettings
@@ -103,7 +103,7 @@ class PoolPlan(NamedTuple):
 
 
 class ChildContext(NamedTuple):
-    """What one child is started with. signalled: a file that becomes readable after any signal."""
+    """Start parameters of one child. signalled: a file that becomes readable after any signal."""
 
     plan: PoolPlan
     slots: SharedSlots
@@ -140,7 +140,7 @@ class Runner(Protocol):
         ...
 
     def drive(self) -> None:
-        """Call `turn`, and wait as it says, until the end."""
+        """Call `turn` and wait for the returned time, until the end."""
 
     def room(self, index: int, freed: int = 0) -> int:
         """Return how many messages to ask this queue for, once `freed` more slots are free."""
@@ -150,7 +150,7 @@ class Runner(Protocol):
         """Run these messages of one queue, or begin to."""
 
     def reported(self) -> None:
-        """Called after each report of what ended."""
+        """Called after each report of ended messages."""
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Return a context in which JobTimeout is raised, in the thread of a sync job, after so many seconds."""
@@ -160,7 +160,7 @@ class Runner(Protocol):
         """Called when a report was sent, if it overlaps; the next turn comes once there is a reply."""
 
     def in_fork(self) -> None:
-        """Called in a process that a job forked from this one."""
+        """Called in a process that a job forked from this process."""
 
 
 class Child:
@@ -186,13 +186,13 @@ class Child:
         self.draining = False
         # Whether it waits for a message while jobs run or may start.
         self.asleep = False
-        # Whether a dequeue was sent behind the wait for a message.
+        # Whether a dequeue was pipelined after the wait for a message.
         self._is_behind = False
-        # Handed out by a call that was sent ahead: queue, slots and messages.
+        # Result of a pipelined call: queue, slots and messages.
         self._fetched: deque[tuple[int, Sequence[int], Sequence[Message]]] = deque()
-        #: A job that runs so long is slow: what waits behind it is given back.
+        #: Run time after which a job is slow: messages queued after it are returned.
         self.slow_ns = round(2 * self.settings.prefetch_s * 1e9)
-        # The slot of the sync job that runs in the main thread.
+        # The slot of the sync job in the main thread.
         self._sync_slot: int | None = None
         # Why what runs is stopped: "lost", "hurry", or "" while it isn't.
         self.abort = ""
@@ -220,7 +220,7 @@ class Child:
     # The loop.
 
     def run(self, runner: Runner) -> None:
-        """Take and run messages until the supervisor asks it to leave."""
+        """Fetch and run messages until the supervisor requests the end."""
         self.runner = runner
         self._threads_before = set(threading.enumerate())
         self.flows = FlowDrains(
@@ -325,7 +325,7 @@ class Child:
         return self.recycling.left(room, taken)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
-        """Hold and run what was handed out; whether there was anything to do."""
+        """Hold and run fetched messages; return whether there were any, or other work."""
         self.polling.found(index, dequeued)
         messages = dequeued.messages
         if not messages:
@@ -337,7 +337,7 @@ class Child:
         return True
 
     def _tell_flows(self, index: int, dequeued: Dequeued) -> bool:
-        """Take what the queue's outbox holds to the flows; whether that may have enqueued something."""
+        """Deliver the queue's outbox entries to the flows; return whether that may have enqueued something."""
         if not dequeued.outbox:
             self.flows.left.discard(index)
             return False
@@ -347,7 +347,7 @@ class Child:
         return True
 
     def _tell_flows_of_ends(self) -> None:
-        """Take what was reported without a look at the outbox to the flows. What is on its way comes a turn later."""
+        """Deliver entries of reports that were sent without checking the outbox. In-flight ones follow later."""
         ended, sent = self.queues.ended_members, self.queues.is_sent
         while ended and not sent:
             if self.flows.noticed(ended.pop(), is_busy=self.runner.is_running):
@@ -370,7 +370,7 @@ class Child:
     # What ended.
 
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
-        """Free the slot of a job that was stopped: its lock is lost, or it is given back."""
+        """Free the slot of a stopped job: its lock is lost, or its message was returned."""
         message = call.message
         logger.warning("%s %s stopped: %s", call.job.name, message.mid, why)
         if self.context.plan.counters is not None:
@@ -392,7 +392,7 @@ class Child:
         """take: take more with it where the next turn is the same queue's."""
         if take and self.queues.is_sent:
             return False  # the next turn reads that reply
-        # A server that knows of a run's end means a line in the log.
+        # If a server knows about a run's end, the run has a line in the log.
         self.flush_log()
         told = self._collect()
         for index, number in self.queues.nended().items():
@@ -409,7 +409,7 @@ class Child:
         return told
 
     def flush_log(self) -> None:
-        """Write the log lines of the jobs that ended."""
+        """Write the log lines of ended jobs."""
         if self.log is not None:
             self.log.flush()
 
@@ -422,7 +422,7 @@ class Child:
 
     def _send(self, index: int, limit: int) -> bool:
         """Send a report without waiting for its reply, if this runner has other work to do."""
-        # Other work of the loop is measured in milliseconds, so only a loop that stands still is late.
+        # Other work of the loop takes milliseconds, so only a blocked loop is late.
         after_ns = round(self.settings.lease_s / 3 * 1e9)
         if not self.runner.overlaps or not self.queues.send(index, limit, after_ns):
             return False
@@ -430,7 +430,7 @@ class Child:
         return True
 
     def send_ahead(self, index: int) -> None:
-        """While the last jobs of a batch run, report those before them and ask for the next batch."""
+        """While the last jobs of a batch run, report the finished jobs and request the next batch."""
         if self.settings.max_jobs is None:
             limit = self._limit_with(index, self.queues.nended().get(index, 0))
             if limit:
@@ -438,7 +438,7 @@ class Child:
                 self.queues.send(index, limit, self.slow_ns)
 
     def _collect(self) -> bool:
-        """Wait for the reply to what was sent, and hold what it hands out; whether the report arrived."""
+        """Wait for the reply to the sent calls, and hold their messages; return whether the report arrived."""
         if not self.queues.is_sent:
             return True
         try:
@@ -471,13 +471,13 @@ class Child:
             self.rest()
             self.queues.repeat_reports()
         if self.queues.log_unreported():
-            # What it holds, and what a lost call may have handed out, is the supervisor's to give back.
+            # The supervisor returns its held messages, and those that a lost call may have handed out.
             self.exit_code = exit_codes.FENCED
 
     # Waits.
 
     def pipeline_ask(self, nap_s: float) -> bytes | None:
-        """Return the dequeue to send behind the wait for a message.
+        """Return the dequeue to pipeline after the wait for a message.
 
         Only with a single queue, and for waits that are short compared with a lease, which counts from now.
         """
@@ -491,7 +491,7 @@ class Child:
         return command
 
     def take_ahead(self) -> None:
-        """Run what the dequeue behind a wait handed out, once the wait is over; call it again if its reply was lost."""
+        """Run the messages of the pipelined dequeue after the wait; repeat the dequeue if its reply was lost."""
         if not self._is_behind or self.asleep:
             return
         self._is_behind = False
@@ -530,7 +530,7 @@ class Child:
         self.polling.return_wakes(self.queues.hasty)
 
     def drain_signals(self) -> None:
-        """Empty the pipe that signals fill; end at once when the supervisor is gone."""
+        """Empty the pipe that signals fill; exit immediately when the supervisor is gone."""
         alive, signalled = self.context.plan.alive_read, self.context.signalled
         readable, _, _ = select.select([alive, signalled], [], [], 0)
         if alive in readable:
@@ -562,7 +562,7 @@ class Child:
         self.on_control()
 
     def on_control(self) -> None:
-        """Do what the supervisor asks of a job in the main thread."""
+        """Carry out the supervisor's requests for a job in the main thread."""
         if self._must_leave():
             self.draining = True
         if not self.timers.in_job or self._sync_slot is None:
@@ -618,16 +618,16 @@ class Child:
             os._exit(exit_codes.FENCED)
 
     def next_look_s(self) -> float:
-        """Return the seconds until the next check of what runs: at the earliest deadline or before."""
+        """Return the seconds until the next check of running jobs: at the earliest deadline or before."""
         left_s = (self.slots.deadline() - boot_ns()) / 1e9
         return max(0.01, min(left_s, self.settings.lease_s / 6))
 
     def all_stopped(self) -> None:
-        """Nothing runs any more, so an abort is over."""
+        """End an abort, because nothing runs any longer."""
         self.abort, self._aborted_at = "", 0
 
     def check_parent(self) -> None:
-        """End at once when the supervisor is gone."""
+        """Exit immediately when the supervisor is gone."""
         if os.getppid() != self.context.parent:
             self.flush_log()
             os._exit(exit_codes.FENCED)
@@ -639,7 +639,7 @@ def _is_idle(frame: FrameType | None) -> bool:
 
 
 def described(thread: threading.Thread) -> str:
-    """`poller (shop.polling.run)`: a thread's name and what it runs."""
+    """Return a thread's name and function, such as `poller (shop.polling.run)`."""
     target = getattr(thread, "_target", None) or type(thread)
     module, name = getattr(target, "__module__", "?"), getattr(target, "__qualname__", target)
     return f"{thread.name} ({module}.{name})"

@@ -1,4 +1,4 @@
-"""After a child's exit: end or give back everything it held, at once and exactly once."""
+"""After a child's exit: end or return all its messages, immediately and exactly once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from jobq.worker.counters import Counters
 from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SharedSlots, SlotState
 
 _FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
-#: Stands for the slot of a message that was handed out and has none: `UNREAD + 1 == ALL_HANDED`.
+#: Represents the slot of a message that was handed out but has no slot: `UNREAD + 1 == ALL_HANDED`.
 UNREAD = ALL_HANDED - 1
-#: If a child was killed for one of these, no message caused it: what ran is given back.
+#: Signals that a message did not cause: running messages are returned.
 NOT_CHARGED = frozenset(("shutdown", "lease"))
 
 
 class ChildExit(NamedTuple):
-    """How a child ended, and what it held. marks: what it had reported and not counted, by slot."""
+    """How a child ended, and the messages that it held. marks: reported but uncounted endings, by slot."""
 
     pid: int
     status: int
@@ -54,7 +54,7 @@ class ChildExit(NamedTuple):
 
     @property
     def had(self) -> str:
-        """`1 running and 12 waiting`, and what had ended and wasn't reported."""
+        """Describe the held messages, such as `1 running and 12 waiting`, and the unreported endings."""
         states = [held.state for held in self.held]
         ended = states.count(SlotState.ENDED)
         known = (
@@ -75,9 +75,12 @@ class ChildExit(NamedTuple):
 
 
 class CrashedAttempt(NamedTuple):
-    """An attempt that ended with its child. job is '' and attempt 0 if they are no longer known.
+    """An attempt that ended with its child.
 
-    headers: those of its call. ran_us: how long it ran, 0 if that isn't known.
+    Attributes:
+        job, attempt: '' and 0 if unknown.
+        headers: Of its call.
+        ran_us: Its run time, 0 if unknown.
     """
 
     job: str
@@ -90,7 +93,7 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def fields(self) -> dict[str, object]:
-        """What its log line carries."""
+        """Return the fields of its log line."""
         return {name: getattr(self, name) for name in ("job", "mid", "attempt", "queue", "reply")}
 
     @property
@@ -132,10 +135,10 @@ def end_held(
     child: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str,
     counters: Counters | None = None,
 ) -> list[CrashedAttempt]:  # fmt: skip
-    """End or give back what the child held of one queue; return the crashed attempts. Safe to repeat after an error.
+    """End or return the child's messages of one queue; return the crashed attempts. Safe to repeat after an error.
 
-    The child's caller is closed first, so that its dequeue hands out nothing if it arrives later. counters: what the
-    supervisor counts.
+    The child's caller is closed first, so that a dequeue that arrives later returns nothing. counters: the supervisor's
+    counters.
     """
     handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
@@ -146,9 +149,9 @@ def end_held(
         if token not in known
     ]
     nread = len(unread) if child.suspect == ALL_HANDED else 0
-    # What was handed out by another queue's call is charged there.
+    # Messages from another queue's call are charged there.
     nelsewhere = 1 if child.suspect == ALL_HANDED and not unread else 0
-    # Of several suspects each is marked and runs alone from now on: only a crash of its own can make it dead.
+    # Each of several suspects is marked and runs alone from now on: only its own crash can dead-letter it.
     limit = crash_limit if child.ncharged + nread + nelsewhere == 1 else 0
     crashed = _ended(child, index, queue, worker, counters, mine, limit)
     crashed += _ended(child, index, queue, worker, counters, unread, limit)
@@ -187,7 +190,7 @@ def _count(
 def _crash(
     queue: Queue, child: ChildExit, ending: Ending, headers: Mapping[str, str], reply: str
 ) -> CrashedAttempt:
-    if reply == "stale":  # its content may be that of a later message by now
+    if reply == "stale":  # its content may belong to a later message now
         return CrashedAttempt("", ending.mid, 0, queue.name, reply)
     job, attempt = ending.record.split(SEPARATOR, 2)[:2]
     return CrashedAttempt(

@@ -62,7 +62,7 @@ class ChildQueues:
         names = [name for name, _ in settings.queues]
         self.client = clients.patient
         self.queues = [Queue(name, clients.patient) for name in names]
-        #: For calls while a job runs, and the longest that one may take.
+        #: Timeout of calls while a job runs.
         self.hasty = [Queue(name, clients.hasty) for name in names]
         self._hasty_ns = clients.hasty_ns
         self.hasty_client, self.progress_client = clients.hasty, clients.progress
@@ -81,7 +81,7 @@ class ChildQueues:
             line.neighbours = partial(same_node, self.queues, line.index)
         seal = seal_of(client)
         self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
-        # Slots of what ended, in any thread, in a way that the supervisor couldn't report.
+        # Slots of messages that ended, in any thread, in a way that the supervisor couldn't report.
         self._unsafe: set[int] = set()
         # Lines with endings that aren't reported, by queue.
         self._ended: dict[int, QueueLine] = {}
@@ -103,7 +103,7 @@ class ChildQueues:
     # Take.
 
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
-        """Return what the queue hands out and its lease deadline; nothing, and 0, if the queue is in trouble."""
+        """Return the queue's messages and their lease deadline; none, and 0, if the queue is in trouble."""
         self._before_call()
         line = self._lines[index]
         dequeued, deadline = line.dequeue(limit)
@@ -113,12 +113,12 @@ class ChildQueues:
         return dequeued, deadline
 
     def send_behind_wait(self, limit: int) -> bytes | None:
-        """Return a dequeue of the only queue, to be sent behind the wait for a message; None if it can't be now."""
+        """Return a dequeue of the only queue, to be pipelined after the wait for a message; None if impossible now."""
         line = self._lines[0]
         return line.send(limit) if line.is_idle else None
 
     def take_behind_wait(self, reply: object) -> tuple[Dequeued, int]:
-        """Return what that dequeue handed out and its lease deadline. reply: None if it was lost."""
+        """Return that dequeue's messages and their lease deadline. reply: None if it was lost."""
         line = self._lines[0]
         try:
             dequeued, deadline = line.take(reply)
@@ -140,9 +140,9 @@ class ChildQueues:
     # Report.
 
     def ended(self, index: int, slot: int, ending: Ending) -> bool:
-        """Keep an ending for the next report; whether that can wait until other jobs have run.
+        """Keep an ending for the next report; return whether that can wait until other jobs have run.
 
-        Only what is plainly done can: the supervisor reports it if this child dies.
+        Only plain successes can: the supervisor reports them if this child dies.
         """
         if self._counters is not None:
             self._counters.ended(index, slot, ending)
@@ -229,8 +229,10 @@ class ChildQueues:
     def send(self, index: int, limit: int, claim_after_ns: int) -> bool:
         """`report` without waiting for the reply, which `collect` reads; False if that can't be done now.
 
-        claim_after_ns: after this time the supervisor may give back what the call hands out. It knows of the call
-        before that is sent, so nothing is lost with this child.
+        The supervisor knows about the call before it is sent, so nothing is lost with this child.
+
+        Args:
+            claim_after_ns: After this time the supervisor may return the call's messages.
         """
         line = self._lines[index]
         is_busy = self._sent is not None or not line.is_idle or index in self._hasty_lost
@@ -250,11 +252,11 @@ class ChildQueues:
         return True
 
     def reply_file(self) -> int | None:
-        """Return what becomes readable when the reply comes; None if none will come."""
+        """Return the file that becomes readable when the reply arrives; None if no reply is pending."""
         return self._connection.file if self._connection.is_open else None
 
     def collect(self) -> tuple[int, Dequeued | None, int]:
-        """Wait for the reply to what was sent. Return its queue, and as `report`. Raises NotReportedError."""
+        """Wait for the reply to the sent report; return its queue and the result. Raises NotReportedError."""
         assert self._sent is not None
         line, self._sent = self._sent, None
         self._before_call()
@@ -334,7 +336,7 @@ class ChildQueues:
     # Give back.
 
     def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
-        """Give back messages that weren't started; False if that happens later, until when these slots are held."""
+        """Return unstarted messages to the queue; False if that happens later, so that these slots stay held."""
         self._before_call()
         done = not leases or self._lines[index].release(leases, slots)
         if not done:
@@ -358,9 +360,9 @@ class ChildQueues:
                 self._late.append(line)
 
     def repeat_reports(self) -> None:
-        """Tell each queue what waits to be reported, where it may be asked now.
+        """Send each reachable queue its pending reports.
 
-        Nothing is taken now, so what a repeated call hands out is given back.
+        Nothing is fetched now, so messages of a repeated call are returned.
         """
         for line in self._late:
             if line.waits and self._health.may_ask(line.index):

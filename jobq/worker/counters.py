@@ -1,11 +1,11 @@
-"""What one process of a worker counts: words in memory that outlives it, so that no count falls when a child dies.
+"""Counters of one worker process: words in memory that outlives it, so that a child's death doesn't reset a count.
 
 A page has one writer at a time: a child, then its successor in the same place; or the supervisor. Anyone reads. Every
 job and queue that can be counted is known before the first fork, so the labels of metrics are bounded: names beyond
 MAX_JOBS and MAX_QUEUES, and names that only messages know, are counted as OTHER.
 
-An ending is counted once the server has accepted it. Until then the page has a mark in the message's slot, by which
-the supervisor counts what a dead child had reported and not counted.
+An ending is counted once the server has accepted it. Until then the page has a mark in the message's slot, with which
+the supervisor counts the reported but uncounted endings of a dead child.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OUTCOMES = ("done", "retry", "dead", "crashed", "snoozed", "expired", "aborted")
 #: Upper bounds of the buckets, in seconds. One more bucket has the rest.
 RUN_BUCKETS = (.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)  # fmt: skip
 WAIT_BUCKETS = (*RUN_BUCKETS, 900, 3600)
-#: Counters of the whole process, beside the deaths of children by cause.
+#: Counters of the whole process, in addition to the deaths of children by cause.
 PLAIN = ("completions_rejected", "leases_lost", "server_errors")
 _RUN_US = tuple(round(1e6 * bound) for bound in RUN_BUCKETS)
 _WAIT_MS = tuple(round(1e3 * bound) for bound in WAIT_BUCKETS)
@@ -37,19 +37,19 @@ _WAIT_MS = tuple(round(1e3 * bound) for bound in WAIT_BUCKETS)
 _JOB, _QUEUE = len(_RUN_US) + 3, len(_WAIT_MS) + 2
 #: Words of a series: which it is, then a counter per outcome.
 _SERIES, _MAX_SERIES = 1 + len(OUTCOMES), 4096
-#: What the server's word for an ending is counted as. A release ends no attempt.
+#: Counter for each reply to an ending. A release doesn't end an attempt.
 _OUTCOME_OF = {
     "done": 0, "retry": 1, "dead": 2, "crashed": 3, "snooze": 4, "unknown": 4, "hold": 4, "expired": 5,
 }  # fmt: skip
 _DEAD, _CRASHED, _ABORTED = 2, 3, 6
 _POSTPONED = frozenset(("snooze", "unknown", "hold"))
 _NO_MARKS = array("I", [0]) * COUNT
-#: The slot of a message that ended, the word in which that counts, and its figures.
+#: The slot of an ended message, the index of its counter, and its figures.
 _Noted = tuple[int, int, RunFigures]
 
 
 class Histogram(NamedTuple):
-    """How often each bucket was hit, not cumulated, the last one for what is beyond all bounds; and the sum."""
+    """Number of values per bucket, not cumulated, the last for values beyond all bounds; and the sum."""
 
     buckets: tuple[int, ...]
     sum: float
@@ -71,7 +71,7 @@ class Counted(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """The names that are counted by themselves."""
+    """Names that have counters of their own."""
 
     queues: tuple[str, ...]
     jobs: tuple[str, ...]
@@ -102,7 +102,7 @@ class Counters:
         self._last_queue = len(labels.queues) - 1
         # Queue -> job -> the first counter of its series; the memory has them too, for the next process.
         self._found: defaultdict[int, dict[str, int]] = defaultdict(dict)
-        # What ended and isn't reported, by queue and token: its slot, its counter, and its figures.
+        # Unreported endings by queue and token: slot, counter, and figures.
         self._ended: defaultdict[int, dict[str, _Noted]] = defaultdict(dict)
 
     # The writer's.
@@ -148,7 +148,7 @@ class Counters:
         first, count = min(slots), len(slots)
         if counter:
             words[counter] += count
-        # At once: should this process die here, its supervisor counts what has a mark.
+        # Immediately: if this process dies here, its supervisor counts the marked endings.
         if max(slots) - first + 1 == count:
             marks[first : first + count] = _NO_MARKS[:count]
         else:
@@ -175,11 +175,11 @@ class Counters:
             words[at + _QUEUE - 1] += max(0, sum(wait_ms))
 
     def aborted(self, queue: int, job: str) -> None:
-        """Count an attempt that was stopped: its lock was lost, or it was given back."""
+        """Count a stopped attempt: its lock was lost, or it was returned."""
         self._words[self._series_of(queue, job) + _ABORTED] += 1
 
     def crashed(self, queue: int, ending: Ending, reply: str) -> None:
-        """In the supervisor, count what it ended for a dead child."""
+        """In the supervisor, count the endings that it reported for a dead child."""
         if reply not in ("ok", "dead"):
             return
         columns = ending.record.split(SEPARATOR, 5)
@@ -188,7 +188,7 @@ class Counters:
         self._words[self._series_of(queue, columns[0]) + outcome] += 1
 
     def marked(self, mark: int) -> None:
-        """In the supervisor, count what a dead child had reported, by the mark that it left."""
+        """In the supervisor, count the reported endings of a dead child, using its marks."""
         labels, at = divmod(mark, 8)
         queue, job = divmod(labels, len(self.labels.jobs))
         self._words[self._series_of(queue, self.labels.jobs[job]) + at] += 1
@@ -216,7 +216,7 @@ class Counters:
                 break
         else:
             at = self._series + _SERIES * count
-            if count == self._most:  # the last one takes all that has no room
+            if count == self._most:  # the last bucket takes all larger values
                 at -= _SERIES
             else:
                 words[at] = key
@@ -227,7 +227,7 @@ class Counters:
     # The supervisor's, between two writers.
 
     def take_marks(self) -> dict[int, int]:
-        """Return, and remove, what the process left that wrote here: slot -> what `marked` takes."""
+        """Return and remove the marks of the process that wrote here: slot -> argument of `marked`."""
         found = {}
         for slot, counter in enumerate(self._marks):
             if counter:
@@ -294,7 +294,7 @@ def summed(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _figures_of(ending: Ending) -> RunFigures:
-    """Return the figures in the record of an ending: 0 for those that it lacks. Of a snooze no wait is counted."""
+    """Return the figures in the record of an ending: 0 for missing ones. The wait of a snooze isn't counted."""
     columns = ending.record.split(SEPARATOR, 5)
     if len(columns) < 5:
         return columns[0], 0, 0, 0, 0

@@ -1,7 +1,7 @@
-"""Which sealed calls are done, so that a call that is put back without a key doesn't run again.
+"""Records finished sealed calls, so that a call that is put back without a key doesn't run again.
 
-A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to the epoch ms after which no call that
-is done now is valid. Producers' users may not write there (docs/operating/security.md). It is written after the server
+A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to the epoch ms after which no call
+finished now is valid. Producers' users may not write there (docs/operating/security.md). It is written after the server
 has accepted an ending: if the worker is killed in between, a call may run once more.
 """
 
@@ -19,13 +19,13 @@ from jobq.queue import keys
 from jobq.queue.types import Ending, Message
 from jobq.worker import logger
 
-#: Digests kept of messages that were handed out. Messages given back are never looked up again.
+#: Digests of received messages. Returned messages are never looked up again.
 MAX_COUNT = 10_000
 TIDY_EVERY_S = 30.0
 
 
 class DoneCalls:
-    """The done calls that one child knows of."""
+    """The done calls known to one child."""
 
     def __init__(self, client: Client, seal: Seal) -> None:
         self._client = client

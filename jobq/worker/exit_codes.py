@@ -18,5 +18,5 @@ FENCED = 13
 RECYCLED = 14
 FAILED = 70
 
-#: Of a worker with --reload: a source file has changed, and the command starts anew.
+#: With --reload: a source file has changed, and the command restarts.
 RELOAD = 71

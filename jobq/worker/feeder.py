@@ -24,7 +24,7 @@ from jobq.worker.signals import die_with
 
 
 class SourceControl:
-    """What a source knows about its worker, and what the worker asks of it."""
+    """Facts about the worker for a source, and requests to the worker."""
 
     def __init__(
         self, settings: WorkerSettings, members: Sequence[PoolMember], supervisor: int, asks: int
@@ -61,7 +61,7 @@ class SourceControl:
             return []  # read while the child wrote, since its lock isn't shared with this process
 
     def serve(self, queues: Mapping[str, int]) -> None:
-        """Have the worker serve these queues from now on, too, with their weights."""
+        """Let the worker also serve these queues from now on, with their weights."""
         new = {name: weight for name, weight in queues.items() if name not in self._queues}
         if new:
             # In the order in which the supervisor numbers them.
@@ -103,13 +103,13 @@ Source = Callable[[SourceControl], object]
 
 
 class Feeder:
-    """The process of one source. Without a source it does nothing and is always done."""
+    """The process of one source. Without a source, its methods are no-ops and it is always done."""
 
     def __init__(
         self, source: Source | None, settings: WorkerSettings, members: Sequence[PoolMember]
     ) -> None:
         self._source, self.settings, self._members = source, settings, members
-        # What the source asks for: a line per request.
+        # The source's requests, one per line.
         self._asked, self._asks = os.pipe() if source else (-1, -1)
         if source:
             os.set_blocking(self._asked, False)
@@ -166,7 +166,7 @@ class Feeder:
             self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it immediately."""
         self.done = True
         self._send(signal.SIGKILL)
 

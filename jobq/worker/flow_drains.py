@@ -1,8 +1,8 @@
-"""A child takes what its queues have to say to flows: at once if it is idle, else after a report.
+"""A child delivers its queues' entries to flows: immediately if it is idle, else after a report.
 
-The server says with each hand-out whether a queue's outbox holds entries. Another child may drain the same outbox; the
-queue's claim makes that two don't do the same. A worker loads the code of flows with the first of their messages: most
-workers never see any.
+The server reports with each dequeue whether a queue's outbox holds entries. Another child may drain the same outbox;
+the queue's claim prevents duplicate work. A worker loads the code of flows with the first of their messages, which most
+workers never receive.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from jobq.worker.cautions import OnceAMinute
 
 #: While there are messages to run, a child drains at most this often: one call to a flow takes thousands of members.
 EVERY_S = 0.05
-#: Entries that it takes in a row, before it runs what was handed out.
+#: Number of entries to deliver in a row, before fetched messages run.
 MAX_ENTRIES = 1_024
 
 
 class Flows(Protocol):
-    """What a worker calls of flows, whose code is in a higher layer."""
+    """The worker's interface to flows, whose code is in a higher layer."""
 
     def drain(self, queue: str, most: int, /) -> int:
         """Take about so many entries of a queue's outbox to the flows; how many it took."""
@@ -39,7 +39,7 @@ class Flows(Protocol):
         ...
 
     def flow_of(self, context: Context, /) -> MemberFlow:
-        """The flow of a member that runs."""
+        """Return the flow of a running member."""
         ...
 
 
@@ -55,20 +55,20 @@ class LateFlows:
         return flows
 
     def drain(self, queue: str, most: int) -> int:
-        """As Flows."""
+        """Drain through the loaded flows; see Flows."""
         return self._flows.drain(queue, most)
 
     def fill_inputs(self, call: Call) -> Call:
-        """As Flows."""
+        """Drain through the loaded flows; see Flows."""
         return self._flows.fill_inputs(call)
 
     def flow_of(self, context: Context) -> MemberFlow:
-        """As Flows."""
+        """Drain through the loaded flows; see Flows."""
         return self._flows.flow_of(context)
 
 
 class FlowDrains:
-    """Queues are given by index. client: with little patience. aside: drain in a thread beside the event loop."""
+    """Queues are given by index. client: with a short patience. aside: drain in a thread next to the event loop."""
 
     def __init__(self, client: Client, names: Sequence[str], *, aside: bool) -> None:
         self._flows, self._names, self._aside = LateFlows(client), names, aside
@@ -78,7 +78,7 @@ class FlowDrains:
         self._thread: threading.Thread | None = None
         self._drained_at: dict[int, float] = {}
         self._once = OnceAMinute()
-        #: Queues whose entries another drainer has, or this one could not take.
+        #: Queues whose entries another drainer has, or this drainer could not deliver.
         self.left: set[int] = set()
 
     def noticed(self, index: int, *, is_busy: bool) -> bool:
@@ -105,7 +105,7 @@ class FlowDrains:
             self._drain(index)
 
     def settle(self, seconds: float) -> None:
-        """Before the end, wait for what drains aside."""
+        """Before the end, wait for drains in threads."""
         thread = self._thread
         if thread is not None:
             thread.join(seconds)

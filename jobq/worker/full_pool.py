@@ -1,4 +1,4 @@
-"""A warning of jobs that wait for results of jobs that find no free slot, since the waiting jobs take all of them."""
+"""A warning about jobs that occupy all slots while they wait for results of queued jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others see of a worker: its heartbeat in the list of workers, its queues in the list, its state on TTIN."""
+"""A worker's public state: its heartbeat in the list of workers, its queues in the list, its state on TTIN."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ CLEAN_EVERY_S = 600.0
 
 
 def declared(registry: Registry) -> list[str]:
-    """Return the queues of the registry, and those that its jobs declare, sorted."""
+    """Return the queues of the registry and of its jobs, sorted."""
     return sorted(registry.queues | {job.queue for job in registry})
 
 
 def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSettings) -> None:
-    """Log a warning for each queue of a job here that neither this worker nor another one serves."""
+    """Log a warning for each queue of a registered job that no worker serves."""
     unserved = set(declared(registry)) - {name for name, _ in settings.queues}
     if not unserved:
         return
@@ -126,7 +126,7 @@ def _may_ask(client: Client) -> bool:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return names for a log line; of many, the first ones and a count."""
+    """Return names for a log line; if there are many, the first names and a count."""
     return listed(names, MAX_NAMES)
 
 
@@ -147,7 +147,7 @@ class Heartbeat:
         self._list_at = 0.0
         # The server's clock, epoch ms, and boot_ns when it was read.
         self._server_clock = 0, 0
-        # Not at once: workers are often started together.
+        # Not immediately: workers are often started together.
         self._clean_at = time.monotonic() + random.uniform(0, CLEAN_EVERY_S)
         self._may_warn = True
         #: Whether the server's memory was full at the last heartbeat.
@@ -219,10 +219,10 @@ class Heartbeat:
         presence.put_running(client, self._settings.name, children)
         if now >= self._list_at:
             presence.put_jobs(client, self._jobs)
-            # Later only what the server lost: a newer program may say something else by now.
+            # Later only data that the server lost: a newer program may have reported something else since.
             presence.put_redactions(client, self._hidden, may_replace=not self._list_at)
             has_room = has_room and self._register()
-            # Not at the start: workers that run for a minute keep charts.
+            # Not at the start: workers that run for a minute write charts.
             if has_room and self._charts is not None and self._list_at:
                 self._charts.begin()
             self._list_at = now + directory.LIST_EVERY_S
@@ -266,7 +266,7 @@ class Heartbeat:
 
 
 def child_entry(member: PoolMember, queues: Sequence[str], now_ms: int = 0) -> presence.ChildEntry:
-    """Return what a living child does now. now_ms: the server's clock; without it, starts are by this machine's."""
+    """Return the running jobs of a living child. now_ms: the server's clock; by default, this machine's."""
     slots, now_ms, now_ns = member.slots, now_ms or round(time.time() * 1000), boot_ns()
     running = tuple(
         presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)

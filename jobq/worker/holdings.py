@@ -1,7 +1,7 @@
-"""What jobs hold elsewhere, such as slots of limits: noted by the child, renewed and given back by the supervisor.
+"""Resources that jobs hold elsewhere, such as slots of limits: recorded by the child, renewed by the supervisor.
 
-The child notes an entry before it takes what the entry names, so nothing is held that isn't noted. The supervisor
-renews entries with the leases. It gives back those whose message the child holds no more, and all of a child that died.
+The child records an entry before it acquires the resource, so nothing is held unrecorded. The supervisor renews entries
+with the leases. It returns resources whose message the child no longer holds, and all resources of a dead child.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HoldingState(IntEnum):
 
 
 class Holding(NamedTuple):
-    """owner: the token of the message whose job holds it. entry: what it is, to the keeper."""
+    """owner: the token of the message whose job holds it. entry: the resource, for its keeper."""
 
     place: int
     state: int
@@ -52,11 +52,11 @@ class Keeper(Protocol):
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Give back what may be held. Twice does no harm. Raises JobqError."""
+        """Return a resource that may be held. Safe to repeat. Raises JobqError."""
 
 
 class SharedHoldings:
-    """Memory that one child shares with the supervisor. Pages that no job uses cost nothing."""
+    """Memory that one child shares with the supervisor. Unused pages are free."""
 
     def __init__(self) -> None:
         self._memory = memoryview(mmap.mmap(-1, COUNT + COUNT * SIZE))
@@ -65,7 +65,7 @@ class SharedHoldings:
         self._lock = new_lock()
 
     def reset(self) -> None:
-        """Empty it for the next child; the last one is gone."""
+        """Empty it for the next child; the last child is gone."""
         if any(self._states):
             self._states[:] = bytes(COUNT)
         self._lock = new_lock()
@@ -88,11 +88,11 @@ class SharedHoldings:
         return index
 
     def keep(self, index: int) -> None:
-        """It was taken: renew it."""
+        """Record an acquired resource, to be renewed."""
         self._states[index] = HoldingState.HELD
 
     def drop(self, index: int, entry: bytes) -> None:
-        """It was given back, here or by the supervisor."""
+        """Forget a resource returned here or by the supervisor."""
         with self._lock:
             if self._read(index).entry == entry:
                 self._states[index] = HoldingState.FREE
@@ -143,7 +143,7 @@ class SharedHoldings:
         )
 
 
-#: A child's messages and what its jobs hold.
+#: A child's messages and its jobs' resources.
 Memory = tuple[SharedSlots, SharedHoldings]
 
 
@@ -152,7 +152,7 @@ class Keeping:
 
     def __init__(self, keeper: Keeper, client: Client, lease_s: float) -> None:
         self._keeper, self._client, self._lease_s = keeper, client, lease_s
-        # What must be given back, and wasn't yet.
+        # Resources that must still be returned.
         self._gone: list[bytes] = []
 
     def child_gone(self, holdings: SharedHoldings) -> None:
@@ -171,7 +171,7 @@ class Keeping:
             logger.warning("%d slots of limits can't be given back yet: %s", len(gone), error)
 
     def renew(self, children: Iterable[Memory]) -> None:
-        """Renew what running jobs hold, and give back what jobs left behind that are over."""
+        """Renew the resources of running jobs, and return those left behind by finished jobs."""
         held = [
             (holdings, one)
             for slots, holdings in children
@@ -188,7 +188,7 @@ class Keeping:
         self.leave()
 
     def _held(self, slots: SharedSlots, holdings: SharedHoldings) -> list[Holding]:
-        """What a child's running jobs hold; what is left over is to be given back."""
+        """Return the resources of a child's running jobs; leftover resources are scheduled to be returned."""
         # In this order: a message is held before its job holds anything, and until after it has given that back.
         noted, messages = holdings.snapshot(), slots.snapshot()
         if noted is None or messages is None:
@@ -201,9 +201,9 @@ class Keeping:
 
 
 def _given_back_since(held: Iterable[tuple[SharedHoldings, Holding]]) -> list[bytes]:
-    """What was given back while it was renewed: that may have taken it again.
+    """Return resources that were returned during their renewal: the renewal may have acquired them again.
 
-    Of a child whose memory can't be read now, nothing: it may hold everything still, and renews it no more if not.
+    If a child's memory can't be read now, return none: it may still hold everything, and otherwise stops renewing.
     """
     gone: list[bytes] = []
     for holdings, some in groupby(held, key=itemgetter(0)):

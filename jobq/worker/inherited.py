@@ -21,7 +21,7 @@ class OpenConnections:
         self._before = set(_connections())
 
     def warn_of_new(self) -> None:
-        """Log those that have come since."""
+        """Log newly opened connections."""
         new = sorted(what for _, what in set(_connections()) - self._before)
         if new:
             logger.warning(
@@ -51,7 +51,7 @@ def _connections() -> Iterator[tuple[int, str]]:
 
 
 def _peer(file: int) -> str:
-    """`connection to 10.0.0.7:5432`; '' for what children may share: datagrams, listeners, pairs of this process."""
+    """Describe a connection, such as `connection to 10.0.0.7:5432`; '' if children may share it."""
     with socket.socket(fileno=os.dup(file)) as connection:
         if connection.type != socket.SOCK_STREAM:
             return ""

@@ -1,4 +1,4 @@
-"""What the supervisor does for messages that its children hold: renew leases, take back, enforce timeouts."""
+"""Leases in the supervisor: renew them for messages of its children, take messages back, enforce timeouts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Leases:
         self._margin_ns = lease_and_margin(settings.lease_s)[1]
         # Taken from children and not yet released. If a release failed, whether it took effect is unknown.
         self._taken: list[HeldMessage] = []
-        # Dequeues that children don't read: queue, caller to close, and the tokens of what is the child's.
+        # Dequeues with unread replies: queue, caller to close, and the tokens of the child's messages.
         self._claimed: list[tuple[int, str, frozenset[str]]] = []
         self._slow_ns = round(2 * settings.prefetch_s * 1e9)
         self._on_lost = on_lost
@@ -49,7 +49,7 @@ class Leases:
         all_read = True
         for member in members:
             noted = member.slots.snapshot() if member.pid else []
-            # The child is in the middle of a change: what it holds is renewed with the next call, which comes soon.
+            # The child is in the middle of a change: its messages are renewed with the next call, which is soon.
             all_read = all_read and noted is not None
             for held in noted or ():
                 by_queue.setdefault(held.queue, []).append((member, held))

@@ -47,7 +47,7 @@ _QUIET, _STOPPING, _FULL = 1, 2, 4
 
 
 class PoolState:
-    """What the supervisor writes for its monitor: when it last did something, whether it stops, pids of children."""
+    """Values that the supervisor writes for its monitor: its last activity, whether it stops, pids of children."""
 
     def __init__(self, count: int) -> None:
         self._words = memoryview(mmap.mmap(-1, 8 * (_PIDS + count))).cast("q")
@@ -83,7 +83,7 @@ class PoolState:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the worker takes nothing new until it is asked to continue."""
+        """Whether the worker is paused."""
         return bool(self._words[_FLAGS] & _QUIET)
 
     @property
@@ -109,13 +109,13 @@ class ChildView(NamedTuple):
 
 
 class PoolView:
-    """The worker as its monitor sees it. No method takes a lock or waits."""
+    """The monitor's view of the worker. Its methods never lock or wait."""
 
     def __init__(
         self, settings: WorkerSettings, slots: int, state: PoolState, members: Sequence[PoolMember],
         pages: Sequence[Counters],
     ) -> None:  # fmt: skip
-        #: slots: jobs that the worker can run at the same time. pages: what its processes count.
+        #: slots: maximum number of concurrent jobs. pages: counters of its processes.
         self.settings, self.slots, self.state, self.pages = settings, slots, state, pages
         self._members = members
 
@@ -133,7 +133,7 @@ class PoolView:
 
 
 class Monitor:
-    """The monitor process as the supervisor sees it. Without listeners it does nothing."""
+    """The supervisor's view of the monitor process. Without listeners, its methods are no-ops."""
 
     def __init__(
         self, listeners: Sequence[MonitorListener], settings: WorkerSettings, members: Sequence[PoolMember],
@@ -145,7 +145,7 @@ class Monitor:
         self._outbox: socket.socket | None = None
         self.state = PoolState(len(members))
         labels = Labels.of([name for name, _ in settings.queues], jobs)
-        #: What the supervisor counts itself; None if nobody asks.
+        #: The supervisor's own counters; None if metrics are off.
         self.counters = Counters(labels) if listeners else None
         pages = []
         if self.counters is not None:
@@ -156,7 +156,7 @@ class Monitor:
         self._pool = PoolView(settings, slots, self.state, members, pages)
 
     def start(self, alive_write: int) -> None:
-        """Fork the process. alive_write: what it must not keep open. Raises ConfigError if a listener can't start."""
+        """Fork the process. alive_write: descriptor to close in it. Raises ConfigError if a listener can't start."""
         if self._listeners:
             for listener in self._listeners:
                 listener.open()

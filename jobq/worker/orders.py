@@ -1,4 +1,4 @@
-"""What a worker does about the orders that operators send it, and about TTIN: it reads, obeys, answers."""
+"""Orders of operators, and TTIN, in the worker: it reads them, carries them out and answers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jobq.worker import logger
 from jobq.worker.heartbeat import child_entry
 from jobq.worker.pool import PoolMember, StackDump
 
-#: After a failed try, the next one waits this many times as long as the try took.
+#: After a failed try, the next try waits this many times its duration.
 PAUSE_PER_TRY = 4
-#: Dumps that may wait for the one that children write.
+#: Dumps that may wait for the dump that children are writing.
 MAX_DUMPS = 4
-#: What a verb does, and what is answered; an empty text: the worker can't, as it leaves.
+#: The action of a verb, and its answer; an empty text: the worker can't, because it is leaving.
 Act = Callable[[], str]
 
 
 class Orders:
-    """Of one worker. acts: what each order does, apart from dumps."""
+    """Orders of one worker. acts: the action of each order, apart from dumps."""
 
     def __init__(
         self, client: Client, name: str, members: Sequence[PoolMember], queues: Sequence[str],
@@ -35,7 +35,7 @@ class Orders:
         self._acts = acts
         self._read_at = 0.0
         self._may_warn = True
-        # Dumps that are asked for: of which members, and what to do with them. Only the first one has begun.
+        # Requested dumps: of which members, and the actions for them. Only the first dump has begun.
         self._dumps: list[tuple[list[PoolMember], Callable[[StackDump], None]]] = []
         self._dump: StackDump | None = None
 

@@ -1,7 +1,7 @@
-"""Which queue a child asks next, and how long it waits when all are empty.
+"""Decides which queue a child queries next, and how long it waits when all are empty.
 
 With one queue, the server says how long to wait. With several, an empty queue sleeps until its wake marker comes; the
-supervisor takes care of work that only becomes due later.
+supervisor handles work that becomes due later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobq.worker.queue_health import AWAY, QueueHealth
 from jobq.worker.queue_line import same_node
 from jobq.worker.scheduling import QueueTurns
 
-#: With several queues: the longest wait for markers; what is due sooner than NEAR_MS, the child asks for itself.
+#: With several queues: maximum wait for markers; the child polls for messages due within NEAR_MS itself.
 MAX_NAP_S, NEAR_MS = 30.0, 2_000
 #: How often a busy child looks for markers; the share of its time that this may take on a Cluster; and how often it
 #: asks all queues when it can't look.
@@ -124,7 +124,7 @@ class Polling:
                     passed_s * LOOK_SHARE,
                 )
             except JobqError:
-                # One of them is broken, or this user may not: asking each one shows which.
+                # One of them is broken, or this user may not read it: querying each queue shows which.
                 self._looked_at = now + ASK_ALL_EVERY_S
                 for index in asleep:
                     self._turns.wakes(index)
@@ -144,7 +144,7 @@ class Polling:
         return any(self._health.state(index) == AWAY for index in range(len(self._queues)))
 
     def skipped(self) -> frozenset[int]:
-        """Return the queues in trouble. No marker of theirs comes, so they are asked again after a while."""
+        """Return the queues in trouble. Their markers don't arrive, so they are queried again after a while."""
         if not self._health.any_trouble:
             return frozenset()
         troubled = frozenset(i for i in range(len(self._queues)) if self._health.state(i))

@@ -32,7 +32,7 @@ class PoolMember:
         self.slots = SharedSlots()
         self.holdings = SharedHoldings()
         self.stacks = StackFile()
-        #: What its children count; None if nobody asks.
+        #: Counters of its children; None if metrics are off.
         self.counters: Counters | None = None
         self.pid = 0
         self.killed_for = ""
@@ -44,7 +44,7 @@ class PoolMember:
         self._failures = 0
 
     def fork(self, plan: PoolPlan, control: int = 0) -> None:
-        """Fork a child that is asked for `control`. The caller is single-threaded. Raises OSError."""
+        """Fork a child that starts with `control`. The caller is single-threaded. Raises OSError."""
         self.slots.reset(control)
         self.holdings.reset()
         self.stacks.clear()
@@ -65,7 +65,7 @@ class PoolMember:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def exited(self, crashed: bool) -> None:
-        """Note the child's exit; `due_at` says when the next one may be forked."""
+        """Record the child's exit; `due_at` is the time of the next fork."""
         useful = self.slots.nfinished or time.monotonic() - self._started_at > SETTLED_S
         self._failures = self._failures + 1 if crashed and not useful else int(crashed)
         self.pid = 0
@@ -92,13 +92,13 @@ class PoolMember:
         self._send(signal.SIGUSR2)
 
     def kill(self, why: str) -> None:
-        """End the child at once, with the programs of the jobs that run in it."""
+        """End the child immediately, with the programs of its running jobs."""
         self.killed_for = self.killed_for or why
         self._end_programs()
         self._send(signal.SIGKILL)
 
     def has_exited(self) -> bool:
-        """Whether the child has exited. If it did so by itself, the programs of the jobs that ran in it are ended.
+        """Whether the child has exited. If it wasn't killed, the programs of its running jobs are ended.
 
         The caller reaps it.
         """
@@ -139,5 +139,5 @@ class StackDump:
         return written or time.monotonic() >= self._deadline
 
     def texts(self) -> dict[int, str]:
-        """Return pid -> stacks. A child that is stopped, or slow, has none or a part of them."""
+        """Return pid -> stacks. A stopped or slow child has none or incomplete ones."""
         return {pid: stacks.text() or "(it doesn't answer)" for pid, stacks in self._files.items()}

@@ -60,7 +60,7 @@ class StackFile:
         return os.fstat(self._file).st_size
 
     def text(self) -> str:
-        """Return what was written."""
+        """Return the contents."""
         return os.pread(self._file, self.size(), 0).decode("utf-8", "replace").rstrip()
 
 
@@ -142,10 +142,10 @@ def reseed() -> None:
 
 
 def _handle_signals(slots: SharedSlots, listeners: Listeners, home: Home) -> tuple[int, Signals]:
-    """Handle signals. Return the end of a pipe that becomes readable after each one.
+    """Handle signals. Return the end of a pipe that becomes readable after each signal.
 
-    What the supervisor handles for the whole pool is ignored here by a handler, not by SIG_IGN, which
-    programs started by jobs would inherit.
+    Signals that the supervisor handles for the whole pool are ignored here by a handler, not by SIG_IGN, which programs
+    started by jobs would inherit.
     """
     signalled, filled = os.pipe()
     os.set_blocking(signalled, False)
@@ -153,7 +153,7 @@ def _handle_signals(slots: SharedSlots, listeners: Listeners, home: Home) -> tup
     signals = Signals(filled)
 
     def handle(number: int, _: object) -> None:
-        if os.getpid() != home.pid:  # forked by a library, which Python doesn't know of
+        if os.getpid() != home.pid:  # forked by a library, unknown to Python
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return

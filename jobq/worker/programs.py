@@ -1,4 +1,4 @@
-"""Programs that jobs start: they end with a job that is killed. Orphans that come to the supervisor are reaped."""
+"""Programs that jobs start: they end with a killed job. Orphans adopted by the supervisor are reaped."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Process(NamedTuple):
 
 
 def reap_orphans(ours: Collection[int]) -> None:
-    """Reap processes that ended and that nobody waits for.
+    """Reap ended processes that no one waits for.
 
-    The first process of a container is the parent of each process whose own parent is gone. ours: ids of those that
+    The first process of a container is the parent of each process whose own parent is gone. ours: ids of processes that
     the supervisor waits for elsewhere.
     """
     with suppress(ChildProcessError):
@@ -53,7 +53,7 @@ def end_programs(child: int, since: int) -> None:
     if not os.path.exists(f"/proc/{child}/stat"):
         return
     if child != os.getpid():
-        _send(child, signal.SIGSTOP)  # it starts no others
+        _send(child, signal.SIGSTOP)  # it doesn't start others
     earliest = since * os.sysconf("SC_CLK_TCK") // 10**9 - 1
     ended: dict[int, Process] = {}
     while below := _below(child, running_processes(), earliest, ended):

@@ -1,8 +1,8 @@
-"""Which queues answer: memory that all processes of a worker share, and the log of outages.
+"""Availability of queues: memory that all processes of a worker share, and the log of outages.
 
-A queue whose server is away, or whose calls the server refuses, is skipped until its pause is over; then one
-process tries again. Pauses double, and are long compared with the time a try takes, so the other queues keep their
-throughput. The writers need no lock: at worst two processes try at once, or one tries early.
+A queue whose server is away, or whose calls the server refuses, is skipped until its pause is over; then one process
+tries again. Pauses double, and are long compared with the time a try takes, so the other queues keep their throughput.
+The writers don't need a lock: at worst two processes try simultaneously, or one tries early.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEXT = 400
 
 
 class QueueTrouble(NamedTuple):
-    """Why a queue is skipped, and since when (boot_ns)."""
+    """Why a queue is skipped, and since which time (boot_ns)."""
 
     state: int
     since: int
@@ -48,7 +48,7 @@ class QueueHealth:
         count += room
         words = 8 * (1 + _WORDS * count)
         memory = memoryview(mmap.mmap(-1, words + (_TEXT + 1) * count))
-        # The first word is 1 if any queue is in trouble: a healthy worker reads nothing else.
+        # The first word is 1 if any queue is in trouble: a healthy worker reads only this word.
         self._words = memory[:words].cast("q")
         self._texts = memory[words : words + _TEXT * count]
         self._touched = memory[words + _TEXT * count :]
@@ -57,7 +57,7 @@ class QueueHealth:
         self.on_failure: Callable[[], None] = lambda: None
 
     def grow(self, count: int) -> None:
-        """In the supervisor, note that the worker serves more queues. Children that are forked later know them."""
+        """In the supervisor, add queues that the worker serves. Later children know them."""
         self.count, self.room = self.count + count, self.room - count
 
     @property

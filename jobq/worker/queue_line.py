@@ -1,8 +1,8 @@
-"""The calls of one child to one queue: the one under way, and the endings that aren't reported yet.
+"""The calls of one child to one queue: the current call, and unreported endings.
 
-The server keeps the last call number of a caller per queue. So a call whose reply was lost is repeated under its
-number before the caller makes another one, and returns the messages that it handed out. Trouble with one queue stops
-no other queue.
+The server keeps the last call number of a caller per queue. So a call whose reply was lost is repeated under its number
+before the caller makes another one, and returns the messages that it handed out. Trouble with one queue doesn't affect
+other queues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobq.worker.shared_state import lease_and_margin
 Ended = tuple[int | None, Ending, int]
 #: Errors that concern one queue: its keys, its settings, its messages, the record of a caller's last call there.
 REFUSED: tuple[type[Exception], ...] = (ScriptError, LeaseLostError, ValueError)
-#: The server can't be reached, or takes nothing now.
+#: The server is unreachable, or rejects everything now.
 AWAY_ERRORS = (UnavailableError, ServerFullError)
 #: The patience of a child's calls between jobs: it has nothing better to do than to wait for its server.
 NO_LIMIT_S = 1e9
@@ -60,14 +60,14 @@ class ChildClients:
         server = replace(given.settings, url=given.url)
         self.patient = connect(settings=replace(server, patience_s=NO_LIMIT_S))
         if self.patient.is_cluster:
-            # The queues of the other nodes wait while this one is asked.
+            # The queues of the other nodes wait during this query.
             timeout_s = min(server.socket_timeout_s, ANSWER_S)
             self.patient = connect(
                 settings=replace(server, patience_s=REDIRECTED_S, socket_timeout_s=timeout_s)
             )
         else:
             self.patient.should_give_up = may_give_up
-        # A silent server must not hold up a job, least of all past its deadline.
+        # A silent server must not block a job, especially not past its deadline.
         hasty_s = min(HASTY_S, settings.lease_s / 6)
         timeout_s = min(server.socket_timeout_s, hasty_s)
         self.hasty = connect(
@@ -135,9 +135,9 @@ class QueueLine:
         #: Whether the reply to a call is on its way.
         self.is_sent = False
         #: Called with endings, the server's replies to them, and the slots that are free now. Without endings, the
-        #: slot is that of one which the server refuses.
+        #: slot: of an ending that the server rejects.
         self.on_reported: Callable[[Sequence[Ending], Sequence[str], list[int]], None] = _ignore
-        #: Returns the queues on the same node, including this one; called only when the server is away.
+        #: Returns the queues on the same node, including this queue; called only when the server is away.
         self.neighbours: Callable[[], Sequence[int]] = lambda: (index,)
 
     @property
@@ -163,7 +163,7 @@ class QueueLine:
     # Calls.
 
     def dequeue(self, limit: int) -> tuple[Dequeued, int]:
-        """Return what the queue hands out and its lease deadline; nothing, and 0, if the queue is in trouble."""
+        """Return the queue's messages and their lease deadline; none, and 0, if the queue is in trouble."""
         if self._health.any_trouble and not self._health.may_ask(self.index):
             return self.nothing()
         try:
@@ -200,11 +200,11 @@ class QueueLine:
         return command
 
     def take(self, reply: Any) -> tuple[Dequeued | None, int]:
-        """Return as `ask`, by the reply to the call that was sent. None: it was lost, so the call is repeated."""
+        """Return the result of `ask` from the reply to the sent call. None: it was lost, so the call is repeated."""
         return self._answered(self._reading(reply), boot_ns())
 
     def take_nothing(self, reply: Any) -> None:
-        """`take` for a call whose messages the supervisor gives back. It closes the caller, so another one follows."""
+        """`take` for a call whose messages the supervisor returns. It closes the caller, so a new caller follows."""
         with suppress(NotReportedError):
             self._answered(self._reading(reply))
         if self._call is not None:
@@ -229,7 +229,7 @@ class QueueLine:
         return None, 0
 
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
-        """Give back messages that weren't started; False if `repeat` does so, until when these slots are held."""
+        """Return unstarted messages to the queue; False if `repeat` does so later, so that these slots stay held."""
         asked_at = boot_ns()
         try:
             if self.waits:
@@ -249,10 +249,10 @@ class QueueLine:
         return True
 
     def restart(self) -> None:
-        """Continue under another id. Anyone who may write to the queue can corrupt the record of the present one.
+        """Continue under another id, because any user who can write to the queue can corrupt the caller's record.
 
-        The supervisor closes only the first id. What a lost call of another id handed out comes back when its
-        lease ends.
+        The supervisor closes only the first id. Messages from a lost call of another id come back when their lease
+        ends.
         """
         self.rename(new_id())
 
@@ -289,7 +289,7 @@ class QueueLine:
         return self._call
 
     def _reading(self, reply: Any) -> Callable[[], Any]:
-        """Return how to get the answer to the call that was sent. If that fails, its reply is lost."""
+        """Return a driver for the reply to the sent call. If that fails, its reply is lost."""
         assert self._call is not None
         self.is_sent, call = False, self._call.call
         return call.make if reply is None else lambda: call.take(reply)
@@ -332,7 +332,7 @@ class QueueLine:
             call = self._begin(0, number).call
             self._answered(lambda: call.make(client), boot_ns(), again=True)
         except ReportRefusedError as refused:
-            # If not the queue is refused, one of these is. It must not hold up the others.
+            # If the queue isn't rejected as a whole, one of these endings is. It must not block the others.
             call = self._begin(0, 0).call
             self._answered(lambda: call.make(client), boot_ns(), again=True)
             if number > 1:
@@ -401,7 +401,7 @@ class RefusedLog:
 
 
 def same_node(queues: Sequence[Queue], index: int) -> list[int]:
-    """Return the queues that are known to be on the same node as this one, including this one."""
+    """Return the queues that are known to be on the same node, including this queue."""
     key, client = queues[index].wake_key, queues[index].client
     return [
         other

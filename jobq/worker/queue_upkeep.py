@@ -1,4 +1,4 @@
-"""What the supervisor does for each queue: collect, promote, recover. Trouble with one queue stops no other."""
+"""The supervisor's work for each queue: collect, promote, recover. Trouble with one queue doesn't affect others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class QueueUpkeep:
         self.begin(0)
 
     def begin(self, first: int) -> None:
-        """Look after the queues from this one on, too."""
+        """Also maintain these queues from now on."""
         count = len(self._queues)
         new = range(first, count)
         self._names += [queue.name for queue in self._queues[first:]]

@@ -22,7 +22,7 @@ class Recycling:
         self._max_jobs = settings.max_jobs
         self._max_memory = (settings.max_memory_mb or 0) * 1024 * 1024
         now = time.monotonic()
-        # Spread out, so that a pool doesn't replace all its children at once.
+        # Randomized, so that a pool doesn't replace all its children together.
         age_s = settings.max_age_s and settings.max_age_s * random.uniform(1 - AGE_SPREAD, 1)
         self._until = now + age_s if age_s else None
         self._looked_at = now
@@ -48,7 +48,7 @@ class Recycling:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Return the resident memory of this process, or of a child, 0 once it is gone; without /proc this one's peak."""
+    """Return the resident memory of this process or a child, 0 if it is gone; without /proc this process's peak."""
     try:
         with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -57,7 +57,7 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 class MemoryKills:
-    """How often the kernel has killed a process of this one's cgroup for want of memory; Linux with cgroup v2 only."""
+    """Number of processes of this cgroup that the kernel killed for lack of memory; Linux with cgroup v2 only."""
 
     def __init__(self, events: Path | None = None) -> None:
         self._events = events or _own_events()

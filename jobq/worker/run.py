@@ -33,9 +33,9 @@ from jobq.worker.queue_health import QueueHealth
 from jobq.worker.start_errors import tell
 from jobq.worker.supervisor import Supervisor
 
-#: Queues that a message source may have the worker serve later.
+#: Queues that a message source may add to the worker later.
 MAX_LATER_QUEUES = 200
-#: How long a worker tries to reach the server before it says that it can't.
+#: How long a worker tries to reach the server before it reports a failure.
 FIRST_TRY_S = 1.0
 HANDLED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP,
@@ -52,12 +52,15 @@ def run_worker(
     source: Source | None = None,
     log: JobLines | None = None,
 ) -> int:
-    """Run a pool until it is asked to stop; return its exit code.
+    """Run a pool until it is stopped; return its exit code.
 
-    load: imports the modules with jobs; what it raises is a boot failure. hooks: what each child calls
-    at its start and before its exit. source: enqueues messages from elsewhere, in a separate process. log:
-    where each run is logged. Raises UnavailableError when there is no server. Call it from the main thread
-    of a process of its own.
+    Raises UnavailableError when there is no server. Call it from the main thread of a process of its own.
+
+    Args:
+        load: Imports the modules with jobs; its exception is a boot failure.
+        hooks: Called by each child at its start and before its exit.
+        source: Enqueues messages from elsewhere, in a separate process.
+        log: Where each run is logged.
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
@@ -94,10 +97,10 @@ def run_worker(
 
 
 def _await_server(client: Client, settings: WorkerSettings) -> None:
-    """Try to reach the server until it answers; the log says so after the first second.
+    """Try to reach the server until it answers; it logs a line after the first second.
 
-    A burst is expected to end, so it raises UnavailableError as other calls do. So does the start of an embedded
-    server, which has its own wait.
+    A burst is expected to end, so it raises UnavailableError as other calls do. The start of an embedded server does
+    the same, because it has its own wait.
     """
     if settings.burst or not client.settings.url:
         client.command("PING")
@@ -120,7 +123,7 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
 
 
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
-    """Return the settings with another name if a live worker has this one: each would hide the other."""
+    """Return the settings, with another name if a live worker has this name: each would hide the other."""
     host, pid = socket.gethostname(), os.getpid()
     facts: dict[str, Any] = {
         "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],
@@ -182,7 +185,7 @@ def _loaded(load: Callable[[], object], registry: Registry, allow_threads: bool)
             return False
         logger.warning("%sA lock that it holds at a fork stays locked in that child", what)
     if not len(registry):
-        # It would know none of its messages, and retry each one until it is dead.
+        # It would not know any of its messages, and retry each until it is dead.
         tell("no job is registered; name the modules that hold jobs with --import")
         return False
     return True

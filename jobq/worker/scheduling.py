@@ -1,8 +1,8 @@
-"""Which queue is next, and how many messages to take from it. No calls to the server.
+"""Decides which queue is next, and how many messages to fetch from it. It doesn't call the server.
 
 By weight: a smooth round robin. With 6:1 every seventh turn is the other queue's, spread out rather than in blocks.
-Strict: the first queue that has something. A queue found empty is skipped until another one hands out something, and
-a sleeping queue until it is woken.
+Strict: the first queue that has something. An empty queue is skipped until another queue returns messages, and a
+sleeping queue until it is woken.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class QueueTurns:
 
 
 class BatchSize:
-    """How many messages to take at once from a queue: as many as end in about `target_ms`, at most `most`.
+    """Number of messages to fetch from a queue together: as many as end in about `target_ms`, at most `most`.
 
-    It starts at one, grows fourfold at most, and shrinks at once.
+    It starts at one, grows at most fourfold, and shrinks immediately.
     """
 
     def __init__(self, most: int, target_s: float) -> None:
@@ -119,7 +119,7 @@ class EndingPace:
     def __init__(self, most: int) -> None:
         self._most = most
         self._reported_at = float("-inf")
-        #: How many messages to fetch beyond those that may run.
+        #: Number of messages to fetch beyond the running messages.
         self.nahead = 0
 
     def reports(self, nended: int, now: float) -> None:

@@ -22,7 +22,7 @@ _brief = ctypes.PyDLL(None, use_errno=True)
 
 
 class SharedLock(Protocol):
-    """A lock in memory that forked processes share. A process that dies keeps it."""
+    """A lock in memory shared by forked processes. It stays locked if its holder dies."""
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Take it; return whether it is taken."""
@@ -44,7 +44,7 @@ class SharedLock(Protocol):
 
 
 class SemaphoreInMemory:
-    """An unnamed semaphore of the C library. It needs no file system, and costs a microsecond more per use."""
+    """An unnamed semaphore of the C library. It doesn't need a file system, and costs a microsecond more per use."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _SIZE)
@@ -91,7 +91,7 @@ class SemaphoreInMemory:
 
 
 def new_lock() -> SharedLock:
-    """Return a lock for processes that are forked later. ConfigError where none can be made."""
+    """Return a lock for later forks. ConfigError where locks aren't available."""
     try:
         return get_context("fork").Lock()
     except (

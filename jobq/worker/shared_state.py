@@ -1,9 +1,8 @@
-"""The memory that one child shares with the supervisor: which messages the child holds, and how far each one is.
+"""The memory that one child shares with the supervisor: the child's messages and their progress.
 
-The child writes it. The supervisor reads it to renew leases, takes back messages that weren't started, and after
-the child's exit ends what it held. A lock guards every change on which both must agree. The supervisor only ever
-tries the lock, and doesn't need it once the child is gone: a child that dies or is stopped while it holds the lock
-doesn't block the supervisor.
+The child writes it. The supervisor reads it to renew leases, takes back unstarted messages, and ends the messages of a
+dead child. A lock guards every change on which both must agree. The supervisor only ever tries the lock, and doesn't
+need it once the child is gone: a child that dies or is stopped while it holds the lock doesn't block the supervisor.
 
 Layout: words of 8 bytes, a byte per slot for its state, one for a lost lock, one for a run in a thread, then a record
 per slot with the queue's index, lengths, token and mid; at the end, log lines that aren't written yet. Only this module
@@ -26,7 +25,7 @@ from jobq.worker.shared_lock import new_lock
 
 #: Slots of one child.
 COUNT = 256
-#: The deadline of a child that runs nothing.
+#: The deadline of an idle child.
 NEVER = 2**62
 #: `suspect` while the last reply is read and none of its messages has a slot yet.
 ALL_HANDED = -1
@@ -35,7 +34,7 @@ LOCK_WAIT_S = 0.005
 
 
 class Phase(IntEnum):
-    """What a child does."""
+    """State of a child."""
 
     BOOTING = 0
     WORKING = 1
@@ -44,7 +43,7 @@ class Phase(IntEnum):
 
 
 class Control(IntFlag):
-    """What the supervisor asks of a child: take nothing new; leave; stop what runs and leave."""
+    """Request of the supervisor to a child: don't fetch new messages; leave; stop running jobs and leave."""
 
     QUIET = 1
     DRAIN = 2
@@ -67,7 +66,7 @@ class SlotState(IntEnum):
 
 
 class HeldMessage(NamedTuple):
-    """One message that a child holds. in_thread: it was started in a thread beside the one that reads messages."""
+    """One message that a child holds. in_thread: it was started in a thread, not in the thread that reads messages."""
 
     slot: int
     state: int
@@ -88,13 +87,15 @@ _CLAIMED = -1
 # Words. 0 and 1 hold the id of the child's caller.
 _PHASE = 2
 _STARTED_AT = 3  # when the last job started, boot_ns
-_FINISHED = 4  # number of jobs that ended
+_FINISHED = 4  # number of ended jobs
 _CONTROL = 5
-_SUSPECT = 6  # what the child reads: slot + 1, ALL_HANDED, or 0
-_FETCH = 7  # a dequeue whose reply isn't read: from when the supervisor may take it (boot_ns); 0 for none, or _CLAIMED
+_SUSPECT = 6  # the message being read by the child: slot + 1, ALL_HANDED, or 0
+_FETCH = 7  # a dequeue with an unread reply: when the supervisor may take it (boot_ns); 0 for none, or _CLAIMED
 _FETCH_QUEUE = 8
 _LOOK_AT = 9  # for when the timer of the main thread is set (boot_ns)
-_AGAIN_AT = 10  # until when a burst waits for what ends and runs again (boot_ns); the next child takes it over
+_AGAIN_AT = (
+    10  # deadline until which a burst waits for retries (boot_ns); the next child takes it over
+)
 _HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never
 _UNTIL = _HARD + COUNT  # per slot: lease deadline, boot_ns
 _SINCE = _UNTIL + COUNT  # per slot: when its job started, boot_ns
@@ -114,7 +115,7 @@ class SharedSlots:
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, _LINES + LINES_SIZE))
         self._memory = memory
-        #: What ran at the last look.
+        #: Messages running at the last check.
         self._ran: list[tuple[HeldMessage, int]] = []
         self._words = memory.cast("q")
         self._states = memory[_STATES:_LOST]
@@ -142,7 +143,7 @@ class SharedSlots:
 
     @property
     def phase(self) -> Phase:
-        """What the child does."""
+        """The state of the child."""
         return Phase(self._words[_PHASE])
 
     @phase.setter
@@ -163,7 +164,7 @@ class SharedSlots:
         self._words[_CONTROL] |= control
 
     def deadline(self) -> int:
-        """The earliest lease deadline of what runs, without what is known to be lost; NEVER if nothing runs."""
+        """Return the earliest lease deadline of running messages, without lost ones; NEVER if nothing runs."""
         running = (
             slot
             for slot, state in enumerate(bytes(self._states))
@@ -224,9 +225,9 @@ class SharedSlots:
         return found
 
     def fetching(self, queue: int, claim_at: int) -> None:
-        """Note, before it is sent, a dequeue whose reply is read later.
+        """Record, before it is sent, a dequeue whose reply is read later.
 
-        From `claim_at` on, the supervisor may take what it hands out.
+        From `claim_at`, the supervisor may take its messages.
         """
         self._words[_FETCH_QUEUE], self._words[_FETCH] = queue, claim_at
 
@@ -244,7 +245,7 @@ class SharedSlots:
     def start(self, slot: int, kill_after_s: float | None = None, in_thread: bool = False) -> bool:
         """Start a message. False if it was taken back, its lock is lost, or its lease may have ended.
 
-        in_thread: the main thread may read messages while it runs, now even; what that reads stays noted.
+        in_thread: the main thread may read messages while it runs, even now; their record stays.
         """
         words, states = self._words, self._states
         self._acquire()
@@ -263,7 +264,7 @@ class SharedSlots:
             self._release()
 
     def note_again(self, at: int) -> None:
-        """Note that what ended runs again by `at` (boot_ns), also if this child is replaced before."""
+        """Record that an ended message runs again by `at` (boot_ns), even if this child is replaced before."""
         self._words[_AGAIN_AT] = max(self._words[_AGAIN_AT], at)
 
     @property
@@ -289,7 +290,7 @@ class SharedSlots:
             self._states[slot] = _FREE
 
     def withdraw(self, slots: Iterable[int]) -> tuple[list[int], dict[int, Lease]]:
-        """Of these, the slots that won't start, and the leases of those that are the child's to give back."""
+        """Return, of these, the slots that won't start, and the leases that the child must return itself."""
         unstarted, leases = [], {}
         with self._lock:
             for slot in slots:
@@ -311,13 +312,13 @@ class SharedSlots:
         return boot_ns() >= self._words[_UNTIL + slot]
 
     def count_finished(self, count: int) -> None:
-        """Count jobs that ended."""
+        """Count ended jobs."""
         self._words[_FINISHED] += count
 
     # The supervisor's.
 
     def reset(self, control: int = 0) -> None:
-        """Empty it for the next child, which is asked for `control`; the last one is gone."""
+        """Empty it for the next child, which starts with `control`; the last child is gone."""
         self._ran, again_at = [], self._words[_AGAIN_AT]
         self._memory[:_RECORDS] = bytes(_RECORDS)
         self._words[_AGAIN_AT] = again_at
@@ -330,7 +331,7 @@ class SharedSlots:
 
     @property
     def suspect(self) -> int:
-        """What the child was reading: a slot + 1, ALL_HANDED, or 0 for nothing."""
+        """The message that the child was reading: a slot + 1, ALL_HANDED, or 0 for nothing."""
         return self._words[_SUSPECT]
 
     @property
@@ -345,12 +346,12 @@ class SharedSlots:
 
     @property
     def nrunning(self) -> int:
-        """Number of messages that run."""
+        """Number of running messages."""
         return bytes(self._states).count(_RUNNING)
 
     @property
     def nwaiting(self) -> int:
-        """Number of messages that wait to be started."""
+        """Number of unstarted messages."""
         return bytes(self._states).count(_HELD)
 
     def ran_ns(self) -> int:
@@ -359,26 +360,26 @@ class SharedSlots:
         return max(0, boot_ns() - started_at) if started_at else 0
 
     def began_at(self) -> int:
-        """When (boot_ns) the first of the jobs that run started; 0 if nothing runs."""
+        """Return when (boot_ns) the first of the running jobs started; 0 if nothing runs."""
         states = enumerate(bytes(self._states))
         began = (self._words[_SINCE + slot] for slot, state in states if state == _RUNNING)
         return min(began, default=0)
 
     def held(self, taken: bool = False) -> list[HeldMessage]:
-        """Everything held. Call it after the child's exit, or use `snapshot`.
+        """Return all held messages. Call it after the child's exit, or use `snapshot`.
 
-        taken: include what was to be given back, and perhaps was.
+        taken: include messages that were to be returned, and perhaps were.
         """
         wanted = _HOLDING | {_TAKEN} if taken else _HOLDING
         states = enumerate(self._states)
         return [self._read(slot, state) for slot, state in states if state in wanted]
 
     def running(self) -> list[HeldMessage]:
-        """What runs, read without the lock: a caller must expect a record that is half written."""
+        """Return running messages, read without the lock: a record may be half written."""
         return [held for held in self.held() if held.state == _RUNNING]
 
     def running_since(self) -> list[tuple[HeldMessage, int]]:
-        """What runs, each with its start (boot_ns); what ran before if the child is in the middle of a change."""
+        """Return running messages, each with its start (boot_ns); the previous ones while the child changes them."""
         held = self.snapshot()
         if held is not None:
             self._ran = [
@@ -396,7 +397,7 @@ class SharedSlots:
             self._lock.release()
 
     def take_back(self) -> list[HeldMessage]:
-        """Take what wasn't started; the caller gives it back. Empty if the child is in the middle of a change."""
+        """Take unstarted messages, for the caller to return. Empty if the child is in the middle of a change."""
         if not self._lock.acquire(block=False):
             return []
         try:
@@ -408,10 +409,10 @@ class SharedSlots:
         return taken
 
     def claim_fetch(self) -> tuple[int, str, frozenset[str]] | None:
-        """Take what a dequeue hands out whose reply the child doesn't read.
+        """Take the messages of a dequeue whose reply the child doesn't read.
 
-        Return its queue, the child's caller, and the tokens of what the child holds: if that dequeue never reached
-        the server, the caller's last call is the one that handed these out.
+        Return its queue, the child's caller, and the tokens of the child's messages: if that dequeue never reached the
+        server, the caller's last call is the call that returned these messages.
         """
         words = self._words
         if not 0 < words[_FETCH] <= boot_ns() or not self._lock.acquire(block=False):
@@ -428,7 +429,7 @@ class SharedSlots:
     def confirm(
         self, renewed: Iterable[HeldMessage], lost: Iterable[HeldMessage], deadline: int
     ) -> list[HeldMessage]:
-        """Note renewed leases and lost locks of what is still held. Return the lost ones, in their present state."""
+        """Record renewed leases and lost locks of messages that are still held. Return the lost messages."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return []
         try:
@@ -470,6 +471,6 @@ def lease_and_margin(lease_s: float) -> tuple[int, int]:
 
 
 def lease_deadline(asked_at: int, lease_s: float) -> int:
-    """Return until when (boot_ns) a lock is surely held that was asked for at `asked_at`."""
+    """Return until when (boot_ns) a lock requested at `asked_at` is certainly held."""
     lease_ns, margin_ns = lease_and_margin(lease_s)
     return asked_at + lease_ns - margin_ns

@@ -31,7 +31,7 @@ _getsignal, _sigmask = _fast("getsignal"), _fast("pthread_sigmask")
 _NUMBERS = tuple(
     number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)
 )
-#: Timers beside that of `timers.py`.
+#: Timers other than the timer of `timers.py`.
 _OTHER_TIMERS = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
@@ -41,17 +41,17 @@ class Signals:
     def __init__(self, filled: int = -1) -> None:
         self._filled = filled
         self._own: list[tuple[int, Handler]] = []
-        # What handles a signal without Python's knowledge.
+        # Handlers of signals that Python doesn't know about.
         self._restored_by: dict[int, Callable[[], object]] = {}
         self._warned = self._is_watched = False
-        #: Whether a job may have changed what handles signals, or which ones are blocked.
+        #: Whether a job may have changed signal handlers, or blocked signals.
         self.touched = True
         self.remember()
         if filled >= 0:
             signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
 
     def handle(self, number: int, handler: Handler) -> None:
-        """Set a handler, which is kept also while a job runs."""
+        """Set a handler, which is also kept while a job runs."""
         self._own = [own for own in self._own if own[0] != number] + [(number, handler)]
         signal.signal(number, handler)
 
@@ -70,14 +70,15 @@ class Signals:
             signal.set_wakeup_fd(self._filled, warn_on_full_buffer=False)
 
     def remember(self) -> None:
-        """Take the present handlers and timers as those that each job finds."""
+        """Save the present handlers and timers as the state for each job."""
         self._before = list(map(_getsignal, _NUMBERS))
         self._timers = list(map(signal.getitimer, _OTHER_TIMERS))
 
     def watch(self) -> None:
-        """Keep `touched` up to date in this process, since a look after each job costs a microsecond.
+        """Keep `touched` up to date in this process, because a check after each job costs a microsecond.
 
-        Python's own functions call those of a C module by their names there. Other changes are noticed after a batch.
+        Python's own functions call the functions of a C module by their names there. Other changes are detected after a
+        batch.
         """
         c_module = sys.modules.get("_signal")
         for name in ("signal", "pthread_sigmask"):
@@ -99,13 +100,13 @@ class Signals:
         """In the main thread, undo what this job changed for the next job."""
         if list(map(_getsignal, _NUMBERS)) != self._before:
             self._undo(job)
-        # Now that handlers are the usual ones: what was blocked comes.
+        # The handlers are the usual handlers again: blocked signals arrive now.
         if _sigmask(signal.SIG_SETMASK, ()):
             self._warn(job, "which signals are blocked")
         self.touched = not self._is_watched
 
     def after_job_in_thread(self, job: str) -> None:
-        """In its thread, do the same for what a job can change there."""
+        """In its thread, restore the state that a job can change there."""
         if _sigmask(signal.SIG_SETMASK, ()):
             self._warn(job, "which signals are blocked")
 
@@ -150,7 +151,7 @@ def _name(number: int) -> str:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit at once if the parent has ended already."""
+    """Let the kernel kill this process when its parent ends; exit immediately if the parent has already ended."""
     if _prctl is not None and sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

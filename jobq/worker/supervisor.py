@@ -1,7 +1,7 @@
-"""The supervisor: forks children, renews their leases, handles signals, ends what dead children held.
+"""The supervisor: forks children, renews their leases, handles signals, ends messages of dead children.
 
-It has one thread, and never waits for a child. It waits for the server only briefly: what it can't do now, it does in
-a later round.
+It has one thread, and never waits for a child. It waits for the server only briefly: unfinished work is done in a later
+round.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BUSY_POLL_S = 0.05
 IDLE_POLL_S = 0.25
 #: From asking children to hurry until killing them.
 HURRY_S = 2.0
-#: After a failed try, the next one waits this many times as long as the try took.
+#: After a failed try, the next try waits this many times its duration.
 PAUSE_PER_TRY = 4
 
 
@@ -60,7 +60,7 @@ def _connected(plan: PoolPlan) -> Client:
     # While it waits for an answer, timeouts are not enforced.
     timeout_s = min(given.socket_timeout_s, max(MIN_TIMEOUT_S, lease_s / 6))
     if plan.client.is_cluster:
-        # The leases of the other nodes wait while this one is asked.
+        # The leases of the other nodes wait during this query.
         patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)
     url = plan.client.url
     return connect(
@@ -121,7 +121,7 @@ class Supervisor:
         # Read here, the scripts that each child needs are in memory once.
         for name in ("dequeue", "dequeue_plain", "finish", "finish_plain"):
             load("queue", name)
-        # What loading the modules has left behind would be copied into each child.
+        # Garbage from loading the modules would be copied into each child.
         gc.collect()
         _malloc_trim(0)
         gc.freeze()
@@ -158,7 +158,7 @@ class Supervisor:
         return ticks
 
     def _serve_more(self, wanted: dict[str, int]) -> None:
-        """Serve these queues from now on, too: children know them once they are replaced."""
+        """Also serve these queues from now on: children know them once they are replaced."""
         first, health = len(self.queues), self.plan.health
         new = [each for each in wanted.items() if each[0] not in self._names][: health.room]
         if not new:
@@ -172,7 +172,7 @@ class Supervisor:
         health.grow(len(new))
         self.upkeep.begin(first)
         self.ticks = self._new_ticks()
-        self._renew_at = 0.0  # others see it at once
+        self._renew_at = 0.0  # others see it immediately
         logger.info("now also serves %s", named([f"{name}:{weight}" for name, weight in new]))
         self.restart_children()
 
@@ -247,7 +247,7 @@ class Supervisor:
             self.orders.describe()
 
     def go_quiet(self) -> str:
-        """Take nothing new until `resume`; what was done, in words."""
+        """Stop fetching until `resume`; return a description."""
         self.quiet = True
         self.feeder.quiet(True)
         self._ask(Control.QUIET)
@@ -255,7 +255,7 @@ class Supervisor:
         return "it takes no new messages"
 
     def resume(self) -> str:
-        """Take messages again; what was done, or '' while the worker leaves."""
+        """Fetch messages again; return a description, or '' while the worker leaves."""
         self.quiet = False
         self.feeder.quiet(bool(self.stopping))
         for member in self.members:
@@ -271,7 +271,7 @@ class Supervisor:
         return "it replaces its children one by one"
 
     def drain(self) -> str:
-        """Begin to leave, unless the worker leaves already; what was done."""
+        """Begin to leave, unless the worker is already leaving; return a description."""
         if not self.stopping:
             self.stop()
         left_s = max(0, round(self.stop_at - time.monotonic()))
@@ -395,7 +395,7 @@ class Supervisor:
             self._renew_at = now + self.settings.lease_s / 3
             self._renew()
         if self.orders.look_after(self.heartbeat.started_at, self._orders_every_s):
-            # Others see at once what became of it.
+            # Others see the result immediately.
             self._renew_at = 0.0
         if now >= self._upkeep_at:
             self._run_upkeep(time.monotonic())

@@ -36,7 +36,7 @@ class SyncRunner(Runner):
 
     @property
     def nuncounted(self) -> int:
-        """None between batches."""
+        """Return None, because there is nothing to run between batches."""
         return 0
 
     def drive(self) -> None:
@@ -49,11 +49,11 @@ class SyncRunner(Runner):
                 child.rest()
 
     def room(self, index: int, freed: int = 0) -> int:
-        """As many as were run in that time before, and as there are slots."""
+        """Number of messages to fetch: as many as ran in the previous interval, at most the free slots."""
         return min(self._sizes[index].size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run the batch, and return the messages that were not started."""
+        """Run the batch, and return unstarted messages."""
         child, began, nran = self._child, monotonic(), 0
         send_at = len(messages) - self._nlast(index, len(messages))
         for slot, message in zip(slots, messages, strict=True):
@@ -95,7 +95,7 @@ class SyncRunner(Runner):
         return nlast if nlast <= count // 4 else 0
 
     def sent(self) -> None:
-        """Not called."""
+        """Unused here."""
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
         """Run a started message; None if it was stopped."""
@@ -108,10 +108,10 @@ class SyncRunner(Runner):
             return None
 
     def reported(self) -> None:
-        """Nothing waits for that."""
+        """Do nothing here: the main loop never waits for it."""
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """By a signal: only the main thread runs jobs."""
+        """Interrupt by a signal: only the main thread runs jobs."""
         return self._child.timers.soft_timeout(seconds)
 
     def in_fork(self) -> None:

@@ -21,12 +21,12 @@ from jobq.jobs.context import Call
 from jobq.queue.types import Ending
 from jobq.worker import logger
 
-#: The watching thread that waits at most so long needs no word of a new run without a shorter timeout.
+#: If the watching thread waits at most this long, it isn't woken for a new run without a shorter timeout.
 LOOK_WITHIN_S = 1.0
 NEVER = float("inf")
 Interruption = type[JobAborted] | type[JobTimeout]
 
-#: What JobAborted says, by the reason why a job is stopped.
+#: Text of JobAborted, by the reason for stopping the job.
 STOPPED = {
     "lost": "its lock was lost, its lease ended, or it was cancelled",
     "hurry": "the worker must leave now",
@@ -38,13 +38,13 @@ _NOTHING = ctypes.py_object()
 
 
 class ThreadRun:
-    """One call that runs in a thread. Other threads may interrupt it, but not after its end."""
+    """One call in a thread. Other threads may interrupt it, but not after its end."""
 
     def __init__(self, index: int, slot: int, call: Call) -> None:
         self.index, self.slot, self.call = index, slot, call
         #: Why it is stopped.
         self.why = ""
-        #: How it ended, or what was raised instead; neither if it was stopped before its begin.
+        #: How it ended, or its exception; neither if it was stopped before its begin.
         self.ending: Ending | None = None
         self.error: BaseException | None = None
         self._context = copy_context()
@@ -87,7 +87,7 @@ class ThreadRun:
     # In its own thread.
 
     def run_job(self, run_call: RunCall) -> None:
-        """Run it, or not if it was stopped before. Nothing is raised in this thread afterwards."""
+        """Run it, unless it was stopped before. Afterwards, no exception is raised in this thread."""
         while not self._over:
             try:
                 if not self._begun:
@@ -133,12 +133,15 @@ RunCall = Callable[[ThreadRun], Ending]
 
 
 class JobThreads:
-    """The threads of one child. One is started when a job comes and all others are busy, so they are as few as can be.
+    """The threads of one child. A thread is started when a job arrives and all others are busy.
 
-    One more watches times while jobs run, since the main thread may wait for a server that doesn't answer: it calls
-    `look`, which returns the seconds until the next call, and raises timeouts. on_over: called in the main thread for
-    each run that is over. following: called in a thread after each run; returns what it runs next, None for nothing.
-    That must be `noted` before. clean: called there with the job's name, to undo what it changed of its thread.
+    One more thread watches times while jobs run, because the main thread may wait for a server that doesn't answer: it
+    calls `look`, which returns the seconds until the next call, and raises timeouts.
+
+    Args:
+        on_over: Called in the main thread for each finished run.
+        following: Called in a thread after each run; returns its next run, or None. That run must be `noted` before.
+        clean: Called there with the job's name, to undo its changes to the thread.
     """
 
     def __init__(
@@ -157,10 +160,10 @@ class JobThreads:
         # Whether the loop knows that something ended.
         self._notified = False
         self._nthreads = 0
-        #: What runs, by slot.
+        #: Running calls, by slot.
         self.runs: dict[int, ThreadRun] = {}
         self._current = threading.local()
-        # When times are looked at next, and what makes that sooner.
+        # When times are checked next, and the event that makes it earlier.
         self._look_at, self._sooner = NEVER, threading.Event()
 
     def start(self, run: ThreadRun) -> None:
@@ -175,7 +178,7 @@ class JobThreads:
         return len(self.runs) - len(self._ended)
 
     def note(self, run: ThreadRun) -> None:
-        """It runs from now on: its times are watched."""
+        """Record a run that starts now: its times are watched."""
         self.runs[run.slot] = run
         if (
             monotonic() + min(LOOK_WITHIN_S, run.call.job.settings.timeout or LOOK_WITHIN_S)
@@ -209,7 +212,7 @@ class JobThreads:
             except BaseException as error:  # raised as the run caught an error of its own
                 run.error = error
             self._clean(run.call.job.name)
-            # Before the loop knows that this one is over: it would start another in its place.
+            # Before the loop knows that this run is over: it would start another run instead.
             following = self._following()
             self._ended.append(run)
             if not self._notified:
@@ -220,7 +223,7 @@ class JobThreads:
                     return  # the loop is closed: this process ends
 
     def _collect(self) -> None:
-        # Before looking: what ends from now on notifies again.
+        # Before looking: a run that ends after this notifies again.
         self._notified = False
         while self._ended:
             run = self._ended.popleft()
@@ -229,7 +232,7 @@ class JobThreads:
 
     def _watch(self) -> None:
         while True:
-            # Before looking: what starts from now on makes the next look sooner.
+            # Before looking: a run that starts after this makes the next check earlier.
             self._look_at = NEVER
             runs = list(self.runs.values())
             wait_s = self._look() if runs else None

@@ -18,9 +18,12 @@ HARD_TIMEOUT_GRACE_S = 10.0
 class Timers:
     """While a job runs, call `look_around(now)` after `first_s`, then after as many seconds as it returned.
 
-    look_around may raise an exception for the job; then it is called again after `first_s`. set_for: called with the
-    time (boot_ns) for which the timer is set. The supervisor sees when this time has passed without a call, because
-    a job stopped the timer or blocks the signal, and has `late` called in the main thread.
+    look_around may raise an exception for the job; then it is called again after `first_s`. The supervisor detects when
+    the timer's time has passed without a call, because a job stopped the timer or blocks the signal, and then triggers
+    `late` in the main thread.
+
+    Args:
+        set_for: Called with the time (boot_ns) for which the timer is set.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Timers:
             self._set(self._first_s)
 
     def late(self) -> None:
-        """In a job, do what the timer should have done by now."""
+        """In a job, do the work that the timer should have done already."""
         if self.in_job and boot_ns() > self._due_at:
             self._alarm()
 

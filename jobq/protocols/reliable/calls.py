@@ -1,7 +1,7 @@
-"""Calls of the scripts in lua/reliable for one client, each harmless to repeat.
+"""Calls of the scripts in lua/reliable for one client, each safe to repeat.
 
-What changes a queue is a numbered call: when its reply was lost, the client sends it again and the script
-answers what it answered before.
+Calls that change a queue are numbered: if a reply was lost, the client repeats the call and the script returns its
+earlier answer.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _NAME = re.compile(r"[^{}]*\{([^{}]+)\}[^{}]*|([^{}]+)")
 
 
 def checked_key(name: str) -> str:
-    """`name` itself, or ConfigError for what no queue can be called."""
+    """Return `name`, or raise ConfigError for an invalid name."""
     if not isinstance(name, str) or not _fits(name):
         raise ConfigError(
             f"key {name!r} can't be used; use 1-128 printable characters without white space, and braces "
@@ -55,7 +55,7 @@ def _fits(name: str) -> bool:
 
 
 def tag_of(name: str) -> str:
-    """What decides on a Cluster's slot."""
+    """Return the part of the name that decides the Cluster's slot."""
     found = _NAME.fullmatch(checked_key(name))
     assert found is not None
     return found[1] or found[2]
@@ -70,7 +70,7 @@ def checked_space(ns: str) -> str:
 
 @lru_cache(1024)
 def prefix(ns: str, name: str) -> str:
-    """What every key of a queue begins with."""
+    """Return the prefix of the queue's keys."""
     return f"{ns}:{checked_key(name) if '{' in name else f'{{{checked_key(name)}}}'}:"
 
 
@@ -91,7 +91,7 @@ def of_one_slot(names: Iterable[str]) -> None:
         )
 
 
-#: What jobq sends to a queue's keys itself.
+#: Commands that jobq sends to a queue's keys directly.
 _OWN = ("blpop", "llen")
 
 

@@ -1,4 +1,4 @@
-"""Finds the queues of RELIABLEQ. The module keeps no list of them, so keys are looked at, a bounded number a call."""
+"""Finds the queues of RELIABLEQ. The module doesn't list them, so keys are scanned, a bounded number per call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jobq.errors import ConfigError
 from jobq.protocols.reliable.keys import checked_key, checked_space
 from jobq.queue.types import text_of
 
-#: Keys that one call looks at.
+#: Number of keys to scan per call.
 MAX_KEYS = 20_000
 
 
 class FoundQueues(NamedTuple):
-    """Names, sorted. looked_at: about how many keys were looked at. whole: whether that was all."""
+    """Sorted names. looked_at: about how many keys were scanned. whole: whether those were all keys."""
 
     names: list[str]
     looked_at: int

@@ -36,8 +36,10 @@ _ID = re.compile(r"\d+-\d+", re.ASCII)
 class ReliableQueue(BlockingFacade):
     """Queues of messages that stay until they are acknowledged; each is delivered at least once.
 
-    key: a queue's name, as in the module; the Redis keys behind it begin with `ns`. Threads may share one.
-    `now`, in epoch ms, replaces the server's clock: for tests.
+    Threads may share one. For tests, `now`, in epoch ms, replaces the server's clock.
+
+    Args:
+        key: A queue's name, as in the module; its Redis keys begin with `ns`.
     """
 
     def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:
@@ -68,10 +70,13 @@ class ReliableQueue(BlockingFacade):
     ) -> Steps[list[Popped] | None]:
         """Return up to count messages: those of the first key, then those of the next.
 
-        block: how many ms to wait, 0 = don't, negative = for ever; None when the time is over. The client that has
-        waited longest is served first, from the one queue that something was pushed to. token: names the holder
-        for ack, nack and extend. recover_after: first take messages of each key that were delivered that long ago and
-        not acknowledged; waiting clients get those too.
+        The client that has waited longest is served first, from a single queue with new messages.
+
+        Args:
+            block: How many ms to wait, 0 = don't, negative = without limit; None is returned at the timeout.
+            token: Names the holder for ack, nack and extend.
+            recover_after: First take messages of each key that were delivered that long ago and not acknowledged;
+                waiting clients also get those.
         """
         names = _names(keys)
         at_least("count", count, 0)
@@ -115,9 +120,9 @@ class ReliableQueue(BlockingFacade):
     def nack(
         self, key: str, *ids: str, token: str = "", front: bool = False, now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Give delivered messages back, to the end of the queue or the front; returns what ack does.
+        """Return delivered messages to the end of the queue or the front; the result is the same as for ack.
 
-        One that was delivered as often as the queue's max_deliveries is dead instead.
+        A message that was delivered as often as the queue's max_deliveries is dead-lettered instead.
         """
         where = ("FRONT",) if front else ()
         return self._of_ids("nack", key, ids, *_token(token), *where, now=now)
@@ -133,7 +138,7 @@ class ReliableQueue(BlockingFacade):
     def extend(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Count messages as delivered now, so that they aren't recovered yet; returns what ack does."""
+        """Restart the delivery time of messages, so that they aren't recovered yet; returns the same as ack."""
         return self._of_ids("extend", key, ids, *_token(token), now=now)
 
     @stepwise
@@ -149,8 +154,8 @@ class ReliableQueue(BlockingFacade):
     ) -> Steps[list[Recovered] | None]:
         """Return up to count messages that were delivered `elapsed` ms ago or earlier and not acknowledged.
 
-        They count as delivered once more, now; the next call takes the others first. None when the queue
-        doesn't exist. block: wait for one, as pop does.
+        This counts as another delivery, now; the next call takes other messages first. None when the queue doesn't
+        exist. block: wait for a message, as pop does.
         """
         names = [checked_key(key)]
         at_least("count", count, 0)
@@ -197,7 +202,7 @@ class ReliableQueue(BlockingFacade):
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> Steps[list[DeadItem]]:
-        """Return messages that were delivered too often, the oldest dead first. Raises EmptyKeyError."""
+        """Return messages that were delivered too often, in the order of their deaths. Raises EmptyKeyError."""
         rows = yield from self._inspect(key, start, count, ["DEAD"], now)
         return [DeadItem(text_of(id), *rest) for id, *rest in rows]
 
@@ -216,7 +221,7 @@ class ReliableQueue(BlockingFacade):
             found += page
             count -= len(page)
             if sum(len(row[0]) + len(row[1]) for row in page) < PAGE_BYTES:
-                break  # nothing is left out
+                break  # complete
             if start < 0:
                 facts = yield from ReliableQueue.info.steps(self, key)
                 lengths = {"PENDING": facts.delivered, "DEAD": facts.dead}
@@ -258,7 +263,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def clear(self, key: str) -> Steps[int | None]:
-        """Remove all messages; return how many. The queue stays; its ids continue after the last one."""
+        """Remove all messages; return their number. The queue stays; its ids continue after the last id."""
         return self._calls.change_steps("clear", [checked_key(key)])
 
     @stepwise

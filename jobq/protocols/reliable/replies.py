@@ -1,4 +1,4 @@
-"""What calls return: typed tuples in the module's shapes, with attributes for what the module doesn't return."""
+"""Results of calls: typed tuples in the module's shapes, with attributes for facts that the module doesn't return."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Recovered(_Recovered):
 
 
 class WaitingItem(NamedTuple):
-    """A message that waits, as inspect returns it."""
+    """A waiting message, as inspect returns it."""
 
     id: str
     content: bytes
 
 
 class PendingItem(NamedTuple):
-    """A message that was handed out and not acknowledged; times by the server's clock."""
+    """A delivered, unacknowledged message; times by the server's clock."""
 
     id: str
     content: bytes
@@ -70,7 +70,7 @@ class PendingItem(NamedTuple):
 
 
 class DeadItem(NamedTuple):
-    """A message that was handed out too often."""
+    """A message that was delivered too often."""
 
     id: str
     content: bytes
@@ -80,10 +80,10 @@ class DeadItem(NamedTuple):
 
 
 class ReliableRecord(JsonRecord):
-    """A queue and how many of its messages are where.
+    """A queue and its numbers of messages by place.
 
     Attributes:
-        promised: How many of the undelivered are on their way to a client that waited.
+        promised: Undelivered messages in flight to a waiting client.
         max_deliveries: 0 for no limit.
         last_id: Empty before the first push.
     """

@@ -1,7 +1,7 @@
 """Blocking pop and blocking recover, as steps (see `client.steps`).
 
-A client that waits to pop waits for a ticket, by a blocking pop. The server serves the client that blocked first.
-A ticket is not a message: when a client crashes with one, nothing is lost, and the scripts issue another.
+A client that waits to pop waits for a ticket, by a blocking pop. The server serves the client that blocked first. A
+ticket is not a message: if a client crashes with a ticket, no message is lost, and the scripts issue another ticket.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from jobq.errors import UnavailableError
 from jobq.protocols.reliable.calls import ReliableCalls
 from jobq.protocols.reliable.replies import Popped, Recovered
 
-#: How often a client that waits has the scripts replace lost tickets.
+#: How often a waiting client lets the scripts replace lost tickets.
 TICK_S = 2.0
-#: How long a client stands in line before it gets in line again, since its connection may have died without a word.
+#: How long a client waits in line before it rejoins the line, because its connection may have died silently.
 LINE_S = 20.0
-#: Between polls for what may be recovered while nothing is pending.
+#: Time between polls for recoverable messages while none is pending.
 MIN_WAIT_S, UNKNOWN_S = 0.01, 0.05
 #: pop(names, words): one call of the script, which gives back what a cancelled coroutine got.
 Pop = Callable[..., Steps[list[Popped]]]
 
 
 class BlockingPop:
-    """One client that waits to pop: in line for a ticket, and polling for what can be recovered."""
+    """One client that waits to pop: in line for a ticket, and polling for recoverable messages."""
 
     def __init__(
         self, calls: ReliableCalls, pop: Pop, names: Sequence[str], block: int,
@@ -41,7 +41,7 @@ class BlockingPop:
         self._line = BlockingConnection(calls.client, self._tickets[0])
 
     def steps(self) -> Steps[list[Popped] | None]:
-        """Wait; what was popped, None when the time is over."""
+        """Wait; return the popped messages, None at the timeout."""
         popped: list[Popped] | None = []
         try:
             while popped == []:
@@ -64,7 +64,7 @@ class BlockingPop:
         try:
             self._line.send(("BLPOP", *self._tickets, f"{seconds:.3f}"))
         except UnavailableError:
-            return False  # it broke at once
+            return False  # it broke immediately
         return True
 
     def _leave(self, _: bool) -> None:
@@ -72,7 +72,7 @@ class BlockingPop:
         self._line.close()
 
     def _turn(self) -> Steps[list[Popped] | None]:
-        """Wait a while; what that brought, None when all the time is over."""
+        """Wait a while; return the messages, None at the final timeout."""
         popped: list[Popped]
         if (yield from self._came()):
             try:
@@ -136,7 +136,7 @@ def recovering(
     until = _deadline(block)
     while (left := until - time.monotonic()) > 0:
         due = yield from calls.ask_steps("rest", [name], "RECOVER", elapsed)
-        # With nothing pending nothing is old enough sooner than what is popped now.
+        # If no message is pending, none can become old enough sooner than a message popped now.
         pause = max(due / 1000, MIN_WAIT_S) if due >= 0 else max(elapsed / 1000, UNKNOWN_S)
         yield Nap(min(pause, left, TICK_S))
         found = yield from recover()

@@ -1,8 +1,8 @@
 """`jobq rsmq bridge`: RSMQ's Node methods for any language, as lines of JSON.
 
-A line in, `{"n": 1, "method": "sendMessage", "options": {"qname": "q", "message": "x"}}`, is a line out,
-`{"n": 1, "result": …}` or `{"n": 1, "error": {"name": …, "message": …}}`, in the same order. What has arrived
-by then, up to 1,000 lines, is sent to the server together.
+A line in, `{"n": 1, "method": "sendMessage", "options": {"qname": "q", "message": "x"}}`, is a line out, `{"n": 1,
+"result": …}` or `{"n": 1, "error": {"name": …, "message": …}}`, in the same order. Lines that arrive meantime, up to
+1,000, are sent to the server together.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Bridge:
             yield _encoded({"n": n, key: value}) + b"\n"
 
     def _understood(self, line: bytes) -> tuple[Any, Any]:
-        """The call's number, and its request, or the answer that needs none."""
+        """The call's number, and its request, or an answer that is known without a request."""
         try:
             call = _decoded(line)
         except ValueError as error:
@@ -132,7 +132,7 @@ class Bridge:
 
 
 def _lines(source: int) -> Iterator[list[bytes]]:
-    """Whole lines, as many as there are, at most 1,000; the last needs no newline."""
+    """Yield all available whole lines, at most 1,000; the last line may lack its newline."""
     rest = b""
     while data := os.read(source, READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
@@ -166,7 +166,7 @@ def _encoded(answer: dict[str, Any]) -> bytes:
 
 
 def _text(options: Options, item: str) -> str:
-    """As JavaScript's toString: 123 is '123'."""
+    """Convert as JavaScript's toString: 123 is '123'."""
     value = options.get(item)
     if javascript.is_falsy(value):
         return ""

@@ -1,6 +1,6 @@
-"""What RSMQ accepts as a name, an id, a number, a message; pure.
+"""RSMQ's rules for names, ids, numbers and messages; pure.
 
-Names and ids of other shapes are refused too, unless they exist: other clients make them.
+Names and ids of other shapes are also rejected, unless they exist, because other clients create them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
 _FOREIGN_NAME = re.compile("[^:\x00-\x1f\x7f\ud800-\udfff]{1,160}")
 _ID = re.compile(r"[a-zA-Z0-9:]{32}")
 _MAX_ID_LENGTH = 512
-#: Blanks are those of JavaScript.
+#: Blanks as in JavaScript.
 _WHOLE = re.compile(
     "[\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]*([+-]?[0-9]+)"
 )
@@ -77,7 +77,7 @@ def text_of(written: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """What is written for a name or an id; nothing for what can't be written."""
+    """Return the text of a name or an id; empty if it can't be written."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -90,7 +90,7 @@ def is_regular_id(value: str) -> bool:
 
 
 def whole(value: Any) -> int | None:
-    """As JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
+    """Parse as JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
     try:
         found = _WHOLE.match(javascript.text(value))
         return int(found[1]) if found else None
@@ -131,7 +131,7 @@ def random_parts(count: int) -> list[bytes]:
     try:
         return [_drawn.pop() for _ in range(count)]
     except IndexError:
-        # What was taken before the end is lost, and no harm: it is random.
+        # Losing the bytes that were taken before the end is harmless, because they are random.
         drawn = os.urandom(_RANDOM * (count + _AHEAD)).translate(_LETTERS)
         parts = [drawn[first : first + _RANDOM] for first in range(0, len(drawn), _RANDOM)]
         _drawn.extend(parts[count:])

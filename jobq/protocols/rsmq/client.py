@@ -60,7 +60,7 @@ class Rsmq(BlockingFacade):
     def create_queue(
         self, qname: str, vt: int = VT_S, delay: int = DELAY_S, maxsize: int = MAX_SIZE
     ) -> ScriptCall[int]:
-        """Return 1. vt, delay: 0 to 9,999,999 seconds. maxsize: 1,024 to 65,536 bytes, or -1 for any size."""
+        """Create a queue. vt, delay: 0 to 9,999,999 seconds. maxsize: 1,024 to 65,536 bytes, or -1 for any size."""
         return self.requests.create(qname, vt, delay, maxsize)
 
     @stepwise
@@ -146,7 +146,7 @@ class Rsmq(BlockingFacade):
     def delete_messages(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Return per message whether it was there, and not received by anybody since."""
+        """Delete messages; return per message whether it existed and was not received by another client since."""
         return steps.each(held, lambda some: self.requests.delete(qname, some))
 
     @stepwise
@@ -190,7 +190,7 @@ class Rsmq(BlockingFacade):
     def move_messages(
         self, qname: str, target: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Move messages to another queue, with the same ids, visible at once; returns what delete_messages does."""
+        """Move messages to another queue: same ids, visible immediately. Returns flags like delete_messages."""
         return steps.each(held, lambda some: self.requests.move(qname, target, some))
 
     @stepwise
@@ -224,9 +224,8 @@ class Rsmq(BlockingFacade):
 class AsyncRsmq(AsyncFacade[Rsmq]):
     """The methods of Rsmq as coroutines, for one event loop.
 
-    All calls of an event loop share one connection. Those that are made while others are under way travel together,
-    in their order. Cancelling a coroutine doesn't cancel a call that was sent: what it received stays hidden until
-    its vt ends.
+    All calls of an event loop share one connection. Concurrent calls are sent together, in order. Cancelling a
+    coroutine doesn't cancel a call that was sent: messages that it received stay hidden until their vt ends.
     """
 
     def __init__(

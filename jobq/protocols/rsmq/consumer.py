@@ -1,4 +1,4 @@
-"""`Consumer` and `AsyncConsumer`: loops that receive messages, hand them to a function, and delete what it handled.
+"""`Consumer` and `AsyncConsumer` receive messages, pass them to a function, and delete the handled messages.
 
 At least once: a message is deleted only after its handler returned, and only by its last receiver.
 """
@@ -38,7 +38,7 @@ from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage
 from jobq.protocols.rsmq.requests import Requests, outcome_words
 
 logger = logging.getLogger("jobq.rsmq")
-#: Longest wait of one poll; stop ends it.
+#: Maximum wait of one poll; stop ends it.
 POLL_S = 30.0
 #: How often a message is hidden again within its visibility timeout.
 RENEWALS = 3
@@ -66,13 +66,15 @@ class ConsumeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consuming:
-    """How to consume.
+    """Options of a consumer.
 
-    vt: seconds a message is hidden, renewed while its handler runs; the queue's without it. concurrency: how
-    many handlers run at a time. max_receives: a message that was received this often and not deleted goes to
-    the dead-letter queue `dead_letter`, by default `<queue>-dead`, which is made when it is missing. retry_after:
-    seconds until a failed message is visible again; without it its vt runs out. burst: end when nothing
-    is visible.
+    Attributes:
+        vt: Seconds a message is hidden, renewed while its handler runs. Default: the queue's.
+        concurrency: Maximum number of concurrent handlers.
+        max_receives: A message that was received this often and not deleted goes to the dead-letter queue.
+        dead_letter: The dead-letter queue, by default `<queue>-dead`; created when it is missing.
+        retry_after: Seconds until a failed message is visible again; by default its vt.
+        burst: End when no message is visible.
     """
 
     qname: str
@@ -115,11 +117,11 @@ class Consuming:
         return self.max_receives is not None and message.rc > self.max_receives
 
     def worn_out(self, message: RsmqMessage) -> Settlement:
-        """What becomes of such a message."""
+        """Return the fate of a message that was received too often."""
         return Settlement("dead", reason=f"received {message.rc} times, and nobody said why")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
-        """What becomes of it after its handler returned or raised."""
+        """Return the fate of a message after its handler returned or raised."""
         if error is None:
             return Settlement("delete")
         if isinstance(error, Dead):
@@ -174,12 +176,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Queues(Protocol):
-    """What a consumer needs of Rsmq."""
+    """The methods of Rsmq that a consumer uses."""
 
     requests: Requests
 
     def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Do steps."""
+        """Run steps."""
         ...
 
     def channel(self, qname: str) -> Channel:
@@ -188,20 +190,20 @@ class Queues(Protocol):
 
 
 class AsyncQueues(Protocol):
-    """What a consumer needs of AsyncRsmq."""
+    """The methods of AsyncRsmq that a consumer uses."""
 
     @property
     def blocking(self) -> Queues:
-        """The same queues."""
+        """Return a blocking client for the same queues."""
         ...
 
     async def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Do steps."""
+        """Run steps."""
         ...
 
 
 class BaseConsumer:
-    """What both consumers have in common: how to stop, and what becomes of a message, as steps."""
+    """The common part of both consumers: how to stop, and the handling of a message, as steps."""
 
     def __init__(self, requests: Requests, qname: str, options: ConsumeOptions) -> None:
         self.options = Consuming(qname=qname, **options)
@@ -241,13 +243,13 @@ class BaseConsumer:
             return None
 
     def _next(self, message: RsmqMessage, vt: int) -> Steps[list[RsmqMessage]]:
-        """Delete a message and receive the next one."""
+        """Delete a message and receive the next message."""
         try:
             [deleted], messages = yield from steps.next_messages(
                 self._requests, self._qname, [message], 1, vt
             )
         except UnavailableError:
-            # Whether it is deleted is unknown; what it received comes back when its vt runs out.
+            # Whether it is deleted is unknown; the received message comes back when its vt runs out.
             yield from self._settle(message, Settlement("delete"), again=True)
             return []
         self._counted.append("done" if deleted else self._lost(message))
@@ -320,7 +322,7 @@ class BaseConsumer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop at the first signal; the second one acts as usual."""
+        """Stop at the first signal; the second signal has its usual effect."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -357,7 +359,7 @@ class Consumer(BaseConsumer):
         self._rsmq, self._handler = rsmq, handler
 
     def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted later."""
+        """Consume until stopped. Raises QueueNotFoundError, also if the queue is deleted later."""
         vt = self._rsmq.perform(self._begin())
         with (
             self._signals(),
@@ -442,7 +444,7 @@ class Consumer(BaseConsumer):
 class AsyncConsumer(BaseConsumer):
     """Consumes one queue with coroutines; for the options see Consuming, for outcomes and signals Consumer.
 
-    When its run() is cancelled, so are the handlers, and what they held is visible again at once.
+    Cancelling run() also cancels the handlers, and their messages become visible immediately.
     """
 
     def __init__(
@@ -459,7 +461,7 @@ class AsyncConsumer(BaseConsumer):
         self._lock = asyncio.Lock()
 
     async def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted later."""
+        """Consume until stopped. Raises QueueNotFoundError, also if the queue is deleted later."""
         vt = await self._rsmq.perform(self._begin())
         with self._signals(), self._rsmq.blocking.channel(self._qname) as channel:
             beat = asyncio.create_task(self._beat(vt))
@@ -491,7 +493,7 @@ class AsyncConsumer(BaseConsumer):
                 one.cancel()
             raise
         finally:
-            # Running handlers may end, also when the queue was deleted.
+            # Running handlers may end, even if the queue was deleted.
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _handle(self, message: RsmqMessage) -> None:
@@ -549,7 +551,7 @@ class VisibilityRenewer:
         return len(self._messages)
 
     def add(self, message: RsmqMessage) -> None:
-        """Keep it hidden from now on."""
+        """Keep it hidden, starting now."""
         with self._lock:
             self._messages[message.id] = message
 
@@ -559,7 +561,7 @@ class VisibilityRenewer:
             self._messages.pop(message.id, None)
 
     def renew(self) -> None:
-        """Hide all of them for another `vt` seconds; forget those that another client has received."""
+        """Hide all of them for another `vt` seconds; forget messages that another client has received."""
         with self._lock:
             requests = self._rsmq.requests
             self._rsmq.perform(renewal(requests, self._qname, self._messages, self._vt))
@@ -572,7 +574,7 @@ class VisibilityRenewer:
 def renewal(
     requests: Requests, qname: str, messages: dict[str, RsmqMessage], vt: int
 ) -> Steps[None]:
-    """Hide messages for another `vt` seconds; remove those that another client has received."""
+    """Hide messages for another `vt` seconds; remove messages that another client has received."""
     held = list(messages.values())
     try:
         kept = yield from steps.each(held, lambda some: requests.visibility(qname, some, vt))

@@ -23,7 +23,7 @@ from jobq.errors import JobqError
 class RsmqError(JobqError):
     """unkown"""
 
-    #: What RSMQ calls this error; clients of every language compare it.
+    #: RSMQ's name for this error, which clients of every language compare.
     name: ClassVar[str] = "unkown"
 
 

@@ -1,4 +1,4 @@
-"""Values as JavaScript turns them into text: what RSMQ's Node client checks is that text. Pure."""
+"""Values converted to text as in JavaScript, because RSMQ's Node client validates that text. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """`String(value)` of what JSON can hold."""
+    """Return `String(value)` for a JSON value."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):

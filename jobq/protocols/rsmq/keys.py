@@ -45,7 +45,7 @@ class Keys:
         return f"{self.ns}:{queue}:Q"
 
     def named(self, name: str, queue: str, target: str = "") -> str:
-        """One key by the name that Lua gives it; `to_…` are those of the queue `target`."""
+        """Return one key by its name in Lua; `to_…` are the keys of the queue `target`."""
         if name == "queues":
             return self.queues
         owner = target if name.startswith("to_") else queue
@@ -56,7 +56,7 @@ class Keys:
         return f"{self.ns}:rt:{queue}"
 
 
-#: What jobq sends itself: to wait for the next message.
+#: Commands that jobq sends directly, to wait for the next message.
 _OWN = ("subscribe",)
 
 

@@ -41,7 +41,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
         return self.rc
 
     def as_dict(self) -> dict[str, Any]:
-        """As Node's client gives it."""
+        """Return the message as Node's client does."""
         return {
             "id": self.id,
             "message": self.message,
@@ -58,9 +58,9 @@ class Peeked(RsmqMessage, frozen=True):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """A queue's settings in seconds and bytes, totals, times in epoch seconds, messages now.
+    """A queue's settings in seconds and bytes, totals, times in epoch seconds, and current messages.
 
-    `created` and `modified` are None where a client wrote none that can be read.
+    `created` and `modified` are None if no client wrote a readable value.
     """
 
     vt: int
@@ -74,7 +74,7 @@ class Attributes(msgspec.Struct, frozen=True):
     hiddenmsgs: int
 
     def as_dict(self) -> dict[str, Any]:
-        """As Node's client gives them."""
+        """Return the attributes as Node's client does."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
@@ -86,7 +86,7 @@ class RsmqCounts(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What a receive returned; without messages, when the next one becomes visible, None if none is hidden."""
+    """Result of a receive: messages, or when the next message becomes visible, None if none is hidden."""
 
     messages: list[RsmqMessage]
     next_s: float | None = None
@@ -100,14 +100,14 @@ class PeekedPage(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """What was removed: ids without a body, and fields without a message."""
+    """Removed leftovers: ids without a body, and fields without a message."""
 
     phantoms: int
     fields: int
 
 
 def read_messages(reply: list[Any]) -> list[RsmqMessage]:
-    """Messages of a reply, behind its word."""
+    """Return the messages of a reply, which follow its status."""
     if len(reply) == 5:  # one, as a rule: worth a shorter way
         _, id_, body, rc, fr = reply
         return [RsmqMessage(text_of(id_), body, rc, _number(fr))]
@@ -116,7 +116,7 @@ def read_messages(reply: list[Any]) -> list[RsmqMessage]:
 
 
 def read_peeked(reply: list[Any]) -> PeekedPage:
-    """The same of peek."""
+    """Return the messages of a peek reply."""
     five = zip(reply[2::5], reply[3::5], reply[4::5], reply[5::5], reply[6::5], strict=True)
     found = [
         Peeked(text_of(id_), body, rc, _number(fr), _score(score))
@@ -140,7 +140,7 @@ def too_long(size: int, maxsize: int) -> bool:
 
 
 def epoch_s(text: str) -> int | None:
-    """Epoch seconds of what clients write: seconds, milliseconds, or a date of RFC 3339."""
+    """Convert a client's timestamp to epoch seconds: seconds, milliseconds, or a date of RFC 3339."""
     try:
         number = float(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """RSMQ's calls as requests: arguments checked in RSMQ's order, replies read. No I/O here.
 
-RSMQ makes some checks only after it has found the queue. They are made here before the call, and reported after the
-server said that the queue exists.
+RSMQ makes some checks only after it has found the queue. They run here before the call, and are reported after the
+server has confirmed that the queue exists.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MessageRef = tuple[str, int | None]
 
 
 class Requests:
-    """One namespace. `clock` gives epoch microseconds in place of the server's time: for tests."""
+    """One namespace. For tests, `clock` returns epoch microseconds instead of the server's time."""
 
     def __init__(
         self, keys: Keys, *, realtime: bool = False, clock: Callable[[], int] | None = None
@@ -97,7 +97,7 @@ class Requests:
             raise NoAttributeSuppliedError
         name = checks.existing_name(qname)
         try:
-            # In this order, so that the first fault is the one that RSMQ reports.
+            # In this order, so that the first error is the error that RSMQ reports.
             values: Values = {
                 "now": self._now(),
                 "vt": "" if vt is None else checks.seconds("vt", vt),
@@ -272,7 +272,7 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`; for a name that only other clients give, after the server said that such a queue exists."""
+        """Raise `error`; for other clients' names, after the server has confirmed that such a queue exists."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # An id that only other clients give is the first fault that RSMQ would report.
@@ -306,7 +306,7 @@ class Requests:
 
 
 def then(request: ScriptCall[T], make: Callable[[T], R]) -> ScriptCall[R]:
-    """The same request, with what `make` makes of its result."""
+    """Return the same request, with its result converted by `make`."""
     script, keys, args, read, repeatable = request
     return ScriptCall(script, keys, args, lambda reply: make(read(reply)), repeatable)
 
@@ -317,7 +317,7 @@ def first(found: Sequence[T]) -> T:
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
-    """The same request with the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
+    """Return the same request with the server's statuses: 'deleted' or 'moved', 'absent', 'stale'."""
 
     def words(reply: list[Any]) -> list[str]:
         request.read(reply)
@@ -380,7 +380,7 @@ def _changed(word: str, held: Sequence[MessageRef]) -> Callable[[list[Any]], lis
 
 
 def _refuse_irregular(held: Sequence[MessageRef]) -> None:
-    """Ids of other shapes are accepted for messages that exist, and with a receipt."""
+    """Accept ids of other shapes for existing messages, and with a receipt."""
     if not all(receipt is not None or checks.is_regular_id(id_) for id_, receipt in held):
         raise InvalidFormatError("id")
 

@@ -71,7 +71,7 @@ def receive(
     vt: int | None,
     wait: float | str | timedelta,
 ) -> Steps[list[RsmqMessage]]:
-    """Receive messages, and wait for the first one. `channel` makes the one that senders to a queue publish to."""
+    """Receive messages, and wait for the first message. `channel` returns the channel that senders publish to."""
     seconds = duration_s(wait)
     found = (yield from ask(requests.receive(qname, limit, vt))).messages
     if found or seconds <= 0:
@@ -109,11 +109,11 @@ def await_messages(
 
 
 class Pauses:
-    """How long a waiting poll sleeps before it asks again, within a number of seconds.
+    """Limits of a waiting poll's sleep before it polls again, in seconds.
 
     A publish ends the sleep. It may never come: from a sender without realtime, through a lost connection, for a
-    delayed message. So a sleep is never longer than until the next hidden message becomes visible, and grows to
-    a second where nobody publishes.
+    delayed message. So a sleep never lasts beyond the time when the next hidden message becomes visible, and grows to a
+    second if there are no publishes.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -181,7 +181,7 @@ def peek(
 
 
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
-    """Move what is visible in one queue to another; what other clients receive during the call is left to them."""
+    """Move visible messages to another queue; messages that other clients receive during the call stay with them."""
     yield from ask(requests.describe(target))
     there = yield from ask(requests.describe(qname))
     unseen = there.msgs - there.hiddenmsgs

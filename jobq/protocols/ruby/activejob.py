@@ -1,7 +1,7 @@
-"""Rails' ActiveJob inside a Sidekiq or Resque job: the call that the wrapper carries.
+"""Rails' ActiveJob inside a Sidekiq or Resque job: the call inside the wrapper.
 
-Its arguments are marked where JSON lost something. What has a plain meaning gets it: symbols and keys of
-hashes are text, keyword arguments are keyword arguments, a GlobalID is its `gid://…` text.
+Its arguments have markers where JSON lost a type. Types with a plain equivalent get it: symbols and keys of hashes
+become text, keyword arguments stay keyword arguments, a GlobalID becomes its `gid://…` text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARKS = frozenset((_KEYWORDS, "_aj_symbol_keys", "_aj_hash_with_indifferent_acc
 
 
 class RubyCall(NamedTuple):
-    """What is called, by its Ruby name."""
+    """The called job, by its Ruby name."""
 
     name: str
     args: list[Any]

@@ -1,4 +1,4 @@
-"""Find a job that waits in a claim: off Ruby's list, and not yet in the jobq queue."""
+"""Find a job inside a claim: off Ruby's list, and not yet in the jobq queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.protocols.ruby.claims import LIMIT, Claims
 from jobq.protocols.ruby.job_format import read_job
 from jobq.protocols.ruby.key_names import RubyQueueName
 
-#: Claims of one Ruby queue that are searched, the oldest first.
+#: Number of claims of a Ruby queue to search, the oldest first.
 MAX_CLAIMS = 100
 
 

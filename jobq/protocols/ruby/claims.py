@@ -1,11 +1,11 @@
-"""Take jobs off a Ruby list so that none is lost and none is taken twice, whichever process crashes in between.
+"""Claim jobs of a Ruby list so that none is lost or claimed twice, whichever process crashes in between.
 
-A claim moves jobs from the list into a separate list, in one step and in one slot. Their messages are enqueued
-as one numbered call whose caller is the claim's id, so repeating it changes nothing. Then the
-claim is settled. A claim that isn't settled within its lease is taken over and delivered again.
+A claim moves jobs from the list into a separate list, in one step and in one slot. Their messages are enqueued as one
+numbered call whose caller is the claim's id, so repeating it is harmless. Then the claim is settled. A claim that isn't
+settled within its lease is taken over and delivered again.
 
-If the queue refuses that call, because the line of a key is full, each job is enqueued by a call of its own. Those that
-are in the queue are marked in the claim, and the others wait there for room.
+If the queue rejects that call because the line of a key is full, each job is enqueued by its own call. Enqueued jobs
+are marked in the claim, and the others wait there for room.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from jobq.queue.queue import EnqueueOptions, Queue
 logger = logging.getLogger("jobq")
 LEASE_S = 15.0
 LIMIT = 100
-#: No further job after so much: what is made of a claim travels in one call.
+#: Size after which a claim ends, because all its messages are sent in one call.
 BYTES = 1024 * 1024
-#: What refuses the calls of some keys, and may pass.
+#: Temporary errors that reject the calls of some keys.
 _REFUSED = (KeyFullError, ConfigError)
 _CLAIM_ID = re.compile(rb"[\w-]{1,64}")
 _LATEST_MS = 253_402_300_799_999
@@ -48,12 +48,12 @@ class Claim(NamedTuple):
 
     @property
     def delivered(self) -> bytes:
-        """What stands in the place of a job that was enqueued."""
+        """Placeholder of an enqueued job."""
         return self.claim_id.encode()
 
 
 class ClaimedMessage(NamedTuple):
-    """What was made of the job in one place of a claim. key: '' for none."""
+    """The message for the job in one place of a claim. key: '' for none."""
 
     place: int
     mid: str
@@ -111,10 +111,13 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str] | None = None,
     ) -> list[ClaimedMessage]:
-        """Enqueue what was made of a claim's jobs, once; return what the queue refuses for now.
+        """Enqueue the messages of a claim's jobs, once; return those that the queue rejects for now.
 
-        If nothing is left, the claim is settled. No live message is replaced: when_taken handles one whose mid is in
-        use already. stopped: keys of which earlier messages wait; those that are refused here are added.
+        If none is left, the claim is settled. Live messages are never replaced.
+
+        Args:
+            when_taken: Handles a message whose mid is already in use.
+            stopped: Keys with waiting earlier messages; rejected keys are added.
         """
         stopped = set() if stopped is None else stopped
         left: list[ClaimedMessage] = []
@@ -141,7 +144,7 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str],
     ) -> list[ClaimedMessage] | None:
-        """Enqueue all in one call; return what that couldn't do, or None if the call is refused.
+        """Enqueue all in one call; return rejected messages, or None if the call as such is rejected.
 
         An ordered call needs a separate caller.
         """
@@ -225,7 +228,7 @@ class Claims:
         return found
 
     def listed_call(self, most: int) -> Read:
-        """Return what reads the first `most` claims, 0 for all, as a value; `read_listed` reads its reply."""
+        """Return a call that reads the first `most` claims, 0 for all, as a value; `read_listed` reads its reply."""
         return Read(self._claims, ("ZRANGE", self._claims, 0, most - 1, "WITHSCORES"))
 
     def read_listed(self, reply: Sequence[bytes]) -> list[tuple[str, int]]:
@@ -237,7 +240,7 @@ class Claims:
         ]
 
     def taken_call(self, claim_id: str, most: int) -> Read:
-        """Return what reads the first jobs of a claim, as a value."""
+        """Return a call that reads the first jobs of a claim, as a value."""
         return Read(self._claims, ("LRANGE", self._taken(claim_id), 0, most - 1))
 
     def give_back(self, claim_id: str) -> int:

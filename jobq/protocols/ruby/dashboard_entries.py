@@ -1,6 +1,6 @@
-"""A worker as Resque's and Sidekiq's dashboards list theirs: entry, heartbeat, what it runs, how much it ran.
+"""A worker in the dashboards of Resque and Sidekiq: entry, heartbeat, running jobs, totals.
 
-Sidekiq's "quiet" and "stop" buttons reach the supervisor as the signals they stand for.
+Sidekiq's "quiet" and "stop" buttons reach the supervisor as the corresponding signals.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _write = msgspec.json.Encoder().encode
 
 
 class DashboardEntry:
-    """What both systems' entries share: one worker's, of one namespace.
+    """The common part of both systems' entries for one worker and one namespace.
 
     Statistics are separate commands, not a script: a lost reply may count the jobs of a heartbeat twice.
     """
@@ -61,7 +61,7 @@ class DashboardEntry:
         self._describe(fed_worker, [ruby_queue.queue for ruby_queue in ruby_queues])
 
     def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
-        """Set what the entry says of the worker and its queues. For subclasses."""
+        """Set the entry's fields about the worker and its queues. For subclasses."""
         raise NotImplementedError
 
     def _run_since(self) -> dict[str, int]:
@@ -93,7 +93,7 @@ class SidekiqEntry(DashboardEntry):
         self._shown: dict[str, set[str]] = {}
 
     def beat(self, content: Content) -> None:
-        """Send a heartbeat, and do what the dashboard asks of the worker."""
+        """Send a heartbeat, and carry out the dashboard's commands to the worker."""
         command, key = self._client.command, self._ruby_queue.key(self.identity)
         running = self._fed_worker.running()
         asked_at = time.perf_counter()
@@ -141,7 +141,7 @@ class SidekiqEntry(DashboardEntry):
         # A running job is never missing in between: a dashboard may read the hash just then.
         shown = self._shown.get(key, set())
         if fields:
-            self._shown[key] = shown | names  # to be taken out again, also if the rest fails
+            self._shown[key] = shown | names  # must be removed again, even if the rest fails
             self._client.command("HSET", key, *fields)
             self._client.command("EXPIRE", key, LIFE_S)
         if over := shown - names:
@@ -161,8 +161,8 @@ class ResqueEntry(DashboardEntry):
 
     def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
         queues = ",".join(names)
-        # No host of Ruby's: a Resque worker that starts there would take one whose process isn't Ruby's for dead,
-        # remove it, and list what it runs as failed.
+        # Not a host of Ruby's: a Resque worker starting there would consider a worker without a Ruby process dead,
+        # remove it, and list its running jobs as failed.
         self.identity = f"{socket.gethostname()}/jobq:{fed_worker.supervisor}:{queues}"
         self._key = self._ruby_queue.key(f"worker:{self.identity}")
         self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())
@@ -177,7 +177,8 @@ class ResqueEntry(DashboardEntry):
         command("SADD", self._ruby_queue.key("workers"), self.identity)
         running = sorted(self._fed_worker.running(), key=lambda job: -job[3])
         if running:
-            # Gone before Resque prunes a worker that was killed: it would list as failed what jobq runs again.
+            # It must be gone before Resque prunes a killed worker, which would list jobs as failed that jobq runs
+            # again.
             command("SET", self._key, self._working_on(running[0], content), "EX", LIFE_S)
         else:
             command("DEL", self._key)
@@ -207,7 +208,7 @@ class ResqueEntry(DashboardEntry):
 
 
 def memory_kb(supervisor: int) -> int:
-    """What a process and its children hold in memory; 0 where that can't be read."""
+    """Return the memory of a process and its children; 0 if unreadable."""
     total = 0
     try:
         with open(f"/proc/{supervisor}/task/{supervisor}/children", encoding="ascii") as listed:
@@ -224,7 +225,7 @@ class RubyWorker(JsonRecord):
     """One worker.
 
     Attributes:
-        busy: How many jobs it runs.
+        busy: Number of running jobs.
     """
 
     system: System

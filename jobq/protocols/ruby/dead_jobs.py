@@ -1,4 +1,4 @@
-"""Dead jobs that came from Ruby, shown where Ruby keeps such: Sidekiq's dead set, Resque's failed list.
+"""Dead jobs from Ruby, shown in Ruby's own places: Sidekiq's dead set, Resque's failed list.
 
 Sidekiq's web interface and API show them there and can retry them.
 """
@@ -102,18 +102,17 @@ def _show_refused(
 
 
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
-    """A Sidekiq job and why it is given up: else byte for byte what it was, so that it can be retried.
+    """Return a Sidekiq job with the reason of its death, otherwise byte for byte unchanged, so that it can be retried.
 
-    One of over 8 MiB stays without the reason, which the log has.
-    One that Sidekiq's API and web interface couldn't show is the only argument of a job that they can; queue
-    and jid are those of that one.
+    A job of over 8 MiB stays without the reason, which the log has. A job that Sidekiq's API and web interface couldn't
+    show is wrapped as the only argument of a job that they can show, with the same queue and jid.
     """
     if len(raw) > MAX_BYTES:
         return raw  # with more around it, it might be longer than a server takes
     noted = _write({"error_class": kind, "error_message": why})
     fields = _fields(raw)
     if _is_call(fields) and _shows(fields):
-        # Behind the others: where a name comes twice, the last counts.
+        # After the others: if a name occurs twice, the last counts.
         return raw.rstrip()[:-1] + b"," + noted[1:]
     text = raw.decode("utf-8", "backslashreplace")
     shown = {"class": UNREADABLE, "args": [text], "jid": jid, "retry": 0}
@@ -137,7 +136,7 @@ def _shows(fields: dict[str, Any]) -> bool:
     args = fields["args"]
     if fields["class"] in WRAPPERS and not _shows_wrapped(fields.get("wrapped"), args):
         return False
-    # What Ruby takes for none.
+    # Values that Ruby treats as false.
     given = {
         name: value for name, value in fields.items() if value is not None and value is not False
     }
@@ -207,7 +206,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show the messages that died since the last time; return how many."""
+        """Show the messages that died since the last call; return their number."""
         return sum(self._fill(queue) for queue in self._queues)
 
     def _fill(self, queue: Queue) -> int:
@@ -277,7 +276,7 @@ class DeadJobs:
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
-    """The dead from the newest back to those of the moment `until`."""
+    """Yield the dead messages from the newest back to those of the moment `until`."""
     offset = 0
     while page := queue.admin.dead(offset, PAGE):
         for died in page:
@@ -288,7 +287,7 @@ def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
 
 
 def _noted(stored: bytes | None) -> tuple[int, list[str]]:
-    """Up to when the dead were shown, and which of the last moment; bytes that say neither count as none."""
+    """Return until when dead messages were shown, and which of the last moment; unreadable bytes count as none."""
     try:
         until, shown = json.loads(stored or b"[-1,[]]")
         return int(until), [str(one) for one in shown]

@@ -27,7 +27,7 @@ class DuplicateJids:
         self._ruby_queue, self._queue, self._seal = ruby_queue, queue, seal
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
-        """Those of one claim, each under another mid: equal calls once. The text is a mid of the arrival's own."""
+        """The duplicates of one claim, each under another mid, with equal calls once. The text is the arrival's mid."""
         found: dict[str, tuple[str, Arrival]] = {}
         for own, arrival in arrivals:
             known = found.get(arrival.mid)
@@ -41,7 +41,7 @@ class DuplicateJids:
         return list(found.values())
 
     def settle(self, own: str, arrival: Arrival, sealed: bytes, sealed_as_own: bytes) -> None:
-        """See that a call is run whose mid was taken when it was enqueued. Repeating it enqueues nothing more."""
+        """Ensure that a call runs whose mid was taken when it was enqueued. Repeating this doesn't enqueue more."""
         mid, plain = arrival.mid, arrival.content
         options: EnqueueOptions = {}
         if arrival.key:
@@ -55,7 +55,7 @@ class DuplicateJids:
                 return
             if found == "another":
                 break
-            # Not on_conflict="replace": what waits there now may be another call.
+            # Not on_conflict="replace": the waiting message may be another call.
             again: EnqueueOptions = {**options, "on_conflict": "requeue"}
             if self._queue.enqueue(sealed, mid=mid, caller=caller, **again).action != "exists":
                 return
@@ -63,7 +63,7 @@ class DuplicateJids:
         self._queue.enqueue(sealed_as_own, mid=own, caller=caller, **options)
 
     def _compared(self, mid: str, plain: bytes) -> str:
-        """'one' with what waits, 'another' than what waits or runs, or 'next': nothing is in its way."""
+        """'one': the same call waits; 'another': another call waits or runs; 'next': the mid is free."""
         word = self._queue.status(mid).word
         waits = word.endswith("-with-requeue")
         if word == "nil" or (word.startswith("done") and not waits):

@@ -1,9 +1,9 @@
 """The intake: one loop that moves Ruby's jobs into queues of jobq while a worker runs them.
 
-Each round, for every Ruby queue in turn: take over what a dead intake left, take up to 100 jobs, deliver them. While a
-jobq queue is paused or holds about a second's work nothing is taken for it: the rest stays where Ruby sees it. Jobs of
-a key whose line is full wait in their claims, and those of other keys pass them. With nothing to do the loop sleeps
-until a list holds something or the next scheduled job is due. Single-threaded, in a process of its own.
+Each round, for every Ruby queue in turn: take over a dead intake's claims, claim up to 100 jobs, deliver them. While a
+jobq queue is paused or holds about a second's work, no jobs are claimed for it: they stay visible to Ruby. Jobs of a
+key whose line is full wait in their claims, and jobs of other keys pass them. An idle loop sleeps until a list has jobs
+or the next scheduled job is due. Single-threaded, in a process of its own.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ BEAT_S = 5.0
 MATCH_S = 5.0
 #: Claims whose jobs wait for room: how often they are tried again, and beyond how many nothing more is taken.
 PARKED_S, MAX_PARKED = 0.25, 50
-#: Other queues wait as long; what wasn't done is tried again in a later round.
+#: Other queues wait as long; unfinished work is retried in a later round.
 PATIENCE_S = 2.0
 T = TypeVar("T")
 
 
 class DeclaredKeys:
-    """Finds the keys of calls by what the jobs of `registry` declare. Calls of other jobs have no key."""
+    """Finds the keys of calls by the declarations of `registry`. Calls of other jobs don't have a key."""
 
     def __init__(self, registry: Registry) -> None:
         self._find = registry.find
         self._any = any(job.settings.key is not None for job in registry)
 
     def keyed(self, arrival: Arrival) -> Arrival:
-        """Return the arrival with the key of its call. ConfigError if its arguments make none."""
+        """Return the arrival with the key of its call. ConfigError if its key function rejects the arguments."""
         if not self._any:
             return arrival
         call = decode(arrival.content)
@@ -203,7 +203,7 @@ class QueueIntake:
             return refused(self.ruby_queue, raw, arrival.mid, str(error))
 
     def _sealed(self, mid: str, content: bytes) -> bytes:
-        """Return the content to enqueue. Raises CodecError for what no queue accepts."""
+        """Return the content to enqueue. Raises CodecError for content that no queue accepts."""
         if self._seal is not None:
             # With a nonce: a job that is pushed again byte for byte is not a replayed call.
             content = self._seal.close_call(self.queue.name, mid, content)
@@ -243,7 +243,7 @@ class Intake:
         self._reminder = Reminder(COMPLAIN_S)
 
     def _take_from(self, ruby_queues: Iterable[RubyQueueName]) -> None:
-        """Take the jobs of these queues, too."""
+        """Also claim the jobs of these queues."""
         for ruby_queue in ruby_queues:
             queue = self._queues.get(ruby_queue.queue)
             if queue is None:
@@ -273,7 +273,7 @@ class Intake:
             self._leave()
 
     def _leave(self) -> None:
-        """Report to Ruby one last time. The worker's children have ended by now."""
+        """Report to Ruby for the last time. The worker's children have already ended."""
         self._sleep.close()
         try:
             for dead_jobs in self._dead_jobs:
@@ -329,7 +329,7 @@ class Intake:
             self._fed_worker.drain()
 
     def _attempt(self, what: str, do: Callable[[], T], default: T) -> T:
-        """Try; what fails for one queue is tried again in a later round, and doesn't delay the others."""
+        """Try; errors of one queue are retried in a later round, and don't delay the others."""
         try:
             return do()
         except Exception as error:
@@ -343,7 +343,7 @@ class Intake:
             return default
 
     def _all_done(self) -> bool:
-        """Return whether all jobs that were taken in have run: a burst ends after Ruby was shown the results."""
+        """Return whether all claimed jobs have run: a burst ends after the results were shown to Ruby."""
         counts = [queue.admin.counts() for queue in self._queues.values()]
         waits = any(one.ready and not one.paused for one in counts)
         if waits or self._fed_worker.running() or any(line.parked for line in self.lines):
@@ -425,5 +425,5 @@ def _side(ruby_queue: RubyQueueName) -> tuple[str, str]:
 def source(
     client: Client, ruby_url: str | None, settings: IntakeSettings, counts: RubyJobCounts
 ) -> partial[None]:
-    """Return what `jobq worker` runs in a separate process."""
+    """Return the source that `jobq worker` runs in a separate process."""
     return partial(run_intake, client, ruby_url, settings, counts)

@@ -1,8 +1,8 @@
 """A job as Ruby wrote it -> a message of jobq. Pure: no server, no clock.
 
-A Sidekiq job's jid becomes the mid. Its other fields travel in the header `ruby-fields`, so that what comes of
-the job can be shown to Ruby again; its tags in `ruby-tags`, as JSON. What no call can be made of becomes a
-refusal, never a message with the job's bytes: they might decode as a call of jobq's that Ruby may not make.
+A Sidekiq job's jid becomes the mid. Its other fields are stored in the header `ruby-fields`, so that its outcome can be
+shown to Ruby; its tags in `ruby-tags`, as JSON. A job that can't become a call becomes a refusal, never a message with
+the job's bytes: they might decode as a jobq call that Ruby may not make.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from jobq.jobs.codec import (
 from jobq.protocols.ruby.activejob import unwrapped
 from jobq.protocols.ruby.key_names import RubyQueueName, checked_queue
 
-#: Sidekiq's own, where a job says `retry: true`.
+#: Sidekiq's default, for jobs with `retry: true`.
 RETRIES = 25
 MAX_RETRIES = 10_000
 ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
 #: As deep as Ruby's JSON reads and writes.
 DEEPEST = 100
-#: Longer than any job of which a message can be made. What JSON holds takes many times its bytes once it is read, and
+#: Longer than any job that can become a message. Parsed JSON takes many times its bytes, and a process that is killed
+#: for its memory would take the same job again.
 #: a process that is killed for its memory would take the same job again.
 MAX_BYTES = 8 * 1024 * 1024
-#: The class under which Ruby is shown a job that it can't read itself; the only argument is what was pushed.
+#: The class under which Ruby is shown an unreadable job; the only argument is the pushed text.
 UNREADABLE = "(unreadable job)"
 _TRACES = ("sentry-trace", "baggage", "traceparent", "tracestate")
 _MS = 100_000_000_000
@@ -44,9 +45,11 @@ _write = msgspec.json.Encoder().encode
 
 
 class Arrival(NamedTuple):
-    """One job that was taken in. With a `fault` no call can be made of it, and `content` is a refusal.
+    """One claimed job. With a `fault` it can't become a call, and `content` is a refusal.
 
-    key: of the queue's keys, '' for none. caution: why something that Ruby would do isn't done.
+    Attributes:
+        key: Its key in the queue, '' for none.
+        caution: Why an action of Ruby isn't supported.
     """
 
     mid: str
@@ -94,7 +97,7 @@ def read_fields(raw: bytes) -> dict[str, Any]:
 
 
 def _shown_before(args: object) -> bytes:
-    """What was pushed, of a job that Ruby was shown as unreadable and that comes again from there."""
+    """Return the originally pushed text of a job that Ruby was shown as unreadable and that was pushed again."""
     match args:
         case [str(text)]:
             return text.encode()
@@ -145,7 +148,7 @@ def epoch_ms(value: object) -> int:
 
 
 def allowed_retries(fields: Mapping[str, Any]) -> int | None:
-    """How often a Sidekiq job may be retried from now on; None where it doesn't say."""
+    """Return how often a Sidekiq job may still be retried; None if it doesn't say."""
     wanted, used = fields.get("retry"), fields.get("retry_count")
     if wanted is None:
         return None
@@ -156,7 +159,7 @@ def allowed_retries(fields: Mapping[str, Any]) -> int | None:
 
 
 def retry_queue(fields: Mapping[str, Any]) -> str:
-    """Return the queue that a Sidekiq job's retries go to; '' if it names none."""
+    """Return the queue for a Sidekiq job's retries; '' if it doesn't name any."""
     name = fields.get("retry_queue")
     return name if isinstance(name, str) else ""
 
@@ -170,7 +173,7 @@ def _caution(fields: Mapping[str, Any]) -> str:
 
 
 def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] | None:
-    """Where a message came from, and what Ruby had noted on it; None for one of jobq's own."""
+    """The origin of a message, and Ruby's fields of it; None for jobq's messages."""
     try:
         fields = decode_any(headers[FIELDS].encode())
         return _queue_of(headers), fields if isinstance(fields, dict) else {}

@@ -68,12 +68,12 @@ class RubyQueueName(NamedTuple):
 
 #: Namespaces of a system whose keys have none that was chosen.
 DEFAULT_NAMESPACE: dict[System, str] = {"sidekiq": "", "resque": "resque"}
-#: What makes a queue's name a pattern, as in Resque: `*`, `mail_*`, `!slow`.
+#: Characters that make a queue's name a pattern, as in Resque: `*`, `mail_*`, `!slow`.
 _IN_PATTERNS = re.compile(r"[*?\[\]]|^!")
 
 
 def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
-    """Return the queue of that name in that namespace, both as they are given; ConfigError for what can't be one."""
+    """Return the queue with this name and namespace, both unchanged; ConfigError for invalid ones."""
     # The jobq queue has the same name.
     checked_name(f"{system} queue", queue)
     if any(c.isspace() or not c.isprintable() for c in namespace):
@@ -91,8 +91,11 @@ def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
 def queue_named(system: System, text: str, namespace: str | None = None) -> RubyQueueName:
     """Return the queue that an option of the command line names.
 
-    namespace: of its system, None if none was chosen. A name that begins with the system's own namespace is refused
-    then: it may be meant to hold that.
+    A name that begins with the system's own namespace is rejected without a chosen namespace, because the prefix may be
+    meant as the namespace.
+
+    Args:
+        namespace: Of its system, None if none was chosen.
     """
     text, usual = text.strip(), DEFAULT_NAMESPACE[system]
     if namespace is None and usual and text.startswith(f"{usual}:"):
@@ -110,9 +113,9 @@ def beside(key: str, namespace: str, name: str) -> str:
 
 
 def rights_to_look(namespace: str = "jobq") -> list[str]:
-    """Return the words that allow a user who does other things to see the queues of Sidekiq and Resque.
+    """Return the ACL rules for a user with other tasks to see the queues of Sidekiq and Resque.
 
-    What Sidekiq's processes say of themselves isn't among them: their keys are named by their hosts alone.
+    The data of Sidekiq's processes isn't included, because their keys are named only by their hosts.
     """
     listed = [
         one.key(name)

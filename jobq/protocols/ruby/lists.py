@@ -1,7 +1,7 @@
-"""Ruby's lists: add jobs once, and wait until a list holds something, without taking anything.
+"""Ruby's lists: add jobs once, and wait until a list has jobs, without removing any.
 
-The wait is a blocking move of the next job onto its own end of the list. It ends as soon as there is a job, and
-changes nothing, so a connection that breaks costs no job.
+The wait is a blocking move of the next job onto its own end of the list. It ends as soon as there is a job, and leaves
+the list unchanged, so a broken connection can't lose a job.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class ListWaiter:
 
 
 def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once: str = "") -> bool:
-    """Make jobs the newest of their queue, in their order; False if that was done before.
+    """Add jobs as the newest of their queue, in order; False if that was done before.
 
-    once: names this push for ten minutes, so that a repetition adds nothing.
+    once: names this push for ten minutes, so that a repetition is ignored.
     """
     client.command("SADD", ruby_queue.key("queues"), ruby_queue.queue)
     return append(client, ruby_queue.list_key, ruby_queue.newest, jobs, once)
 
 
 def append(client: Client, list_key: str, side: str, jobs: Sequence[bytes], once: str = "") -> bool:
-    """The same for any list."""
+    """Add values to any list, once."""
     mark = beside(list_key, client.namespace, f"pushed:{once or secrets.token_urlsafe(12)}")
     keys = {"target": list_key, "pushed": mark}
     return bool(client.run(*bound("ruby", "push", keys.__getitem__, {"side": side}, jobs)))

@@ -1,7 +1,7 @@
-"""How many jobs of a Ruby queue jobq holds before they run: about as many as end within a second.
+"""Number of a Ruby queue's jobs that jobq holds before they run: about as many as end within a second.
 
-Ruby's API, its dashboards and its own workers see only what is left on the list, so a fixed number would hide hours
-of slow jobs and starve quick ones. Pure: moments are given, in seconds of any steady clock.
+Ruby's API, its dashboards and its own workers see only the jobs left on the list, so a fixed number would hide hours of
+slow jobs and starve quick ones. Pure: moments are given, in seconds of any steady clock.
 """
 
 from __future__ import annotations

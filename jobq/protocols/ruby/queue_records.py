@@ -1,4 +1,4 @@
-"""What commands and pages say of the queues of Sidekiq and Resque, as records."""
+"""Records of the queues of Sidekiq and Resque, for commands and pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def queues_of(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
 
 
 def usable_queues(client: Client, system: RubyQueueName) -> list[RubyQueueName]:
-    """Return those that a queue of jobq can be named after: anything may stand in the list."""
+    """Return the queues whose names are valid for jobq; the list may contain anything."""
     names = client.command("SMEMBERS", system.key("queues"))
     return sorted(system._replace(queue=name.decode()) for name in names if is_name("queue", name))
 
@@ -30,7 +30,7 @@ class RubyQueueRecord(JsonRecord):
     Attributes:
         waiting: In the Ruby queue.
         taken: Claimed by a worker of jobq and not yet enqueued.
-        held: Messages of the jobq queue of that name that wait, run or wait for a retry.
+        held: Waiting, running and retrying messages of the jobq queue of that name.
     """
 
     system: str

@@ -5,7 +5,7 @@
     SidekiqQueue("default").push("HardWorker", [1, "x"], delay=60)
     ResqueQueue("low").push("Archive", [7])
 
-What a Ruby worker does with a job is Ruby's promise: both lose the one that a killed process was running.
+Ruby's guarantees apply to its workers: both systems lose the running job of a killed process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ SidekiqVersion = Literal[6, 7, 8]
 
 
 class SidekiqOptions(TypedDict, total=False):
-    """at (datetime with a zone, or epoch seconds) or delay: not before. retry: how often, True = 25, False = never.
+    """Options of a push.
 
-    retry_for: seconds after the first failure in which to try again. retry_queue: where retries go. tags: shown by
-    the dashboard. dead: False keeps it out of the dead set. backtrace: lines of one to keep. fields: others.
+    Attributes:
+        at: Earliest start time: a datetime with a zone, or epoch seconds.
+        delay: Delay before the first attempt.
+        retry: Maximum retries, True = 25, False = never.
+        retry_for: Seconds after the first failure in which to retry.
+        retry_queue: The queue for retries.
+        tags: Shown by the dashboard.
+        dead: False keeps it out of the dead set.
+        backtrace: Number of its lines to keep.
+        fields: Other fields.
     """
 
     at: datetime | float | None
@@ -49,7 +57,7 @@ class SidekiqOptions(TypedDict, total=False):
 
 
 class RubyQueue:
-    """What both have in common: a list, and reading it."""
+    """The common part of both systems: a list, and how to read it."""
 
     system: System
 
@@ -64,7 +72,7 @@ class RubyQueue:
         return int(self.client.command("LLEN", self.ruby_queue.list_key))
 
     def peek(self, offset: int = 0, limit: int = 100) -> list[bytes]:
-        """Jobs that wait, the next one first."""
+        """Return waiting jobs, the next job first."""
         last = offset + limit - 1
         if self.ruby_queue.oldest == "LEFT":
             return list(self.client.command("LRANGE", self.ruby_queue.list_key, offset, last))
@@ -114,7 +122,7 @@ class SidekiqQueue(RubyQueue):
         self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None,
         **options: Unpack[SidekiqOptions],
     ) -> str:  # fmt: skip
-        """`push` in a thread, so that the event loop goes on."""
+        """`push` in a thread, without blocking the event loop."""
         return await in_thread(self.push, job_class, args, jid=jid, **options)
 
     def _send(
@@ -173,7 +181,7 @@ class ResqueQueue(RubyQueue):
         return njobs
 
     async def apush(self, job_class: str, args: Sequence[Any] = ()) -> None:
-        """`push` in a thread, so that the event loop goes on."""
+        """`push` in a thread, without blocking the event loop."""
         await in_thread(self.push, job_class, args)
 
 
@@ -202,7 +210,7 @@ def _job(fields: dict[str, Any], job_class: str) -> bytes:
 
 
 def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, Any]]:
-    """Not before when, and the fields that options make."""
+    """Return the earliest start, and the fields for the options."""
     unknown = set(options) - set(SidekiqOptions.__annotations__)
     if unknown:
         known = ", ".join(sorted(SidekiqOptions.__annotations__))

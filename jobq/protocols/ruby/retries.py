@@ -156,7 +156,7 @@ class RubyRetries:
     def _first_failure(
         self, context: Context, error: BaseException, fields: dict[str, Any], window_s: float
     ) -> int:
-        """Epoch ms; noted once, since a message that is tried again carries nothing new."""
+        """Epoch ms; recorded once, because a retried message adds no information."""
         known = epoch_ms(fields.get("failed_at"))
         if known:
             return known
@@ -167,7 +167,7 @@ class RubyRetries:
             self._client.command("SET", key, now, "NX", "PX", kept_ms)
             return int(self._client.command("GET", key) or now)
         except JobqError as unknown:
-            # The job's own error is what counts; it is tried once more than it might be.
+            # The job's own error counts; it may be tried once more than necessary.
             logger.warning("%s failed (%r), and when it first failed is unknown: %s",
                            context.mid, error, unknown)  # fmt: skip
             return now

@@ -1,4 +1,4 @@
-"""The settings of an intake, and what it sees of the worker that it feeds."""
+"""The settings of an intake, and its view of the worker that it feeds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ MAX_MATCHES = 200
 class IntakeSettings:
     """Which Ruby queues to empty, and how.
 
-    ruby_queues: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
-    the most messages that are ready in the jobq queue; fewer where a second's work is less. ruby_dead: show
-    dead messages in Sidekiq's dead set, Resque's failed list, too. lease_s: after so many seconds others take over what
-    an intake has taken and not delivered. patterns: names of queues that may appear later, with their weights, and
-    the names that these exclude.
+    Attributes:
+        ruby_queues: The queues; each goes to the jobq queue of its name.
+        names: A Ruby class's name -> the job's.
+        backlog: Maximum number of ready messages in the jobq queue; fewer if a second's work is less.
+        ruby_dead: Also show dead messages in Sidekiq's dead set or Resque's failed list.
+        lease_s: Seconds after which others take over undelivered claims.
+        patterns: Names of queues that may appear later, with their weights, and the names that these exclude.
     """
 
     ruby_queues: tuple[RubyQueueName, ...]
@@ -80,9 +82,10 @@ def _weight(queue: RubyQueueName, text: str) -> int:
 def expanded(
     queues: Mapping[RubyQueueName, int], listed: Callable[[RubyQueueName], Iterable[RubyQueueName]]
 ) -> dict[RubyQueueName, int]:
-    """Return the queues with patterns replaced by the queues that are there, without those that a `!` excludes.
+    """Return the queues with patterns replaced by existing queues, without those that a `!` excludes.
 
-    listed: returns all queues of the system and namespace of a name.
+    Args:
+        listed: Returns all queues of the system and namespace of a name.
     """
     found: dict[RubyQueueName, int] = {}
     for queue, weight in queues.items():
@@ -145,11 +148,11 @@ class FedWorker(Protocol):
 
     @property
     def processes(self) -> int:
-        """How many jobs run at once, at most."""
+        """Maximum number of concurrent jobs."""
         ...
 
     def serve(self, queues: Mapping[str, int]) -> None:
-        """Have the worker serve these queues, too, with their weights."""
+        """Let the worker also serve these queues, with their weights."""
         ...
 
     def stopping(self) -> bool:
@@ -161,7 +164,7 @@ class FedWorker(Protocol):
         ...
 
     def running(self) -> list[tuple[int, str, str, int]]:
-        """Per job that runs: process, queue, mid, and for how many ms it has run at least."""
+        """Return for each running job: process, queue, mid, and a lower bound of its run time in ms."""
         ...
 
     def drain(self) -> None:
