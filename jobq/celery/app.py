@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from typing import Any
 from jobq.celery import shared
 from jobq.celery.result import AsyncResult
 from jobq.celery.schedules import options_of
-from jobq.celery.sending import job_for
+from jobq.celery.sending import given_options, job_for
 from jobq.celery.signals import task_postrun, task_prerun
 from jobq.celery.tasks import STARMAP
 from jobq.celery.tasks import Task as BaseTask
@@ -40,16 +40,14 @@ class Conf(dict[str, Any]):
         self.__dict__["_changed"] = changed
 
     def __getattr__(self, name: str) -> Any:
-        try:
+        if name in self:
             return self[name]
-        except KeyError:
-            raise AttributeError(f"the app has no setting {name!r}") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.update({name: value})
+        raise AttributeError(f"the app has no setting {name!r}")
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.update({name: value})
+
+    __setattr__ = __setitem__
 
     def update(self, *given: Any, **more: Any) -> None:
         """Change settings, and declare the tasks anew."""
@@ -100,9 +98,7 @@ class Celery:
 
     def task(self, *functions: Any, **options: Any) -> Any:
         """Make a function a task: `@app.task` or `@app.task(bind=True, …)`."""
-        if functions:
-            return make_task(self, functions[0], options)
-        return lambda function: make_task(self, function, options)
+        return _decorated(self, functions, options)
 
     def register_task(self, task: Any) -> BaseTask:
         """Add a task that is an instance of a class, or such a class."""
@@ -175,7 +171,7 @@ class Celery:
             "task": sig.name, "schedule": when, "args": args or sig.args, "kwargs": kwargs or sig.kwargs,
             "options": {**sig.options, **options},
         }  # fmt: skip
-        self.conf.beat_schedule = {
+        self.conf["beat_schedule"] = {
             **self.conf.beat_schedule, name or f"{sig.name}{entry['args']}": entry,
         }  # fmt: skip
 
@@ -197,15 +193,11 @@ class Celery:
         while self._later:
             self._later.pop(0)()
         self._declare()
-        unknown = [
-            name
-            for name, entry in self.conf.beat_schedule.items()
-            if entry["task"] not in shared.tasks
-        ]
-        if unknown:
-            raise ConfigError(
-                f"beat_schedule[{unknown[0]!r}] names a task that no imported module declares"
-            )
+        for name, entry in self.conf.beat_schedule.items():
+            if entry["task"] not in shared.tasks:
+                raise ConfigError(
+                    f"beat_schedule[{name!r}] names a task that no imported module declares"
+                )
 
     def _declare(self) -> None:
         for task in list(shared.tasks.values()):
@@ -219,9 +211,7 @@ class Celery:
             self._await_imports()
 
     def _schedule(self, name: str, entry: Mapping[str, Any], task: BaseTask) -> None:
-        options = {
-            key: value for key, value in (entry.get("options") or {}).items() if value is not None
-        }
+        options = given_options(name, entry.get("options") or {})
         if options.pop("queue", task.job.queue) != task.job.queue or options:
             raise ConfigError(
                 f"beat_schedule[{name!r}] has the options {entry['options']!r:.100}, which a schedule can't have; give "
@@ -236,13 +226,16 @@ class Celery:
 
 def shared_task(*functions: Any, **options: Any) -> Any:
     """Make a function a task of whatever app there is: `@shared_task` or `@shared_task(bind=True, …)`."""
-    if functions:
-        return make_task(None, functions[0], options)
-    return lambda function: make_task(None, function, options)
+    return _decorated(None, functions, options)
+
+
+def _decorated(app: Celery | None, functions: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    decorate = partial(make_task, app, options)
+    return decorate(*functions) if functions else decorate
 
 
 def make_task(
-    app: Celery | None, function: Callable[..., Any], options: Mapping[str, Any]
+    app: Celery | None, options: Mapping[str, Any], function: Callable[..., Any]
 ) -> BaseTask:
     """A task of a function. app: None for that of `shared_task`."""
     if inspect.iscoroutinefunction(function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -202,11 +202,12 @@ class FlowResult(AsyncResult):
             return self.run.result([*failed, self.step][0], timeout)
 
 
-class GroupResult:
+class GroupResult(list[Any]):
     """The results of a group, in the order of its tasks."""
 
     def __init__(self, id: str, results: Sequence[Any]) -> None:
-        self.id, self.results = id, list(results)
+        super().__init__(results)
+        self.id, self.results = id, self
 
     def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> list[Any]:
         """What the tasks returned."""
@@ -238,15 +239,6 @@ class GroupResult:
         """Cancel all of them."""
         for result in self.results:
             result.revoke()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.results[index]
 
 
 class EagerResult(AsyncResult):

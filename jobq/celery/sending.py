@@ -33,19 +33,17 @@ def job_for(
     """The job of a task, with the options of this call."""
     task = shared.tasks.get(name)
     job = task.job if task is not None else stand_in(name)
-    given = {key: value for key, value in options.items() if value is not None}
+    given = given_options(name, options)
     app = task.app if task is not None else shared.apps[-1]
-    refuse(name, given)
     changes: dict[str, Any] = {"headers": _headers(given)}
-    for key, option in _AS_OPTIONS.items():
-        if key in given:
-            changes[option] = given[key]
+    changes |= {option: given[key] for key, option in _AS_OPTIONS.items() if key in given}
     if isinstance(changes.get("at"), datetime):
         changes["at"] = aware(changes["at"], app.conf.timezone)
-    if "expires" in given or (task is not None and task.expires is not None):
-        changes["expires_in"] = _expires_in(
-            given.get("expires", getattr(task, "expires", None)), changes
-        )
+    expires = given.get("expires", getattr(task, "expires", None))
+    if expires is not None:
+        # Celery counts from the call, jobq from the start time.
+        start = seconds_until(changes.get("at", changes.get("delay")))
+        changes["expires_in"] = max(0.001, seconds_until(expires) - start)
     if "queue" not in given:
         queue = queue_for(app.conf, task, name, args, kwargs)
         if queue != job.queue:
@@ -64,15 +62,17 @@ _KNOWN = {
 }  # fmt: skip
 
 
-def refuse(name: str, options: Mapping[str, Any]) -> None:
-    """ConfigError for options that jobq has no equivalent of."""
-    for key, value in options.items():
+def given_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that aren't None; ConfigError for those that jobq has no equivalent of."""
+    given = {key: value for key, value in options.items() if value is not None}
+    for key, value in given.items():
         if key in _REFUSED:
             raise ConfigError(f"{key}={value!r:.80} of {name} can't be used; {_REFUSED[key]}")
         if key not in _KNOWN:
             raise ConfigError(f"apply_async of {name} has no option {key}={value!r:.80}")
         if key == "serializer" and value != "json":
             raise ConfigError(f"serializer={value!r} of {name} can't be used; arguments are JSON")
+    return given
 
 
 def queue_for(
@@ -87,7 +87,7 @@ def queue_for(
         if isinstance(answer, str):
             return answer
         if answer:
-            refuse(name, {key: value for key, value in answer.items() if key != "queue"})
+            given_options(name, answer)
             return str(answer["queue"])
     return str(conf.task_default_queue)
 
@@ -111,12 +111,6 @@ def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
 def aware(moment: datetime, zone: str | None) -> datetime:
     """A datetime without a zone is in that of the app."""
     return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone) if zone else UTC)
-
-
-def _expires_in(expires: Any, changes: Mapping[str, Any]) -> float:
-    """Celery counts from the call, jobq from the start time."""
-    start = seconds_until(changes.get("at", changes.get("delay")))
-    return max(0.001, seconds_until(expires) - start)
 
 
 def _headers(given: Mapping[str, Any]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from jobq.celery.exceptions import (
     seconds_until,
 )  # fmt: skip
 from jobq.celery.result import AsyncResult, EagerResult
-from jobq.celery.sending import job_for, queue_for, refuse
+from jobq.celery.sending import given_options, job_for, queue_for
 from jobq.config import duration_s
 from jobq.errors import ConfigError, Dead, JobFailedError, JobTimeout, Outcome
 from jobq.jobs.context import current
@@ -134,7 +134,7 @@ class Task:
         """Send a call with options: countdown, eta, expires, queue, task_id, link, link_error, retries and others."""
         args, kwargs = tuple(args or ()), dict(kwargs or {})
         if self.app.conf.task_always_eager:
-            refuse(self.name, {key: value for key, value in options.items() if value is not None})
+            given_options(self.name, options)
             return self.apply(args, kwargs, **options)
         receipt = job_for(self.name, args, kwargs, options).enqueue(*args, **kwargs)
         return AsyncResult(receipt.mid, self.name)
@@ -155,9 +155,8 @@ class Task:
             outcome = "retry"
             while outcome in ("retry", "snooze"):
                 facts["attempt"] += 1
-                done = Attempts(default_registry, facts, records=False).run(
-                    self.job, *args, **kwargs
-                )
+                attempts = Attempts(default_registry, facts, records=False)
+                done = attempts.run(self.job, *args, **kwargs)
                 outcome = done.outcome
         finally:
             shared.eager.reset(entered)
@@ -227,21 +226,18 @@ class Task:
                     f"retry({key}={value!r:.80}) of {self.name} can't be used: a retry is the same message; send a new "
                     "call and return"
                 )
-        most = self.max_retries if max_retries is None else max_retries
+        most = _or(max_retries, self.max_retries)
         if most is not None and request.retries >= most:
             spent = f"Can't retry {self.name}[{request.id}] args:{request.args}"
             _raise(exc or MaxRetriesExceededError(spent), exc)
-        new = (
-            list(request.args if args is None else args), dict(request.kwargs if kwargs is None else kwargs),
-        )  # fmt: skip
-        if new != (list(request.args), request.kwargs):
+        old = list(request.args), request.kwargs
+        new = list(_or(args, request.args)), dict(_or(kwargs, request.kwargs))
+        if new != old:
             self.job.check_arguments(*new)
-            if request.is_eager:
-                shared.eager.get()[_CHANGED] = new
-            else:
-                current().checkpoint({_CHANGED: new})
-        wait = countdown if countdown is not None else self.default_retry_delay
-        error = Retry(exc=exc, when=eta or wait, is_eager=request.is_eager)
+            keep = shared.eager.get().update if request.is_eager else current().checkpoint
+            keep({_CHANGED: new})
+        when = eta or _or(countdown, self.default_retry_delay)
+        error = Retry(exc=exc, when=when, is_eager=request.is_eager)
         if throw:
             raise error
         request.pending = error
@@ -258,9 +254,8 @@ class Task:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function here and now."""
-        entered = shared.requests.set(
-            (*shared.requests.get(), (self, TaskRequest(task=self.name, args=args, kwargs=kwargs)))
-        )
+        request = TaskRequest(task=self.name, args=args, kwargs=kwargs)
+        entered = shared.requests.set((*shared.requests.get(), (self, request)))
         try:
             return self.run(*args, **kwargs)
         finally:
@@ -269,8 +264,7 @@ class Task:
     def declare(self) -> None:
         """Make the job of this task, from its attributes and the settings of its app."""
         conf = self.app.conf
-        given = {key: getattr(self, key, None) for key in _CHECKED_ATTRIBUTES}
-        refuse(self.name, {key: value for key, value in given.items() if value is not None})
+        given_options(self.name, {key: getattr(self, key, None) for key in _CHECKED_ATTRIBUTES})
         if self._attempt is None:
             self._attempt = _function(self)
         declared: dict[str, Any] = {
@@ -280,9 +274,8 @@ class Task:
             "hard_timeout": _or(self.time_limit, conf.task_time_limit), "result_ttl": self._result_ttl(),
         }  # fmt: skip
         if rate := _or(self.rate_limit, conf.task_default_rate_limit):
-            declared["limits"] = [
-                RateLimit(self.name, str(rate) if "/" in str(rate) else f"{rate}/s")
-            ]
+            text = str(rate)
+            declared["limits"] = [RateLimit(self.name, text if "/" in text else f"{text}/s")]
         if type(self).on_failure is not Task.on_failure:
             declared["on_dead"] = self._on_dead
         self.job = job(**declared)(self._attempt)
