@@ -1,9 +1,9 @@
--- flow: what is stored of a flow and of its steps. A value that is damaged counts as none, so that no script fails.
+-- flow: the stored facts of a flow and its steps. A damaged value counts as missing, so that no script fails.
 -- needs: meta steps
 -- subs: steps that are flows and have not begun.
 local NUMBERS = {'keep', 'begun', 'over', 'bits', 'open', 'failed', 'retried', 'bytes', 'stamp', 'refused', 'subs'}
--- cut: 0 unless the flow was cancelled before the step was over; then 1 more than the members that were dead by then.
--- revived: the newest retry has revived the dead members before this one.
+-- cut: 0 unless the flow was cancelled before the step was over; then 1 plus the number of members already dead then.
+-- revived: the newest retry has revived the dead members before this member.
 local COUNTS = {'size', 'ndone', 'nended', 'sealed', 'ready_at', 'ended_at', 'chunks', 'added_at', 'nretried', 'cut', 'revived'}
 -- MARK and a step: the entry of its queue's outbox that its newest retry wrote.
 local FOLLOWS, ROOTS, ALL, MARK, LARGEST, MAX_BITS = '>', '>', '*', 'm:', 9007199254740991, 33554432
@@ -15,7 +15,7 @@ end
 
 local function text(number) return string.format('%.0f', number) end
 
--- Whether the entry `id` of a stream comes behind the entry `other`; true if `other` isn't the id of an entry.
+-- Whether the entry `id` of a stream comes after the entry `other`; true if `other` isn't the id of an entry.
 local function is_behind(id, other)
   local ms, sequence = string.match(id, '^(%d+)%-(%d+)$')
   local other_ms, last = string.match(other, '^(%d+)%-(%d+)$')
@@ -89,7 +89,7 @@ local function counts_text(s)
   return table.concat(parts, ',')
 end
 
--- What changed, in as few commands as fit.
+-- Write the changes, in as few commands as fit.
 local function write_flow(flow)
   local changed = {}
   for name, value in pairs(flow) do

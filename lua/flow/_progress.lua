@@ -1,6 +1,6 @@
--- progress: what follows from counts that changed. A step becomes ready once; a flow is over when nothing can go on.
+-- progress: consequences of changed counts. A step becomes ready once; a flow is over when no step can continue.
 -- needs: meta steps calls todo step_of is_over is_done to_do still_to_do expire_all FOLLOWS PARENT SUBS
--- A flow has fewer steps than MAX_NAMES; what a damaged list has beyond is left out.
+-- A flow has fewer steps than MAX_NAMES; further names in a damaged list are left out.
 local MAX_NAMES = 20000
 local function names_in(value)
   local names, count = {}, 0
@@ -27,7 +27,7 @@ local function can_go(s)
   return true
 end
 
--- What the flow counts of a step, after its counts changed.
+-- Update the flow's counts after a step's counts changed.
 local function recount(flow, s, now_ms)
   s.changed = true
   local over, bad = is_over(s), is_over(s) and not is_done(s)
@@ -87,12 +87,12 @@ local function go_on(flow, candidates, changed, now_ms)
   end
 end
 
--- Whether the flow is over now; what is over is kept for a while, what goes on until it is over.
+-- Return whether the flow is over now; finished flows are kept for a while, others until they are over.
 local function settle(flow, now_ms)
   if flow.state == 'open' then return end
   local quiet = flow.open == 0 and flow.retried == 0 and still_to_do() == 0
   local state = flow.state == 'cancelled' and 'cancelled' or flow.failed > 0 and 'failed' or 'done'
-  -- A person may revive the last one that is dead: then nothing goes on, and yet the flow is done.
+  -- A person may revive the last dead member: then no step continues, and the flow is still done.
   if quiet and (flow.over == 0 or flow.state ~= state) then
     flow.over, flow.state = math.max(1, now_ms), state
     if flow.parent ~= '' then to_do(flow, PARENT, 'parent') end

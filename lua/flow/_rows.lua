@@ -4,7 +4,7 @@ local STEP_KINDS = {step = 1, map = 1, wait = 1, timer = 1, flow = 1}
 local WHENS = {done = 1, ended = 1, failed = 1}
 local WIDTH, MAX_EDGES, MAX_OF_A_FLOW = 7, 1000, 10000
 
--- is_known: whether there is such a step before this one.
+-- is_known: whether an earlier step has this name.
 local function check_edges(name, edges, is_known)
   local count, rest = 0, edges
   while rest ~= '' do
@@ -61,7 +61,7 @@ local function added_to(lists, name, more)
   list[#list + 1], lists[name] = more, list
 end
 
--- Keep rows that were checked. `bits`: the next free number. -> the next free number after them, how many of them are flows
+-- Keep checked rows. `bits`: the next free number. -> the next free number after them, how many of them are flows
 local function keep_rows(starts, bits)
   local lists, subs = {}, 0
   for _, at in ipairs(starts) do

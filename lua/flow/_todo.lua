@@ -1,6 +1,6 @@
 -- todo: what is to be sent, and the answer that tells it. It stays until it is sent.
 -- needs: todo steps calls text
--- The parent of the flow, and those of its sub-flows whose steps have not begun.
+-- The flow's parent, and its sub-flows whose steps have not begun.
 local PARENT, SUBS = '^', '%'
 
 local function to_do(flow, name, kind)
@@ -10,7 +10,7 @@ end
 
 local function todo_of(name) return string.match(redis.call('HGET', todo, name) or '', '^%l+') end
 
--- Number of what is to be sent, but for words to other flows once this one is over.
+-- Number of items to send; without reports to other flows once this flow is over.
 local function still_to_do()
   return redis.call('HLEN', todo) - redis.call('HEXISTS', todo, PARENT) - redis.call('HEXISTS', todo, SUBS)
 end

@@ -1,13 +1,13 @@
 #!lua
 --[[
-add: add steps to a flow that runs. A step that is there already is left as it is.
+add: add steps to a running flow. Existing steps stay unchanged.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   now  epoch ms, or '' for the server's clock
   run  id of the flow's run that is meant; '' = whichever is there
-  then up to 1,000 groups as those of create
+  then up to 1,000 groups as in create
 RETURNS  {'added', how many are new}; {'closed', state} if the flow doesn't run; {'conflict', ''} if one is there and is
          another, {'full', ''} beyond 10,000 steps
 COST     O(steps + edges)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-apply: take in what happened to a flow, and answer what is to be sent.
+apply: apply changes to a flow, and return the items to send.
 
 Each member counts once: bits are only ever set, so any repetition and any order of entries gives the same state. A step
 becomes ready once. What is to be sent is answered by every call until `sent` takes it off.
@@ -16,11 +16,11 @@ ARGV
   `step`, of done also of several numbers, `0-63,70`, 2,000 in all, of dead with detail: why, 200 bytes are kept;
   `result`: done, detail is its result; `begin`, `look`, `cancel`; `signal`: detail is its value; `retry` of `step`, or '' for all. Entry: the
   id of the entry that says so, or ''. These five are taken once each, in the order of ids. A `dead` or `cancelled` that
-  was written before the newest retry of its step changes nothing
+  was written before the newest retry of its step is ignored
 RETURNS  {'', 0, 0, ''} if the flow is gone, or another run of its id is there; else {state, entries refused, 1 if more is
          to be sent than follows, else 0, id of the run}, then
          groups: step (`^`: the parent, `%`: sub-flows whose steps have not begun), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
-COST     O(entries + steps that wait for those that ended), O(steps) for cancel and retry
+COST     O(entries + steps that wait for ended steps), O(steps) for cancel and retry
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)
@@ -84,7 +84,7 @@ local function say_why(s, number, reason)
   if nreasons < MAX_REASONS then nreasons = nreasons + redis.call('HSET', failed, s.name .. ':' .. number, reason) end
 end
 
--- Whether this source may say what becomes of the member.
+-- Whether this source may set the member's outcome.
 local function is_from_there(s, number)
   if not s or number >= s.size then return false end
   if s.kind == 'flow' then return source == 'f' .. s.source and s.ready_at > 0 end
@@ -124,7 +124,7 @@ local function member_ended(kind, name, number, entry, result)
   local s = step_of(name)
   local bit = s and bit_of(s, number)
   if not bit then return false end
-  -- A sub-flow that was ended because its step never begins.
+  -- A sub-flow was ended because its step never begins.
   if s.kind == 'flow' and s.ready_at == 0 and source == 'f' .. s.source then return true end
   if not is_from_there(s, number) then return false end
   if s.kind == 'wait' and redis.call('GETBIT', ended, bit) == 1 or is_old(kind, s, entry) then return true end
@@ -168,7 +168,7 @@ local function cancel_wait(s, bit)
   if redis.call('HSTRLEN', calls, s.name) > 0 then to_do(flow, s.name, 'drop') end
 end
 
--- Nothing more is sent; what lives is cancelled by drainers.
+-- No more steps are sent; drainers cancel live members.
 local function cancel()
   if flow.over > 0 or flow.state == 'cancelled' then return end
   flow.state = 'cancelled'
@@ -210,7 +210,7 @@ local function begin()
   for _, name in ipairs(names_in(redis.call('HGET', steps, ROOTS))) do candidates[#candidates + 1] = name end
 end
 
--- Whether an entry with words of its own was taken before: a repetition must change nothing that came in between, since
+-- Whether an entry with words of its own was applied before: a repetition must not change later states, since
 -- the one who took it first may delete the entry.
 local function was_said(id) return id ~= '' and not is_behind(id, flow.said) end
 
@@ -239,7 +239,7 @@ local function ones_in(number)
   return count
 end
 
--- So many bits of `length` ones each, {first, length}, set at once. -> how many of them were not set
+-- So many bits of `length` ones each, {first, length}, set together. -> how many of them were not set
 local function set_runs(key, runs)
   local missing = 0
   for from = 1, #runs, 1000 do
@@ -276,7 +276,7 @@ local function add_runs(runs, s, first, last)
   return last + 1 - at
 end
 
--- Most entries say that members of a map are done, and most of these are neighbours.
+-- Most entries report done members of maps, and most of these are neighbours.
 local function members_done(name, list)
   local s = step_of(name)
   local of_map = s and s.kind == 'map' and s.nretried == 0

@@ -7,8 +7,8 @@ KEYS
 ARGV
   now  epoch ms, or '' for the server's clock
   run  id of this run, 1-16 letters and digits: no other flow of this name and id has it. A sub-flow has its parent's
-  definition  a hash of what the flow means
-  home  name of the queue whose flow-outbox takes what is said to the flow
+  definition  a hash of the flow's meaning
+  home  name of the queue whose flow-outbox receives signals to the flow
   keep_ms  how long it is kept once it is over
   parent  `flow.run.step` that the flow is the step of, or ''
   life_ms  how long it waits for its begin
@@ -56,7 +56,7 @@ if flow and not is_left then
   end
   return {not same and 'conflict' or flow.over > 0 and 'over' or 'same', flow.state, flow.run}
 end
--- Keys without a flow are what is left of damage.
+-- Keys without a flow are leftovers of damage.
 local fresh = new_rows(8, function() return false end)
 
 redis.call('DEL', meta, steps, calls, items, done, ended, retried, failed, results, todo)

@@ -1,13 +1,13 @@
 #!lua
 --[[
-life: say how long a flow that has not begun waits for its begin. It is the step of another flow, which says so.
+life: set how long a flow waits for its begin. The flow is a step of another flow, which calls this.
 
 KEYS
   meta:hash steps:hash calls:hash items:hash done:string ended:string retried:string failed:hash results:hash todo:hash
 ARGV
   parent  `flow.run.step` that the flow was stored for
-  stamp  of what is to be sent at the parent: what it said later stands
-  life_ms  how long from now on
+  stamp  of the item to send at the parent; later calls win
+  life_ms  duration
 RETURNS  {'ok'}; {'older'} if the parent has said otherwise since; {'other'} if the flow has begun or was cancelled, is
          another's, or is gone
 COST     O(1)
@@ -28,7 +28,7 @@ probe('HLEN', meta)
 local flow = read_flow()
 if not flow or flow.state ~= 'open' or parent == '' or flow.parent ~= parent then return {'other'} end
 if flow.stamp > stamp then return {'older'} end
--- What it says to its own sub-flows, once it has begun, comes behind this.
+-- Its calls to its own sub-flows, once it has begun, come after this.
 redis.call('HSET', meta, 'stamp', text(stamp))
 expire_all(life_ms)
 return {'ok'}

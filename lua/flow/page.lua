@@ -8,7 +8,7 @@ ARGV
   step  whose members
   what  `live`: not ended, or retried; `failed`: ended and not done; `revive`: those of `failed` that the newest retry
         has not come to
-  cursor  from this member on
+  cursor  first member
   limit  members at most
 RETURNS  {where the next page begins, or -1, then the numbers}. A page may be empty and have a next one
 COST     O(32,768 members)
@@ -43,7 +43,7 @@ local function is_set(bytes, at)
   return math.floor(byte / 2 ^ (7 - at % 8)) % 2 == 1
 end
 
--- Members `from` to `to` (without it), whose bits begin at `bit`. -> the first one that wasn't looked at
+-- Members `from` to `to` (without it), whose bits begin at `bit`. -> the first member that wasn't checked
 local function look(from, to, bit)
   local last, offset, number = bit + to - from - 1, bit % 8, from
   local e, d, r = bytes_of(ended, bit, last), bytes_of(done, bit, last), bytes_of(retried, bit, last)

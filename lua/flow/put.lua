@@ -6,7 +6,7 @@ KEYS
   meta:hash steps:hash items:hash
 ARGV
   step  the map
-  chunk  which one, from 0
+  chunk  its number, from 0
   packed  its members; scripts pass it on
 RETURNS  {'ok'}, {'full'} beyond 8 MiB of the flow, {'closed'} if the flow is over, cancelled or gone
 COST     O(1)

@@ -8,10 +8,10 @@ ARGV
   now  epoch ms, or '' for the server's clock
   run  id of the flow's run that is meant; '' = whichever is there
   step  the map
-  chunk  which one, from 0
+  chunk  its number, from 0
   count  members of this chunk; all but the last chunk have 250
 RETURNS  {outcome, index of the chunk's first member, chunks reserved}. Outcomes:
-         `new`; `doubt`, it was reserved before and none behind it; `added`, it is enqueued; `sealed`; `closed`, the flow
+         `new`; `doubt`, it was reserved before, and no later chunk; `added`, it is enqueued; `sealed`; `closed`, the flow
          is over, cancelled or gone; `other`, another count than before, or a chunk was left out
 COST     O(1), O(members so far) when the bits grow, which is at every doubling, and every 65,000 members
 WRITES   meta, done and ended
@@ -30,7 +30,7 @@ probe('STRLEN', done, ended)
 --@include shared/_clock
 --@include _flow
 
--- Blocks so long that a million bits, with what the server puts in front, fit 128 KiB.
+-- Blocks of such a length that a million bits and the server's header fit 128 KiB.
 local PER_CHUNK, MIN_BLOCK, MAX_BLOCK = 250, 250, 65000
 local now_ms, flow = time_ms(now), read_flow(run)
 local s = flow and step_of(step)
@@ -44,7 +44,7 @@ if chunk + 1 == s.chunks then
 end
 if flow.bits >= MAX_BITS or chunk > s.chunks or s.size ~= first then return {'other', first, s.chunks} end
 
--- Bits that are made at once take no more memory than they need.
+-- Bits that are created together don't take more memory than necessary.
 local function grow(key, bits)
   local missing = math.ceil(bits / 8) - redis.call('STRLEN', key)
   if missing <= 0 then return end

@@ -8,13 +8,13 @@ ARGV
   now  epoch ms, or '' for the server's clock
   run  id of the flow's run that is meant; '' = whichever is there
   step  whose members they are
-  stamp  of what is to be sent, 0 for none
-  cursor  with a stamp: all members of the retry before this one were revived
+  stamp  of the item to send, 0 for none
+  cursor  with a stamp: all of the retry's members before this were revived
   mark  id of an entry of the outbox of the step's queue: an end other than done that was written before it is of a run
         before this retry; '' for none
   then up to 1,000 numbers of members
 RETURNS  {how many of them had ended without being done, and weren't retried before}; {-1} if nothing of that stamp is to
-         be sent any more: another drainer has done it
+         be sent: another drainer has done it
 COST     O(members)
 WRITES   of all keys what changed
 ]]

@@ -11,7 +11,7 @@ ARGV
   chunks  how many chunks it has
 RETURNS  {'ok', state}; {'sealed', chunks} if it was sealed with another number; {'other', chunks} if so many are reserved;
          {'closed', state} if the flow is over, cancelled or gone
-COST     O(steps that wait for this one)
+COST     O(waiting steps)
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)

@@ -1,4 +1,4 @@
--- held: a limit that is held allows nothing before `hold`. No longer than `hold_ms` from now on, should the clock step back.
+-- held: a held limit allows no start before `hold`, which is at most `hold_ms` ahead, in case the clock steps back.
 -- needs: stored
 local function held_until(hold, hold_ms, now_ms)
   hold, hold_ms = stored(hold), stored(hold_ms)

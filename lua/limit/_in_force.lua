@@ -1,4 +1,4 @@
--- in_force: what the server was set to wins over what the program says.
+-- in_force: a limit set on the server overrides the limit in programs.
 -- needs: settings stored
 local function in_force(most, span_ms)
   local set_most, set_span = unpack(redis.call('HMGET', settings, 'most', 'span_ms'))

@@ -1,6 +1,6 @@
 -- leases: how long the slots of a limit are held.
 -- needs: holders state stored text keep_state
--- After the clock stepped back, no lease lasts longer than the longest that there was. -> that one, ms
+-- After the clock stepped back, a lease can't last longer than the longest lease seen. -> that duration, ms
 local function shortened(longest, lease_ms, now_ms)
   longest = math.min(86400000, math.max(stored(longest) or 0, lease_ms))
   local latest = text(now_ms + longest)

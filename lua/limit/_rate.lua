@@ -1,5 +1,5 @@
--- rate: how a rate is kept. Up to 10,000 a span, by a ring of the last starts: exact, all of them at once if need be.
--- Above, by one moment (GCRA): a twentieth of the rate at once, the rest spread over the span.
+-- rate: how a rate is stored. Up to 10,000 per span, as a ring of the last starts: exact, and all may start together.
+-- Above, as one moment (GCRA): a twentieth of the rate may start immediately, the rest spread over the span.
 -- needs:
 local IN_RING = 10000
 

@@ -1,6 +1,6 @@
 #!lua
 --[[
-enter: take one of a number of slots. The same token takes one slot, however often it is called.
+enter: acquire one slot. The same token takes one slot, however often it calls.
 
 KEYS
   holders:zset state:hash settings:hash

@@ -9,7 +9,7 @@ ARGV
   most  how many slots there are
   lease_ms  for how long
   then the tokens of 1 to 500 holders
-RETURNS  {'ok', per token: 1, or 0 where it holds no slot}
+RETURNS  {'ok', per token: 1, or 0 if it doesn't hold a slot}
 COST     O(tokens + leases that ended)
 WRITES   holders and state
 ]]

@@ -5,7 +5,7 @@ set: set a limit at the server, where it wins over what programs say; or no long
 KEYS
   settings:hash state:hash
 ARGV
-  most  starts of the rate, or slots; '' for what programs say
+  most  starts of the rate, or slots; '' for the limit in programs
   span_ms  of the rate; '' for slots
 RETURNS  {'ok', 1 if it was set before, else 0}
 COST     O(1)

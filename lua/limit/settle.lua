@@ -44,7 +44,7 @@ local back = 0
 if most <= IN_RING then
   back = redis.call('LREM', ring, unused, text(started))
 elseif moment and idle_at and idle_at <= started then
-  -- The limit wasn't idle since then, so each later start was counted behind this one.
+  -- The limit wasn't idle since then, so each later start was counted after this start.
   back = unused
   redis.call('HSET', state, 'moment', text(math.max(0, moment - spread_us(unused, most, span_ms + margin_ms))))
 end

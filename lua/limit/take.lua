@@ -1,9 +1,9 @@
 #!lua
 --[[
-take: count a start, or say when the next one is free. In no span of time are more starts counted than the rate allows.
+take: count a start, or return when the next start is free. No span of time has more starts than the rate allows.
 
-A refused caller that would wait learns its turn: each one a share of the rate after the one before. Nothing is
-reserved for it. If the clock steps back, the newest start stands in for it for up to 60 s; after a larger step the
+A rejected caller that would wait gets a turn: each a share of the rate after the previous turn. Turns aren't
+reserved. If the clock steps back, the newest start replaces it for up to 60 s; after a larger step the
 starts before it are forgotten.
 
 KEYS
@@ -18,7 +18,7 @@ ARGV
   margin_ms  by which the span is longer
   patience_ms  turns later than this are not given
 RETURNS  {'ok', epoch ms of the start, most, span_ms}; {'wait' or 'held', ms until the next start is free, ms until the
-         turn, most, span_ms}; {'never', most, span_ms, how many at once}; {'closed'}
+         turn, most, span_ms}; {'never', most, span_ms, size of the burst}; {'closed'}
 COST     O(cost) for a start, O(1) for a refusal
 WRITES   nothing for a refusal without a turn, or when memory is full
 ]]

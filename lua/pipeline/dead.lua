@@ -1,17 +1,17 @@
 #!lua flags=no-writes
 --[[
-dead: a page of the dead, oldest first, from one on that may be gone by now.
+dead: a page of dead messages, oldest first, starting after a message that may be gone.
 
 KEYS
   dead:zset dead_messages:hash
 ARGV
-  score  time of death from which on, epoch ms
-  id     of those with exactly that time only greater ids
+  score  first time of death, epoch ms
+  id     at exactly that time, only greater ids
   upto   time of death of the last, epoch ms
   count  1-1000, about 256 KiB in all
-RETURNS  {per message: dead id, died_at, what dead_messages holds of it}, perhaps fewer than there are; nothing at
+RETURNS  {per message: dead id, died_at, its record in dead_messages}, perhaps fewer than there are; nothing at
          the end
-COST     O(log n + count), and O(n) of those that died in one ms
+COST     O(log n + count), and O(n) of messages that died in one ms
 WRITES   nothing
 ]]
 local dead, dead_messages = unpack(KEYS)

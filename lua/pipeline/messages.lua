@@ -7,11 +7,11 @@ KEYS
   events:stream
 ARGV
   cursor  '0' to begin with, then what the call before returned
-  count   about how many, 1-2000; a small queue comes at once
+  count   about how many, 1-2000; a small queue is returned whole
   contents_too  '1' = with contents, '' = with their lengths
   now     epoch ms, or '' for the server's clock
 RETURNS  {next cursor, '0' at the end, then lists of the same length: mids, statuses, attempts, crashes,
-         not before, locked until, contents or lengths}; false or '' for what a message hasn't got. A mid may
+         not before, locked until, contents or lengths}; false or '' for missing values. A mid may
          come twice, one that was there all the time comes at least once
 COST     O(count)
 WRITES   nothing
@@ -37,7 +37,7 @@ for i = 1, #pairs_of, 2 do
   contents[#contents + 1] = contents_too == '1' and pairs_of[i + 1] or #pairs_of[i + 1]
 end
 
--- What one command takes on Lua's stack.
+-- Maximum values of one command on Lua's stack.
 local PER_COMMAND = 1000
 local function of_all(command, key)
   local found = {}

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-walk: count entries of a stream from one place on; beside it, how many there were and are at that very moment.
+walk: count entries of a stream after a position; also return the stream's totals at the same moment.
 
 KEYS
   events:stream

@@ -1,4 +1,4 @@
--- accept: write the messages whose mids are new, all together; return those that are alive already.
+-- accept: write the messages with new mids, all together; return the messages that are already live.
 -- needs: messages options backoffs ready due left_ready any take_over wake_up not_plain plain_before
 -- own: lock length and dedupe backoff, joined by a comma; ',' where a message has neither
 local function write_options(mids, own)

@@ -1,4 +1,4 @@
--- bin: what an operation took out of the queue, until it can no longer be put back. A hash: a letter and a mid or a dead id
+-- bin: messages that an operation took out of the queue, until they can no longer be put back. A hash: a letter and a mid or a dead id
 -- -> its parts; `bytes` -> how many bytes it holds.
 -- needs: bin count_of
 local LETTERS = {waiting = 'w', dead = 'd', revived = 'r', edited = 'e'}
@@ -10,14 +10,14 @@ local function operation(op)
   end
 end
 
--- Each part behind its length, '-' for one that isn't there.
+-- Each part preceded by its length, '-' for a missing part.
 local function joined(parts, n)
   local row = {}
   for i = 1, n do row[i] = parts[i] and #parts[i] .. ':' .. parts[i] or '-' end
   return table.concat(row)
 end
 
--- -> the parts, false for one that isn't there; nothing for what another program wrote
+-- -> the parts, false for a missing part; nothing for another program's value
 local function parts_in(text, n)
   local parts, at = {}, 1
   for i = 1, n do
@@ -45,7 +45,7 @@ local function keep(place, id, parts)
   return true
 end
 
--- Once something went in or out. life_ms: how long it is kept from now on, nil = as before
+-- After a change of the bin. life_ms: how long it is kept, nil = unchanged
 local function close_bin(life_ms)
   if not bin_changed then return end
   redis.call('HSET', bin, 'bytes', string.format('%.0f', math.max(0, bin_bytes)))
@@ -56,7 +56,7 @@ local function close_bin(life_ms)
   end
 end
 
--- What went back.
+-- Remove returned messages.
 local function drop(place, id, size)
   redis.call('HDEL', bin, LETTERS[place] .. id)
   bin_bytes, bin_changed = bin_bytes - size, true

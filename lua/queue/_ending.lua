@@ -1,4 +1,4 @@
--- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
+-- ending: the outcome of a held message when its attempt ends. Newer content wins over every outcome.
 -- needs: dead dead_messages messages options attempts_in count_in ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget level max_content now_ms start_newer to_ready unlock_to_wait end_member
 -- How many dead messages a queue keeps, and how long, unless its meta says otherwise.
 local DEAD_MAX, DEAD_AGE_MS = 10000, 15552000000
@@ -24,17 +24,17 @@ local function evict(most, new)
   return 0
 end
 
--- What a message is revived with: its options but for the slot in its line, and for moments, which are of this life.
+-- Values with which a message is revived: its options without the slot in its line, and without moments of this life.
 local function lasting_options(text)
   local mark, key = string.match(text, '^%d*,[@<>]?%d*,(o?)%-?%d*,(.+)$')
   return (string.match(text, '^%d*,%d*') or ',') .. (key and ',' .. mark .. ',' .. key or '')
 end
 
--- What such a message begins with. No content of a call that jobq makes is equal in that.
+-- Prefix of such a message's content. No call made by jobq begins like this.
 local ON_DEAD = '{"job":"jobq.on_dead","args":["'
 
 -- Once a worker knows a job with on_dead, each death adds a message, by which a worker calls that. It is written in the
--- same call, so there is one for each death. The death of such a message adds none.
+-- same call, so there is one for each death. The death of such a message doesn't add one.
 local function call_on_dead(id, content)
   if string.sub(content, 1, #ON_DEAD) == ON_DEAD or redis.call('HGET', meta, 'on_dead') ~= '1' then return end
   local mid = 'on_dead:' .. string.gsub(string.sub(id, -500), '^[\128-\191]+', '')

@@ -4,7 +4,7 @@ local MAX_RECORD_LENGTH, MAX_TRACEBACK, COMMA = 65536, 16384, 44
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true, hold = true}
 
--- What each outcome may say in `detail`, and how `age_ms` and `record` have to be; before anything is written.
+-- Valid values of `detail` per outcome, and of `age_ms` and `record`; checked before the first write.
 local function check_endings(first, count)
   local argv = ARGV
   for at = first, first + 6 * (count - 1), 6 do
@@ -30,7 +30,7 @@ local function ended_mids(first, count)
   return mids
 end
 
--- A record, with the key of its message behind its first eleven columns. Only the place of an error may follow.
+-- A record, with the key of its message after its first eleven columns. Only the place of an error may follow.
 local function with_key(record, key)
   if not key or level == 'off' then return record end
   local missing, at = 11, 0
@@ -43,7 +43,7 @@ local function with_key(record, key)
   return head and head .. key .. rest or record
 end
 
--- A stale ending changes nothing.
+-- A stale ending is ignored.
 local function settle_all(words, first, count, crash_limit)
   local mids, ended, released, finished, argv = ended_mids(first, count), {}, {}, {}, ARGV
   local finished_keys, nfinished, all = {}, 0, turn and in_lines()
@@ -68,7 +68,7 @@ local function settle_all(words, first, count, crash_limit)
         emit('done', mid, now_ms - argv[at + 4], key and with_key(argv[at + 5], key) or argv[at + 5])
       elseif outcome == 'release' or outcome == 'hold' then
         released[#released + 1] = {mid, token, outcome, detail}
-        -- A release ends no attempt, so it has no event.
+        -- A release doesn't end an attempt, so it has no event.
         if outcome == 'hold' then emit('snoozed', mid, now_ms - argv[at + 4], with_key(argv[at + 5], key)) end
       else
         local kind = rarely().settle(mid, token, outcome, detail, crash_limit)
@@ -77,7 +77,7 @@ local function settle_all(words, first, count, crash_limit)
       end
     end
   end
-  -- Each goes to the front of ready, the first one last.
+  -- Each goes to the front of ready, the first message last.
   for i = #released, 1, -1 do rarely().settle(unpack(released[i])) end
   if #finished > 0 then
     free(finished, turn and finished_keys)

@@ -1,4 +1,4 @@
--- free: take locks away. A lock is what its message occupies of every limit, so no other place removes one.
+-- free: remove locks. A lock is a message's share of every limit, so only this fragment removes locks.
 -- needs: locks tokens turn in_lines
 -- given: the key of each, or false, where all of them are held; else nil
 local function free(mids, given)

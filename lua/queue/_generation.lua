@@ -22,7 +22,7 @@ local function dedupe_until(mid, at)
   to_due(mid, at)
 end
 
--- The attempt is over and the message isn't: its generation goes by the token of the first attempt, which counts from now on.
+-- The attempt is over and the message isn't: its generation is now the token of the first attempt.
 -- -> whether this was the first attempt
 local function unlock_to_wait(mid, token)
   not_plain()
@@ -34,7 +34,7 @@ local function unlock_to_wait(mid, token)
 end
 
 -- `not_before,lock_ms,dedupe_ms,o,5,k:y:1:content`: the mark of ordered ones, the length of the key, the key
--- -> the head, its first three, and what of options follows these; nothing where it isn't of this shape
+-- -> the head, its first three, and the options after these; nothing if it has another shape
 local function with_key(newer)
   local head, not_before, lock_ms, dedupe_ms, mark, length = string.match(newer, '^((%d*),(%d*),(%d*),(o?),(%d%d?%d?),)')
   if not head or not turn then return end

@@ -30,7 +30,7 @@ local function lock_up(reply, mids, by)
       longest, lock_at[i] = math.max(longest, own_ms), now_ms + math.max(own_ms, lease_ms)
     end
   end
-  -- What was attempted before has a generation, and with it a side record.
+  -- A message with earlier attempts has a generation, and with it a side record.
   local attempts = any.sides and redis.call('HMGET', nattempts, unpack(mids)) or {}
   if write_locks(mids, reply, lock_at, attempts, by.stem) then
     local lives = redis.call('HMGET', generations, unpack(mids))

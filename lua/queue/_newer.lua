@@ -1,13 +1,13 @@
--- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
+-- newer: the effect of enqueue on a live mid. Every branch names the state that it handles.
 -- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress turn not_plain
--- given: what the call asks for: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
+-- given: options of the call: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
 -- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil, key_of: the key of each
 -- mid that has one, mark: 'o' where they are ordered}
--- own: the options that go on where this call gives none
+-- own: the message's options, for those that this call doesn't set
 local function keep_for_later(mid, content, given, action, own)
   tick()
   local till = given.not_before and string.format('%.0f', given.not_before) or ''
-  -- What only waits keeps its key.
+  -- A waiting message keeps its key.
   local mark, key = string.match(own or '', '^%d*,[@<>]?%d*,(o?)%-?%d*,(.+)$')
   if not key then key, mark = given.key_of[mid], given.mark end
   own = string.match(given.own == ',' and own or given.own, '^%d*,%d*') or ','
@@ -24,15 +24,15 @@ local function give_options(mid, own)
   write_options({mid}, own .. kept_key)
 end
 
--- at_most_ms: the first content of a burst sets until when later ones may move the message. sign: '<' for what waits, '>'
--- for what waits behind a run. begins: this content is the first one.
+-- at_most_ms: the first content of a burst sets the deadline for later content to move it. sign: '<' for a waiting message, '>'
+-- for content after a run. begins: this content is the first.
 -- -> given, with the time and the options for this mid
 local function bounded(mid, given, sign, begins)
   if not given.at_most_ms then return given end
   tick()
   local lock_ms, kept, latest, rest = string.match(redis.call('HGET', options, mid) or '', '^(%d*),([@<>]?)(%d*)(.*)$')
   latest = not begins and kept == sign and stored(latest, LATEST_MS, nil)
-  -- A message that waits longer than that waits for a retry: it ran, and a new burst begins.
+  -- A message that waits longer than this waits for a retry: it ran, and a new burst begins.
   local waits_till = sign == '<' and stored(redis.call('HGET', backoffs, mid), LATEST_MS, 0) or 0
   if not latest or waits_till > math.max(latest, now_ms) then latest = math.min(LATEST_MS, now_ms + given.at_most_ms) end
   local given_lock = string.match(given.own, '^%d*')
@@ -52,7 +52,7 @@ local function is_free(mid, given, word)
   return word == 'done-awaiting-gc' or not string.find(redis.call('HGET', options, mid) or '', '^%d*,@?%d')
 end
 
--- done: start over at once, unless a dedupe backoff still runs
+-- done: start over immediately, unless a dedupe backoff still runs
 local function enqueue_done(mid, content, given, word)
   local waiting = word == 'done-with-requeue'
   if waiting and given.can_update == '1' then return keep_for_later(mid, content, bounded(mid, given, '>'), 'updated') end

@@ -1,6 +1,6 @@
 -- notes: copies that were left in a list and noted as stale.
 -- needs:
--- The mids come back to a list: copies of theirs that were noted as stale are theirs again. -> those without one
+-- The mids come back to a list: copies recorded as stale are valid again. -> mids without a copy
 local function take_over(notes, mids)
   local noted, back, fresh = redis.call('SMISMEMBER', notes, unpack(mids)), {}, {}
   for i, mid in ipairs(mids) do

@@ -1,8 +1,8 @@
--- pick: take messages off the head of ready, those that are to be handed out.
+-- pick: take messages from the head of ready, to hand them out.
 -- needs: messages ready left_ready ncrashes nunknowns any max_content rarely
 -- Up to `limit` mids off the head of ready, and the reply: three items, then seven a message, of which the hand-out
 -- fills in attempt, generation and lock_at. A message that has crashed a worker is handed out alone, so that the cause of a crash is certain.
--- reply, mids: what was taken before from elsewhere; `limit` counts that.
+-- reply, mids: messages taken before from elsewhere; `limit` includes them.
 local function pick(limit, reply, mids)
   local notes = any.left_ready and rarely().drop_stale() or 0
   local n = #mids

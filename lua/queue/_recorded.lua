@@ -1,4 +1,4 @@
--- recorded: what the record of a call keeps: words and hand-outs, apart by 0x1e, each list joined by 0x1f. What is
+-- recorded: the contents of a call's record: words and hand-outs, apart by 0x1e, each list joined by 0x1f. What is
 -- unusual about a hand-out follows its mid behind 0x1d.
 -- needs:
 local function items_of(part)

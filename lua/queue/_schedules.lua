@@ -7,7 +7,7 @@ local function schedule_state(name)
   return {last = stored(last, LATEST_MS, nil), paused = paused == 'p', mid = mid or ''}
 end
 
--- -> the last tick, and whether the clock has stepped back behind it. A small step is waited for.
+-- -> the last tick, and whether the clock has stepped back before it. A small step is waited for.
 local function last_tick(known, now_ms)
   local last = known.last or now_ms
   if last > now_ms + CLOCK_MS then return now_ms, true end

@@ -1,4 +1,4 @@
--- settle: what becomes of one held message whose attempt ends, but for the plainest success.
+-- settle: end one attempt of a held message; the fast path handles plain successes
 -- needs: options progress nattempts requeue done nunknowns add_to any count_of to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait turn in_lines end_member
 -- -> whether its first attempt ended
 local function wait_until(mid, token, backoff_ms, outcome)
@@ -37,10 +37,10 @@ local function count_ending(mid, outcome)
   end
 end
 
--- A queue keeps tracebacks of so many messages. Those of further messages are only logged by the worker.
+-- Maximum number of tracebacks in a queue. Tracebacks of further messages are only logged by the worker.
 local MAX_TRACEBACKS = 10000
 
--- The traceback of the latest failed attempt, and its number, behind the progress report and the checkpoint.
+-- The traceback of the latest failed attempt, and its number, after the progress report and the checkpoint.
 local function keep_traceback(mid, traceback, is_first)
   local nkept = any.nprogress or 0
   local kept = nkept > 0 and redis.call('HGET', progress, mid)

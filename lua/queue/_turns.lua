@@ -1,9 +1,9 @@
 -- turns: take messages off the lines of the keys whose turn it is, and off ready, which is the line of the key ''.
 -- needs: messages ncrashes nunknowns ready lines turns rests meta any max_content now_ms turn pick rarely in_lines UNIT
--- Virtual time begins anew here, long before a double can't tell one message from the next.
+-- Virtual time restarts here, long before a double can't distinguish two messages.
 local TURN_ENDS = 4e15
 
--- How many of a key may go now. One at a time where a limit counts: else one child would hold what others could run.
+-- How many messages of a key may start now. One if a limit counts: else one child would hold messages that others could run.
 local function allowance(s, now_us)
   if s.waiting == 0 or s.hold > now_ms or (s.most and s.running >= s.most) then return 0 end
   if s.interval and s.tat - now_us > (s.burst - 1) * s.interval then return 0 end
@@ -120,7 +120,7 @@ local function take_ready(some, reply, mids)
   s.head, s.tail = 0, s.waiting
 end
 
--- What each key has used of its turns and limits; those that can't go on leave turns, some of them for a while.
+-- Update each key's used turns and limits; blocked keys leave turns, some of them for a while.
 local function settle_turns(some)
   local all, stay, nstay, leave, last = in_lines(), {}, 0, {}, 0
   local now_us, names = all.now_us, some.names
@@ -155,7 +155,7 @@ local function settle_turns(some)
   return last
 end
 
--- Virtual time is that of the key whose turn is next; where none waits, of the last one.
+-- Virtual time is that of the next key; if no key waits, of the last key.
 local function advance(last)
   local first = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')[2]
   local time = math.max(turn, stored(first, 9e15, last))

@@ -1,7 +1,7 @@
 -- upkeep: bounded maintenance: move due messages to ready, and check a part of the circle.
 -- needs: messages options circle left_circle locks nattempts ncrashes requeue done nunknowns generations progress any max_lease now_ms rarely
 
--- Remove all traces of finished ones. They hold no lock and have no backoff; most of the other hashes are empty.
+-- Remove all traces of finished messages. They have neither lock nor backoff; most of the other hashes are empty.
 local function collect(mids)
   redis.call('HDEL', messages, unpack(mids))
   for _, key in ipairs(any.sides and {nattempts, ncrashes, nunknowns, generations, requeue, options, progress} or {}) do

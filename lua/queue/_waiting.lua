@@ -1,4 +1,4 @@
--- waiting: whether a message waits, and is still the one that its caller saw.
+-- waiting: whether a message waits, and is still the message that its caller saw.
 -- needs: messages locks generations done
 -- generation: '' before an attempt of it ended, '*' = whichever. -> why it isn't: 'nil' or 'changed'; nothing where it is
 local function not_waiting(mid, generation)

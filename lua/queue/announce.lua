@@ -1,6 +1,6 @@
 #!lua
 --[[
-announce: say something to a flow through this queue: that it begins, a signal, a person's word. Twice does no harm.
+announce: send a signal to a flow through this queue: begin, a signal, a person's command. Safe to repeat.
 
 KEYS
   eoq_backoff:string wake:list meta:hash flow_outbox:stream

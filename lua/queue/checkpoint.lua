@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-checkpoint: keep a value for the next attempt, or read what an earlier one kept.
+checkpoint: keep a value for the next attempt, or read an earlier attempt's value.
 
 KEYS
   tokens:hash progress:hash meta:hash
@@ -8,7 +8,7 @@ ARGV
   mid    message id
   token  of the attempt
   value  JSON or its seal, at most 32 KiB, without 0x1e; '' = only read
-RETURNS  {'ok', the value that is kept now, '' for none} | {'stale'}
+RETURNS  {'ok', the current value, '' for none} | {'stale'}
 COST     O(1)
 WRITES   nothing for a stale one, or to read
 ]]
@@ -20,7 +20,7 @@ keys_are(3)
 arguments_are(3)
 if #value > 32768 or string.find(value, '\30', 1, true) then refuse('value', '32 KiB at most, without 0x1e') end
 
--- Between 0x1e in the message's field, so that it goes with all that the queue knows of the message. The traceback of
+-- Between 0x1e in the message's field, so that it is deleted with the message's other data. The traceback of
 -- the latest failed attempt follows.
 local kept = redis.call('HGET', progress, mid) or ''
 if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-clear: drop every live message at once. Running ones lose their token, so their outcome is refused;
-the fence goes on counting, and the dead stay.
+clear: drop every live message. Running messages lose their token, so their outcome is rejected;
+the fence continues, and dead messages stay.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash

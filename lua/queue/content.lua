@@ -32,7 +32,7 @@ offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', lim
 read_clock(now)
 --@include _status
 local PAGE_BYTES = 262144
--- Mids read at once: they too may be long where a stranger wrote them.
+-- Mids per read: they may also be long if a stranger wrote them.
 local STEP = 25
 
 local list, notes = ready, left_ready

@@ -21,7 +21,7 @@ keys_are(3)
 arguments_are(3)
 offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', limit, 1, 1000)
 local PAGE_BYTES = 262144
--- Ids read at once: they too may be long where a stranger wrote them.
+-- Ids per read: they may also be long if a stranger wrote them.
 local STEP = 25
 
 local function row_of(id, stored)

@@ -1,6 +1,6 @@
 #!lua
 --[[
-edit: replace the content of messages that wait. Their attempts, options, time and place stay; a checkpoint, which is of
+edit: replace the content of waiting messages. Their attempts, options, time and place stay; a checkpoint, which is of
 the former content, doesn't.
 
 KEYS
@@ -10,7 +10,7 @@ ARGV
   number   of this call, counted up by the caller
   now      epoch ms, or '' for the server's clock
   op       the id of the operation that this is part of
-  life_ms  how long the bin of the operation keeps the former content, from now on, 1-86400000, '' = without a bin
+  life_ms  how long the bin of the operation keeps the former content, 1-86400000, '' = without a bin
   then three per message: mid, generation, content, 1-250 of them. The generation is the token of its first attempt,
            '' before one ended, '*' = whichever
 RETURNS  {per message: 'edited' | 'same': that is its content | 'in bin': this operation edited it before | 'nil': there is

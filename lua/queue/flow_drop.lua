@@ -25,7 +25,7 @@ probe('STRLEN', eoq_backoff, flow_claim)
 local nwake, before, MAX_ENTRIES = redis.call('LLEN', wake), redis.call('XLEN', flow_outbox), 1000000
 --@include _wake
 local gone = redis.call('XDEL', flow_outbox, unpack(ARGV, 2))
--- Messages of flows stood still.
+-- Messages of flows were blocked.
 if before > MAX_ENTRIES and before - gone <= MAX_ENTRIES then wake_up() end
 if drainer ~= '' and redis.call('GET', flow_claim) == drainer then redis.call('DEL', flow_claim) end
 return {gone, before - gone}

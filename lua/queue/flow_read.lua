@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 --[[
-flow_read: the oldest entries of flow_outbox, for one of those that take them to the flows. They stay until flow_drop.
+flow_read: the oldest entries of flow_outbox, for one drainer. They stay until flow_drop.
 
 KEYS
   flow_outbox:stream flow_claim:string
 ARGV
   drainer   who asks, 1-64 printable ASCII characters; '' = read without a claim
-  claim_ms  how long the others leave the entries to this one, 1-60000
+  claim_ms  how long the entries are reserved for this drainer, 1-60000
   limit     entries, 1-1000
-  after     id of the entry behind which to begin; '' = from the oldest on
+  after     begin after this entry id; '' = at the oldest
 RETURNS  {'entries', then per entry: its id, its records joined by 0x1e, '' for an entry of another shape}: about 1 MiB of
-         them; none: there are none, and the claim is over | {'claimed'}: another one is at it
+         them; none: there are none, and the claim is over | {'claimed'}: by another drainer
 COST     O(limit)
 WRITES   flow_claim
 ]]

@@ -91,7 +91,7 @@ local function is_placed(mid)
   return redis.call('ZSCORE', due, mid) or copy(ready, left_ready) or copy(circle, left_circle) or in_line(mid)
 end
 
--- K1: what a key runs are its messages that hold a lock.
+-- K1: the running messages of a key are its messages that hold a lock.
 local function running()
   if redis.call('HLEN', locks) > 10000 or redis.call('HLEN', keys) == 0 then return end
   local found, held = {}, redis.call('HKEYS', locks)

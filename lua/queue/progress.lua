@@ -7,7 +7,7 @@ KEYS
 ARGV
   mid    message id
   token  of the attempt
-  text   at most 8,192 bytes; what follows 0x1f is data, which isn't shown as text
+  text   at most 8,192 bytes; data after 0x1f isn't shown as text
 RETURNS  {'ok' | 'stale'}
 COST     O(1)
 WRITES   nothing for a stale one

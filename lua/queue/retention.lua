@@ -7,7 +7,7 @@ KEYS
 ARGV
   most     dead messages to keep, 1-1000000000, or '' to ask
   age_ms   how long to keep each, 1-3153600000000, or '' to ask
-  on_dead  '1' = from now on each death adds a message, by which a worker calls on_dead of its job, '' = as before
+  on_dead  '1' = each death adds a message, by which a worker calls its job's on_dead, '' = unchanged
 RETURNS  {most in force, age_ms in force, how many were deleted for either so far}
 COST     O(1)
 WRITES   meta, unless asked; what is beyond the limits goes with later deaths and upkeep

@@ -7,7 +7,7 @@ KEYS
   schedules:hash ticks:hash meta:hash events:stream tick_log:list
 ARGV
   now         epoch ms, or '' for the server's clock
-  verb        'declare': it stands in the code of a worker; 'add': it is kept here alone; 'pause' | 'resume' | 'remove'
+  verb        'declare': by a worker's code; 'add': only stored here; 'pause' | 'resume' | 'remove'
   name        1-256 bytes
   definition  JSON, up to 64 KiB; '' for the last three
 RETURNS  {'declared' | 'added', last tick} | {'paused' | 'resumed' | 'removed' | 'same' | 'unknown' | 'full'}

@@ -1,4 +1,4 @@
--- call: these scripts take calls without a number, too. With last_call two arguments come first: number, now.
+-- call: these scripts also accept calls without a number. With last_call two arguments come first: number, now.
 -- needs: last_call open_call record_call
 local call, first_arg, now = nil, 1, ''
 if last_call then

@@ -1,4 +1,4 @@
--- held: of some ids those that are delivered and, where a token is named, held under it.
+-- held: of some ids, the delivered ones; if a token is named, those held under it.
 -- needs: tokens delivered
 local function held_of(ids, token)
   local held = {}

@@ -1,4 +1,4 @@
--- ids: the message ids from an argument on, each once; nil if there is none or one is not an id.
+-- ids: the message ids that begin at an argument, each once; nil if there is none or an argument is not an id.
 -- needs:
 local function ids_from(position)
   local ids, met = {}, {}

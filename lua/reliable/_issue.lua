@@ -1,4 +1,4 @@
--- issue: since when tickets may be on their way to clients; a client with an earlier ticket keeps its position.
+-- issue: when tickets may have been sent to clients; a client with an earlier ticket keeps its position.
 -- needs: meta nfree now_ms nwaiting
 local function note_issue()
   if nwaiting > nfree then return end

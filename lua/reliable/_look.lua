@@ -1,7 +1,7 @@
--- look: all that is read of a queue before anything is written, so that a key of a wrong type changes nothing.
+-- look: read everything about a queue before the first write, so that a key of a wrong type doesn't cause a partial change.
 -- `at` is the time of the queue, which never goes back behind `last`, its last delivery, whatever the server's clock does.
 -- needs: dead messages meta tokens undelivered tickets delivered unacked now_ms
--- What another program wrote there may not be a number, or may be one beyond all times.
+-- Another program's value may not be a number, or may be beyond all times.
 local function sane(text)
   local number = tonumber(text)
   return number and number >= -253402300799999 and number <= 253402300799999 and number or nil

@@ -1,4 +1,4 @@
--- options: words from an argument on, each at most once, up to the first word that is not an option; or nil.
+-- options: words that begin at an argument, each at most once, up to the first word that is not an option; or nil.
 -- `known` says per word whether a 'number' or a 'text' follows, or nothing (true). -> options, next position
 -- needs:
 local MAX_WORD_LENGTH = 512

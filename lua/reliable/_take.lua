@@ -1,4 +1,4 @@
--- take: take ids out of the line; a ticket is for the message that it names or, if another client has that, for the next one.
+-- take: take ids out of the line; a ticket is for the message that it names or, if another client has it, for the next message.
 -- needs: undelivered tickets nfree nwaiting
 local function take_waiting(wanted, ticket)
   local count = math.min(wanted, nfree + (ticket and 1 or 0), nwaiting)

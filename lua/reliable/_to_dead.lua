@@ -1,4 +1,4 @@
--- to_dead: move a message that was handed out too often to the dead, with its content and its count.
+-- to_dead: dead-letter a message that was delivered too often, with its content and its count.
 -- needs: dead tokens delivered now_ms sane
 local function to_dead(id)
   local latest = redis.call('ZRANGE', dead, -1, -1, 'WITHSCORES')[2]

@@ -7,7 +7,7 @@ KEYS
   last_call:string, which may be left out
 ARGV
   with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
-  [TOKEN text]  only those that this holder has
+  [TOKEN text]  only messages of this holder
   then one per message: its id
 RETURNS  the ids that were delivered and are gone now, in order; nil: there is no such queue
 COST     O(ids * log(pending))

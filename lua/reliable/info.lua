@@ -7,7 +7,7 @@ KEYS
 ARGV
   [ALL]  more than the two counts
 RETURNS  {'undelivered', n, 'delivered', n}; with ALL also 'dead', n, 'promised', n: how many of the undelivered are on
-         their way to a client that waits, 'max_deliveries', n, 'last_id', id; error EMPTYKEY: there is no such queue
+         their way to a waiting client, 'max_deliveries', n, 'last_id', id; error EMPTYKEY: there is no such queue
 COST     O(1)
 WRITES   nothing
 ]]

@@ -1,12 +1,12 @@
 #!lua flags=no-writes
 --[[
-inspect: show messages where they are, and change nothing.
+inspect: show messages in their places, read-only.
 
 KEYS
   undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash
 ARGV
   [PENDING]  those delivered and not acknowledged, the longest ago first
-  [DEAD]     those that were handed out too often, the first to die first
+  [DEAD]     messages that were delivered too often, in the order of their deaths
   then start: how many to pass over, negative: to begin so many before the end; count: how many to show, 1 or more,
              10,000 at most
   [NOW ms]   the epoch ms to go by instead of the server's clock

@@ -7,8 +7,8 @@ KEYS
   last_call:string, which may be left out
 ARGV
   with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
-  [TOKEN text]  only those that this holder has
-  [FRONT]       before all that wait, in the order named; else behind them
+  [TOKEN text]  only messages of this holder
+  [FRONT]       before all waiting messages, in the order named; else after them
   [RELEASE]     unseen: this delivery doesn't count
   then one per message: its id
 RETURNS  the ids that were delivered and are given back or dead now, in order; nil: there is no such queue

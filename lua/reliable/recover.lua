@@ -8,7 +8,7 @@ KEYS
 ARGV
   with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
   then count: messages wanted, 10,000 at most; elapsed: ms since their last delivery, or more
-  [TOKEN text]   who holds them from now on: ack, nack and extend that name another holder are refused
+  [TOKEN text]   their new holder: ack, nack and extend that name another holder are refused
   [DELIVERIES]   a third item per message: how often it has been handed out, this time included
 RETURNS  {{id, content}, …}; nil: there is no such queue
 COST     O(count * log(pending)); at most 1,000 more that die

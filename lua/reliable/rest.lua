@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-rest: how long a client that waits may sleep before it looks again; tickets that died with their client are issued anew.
+rest: how long a waiting client may sleep before it looks again; tickets of dead clients are reissued.
 
 KEYS
   then eight per queue: undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset

@@ -1,5 +1,5 @@
 -- settings: the queue's, as any client may have written them: of '15.5' and '30 s' the whole part is read, and
--- what no command would take as a number isn't.
+-- a value that no command would accept as a number isn't a number.
 -- needs: attributes
 local vt_text, delay_text, maxsize_text, totalsent_text, totalrecv_text = unpack(
   redis.call('HMGET', attributes, 'vt', 'delay', 'maxsize', 'totalsent', 'totalrecv'))
@@ -17,5 +17,5 @@ local function times(text)
   return 0
 end
 
--- A total after `by` more; one that holds no number begins anew.
+-- A total after `by` more; a total without a number restarts.
 local function added(text, by) return string.format('%.0f', whole_part(text, 0) + by) end

@@ -12,7 +12,7 @@ ARGV
   maxsize   bytes, -1 = any
 RETURNS  {'ok'} | {'exists'}
 COST     O(1)
-WRITES   attributes and queues; messages that a deleted queue left behind belong to the new one
+WRITES   attributes and queues; leftover messages of a deleted queue belong to the new queue
 ]]
 local messages, attributes, queues = unpack(KEYS)
 local now, name, vt, delay, maxsize = unpack(ARGV)

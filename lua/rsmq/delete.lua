@@ -14,7 +14,7 @@ WRITES   nothing for a stale one; fields without a message are removed and count
 local messages, attributes = unpack(KEYS)
 
 local find, call = string.find, redis.call
--- One message by its last receiver, as usual. The rest of the script is for every other call, and for what this leaves.
+-- One message by its last receiver, as usual. The rest of the script handles all other calls, and leftovers of this.
 if #KEYS == 2 and #ARGV == 2 then
   local id, receipt = ARGV[1], ARGV[2]
   if #id > 9 and #receipt <= 6 and find(receipt, '^[1-9]%d*$') then

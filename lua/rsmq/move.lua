@@ -1,6 +1,6 @@
 #!lua
 --[[
-move: messages to another queue, visible there at once under the same ids; their receipts begin anew.
+move: move messages to another queue, immediately visible under the same ids; their receipts restart.
 
 KEYS
   messages:zset attributes:hash to_messages:zset to_attributes:hash

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-next: delete what is done, then receive, in one round trip.
+next: delete finished messages, then receive, in one round trip.
 
 KEYS
   messages:zset attributes:hash

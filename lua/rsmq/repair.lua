@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
 repair: one step of a walk over a queue that removes what crashed clients left: ids without a body, fields of
-messages that are gone. It lists the queue again if it wasn't.
+missing messages. It lists the queue again if it wasn't.
 
 KEYS
   messages:zset attributes:hash queues:set
@@ -43,7 +43,7 @@ local phantoms, fields = 0, 0
 if ids_page then
   local cursor, found = unpack(ids_page)
   for i = 1, #found, 2 do
-    -- What may be on its way, a member whose body follows, stays; see _visible.
+    -- A member that may be in flight, whose body follows, stays; see _visible.
     local settled = #found[i] == 32 or found[i + 1] + 5000 < now_ms
     if is_setting(found[i]) or (settled and redis.call('HEXISTS', attributes, found[i]) == 0) then
       redis.call('ZREM', messages, found[i])

@@ -1,4 +1,4 @@
--- inputs: what several of these scripts take: numbers within limits, and the id of a claim.
+-- inputs: common arguments of several of these scripts: numbers within limits, and the id of a claim.
 -- needs: refuse
 local MAX_COUNT, LATEST_MS, MAX_LEASE_MS = 9007199254740991, 253402300799999, 86400000
 

@@ -7,15 +7,15 @@ KEYS
 ARGV
   now       epoch ms, or '' for the server's clock
   claim     1-64 letters, digits, - and _, random; a call with the same one takes nothing more
-  number    of this call, counted up by the intake; a repeated or older one takes nothing, also when the claim
+  number    of this call, counted up by the intake; a repeated or older call takes no jobs, even if the claim
             has been settled since then, because what it took would be enqueued under a number that was used
   lease_ms  after so long without being settled, others may take the claim over, 1-86400000
   limit     most jobs, 1-1000
-  bytes     no further job once so many bytes are taken, from 1
+  bytes     stop after this many bytes, from 1
   side      where the oldest job stands: RIGHT (Sidekiq) or LEFT (Resque)
 RETURNS  {per job taken, oldest first: its bytes}
 COST     O(jobs)
-WRITES   source and claims and last_call, and what is moved into taken; nothing for a repeated or older call
+WRITES   source and claims and last_call, and the jobs moved into taken; nothing for a repeated or older call
 ]]
 local source, claims, taken, last_call = unpack(KEYS)
 local now, claim, number, lease_ms, limit, bytes, side = unpack(ARGV)

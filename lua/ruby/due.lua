@@ -1,13 +1,13 @@
 #!lua flags=no-writes
 --[[
-due: what of Sidekiq's schedule or retry set is due, oldest first, and when the next one is.
+due: due jobs of Sidekiq's schedule or retry set, oldest first, and when the next job is due.
 
 KEYS
   waiting:zset
 ARGV
   now    epoch ms, or '' for the server's clock
   limit  most jobs, 1-1000
-RETURNS  {ms until the first that isn't due or -1 for none, per job that is due: its bytes, when it was due}
+RETURNS  {ms until the next job is due or -1 for none, per due job: its bytes, when it was due}
 COST     O(jobs)
 WRITES   nothing
 ]]

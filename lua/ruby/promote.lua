@@ -8,7 +8,7 @@ ARGV
   member  the job as the set holds it
   job     the same with its time of enqueueing
   queue   the list's name without its prefix, not empty
-RETURNS  1 if it was moved, 0 if it wasn't there any more
+RETURNS  1 if it was moved, 0 if it was no longer there
 COST     O(log set)
 WRITES   waiting and target and queues
 ]]

@@ -9,7 +9,7 @@ ARGV
   lease_ms  how long the claim is the caller's now, 1-86400000
 RETURNS  the claim, or nil
 COST     O(log claims)
-WRITES   claims; what can't be a claim's id holds no jobs and is removed, up to 100 a call
+WRITES   claims; entries that can't be a claim's id are removed, up to 100 a call
 ]]
 local claims = unpack(KEYS)
 local now, lease_ms = unpack(ARGV)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-return: give the jobs of a claim back to their list, the oldest first in line again. Those that are marked as enqueued
+return: give the jobs of a claim back to their list, the oldest first in line again. Jobs marked as enqueued
 don't go back.
 
 KEYS
@@ -10,7 +10,7 @@ ARGV
   side   where the oldest job stands: RIGHT (Sidekiq) or LEFT (Resque)
 RETURNS  how many jobs went back
 COST     O(jobs)
-WRITES   taken and claims, and what is moved into source
+WRITES   taken and claims, and the jobs moved into source
 ]]
 local source, claims, taken = unpack(KEYS)
 local claim, side = unpack(ARGV)

@@ -8,7 +8,7 @@ local function keys_are(least, most)
   if #KEYS < least or #KEYS > (most or least) then refuse('the number of keys', least .. ', not ' .. #KEYS) end
 end
 
--- So many arguments, and behind them `least` to `most` groups of `width`.
+-- So many arguments, followed by `least` to `most` groups of `width`.
 local function arguments_are(fixed, least, most, width)
   local groups = (#ARGV - fixed) / (width or 1)
   if groups % 1 ~= 0 or groups < (least or 0) or groups > (most or 0) then

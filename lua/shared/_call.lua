@@ -1,4 +1,4 @@
--- call: a caller numbers its calls. The last one is answered again from its record; an older or a closed one is refused.
+-- call: a caller numbers its calls. The last call is answered again from its record; an older call or a closed caller is rejected.
 -- A record reads: x where the call is closed, the number, 0x1e, and the text that the script answers again from.
 -- needs:
 -- -> {refused: whether this call is older or closed; kept: the text, where the same call was made before; what the

@@ -1,4 +1,4 @@
--- clock: the moment that a script goes by: what its caller says, else the server's time.
+-- clock: the moment that a script uses: its caller's time, else the server's.
 -- needs:
 local function time_ms(now)
   local given = tonumber(now)

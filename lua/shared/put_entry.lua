@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-put_entry: store a field of a hash, also when the server's memory is full. For small entries whose number is bounded.
+put_entry: store a field of a hash, even if the server's memory is full. For small entries of bounded number.
 
 KEYS
   entries:hash

@@ -1,6 +1,6 @@
--- batch: what readers of a group hold: a range of indexes under a token, with the end of its lease.
+-- batch: messages held by readers of a group: a range of indexes under a token, with the end of its lease.
 -- needs: group held leases batches text
--- If the end of a batch is lost, it ends before the next one that is held, or at the cursor.
+-- If the end of a batch is lost, it ends before the next held batch, or at the cursor.
 local function end_of(first)
   local found = redis.call('ZRANGE', held, '(' .. text(first), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local cursor = tonumber(redis.call('HGET', group, 'cursor'))

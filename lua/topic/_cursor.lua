@@ -1,4 +1,4 @@
--- cursor: where a group is: the last index handed out, whether it is paused, what it does out of range.
+-- cursor: the state of a group: the last index handed out, whether it is paused, its out-of-range rule.
 -- needs: group
 local cursor, paused, out_of_range, skipped_before = unpack(
   redis.call('HMGET', group, 'cursor', 'paused', 'out_of_range', 'skipped'))

@@ -2,7 +2,7 @@
 -- needs: log base state text
 local function index_of(entry) return tonumber(string.match(entry[1], '^%d+')) end
 
--- meta alone was lost: no index may be given twice. The streams know the last ones, also of what was trimmed.
+-- Only meta was lost: an index must not be reused. The streams know their last indexes, even of trimmed entries.
 state.healed = state.last == 0 and redis.call('EXISTS', log, base) > 0
 if state.healed then
   local function newest_and_oldest(stream)

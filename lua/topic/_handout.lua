@@ -1,4 +1,4 @@
--- handout: what a poll returns: a batch whose lease has ended, or the next messages after the cursor.
+-- handout: the messages of a poll: a batch whose lease has ended, or the next messages after the cursor.
 -- needs: log base group leases batch_of entries hold index_of let_go now_ms out_of_range skipped_before state text cursor
 -- Elsewhere what is handed out was read before the first write.
 local function check_streams()
@@ -6,7 +6,7 @@ local function check_streams()
   redis.call('XLEN', base)
 end
 
--- `commit` is what this call commits, `token` what it will hold.
+-- `commit`: the batch that this call commits; `token`: of the batch that it returns.
 local function take_over(given, token, count, commit)
   for _ = 1, 16 do
     local old, another = unpack(redis.call('ZRANGE', leases, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, 2))
@@ -18,7 +18,7 @@ local function take_over(given, token, count, commit)
     local more = upto and #entries(upto + 1, last, 1) > 0
     if not upto then check_streams() end
     let_go(old)
-    -- Nothing is left of a batch that retention or compaction has removed.
+    -- A batch that retention or compaction has removed has no messages left.
     if upto then
       given.entries, given.first, given.deliveries = found, first, deliveries + 1
       given.last = last

@@ -11,7 +11,7 @@ ARGV
   through  the last index to settle, '' = all of them
 RETURNS  {'ok' | 'stale' | 'closed', settled up to}: stale when the lease ended and another reader has them, or
          the group was moved; settled up to: the index below which the group has no message left
-COST     O(log of what is held)
+COST     O(log of held batches)
 WRITES   nothing when stale
 ]]
 local group, held, leases, batches, last_call = unpack(KEYS)

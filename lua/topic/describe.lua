@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-describe: what a topic holds, and its settings.
+describe: the size of a topic, and its settings.
 
 KEYS
   log:stream base:stream marks:zset meta:hash groups:set

@@ -7,9 +7,9 @@ KEYS
 ARGV
   now       epoch ms, or '' for the server's clock
   token     what they are held by
-  lease_ms  from now on; 0 = hand them out again at once
+  lease_ms  starting now; 0 = other readers may have them immediately
 RETURNS  {'ok' | 'stale'}
-COST     O(log of what is held)
+COST     O(log of held batches)
 WRITES   nothing when stale
 ]]
 local meta, held, leases = unpack(KEYS)

@@ -5,7 +5,7 @@ limits: set what a topic keeps. A setting that is '' stays as it is.
 KEYS
   meta:hash
 ARGV
-  max_age       keep messages for so many ms, 0 = for ever
+  max_age       keep messages for so many ms, 0 = no limit
   max_count     keep so many, 0 = all
   max_bytes     keep about so many bytes of content, keys and headers, 0 = all
   compact       1: keep the newest message of each key only, after a while; 0: all

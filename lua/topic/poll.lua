@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-poll: hand a reader of a group its next messages under a lease, those of an ended lease first.
+poll: return a group's next messages to a reader under a lease, messages of an ended lease first.
 
 KEYS
   log:stream base:stream meta:hash group:hash held:zset leases:zset batches:hash last_call:string
@@ -56,7 +56,7 @@ if not cursor then return {'missing'} end
 if call.kept then
   local committed, first, last, deliveries, lease_at = string.match(call.kept, '^(%a*) (%d+) (%d+) (%d+) (%d+)$')
   first, last = tonumber(first), tonumber(last)
-  -- All of what was handed out then, though longer messages, which make pages shorter, came since.
+  -- All messages that were handed out then, even if longer messages, which make pages shorter, came since.
   state.longest = 0
   return {'ok', committed, first, last, tonumber(deliveries), tonumber(lease_at), 0, -1, state.last,
     entries(first, last, 1000)}

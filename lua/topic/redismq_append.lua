@@ -10,7 +10,7 @@ ARGV
   base    the index before that of the third key
   ttl_ms  until the messages expire, '' = never
   then the messages
-RETURNS  {'ok', first index, last index}; {'moved', newest index}: its keys don't hold the next ones, call again
+RETURNS  {'ok', first index, last index}; {'moved', newest index}: its keys don't hold the next messages, call again
          with others; {'closed'}
 COST     O(messages)
 WRITES   nothing when moved or closed

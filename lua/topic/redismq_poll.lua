@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-redismq_poll: the next messages of a group of redismq's layout; its position moves at once, over holes too.
+redismq_poll: the next messages of a group of redismq's layout; its position moves immediately, also over holes.
 
 KEYS
   next_index:string position:string last_call:string  then per index from base + 1 on: its message

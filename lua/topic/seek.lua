@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-seek: move a group. What its readers hold they can't commit any more.
+seek: move a group. Its readers can no longer commit the messages that they hold.
 
 KEYS
   log:stream base:stream meta:hash group:hash held:zset leases:zset batches:hash

@@ -36,7 +36,7 @@ read_clock(now)
 --@include _find
 --@include _place
 
--- One whose place can't be read is made anew.
+-- A group whose position is unreadable is recreated.
 local there = tonumber(redis.call('HGET', group, 'cursor'))
 if there and there >= 0 and there <= 9007199254740000 and there % 1 == 0 then return {'exists', there} end
 probe('SCARD', groups)

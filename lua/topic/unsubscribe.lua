@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-unsubscribe: forget a group; what its readers hold they can't commit any more.
+unsubscribe: forget a group; its readers can no longer commit the messages that they hold.
 
 KEYS
   groups:set group:hash held:zset leases:zset batches:hash
