@@ -47,17 +47,15 @@ _WITH_LAG = ("dashboard", "metrics")
 )
 @click.argument("role", type=click.Choice((*ROLES, *MORE)), required=False)
 @option("--user NAME", "Name of the user.  [default: jobq_ and the role]")
-@option("--ns NAME", "First part of the keys of rsmq or reliable.  [default: that word]")
-@option(
-    "--disk", "disk", "Also the rights that durability disk needs; they show the server's settings."
-)
+@option("--ns NAME", "Prefix of the keys of rsmq or reliable.  [default: that word]")
+@option("--disk", "disk", "Add the rights for durability disk, which reveal the server's settings.")
 @option("--file", "as_file", "Print lines of an ACL file.")
 @queues_option
 def acl(
     session: Session, role: str | None, user: str | None, ns: str | None, disk: bool, as_file: bool,
     queues: str | None,
 ) -> None:  # fmt: skip
-    """Print the commands that make users with least rights.
+    """Print commands that create users with minimal rights.
 
     Without ROLE, one user for each role of jobq itself. metrics reads only what jobq metrics needs. topic, rsmq and
     reliable are users of those protocols, and --queues names their topics or queues. limit uses and sets all

@@ -26,29 +26,33 @@ CORE = {
         "worker": Verb("worker", "worker", "Run jobs until TERM or INT."),
         "enqueue": Verb("enqueue", "enqueue", "Enqueue a job."),
         "queues": Verb("queues", "queues", "Count the messages of each queue, once or live."),
-        "workers": Verb("why", "workers", "List the workers, then the jobs that they run."),
+        "workers": Verb("why", "workers", "List the workers and their running jobs."),
         "control": Verb(
             "control", "control", "Pause, resume, drain or restart workers, or dump their stacks."
         ),
-        "status": Verb("messages", "status", "Show where messages are, and their attempts."),
+        "status": Verb("messages", "status", "Show the state and attempts of messages."),
         "running": Verb(
             "why",
             "running_",
-            "List everything that runs, the longest first: job, time, usual time, worker.",
+            "List running jobs, longest first: job, time, usual time, worker.",
         ),
         "why": Verb("why", "why_", "Explain why messages wait, where they run, or how they ended."),
         "cancel": Verb("messages", "cancel", "Cancel the given messages."),
-        "pause": Verb("queues", "pause", "Hand out no message of a queue until it is resumed."),
+        "pause": Verb(
+            "queues",
+            "pause",
+            "Stop handing out a queue's messages until it is resumed, or for a time.",
+        ),
         "resume": Verb("queues", "resume", "End a pause."),
     },
     "Queues": {
-        "queue": Verb("queues", "queue", "Look into a queue, empty it, take it off the list."),
-        "key": Verb("keys", "key", "Show and limit what runs for each key of a queue."),
-        "dead": Verb("dead", "dead", "List, revive and purge messages that are out of attempts."),
+        "queue": Verb("queues", "queue", "Inspect, empty or unregister a queue."),
+        "key": Verb("keys", "key", "Show and limit running messages per key of a queue."),
+        "dead": Verb("dead", "dead", "List, revive and purge dead messages."),
         "limit": Verb(
             "limit",
             "limit",
-            "List, set and hold rate limits and slots, which jobs and other programs share.",
+            "List, set and hold rate limits and slots shared by jobs and other programs.",
         ),
         "events": Verb("events", "events", "Show recorded events, and set how much is recorded."),
         "schedule": Verb("schedule", "schedule", "List, add, pause and check schedules."),
@@ -58,7 +62,7 @@ CORE = {
             "List who changed what by commands and in the dashboard, newest first.",
         ),
         "check": Verb(
-            "check", "check", "Check the server, the queues' structure, or that nothing was lost."
+            "check", "check", "Check the server, the queues' structure, or lost messages."
         ),
     },
     "Other protocols": {},
@@ -71,9 +75,9 @@ CORE = {
         "completion": Verb(
             "completion",
             "completion",
-            "Print a script that completes commands, options and ids of flows in a shell.",
+            "Print a shell completion script for commands, options and flow ids.",
         ),
-        "acl": Verb("acl", "acl", "Print the commands that make users with least rights."),
+        "acl": Verb("acl", "acl", "Print commands that create users with minimal rights."),
     },
     "Try it": {
         "demo": Verb(

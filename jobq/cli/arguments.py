@@ -77,7 +77,7 @@ def _from_line(value: Any, what: str) -> Given:
     for key, item in value.items():
         if not isinstance(item, _FIELDS.get(key, ())):
             raise ConfigError(
-                f"{what} has {key!r}: {item!r:.60}; it takes args (array), kwargs (object), mid (text)"
+                f"{what} has {key!r}: {item!r:.60}; allowed are args (array), kwargs (object), mid (text)"
             )
     return Given(value.get("args", []), value.get("kwargs", {}), value.get("mid"))
 

@@ -69,11 +69,11 @@ def _older(
     "--since 90d --lake ./lake",
 )
 @limit_option(50, 100_000)
-@queues_option_of("Only entries about one of these queues, or about all.")
+@queues_option_of("Only entries about these queues, or about all queues.")
 @option("--who NAME", "Only entries of this person.")
 @option("--verb VERB", "Only entries of this verb, such as pause.")
-@option("--since DURATION", "Only entries of this long ago or newer.")
-@option("--intents", "Also show the entry that each operation wrote before it began.")
+@option("--since DURATION", "Only entries at most this old.")
+@option("--intents", "Also show the entry that each operation wrote before it started.")
 @opens(
     "older", _older,
     lake_option("to continue with entries that the server no longer keeps"),

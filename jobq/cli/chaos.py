@@ -41,13 +41,13 @@ ALWAYS = ("--appendfsync", "always")
 @option(
     "--fault",
     "names",
-    "Only this fault; repeatable.  [default: all that the server allows]",
+    "Only this fault; repeatable.  [default: all that this server supports]",
     type=click.Choice(list(FAULTS)),
     multiple=True,
 )
-@option("--jobs", "Jobs of each round.", type=click.IntRange(10), default=2000)
+@option("--jobs", "Number of jobs per round.", type=click.IntRange(10), default=2000)
 @option("--seed", "Repeat the faults of an earlier run.  [default: random]", type=int)
-@option("--server PROGRAM", "Program of the server to start.  [default: Valkey]", default="")
+@option("--server PROGRAM", "Server program to start.  [default: Valkey]", default="")
 @option(
     "--durability LEVEL",
     "Durability of enqueues: memory, disk, or replicas=N with N + 1 replicas.",
@@ -67,7 +67,7 @@ def chaos(
     if session.url and server:
         raise ConfigError("--url names a running server, --server a program to start; use only one")
     if parse_durability(durability)[0] == "replicas" and not session.url:
-        raise ConfigError("a server that jobq starts has no replicas; name one that has with --url")
+        raise ConfigError("a server started by jobq has no replicas; choose another with --url")
     signal.signal(signal.SIGTERM, _terminated)
     seed = random.randrange(10**6) if seed is None else seed
     session.note(f"seed {seed}, {jobs} jobs a round")

@@ -49,7 +49,7 @@ COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @group("check", "doctor", "fsck low", "audit --since 1h")
 def check() -> None:
-    """Check the server, the queues' structure, or that nothing was lost."""
+    """Check the server, the queues' structure, or lost messages."""
 
 
 @command(
@@ -100,13 +100,9 @@ def _of_queues(session: Session, sampled: Sequence[tuple[Queue, Sample]]) -> Ite
         now_ms = session.client.clock_ms()
         for queue, sample in sampled:
             if now_ms - sample.refused_at < DAY_MS:
-                value = (
-                    f"queue {queue.name}: {sample.refused:,} messages of outage buffers were refused and are lost, the "
-                    f"last {lasting((now_ms - sample.refused_at) / 1000)} ago"
-                )
-                yield Finding(
-                    "refused", "warn", value, "the log of the program that enqueued names them"
-                )
+                ago = lasting((now_ms - sample.refused_at) / 1000)
+                value = f"queue {queue.name}: {sample.refused:,} messages of outage buffers lost, the last {ago} ago"
+                yield Finding("refused", "warn", value, "see the log of the enqueuing program")
 
 
 def _of_schedules(session: Session, names: Sequence[str]) -> Iterator[Finding]:
@@ -408,8 +404,8 @@ def show_audit(session: Session, result: Audited, more: Mapping[str, int] | None
         f"{result.duplicates:,} duplicates, {result.lost:,} lost"
     )
     counts = {
-        **(more or {}), "waiting or running": result.live, "superseded by newer content": result.superseded,
-        "finished of earlier ones": result.earlier, "unreadable records": result.unreadable,
+        **(more or {}), "waiting or running": result.live, "superseded by newer arguments": result.superseded,
+        "finished earlier messages": result.earlier, "unreadable records": result.unreadable,
     }  # fmt: skip
     rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     session.say(asdict(result), f"{text} ({rest})" if rest else text)

@@ -20,7 +20,7 @@ from jobq.cli.session import Session, command
 @command("completion", "bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(session: Session, shell: str) -> None:
-    """Print a script that completes commands, options and ids of flows in a shell."""
+    """Print a shell completion script for commands, options and flow ids."""
     found = get_completion_class(shell)
     assert found is not None
     root = click.get_current_context().find_root().command

@@ -24,8 +24,8 @@ from jobq.queue.orders import OrderAnswer
 )
 @click.argument("verb", type=click.Choice(list(orders.VERBS)))
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
-@option("--child PID", "Of dump: only this child.  [default: all]", type=click.IntRange(1))
-@option("--wait DURATION", "Wait this long for answers; 0 = don't.", default=15.0)
+@option("--child PID", "With dump: only this child.  [default: all]", type=click.IntRange(1))
+@option("--wait DURATION", "How long to wait for answers; 0 returns immediately.", default=15.0)
 def control(
     session: Session, verb: str, workers: tuple[str, ...], child: int | None, wait: float
 ) -> bool:
@@ -39,7 +39,7 @@ def control(
     answer.
     """
     if child and verb != "dump":
-        raise ConfigError(f"--child is for dump; {verb} applies to the whole worker")
+        raise ConfigError(f"--child works only with dump; {verb} applies to the whole worker")
     names = list(dict.fromkeys(workers))
     with session.operation(
         "", " ".join([f"control:{verb}", *(f"worker:{name}" for name in names)])
@@ -65,7 +65,7 @@ def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str
     known = presence.workers_named(client, names)
     for name in names:
         if not any(other.partition(presence.TWIN)[0] == name or other == name for other in known):
-            raise ConfigError(f"there is no worker {name!r:.120}; jobq workers lists them")
+            raise ConfigError(f"no worker {name!r:.120}; jobq workers lists them")
     for entry in known.values():
         orders.check(client, entry)
     by = session.who or orders.this_user()

@@ -61,7 +61,7 @@ where_option = option(
     "a reason is matched by its first line. Repeatable: all must match.", type=Conditions(), multiple=True
 )  # fmt: skip
 ids_argument = click.argument("ids", metavar="[ID...]", nargs=-1)
-all_option = option("--all", "everything", "All dead messages of the one queue in --queues.")
+all_option = option("--all", "everything", "All dead messages of the queue in --queues.")
 
 
 class Where:
@@ -93,7 +93,7 @@ class Where:
 
 @group("dead", "list", "show resize:a.jpg", "revive --all --queues low", "retention --max 1000")
 def dead() -> None:
-    """List, revive and purge messages that are out of attempts.
+    """List, revive and purge dead messages.
 
     ID is a mid, which means the newest dead message of that mid, or mid#generation.
     """
@@ -162,7 +162,7 @@ def _say_groups(session: Session, queues: str | None, where: Where) -> None:
 def show(session: Session, ids: tuple[str, ...], queues: str | None) -> bool:
     """Show all of dead messages, their contents included.
 
-    Exit code 1: one of them is not among the dead.
+    Exit code 1: one of them is not a dead message.
     """
     found = [_show(session, dead_id, queues) for dead_id in ids]
     return all(found)
@@ -176,7 +176,7 @@ def _show(session: Session, dead_id: str, queues: str | None) -> bool:
         return True
     # A queue that can't be read may have it.
     if not session.problems:
-        session.say({"dead_id": dead_id, "status": "nil"}, f"{dead_id}: not among the dead")
+        session.say({"dead_id": dead_id, "status": "nil"}, f"{dead_id}: not a dead message")
     return False
 
 
@@ -193,13 +193,13 @@ class Chosen:
             given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
             raise ConfigError(f"{given} were given; use only one of them")
         if everything and not queues:
-            raise ConfigError("--all needs the queue; use --queues NAME")
+            raise ConfigError("--all needs a queue; use --queues NAME")
         if older_than is not None and ids:
             raise ConfigError(
-                f"--older-than {older_than:g}s goes with --all or --where; leave it out"
+                f"--older-than {older_than:g}s works only with --all or --where; leave it out"
             )
         those = f" where {' and '.join(conditions)}" if conditions else ""
-        self.text = ", ".join(ids) or f"all the dead of {queues or 'all queues'}{those}"
+        self.text = ", ".join(ids) or f"all dead messages of {queues or 'all queues'}{those}"
         self._filter = " ".join(
             [f"dead:{one}" for one in ids] or [one.replace("=", ":", 1) for one in conditions] or ["place:dead"]
         ) + (f" age:>{older_than:g}s" if older_than else "")  # fmt: skip
@@ -226,7 +226,7 @@ class Chosen:
         for queue, message in found:
             [word] = act(queue, [message.dead_id])
             record = {"dead_id": message.dead_id, "queue": queue.name}
-        text = "not among the dead" if word == "nil" else word
+        text = "not a dead message" if word == "nil" else word
         self._session.say({**record, "action": word}, f"{dead_id}: {text}")
         return word
 
@@ -299,8 +299,13 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
 
 
 @command("retention", "", "low --max 1000 --for 30d", group=dead, operation="dead-retention")
-@option("--max N", "most", "Keep this many.", type=click.IntRange(1, 1_000_000_000))
-@option("--for DURATION", "age", "Keep each for this long.")
+@option(
+    "--max N",
+    "most",
+    "How many to keep.",
+    type=click.IntRange(1, 1_000_000_000),
+)
+@option("--for DURATION", "age", "How long to keep each message.")
 @queues_arguments
 def retention(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
     """Show or set how many dead messages queues keep, and how long.

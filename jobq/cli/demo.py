@@ -42,7 +42,7 @@ def demo(
     figure differs from the expected value.
     """
     if pipeline and web == "yes":
-        raise ConfigError("--web shows the run without --pipeline; leave one out")
+        raise ConfigError("--web works only without --pipeline; leave one out")
     if not pipeline and any(value is not None for value in with_pipeline.values()):
         raise ConfigError("--rows and --page need --pipeline")
     arguments = ["--processes", str(processes), *(["--keep"] if keep else [])]

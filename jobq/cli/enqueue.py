@@ -26,15 +26,13 @@ _OPTIONS = (
     option(
         "-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",)
     ),
-    option(
-        "--mid TEXT", "The message's id. A second message with the id of a live one is refused."
-    ),
+    option("--mid TEXT", "Id of the message. The id of a live message is rejected."),
     option("--delay DURATION", "Run after this delay at the earliest."),
     option(
         "--at TIME",
-        "Run no earlier than 2026-11-21T08:00 (this host's zone, or +01:00), or epoch seconds.",
+        "Earliest start time, such as 2026-11-21T08:00 (this host's zone, or +01:00), or epoch seconds.",
     ),
-    option("--unique", "Refuse a call like one that waits or runs: the same arguments."),
+    option("--unique", "Reject a call if a call with the same arguments is waiting or running."),
     option(
         "--until WHEN",
         "With --unique or --mid: accept another call after done, after start, or this long after done.",
@@ -43,18 +41,19 @@ _OPTIONS = (
         "--on-conflict WORD",
         "With --unique or --mid: skip, raise, replace or requeue the other call.  [default: skip]",
     ),
-    option("--debounce DURATION", "Run once no like call came for this long."),
-    option("--debounce-max DURATION", "With --debounce: run after this long in any case."),
-    option("--throttle DURATION", "Refuse like calls for this long after the first."),
+    option("--debounce DURATION", "Run once no equal call arrives for this long."),
+    option("--debounce-max DURATION", "With --debounce: run after this long at the latest."),
+    option("--throttle DURATION", "Reject equal calls for this long after the first call."),
     option("--lease DURATION", "Minimum lease duration for this message.  [default: the worker's]"),
-    option("--key TEXT", "Line of the queue to wait in.  [default: the job's]"),
+    option("--key TEXT", "Key: the part of the queue to wait in.  [default: the job's]"),
     option("--ordered", "Run the key's messages one by one, in order of enqueueing."),
     option("--durability LEVEL", "Wait until the server confirms memory, disk or replicas=N."),
     option("--header NAME=TEXT", "headers", "Header of the message; repeatable.", multiple=True),
     option(
-        "--expires-in DURATION", "Don't start it later than this after its enqueue or its delay."
+        "--expires-in DURATION",
+        "Expire the message if it hasn't started this long after its enqueue or delay.",
     ),
-    option("--retry-within DURATION", "No retry later than this after the enqueue."),
+    option("--retry-within DURATION", "Stop retrying this long after the enqueue."),
     option("--retries N", "Retries after a failure.  [default: the job's]", type=int),
     option(
         "--timeout DURATION", "Raise JobTimeout in the job after this long.  [default: the job's]"
@@ -90,7 +89,7 @@ def _call_options(function: Function) -> Function:
 @option("--args-json ARRAY", "Positional arguments as a JSON array, before the ARGs.")
 @option(
     "--file FILE",
-    'Read a call a line: [args...] or {"args", "kwargs", "mid"}; - is stdin.',
+    'Read one call per line: [args...] or {"args", "kwargs", "mid"}; - is stdin.',
     type=click.File("rb"),
 )
 @import_option
@@ -131,8 +130,8 @@ def _note_default_queue(session: Session, job: str, known: bool, queue: str | No
         near = get_close_matches(job, default_registry.names(), 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         session.note(
-            f"{job} isn't known here{meant}, so it went to the queue default; name its module with --import, "
-            "or use --queue"
+            f"{job} isn't known here{meant}, so its call went to queue default; "
+            "name its module with --import, or use --queue"
         )
 
 
@@ -169,7 +168,7 @@ def _many(session: Session, target: Job[..., Any], file: IO[bytes]) -> None:
                         session.say(record_of(receipt), "")
         except JobqError as error:
             raise type(error)(
-                f"{error} ({counted.total():,} calls before were enqueued)"
+                f"{error} ({counted.total():,} earlier calls were enqueued)"
             ) from error
     if not session.as_json:
         told = ", ".join(f"{number:,} {action}" for action, number in counted.items())

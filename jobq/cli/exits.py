@@ -25,7 +25,7 @@ MEANINGS = {
     **of_worker.MEANINGS,
     FAILED: "an error in jobq or in your code; the traceback is on stderr",
     INTERRUPTED: "interrupted",
-    PIPE_CLOSED: "the reader of the output stopped reading",
+    PIPE_CLOSED: "the reader of the output closed it",
 }
 
 _BY_CLASS: tuple[tuple[type[errors.JobqError], int], ...] = (

@@ -46,7 +46,7 @@ from jobq.flows.state import (
 FLOWS = Listing(
     ("flow", "state", "steps", "members", "started", "took", ":remark"),
     drops=("started", "members"),
-    empty="no flow here; start one with Flow(…).start()",
+    empty="no flows here; start a flow with Flow(…).start()",
 )
 STEPS = Listing(
     ("step", "state", "kind", "queue", "members", "dead", "took", "after", ":remark"),
@@ -80,7 +80,7 @@ flow_argument = click.argument("flow", metavar="FLOW", shell_complete=_completed
 
 @group("flow", "list --state failed", "show import:2026-11-22", "retry import:2026-11-22 rows")
 def flow() -> None:
-    """List, show, signal, cancel and retry flows, whose steps wait for one another.
+    """List, show, signal, cancel and retry flows.
 
     FLOW is its name and id, such as import:2026-11-22.
     """
@@ -88,7 +88,7 @@ def flow() -> None:
 
 @command("list", "", "--state failed --name import", "--json", group=flow)
 @option(f"--state {'|'.join(FLOW_STATES)}", "Only flows in this state.")
-@option("--name NAME", "Only flows of this name.")
+@option("--name NAME", "Only flows with this name.")
 @limit_option(50, 1_000)
 def list_flows(session: Session, state: str | None, name: str | None, limit: int) -> None:
     """List flows, the newest first.
@@ -100,7 +100,7 @@ def list_flows(session: Session, state: str | None, name: str | None, limit: int
     page = flow_page(session.client, 0, limit, name=name or "", state=state or "")
     session.say_all(map(_row, page.rows), FLOWS)
     if page.next_offset is not None:
-        session.note(f"there may be more; the newest {page.next_offset:,} flows were read")
+        session.note(f"there may be more; the latest {page.next_offset:,} flows were read")
 
 
 def _row(row: FlowRow) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _details(
         yield f"critical path: {' > '.join(parts)}"
     if view.facts.refused:
         text = counted(view.facts.refused, "report")
-        yield f"{text} about members that it does not have were dropped"
+        yield f"{text} about unknown members were dropped"
 
 
 @command("graph", "import:2026-11-22", "import:2026-11-22 --format mermaid", group=flow)
@@ -274,7 +274,7 @@ def signal(session: Session, flow: str, step: str, value: str | None) -> None:
     content = None if value is None else _json(value)
     with session.operation("", f"flow:{flow} step:{step}"):
         run.signal(step, content)
-    session.say({"flow": flow, "step": step}, f"{flow}: {step} is signalled")
+    session.say({"flow": flow, "step": step}, f"{flow}: {step} was signalled")
 
 
 @command(
@@ -296,7 +296,7 @@ def cancel(session: Session, flow: str, yes: bool) -> bool:
     session.confirmed(f"Cancel {flow} ({view.progress})?", yes)
     with session.operation("", f"flow:{flow}"):
         run.cancel()
-    session.say({"flow": flow, "cancelled": True}, f"{flow}: nothing more is sent")
+    session.say({"flow": flow, "cancelled": True}, f"{flow}: no more messages are sent")
     return True
 
 
@@ -349,7 +349,7 @@ def remove(session: Session, flow: str) -> bool:
     operation="flow-check",
 )  # fmt: skip
 @click.argument("flows", metavar="[FLOW]...", nargs=-1, shell_complete=_completed)
-@option("--lost done|cancelled", "Count members without a trace as this.")
+@option("--lost done|cancelled", "How to count lost members.")
 def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     """Repair flows: all unfinished flows, or the given ids.
 
@@ -379,7 +379,7 @@ def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
 def _say_checked(session: Session, done: CheckedFlow, *, named: bool) -> None:
     record = done._asdict() | {"queue": None}
     if not done.state:
-        session.say(record, f"{done.flow}: gone; taken off the list")
+        session.say(record, f"{done.flow}: deleted; removed from the list")
         return
     said = [f"{done.flow}: {done.state}"]
     if done.ended:

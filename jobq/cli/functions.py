@@ -27,7 +27,7 @@ def functions() -> None:
 library_option = option(
     "--library engine|reliable|topic|all",
     "chosen",
-    "engine: jobq's own scripts. The others: reliable_push, topic_append …, for any client.",
+    "engine: jobq's scripts. Other libraries have functions for any client, such as reliable_push and topic_append.",
     default="engine",
 )
 
@@ -47,7 +47,7 @@ def _libraries(chosen: str) -> list[Library]:
     group=functions,
 )
 @library_option
-@option("--prune", "Also delete the libraries of other versions of jobq.")
+@option("--prune", "Also delete libraries of other jobq versions.")
 def load(session: Session, chosen: str, prune: bool) -> None:
     """Load this version's libraries into the server, or each node of a Cluster. Harmless to repeat.
 

@@ -35,7 +35,7 @@ def full_keys(client: Client, queues: Sequence[Queue]) -> Iterator[Finding]:
             text = f"queue {queue.name}: its keys can't be read: {page}"
             yield Finding("keys", "warn", text, f"jobq check fsck {queue.name}")
     if len(queues) > MAX_QUEUES:
-        text = f"{len(queues) - MAX_QUEUES:,} more queues with keys were not looked at"
+        text = f"{len(queues) - MAX_QUEUES:,} more queues with keys were not checked"
         yield Finding("keys", "ok", text, "jobq key list QUEUE")
 
 
@@ -45,8 +45,8 @@ def _of_queue(queue: str, page: KeyPage) -> Iterator[Finding]:
     if full:
         said = _said(full, lambda row: f"{row.key} ({row.waiting:,} of {row.most_waiting:,} wait)")
         text = (
-            f"queue {queue}: the lines of {counted(len(full), 'key')}{of} are full, so their enqueues are refused, and "
-            f"flows, outboxes and Ruby's jobs wait for room: {said}"
+            f"queue {queue}: the lines of {counted(len(full), 'key')}{of} are full, so enqueues are rejected, "
+            f"and flows, outboxes and Ruby's jobs wait for room: {said}"
         )
         remedy = f"add workers, or jobq key set {queue} KEY --waiting N; jobq key list {queue} shows them"
         yield Finding("keys", "warn", text, remedy)
@@ -80,7 +80,7 @@ def full_limits(client: Client) -> Iterator[Finding]:
             "jobq limit set NAME RULE, if more may run; jobq limit list shows holders",
         )
     if len(names) > MAX_LIMITS:
-        text = f"{len(names) - MAX_LIMITS:,} more limits were not looked at"
+        text = f"{len(names) - MAX_LIMITS:,} more limits were not checked"
         yield Finding("limits", "ok", text, "jobq limit list")
 
 
@@ -98,10 +98,10 @@ def waiting_maps(client: Client) -> Iterator[Finding]:
     ]
     if names:
         text = f"{counted(len(names), 'step')} of flows waiting for a full line: {listed(names, MAX_NAMES)}"
-        remedy = "jobq flow show FLOW, and make room in the line of that key"
+        remedy = "jobq flow show FLOW, and make room in the key's queue"
         yield Finding("maps", "warn", text, remedy)
     if page.next_offset is not None:
-        text = f"flows older than the newest {page.next_offset:,} were not looked at"
+        text = f"flows older than the latest {page.next_offset:,} were not checked"
         yield Finding("maps", "ok", text, "jobq flow list")
 
 

@@ -21,7 +21,7 @@ from jobq.queue.rules import KeyRow
 KEYS = Listing(
     ("key", "waiting", "running", "most:most", "weight", "may start:when", "oldest"),
     drops=("oldest", "weight"),
-    empty="no message with a key waits or runs",
+    empty="no messages with a key are waiting or running",
 )
 #: Options for all keys, with their names for a single key.
 OF_ONE = {"key_max": "max", "key_rate": "rate", "key_weight": "weight", "key_waiting": "waiting"}
@@ -32,7 +32,7 @@ queue_argument = click.argument("name", metavar="QUEUE")
 
 @group("key", "list mail", "set mail --key-max 5 --key-rate 100/m", "hold mail acme 30s")
 def key() -> None:
-    """Show and limit what runs for each key of a queue.
+    """Show and limit running messages per key of a queue.
 
     Messages with a key, such as a customer, wait in the key's line. Keys take turns.
     """
@@ -41,7 +41,7 @@ def key() -> None:
 @command("list", "mail", "mail --all --json", group=key)
 @queue_argument
 @limit_option(100, 1_000)
-@option("--all", "everything", "Show all keys, in no order.")
+@option("--all", "everything", "Show all keys, unsorted.")
 def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
     """List the keys with waiting or running messages; the keys with the most waiting messages first.
 
@@ -83,10 +83,10 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
 @option("--max N", "Maximum number of concurrent messages, for the queue or for KEY.")
 @option("--key-max N", "Maximum number of concurrent messages per key.")
 @option("--key-rate RATE", "Maximum start rate per key: 100/m, 5/s, 1000/h.")
-@option("--key-weight N", "Turns of each key, compared with other keys.")
+@option("--key-weight N", "Weight of each key: its share of turns.")
 @option("--key-waiting N", "Maximum number of waiting messages per key.")
 @option("--rate RATE", "Maximum start rate of KEY.")
-@option("--weight N", "Turns of KEY, compared with other keys.")
+@option("--weight N", "Weight of KEY: its share of turns.")
 @option("--waiting N", "Maximum number of waiting messages of KEY.")
 def set_(session: Session, name: str, one: str | None, **given: str | None) -> None:
     """Change the limits of a queue and its keys, or of one KEY, and show them.

@@ -60,12 +60,12 @@ def opened(session: Session, path: str | None, storage: Sequence[str]) -> Lake:
 
 source_option = option(
     "--source NAME",
-    "Name of the server, where several share a lake: queue mails is {NAME}mails in the lake.",
+    "Name of the server, if several servers share a lake: queue mails is {NAME}mails in the lake.",
     default="",
 )
 engine_option = option(
     "--engine auto|local|spark",
-    "What does the work: this process (local) or Spark; auto starts Spark for a million rows.",
+    "Engine: this process (local) or Spark; auto starts Spark for a million rows.",
     default="auto",
 )
 on_lake = opens("lake", opened, lake_option(), storage_option)
@@ -103,16 +103,16 @@ def lake() -> None:
     type=click.IntRange(1),
     default=1_000_000,
 )
-@option("--trim", "Delete events from their streams once they are committed.")
-@option("--audit-log", "audit_log", "Also copy who changed what, from the audit log.")
+@option("--trim", "Delete committed events from their streams.")
+@option("--audit-log", "audit_log", "Also copy the audit log.")
 @engine_option
 @master_option
 @option(
     "--rollup DURATION",
-    "Update job_runs and rollup_hourly at most at this interval; 0: only compact does.",
+    "Minimum interval between updates of job_runs and rollup_hourly; 0: only compact updates them.",
     default="1h",
 )
-@option("--wait DURATION", "Wait this long for another ingest or maintenance to end.", default="0s")
+@option("--wait DURATION", "Maximum wait for another ingest or maintenance.", default="0s")
 @option("--adopt", "Rebuild lost offsets from the rows; see docs/data/ingest.md.")
 @source_option
 @queues_option
@@ -128,7 +128,7 @@ def ingest(
     of a stream was unread, because it may drop entries before the next run.
     """
     if once and every is not None:
-        raise ConfigError("--once and --every exclude each other; use only one")
+        raise ConfigError("use either --once or --every, not both")
     if every is not None and every < 0.1:
         raise ConfigError(f"--every {every:g}s is too short; use 100ms or more")
     from jobq.pipeline.engine import Engine
@@ -177,7 +177,7 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
             "('jobq events maxlen') and --trim"
         )
     for queue in batch.remade:
-        session.note(f"{batch.table} of {queue}: deleted or made again since; read from its start")
+        session.note(f"{batch.table} of {queue}: deleted or recreated since; read from its start")
     if batch.bad:
         session.note(
             f"{batch.bad:,} entries are not event records; they are in the table quarantine"
@@ -209,14 +209,12 @@ def _say_round(session: Session, lake: Lake, found: IngestRound, engine: Engine)
     session.say(record, "nothing new" if found.is_empty else text)
 
 
-wait_option = option(
-    "--wait DURATION", "Wait this long for an ingest or other maintenance to end.", default="1m"
-)
+wait_option = option("--wait DURATION", "Maximum wait for an ingest or maintenance.", default="1m")
 
 
 @command("stats", "--lake ./lake", "--backlog --json", group=lake)
 @on_lake
-@option("--backlog", "Also show how much is not read yet.")
+@option("--backlog", "Also show how much is still unread.")
 @source_option
 def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
     """Show rows, bytes and days of every table, and with --backlog how far it is behind each queue."""
@@ -235,7 +233,7 @@ def stats(session: Session, lake: Lake, backlog: bool, source: str) -> None:
             one._asdict()
             for one in inspection.backlog(lake, session.client, session.tolerating, source)
         ]
-        empty = "no backlog: no queue has events or topics"
+        empty = "no backlog: there are no events or topics"
         session.say_all(behind, Listing(inspection.QueueBacklog._fields, empty=empty))
 
 
@@ -265,7 +263,7 @@ def check(session: Session, lake: Lake, engine: Any, master: str | None) -> bool
 
 @command("compact", "--lake ./lake", "--rollups --json", group=lake)
 @on_lake
-@option("--target-mb", "Size of a file.", type=click.IntRange(1), default=128)
+@option("--target-mb", "Target size of files.", type=click.IntRange(1), default=128)
 @option(
     "--rollups/--no-rollups", "Also update job_runs and rollup_hourly with Spark.", default=True
 )
@@ -294,7 +292,7 @@ def compact(
                 on_compacted=lambda one: _say_compacted(session, one, engine),
             )  # fmt: skip
             if not done:
-                session.note("every day is compact")
+                session.note("all days are already compact")
             if rollups and not ending():
                 with turns():
                     _roll_up(session, lake, engine)
@@ -317,7 +315,7 @@ def _roll_up(session: Session, lake: Lake, engine: Engine) -> None:
         made = rollup.refresh(lake, engine.spark())
     except failures() as error:
         raise PipelineError(
-            f"job_runs and rollup_hourly stay as they were, the days are compact: {words_of(error)}"
+            f"the days were compacted, but job_runs and rollup_hourly were not updated: {words_of(error)}"
         ) from error
     for name, rows in made.items():
         session.say(
@@ -338,7 +336,7 @@ def _say_compacted(session: Session, one: Compacted, engine: Engine) -> None:
 
 @command("vacuum", "--lake ./lake", "--older-than 1d", group=lake)
 @on_lake
-@option("--older-than DURATION", "Delete files not needed for this long.", default="7d")
+@option("--older-than DURATION", "Delete files unneeded for this long.", default="7d")
 @wait_option
 def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None:
     """Delete replaced, expired and uncommitted files. Older versions can no longer be read."""
@@ -366,7 +364,7 @@ def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None
 )
 @option(
     "--rollups/--no-rollups",
-    "Count events in job_runs and rollup_hourly first, with Spark, if they aren't yet.",
+    "First add uncounted events to job_runs and rollup_hourly, with Spark.",
     default=True,
 )
 @master_option
@@ -379,7 +377,7 @@ def expire(session: Session, lake: Lake, tables: tuple[str, ...], yes: bool, **g
     from jobq.pipeline.lake.lake import locked
 
     session.confirmed(
-        f"Drop what is older than {given['older_than'] / 86400:g} days from {', '.join(tables)}?",
+        f"Drop rows older than {given['older_than'] / 86400:g} days from {', '.join(tables)}?",
         yes,
     )
     engine = Engine("spark", master=given["master"])
@@ -435,17 +433,19 @@ def _count_first(session: Session, lake: Lake, engine: Engine, before: str, roll
     "--where CONDITION", "Erase rows with these values: key = 'acme', 'and' between conditions."
 )
 @option(
-    "--arg NAME=VALUE", "argument", "Erase calls with this argument, or this key in an argument."
+    "--arg NAME=VALUE",
+    "argument",
+    "Erase calls with this argument, or with this key in an argument.",
 )
 @option("--queue NAME", "Only in this queue or topic.  [default: all]")
-@option("--live", "Ingest first, and erase also what the server still has.")
-@option("--resume", "Only finish an erasure that was interrupted.")
-@option("--dry-run", "Show how many rows would be erased, and erase nothing.")
+@option("--live", "Ingest first, and also erase the messages on the server.")
+@option("--resume", "Only finish an interrupted erasure.")
+@option("--dry-run", "Show how many rows would be erased, without erasing them.")
 @source_option
 @yes_option
 @option(
     "--engine auto|local|spark",
-    "Whether Spark rewrites: auto starts it for a million rows.",
+    "Engine for rewriting files: auto starts Spark for a million rows.",
     default="auto",
 )
 @master_option
@@ -466,7 +466,7 @@ def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
     how = [name for name in ("mids", "where", "argument", "resume") if given[name]]
     if len(how) != 1 or (given["resume"] and live):
         raise ConfigError(
-            "choose what to erase: use one of --mid, --where, --arg and --resume; --live goes with the first three"
+            "choose rows with one of --mid, --where, --arg and --resume; --live works only with the first three"
         )
     request = ErasureRequest.parsed(
         given["mids"], given["where"], given["argument"], given["queue"]
@@ -489,7 +489,7 @@ def erase(session: Session, lake: Lake, live: bool, **given: Any) -> bool:
         done = erasing.finish(lake, engine, alone=turns, enough=ending)
         used = engine.used
     if done is None:
-        raise PipelineError("the erasure isn't done; 'jobq lake erase --resume' continues it")
+        raise PipelineError("the erasure is unfinished; 'jobq lake erase --resume' continues it")
     where = f"{WHERE[used]}{engine.rule}"
     text = ", ".join(f"{number:,} of {name}" for name, number in done.items() if number)
     session.say({"erased": done, "engine": used}, f"erased {where}: {text or 'no rows'}")
@@ -535,8 +535,8 @@ def _say_selected(session: Session, chosen: Selection) -> None:
 #: What --live doesn't delete, and the remedy.
 _LEFT = {
     "topics": "messages of topics are in their logs until retention or 'jobq topic retention --before' drops them",
-    "events": "entries of event streams have come since; run the command again",
-    "done": "messages had ended; workers remove them within seconds",
+    "events": "new entries of event streams arrived; run the command again",
+    "done": "finished messages are removed by workers within seconds",
 }
 
 
@@ -571,7 +571,10 @@ NAMED = 5
 @command("ddl", "--lake s3://history/jobq --for trino", "--for duckdb | duckdb", group=lake)
 @on_lake
 @option(
-    "--for spark|databricks|duckdb|trino|snowflake", "engine", "Whose SQL to print.", required=True
+    "--for spark|databricks|duckdb|trino|snowflake",
+    "engine",
+    "Database to print SQL for.",
+    required=True,
 )
 @option("--schema NAME", "Schema to create the tables in.", default="jobq")
 def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
@@ -612,22 +615,24 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 @option(
     "--id NAME",
     "name",
-    "Name of this replay; a new name sends again what was sent before.",
+    "Name of this replay; a new name sends messages again.",
     default="",
 )
 @option("--plain", "With --to-topic: don't add headers about a message's origin.")
 @option(
-    "--rate N", "Send at most N messages a second.", type=click.FloatRange(min=0, min_open=True)
+    "--rate N",
+    "Maximum number of messages per second.",
+    type=click.FloatRange(min=0, min_open=True),
 )
 @option(
     "--dedupe-for DURATION",
-    "To queues: refuse a message for this long after it is done.  [default: 1d, with --dead 10m]",
+    "To queues: reject a message for this long after it is done.  [default: 1d, with --dead 10m]",
 )
-@option("--remember DURATION", "How long to remember what was sent.", default="30d")
+@option("--remember DURATION", "How long to remember sent messages.", default="30d")
 @option("--dry-run", "Show the matching messages without sending them.")
 @option(
     "--engine auto|local|spark",
-    "Whether Spark reads: auto starts it for days over 256 MB.",
+    "Engine for reading: auto starts Spark for days over 256 MB.",
     default="auto",
 )
 @master_option
@@ -665,12 +670,12 @@ def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None
         )
     if topic and given["queue"]:
         raise ConfigError(
-            f"--queue {given['queue']!r} goes with --dead; a topic is sent --to-queue"
+            f"--queue {given['queue']!r} works only with --dead; for a topic use --to-queue"
         )
     if topic and len(targets) != 1:
         raise ConfigError("no target; use --to-topic NAME or --to-queue NAME")
     if given["job"] and not given["to_queue"]:
-        raise ConfigError(f"--job {given['job']!r} goes with --to-queue")
+        raise ConfigError(f"--job {given['job']!r} works only with --to-queue")
 
 
 def _asked_span(since: str, until: str | None) -> TimeSpan:
@@ -780,16 +785,16 @@ def _replay_dead(
     session.say({**where, **done._asdict()}, f"{what}: {done.sent:,} sent in {done.seconds:.1f} s")
     if done.sent:
         session.note(
-            f"after a message is done, the queue refuses its mid for {dedupe_s:g} s; --dedupe-for sets that"
+            f"after a message is done, the queue rejects its id for {dedupe_s:g} s; --dedupe-for sets that"
         )
     if done.behind:
         session.note(
-            f"{done.behind:,} were left out: this replay sent them before; to send them again, name it with --id"
+            f"{done.behind:,} were left out: this replay already sent them; to send them again, choose a new --id"
         )
     if revival.refused:
         some = ", ".join(revival.refused[:NAMED]) + (", …" if len(revival.refused) > NAMED else "")
         session.note(
-            f"the queue refused {len(revival.refused):,}: their mids live, or are refused since they were done: {some}"
+            f"the queue rejected {len(revival.refused):,}: messages with these ids are live or recently done: {some}"
         )
     return bool(done.sent or done.behind or not revival.refused)
 
@@ -835,8 +840,8 @@ def _say_replayed(session: Session, where: dict[str, Any], done: Replayed, what:
     session.say({**where, **done._asdict()}, told)
     if done.behind or done.exists:
         session.note(
-            f"{done.behind + done.exists:,} were left out: they exist, or were sent before; "
-            "to send them again, name the replay with --id"
+            f"{done.behind + done.exists:,} were left out: they exist, or were already sent; "
+            "to send them again, choose a new --id"
         )
 
 
@@ -863,7 +868,7 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 @queues_option
 @option("--since WHEN", "Enqueued since: 30d (ago) or a time.  [default: all recorded]")
 @option("--until WHEN", "Enqueued until.  [default: all]")
-@option("--ask", "Ask the server about open messages: they are live or lost.")
+@option("--ask", "Query the server about open messages: they are live or lost.")
 @source_option
 @option("--format table|json", "form", "Output format.", default="table")
 @master_option
@@ -885,7 +890,7 @@ def audit(
         for note in result.notes:
             click.echo(f"jobq: {result.queue}: {note}", err=True)
     if not results:
-        session.note("the lake has no queue with enqueues on record; run 'jobq events level all'")
+        session.note("the lake has no enqueue events; run 'jobq events level all'")
         return exits.USAGE
     if any(result.lost for result in results):
         return exits.NO

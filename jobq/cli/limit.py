@@ -22,7 +22,7 @@ name_argument = click.argument("name", metavar="LIMIT")
 
 @group("limit", "list", "set stripe 200/m", "hold stripe 30s")
 def limit() -> None:
-    """List, set and hold rate limits and slots, which jobs and other programs share."""
+    """List, set and hold rate limits and slots shared by jobs and other programs."""
 
 
 @command("list", "", "--json", group=limit)
@@ -41,7 +41,7 @@ def list_limits(session: Session) -> None:
 
 
 def _row(one: LimitRecord) -> dict[str, Any]:
-    remarks = [f"set here; programs say {one.program}"] if one.set_here else []
+    remarks = [f"set here; in code: {one.program}"] if one.set_here else []
     if one.holders:
         named = ", ".join(holder.who for holder in one.holders[:NAMED])
         more = len(one.holders) - NAMED
@@ -66,7 +66,7 @@ def set_rule(session: Session, name: str, rule: str) -> None:
     """
     with session.operation("", f"limit:{name} rule:{rule}"):
         set_limit(session.client, name, rule)
-    session.say({"limit": name, "rule": rule}, f"{name}: {rule}, whatever programs say")
+    session.say({"limit": name, "rule": rule}, f"{name}: {rule}, overriding the limit in code")
 
 
 @command("unset", "stripe", group=limit, operation="limit-unset")
@@ -79,7 +79,7 @@ def unset(session: Session, name: str) -> bool:
     with session.operation("", f"limit:{name}"):
         was_set = unset_limit(session.client, name)
     session.say(
-        {"limit": name, "was_set": was_set}, f"{name}: as programs say" + " already" * (not was_set)
+        {"limit": name, "was_set": was_set}, f"{name}: limit from code" + " already" * (not was_set)
     )
     return was_set
 

@@ -44,7 +44,7 @@ mids_argument = click.argument("mids", metavar="MID...", nargs=-1, required=True
     "--log", "logged", "Also print the log of the latest attempt, if its job declares keep_logs."
 )
 def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: bool) -> bool:
-    """Show where messages are, and their attempts.
+    """Show the state and attempts of messages.
 
     The attempts are taken from the latest 5,000 events of the queue; jobq report finds older attempts in a lake.
     checkpoint: input of the next attempt; the first 200 characters, or everything with --json. The traceback of the
@@ -87,7 +87,9 @@ def _sentence(record: dict[str, Any]) -> str:
     }
     facts = {key: value for key, value in (record | times).items() if value and key not in _LISTED}
     if record["state"] == "unknown":
-        return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is over and not remembered"
+        return (
+            f"{record['mid']}: not found: it was never enqueued, or has finished and been removed"
+        )
     if len(facts.get("checkpoint", "")) > MAX_SHOWN:
         facts["checkpoint"] = f"{facts['checkpoint'][:MAX_SHOWN]}…"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
@@ -115,7 +117,7 @@ def _log_lines(log: dict[str, Any]) -> list[str]:
         return []
     if log["log_of_attempt"] is None:
         return [
-            "    no log is kept: its job declares no keep_logs, nothing was logged, or it expired"
+            "    no log: its job doesn't declare keep_logs, nothing was logged, or the log expired"
         ]
     return [
         f"    log of attempt {log['log_of_attempt']}:",
@@ -230,5 +232,5 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
         raise ConfigError(f"mid {mid!r} is in {both}; choose one with --queues")
     word = cancel_in(holding[0], mid) if holding else UNKNOWN
     record = {"mid": mid, "queue": holding[0].name if holding else None, "action": word}
-    session.say(record, f"{mid}: {'not found: no queue has it' if word == UNKNOWN else word}")
+    session.say(record, f"{mid}: {'not found' if word == UNKNOWN else word}")
     return word

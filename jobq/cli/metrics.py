@@ -26,7 +26,7 @@ from jobq.metrics.serving import Answer, PageRequest, PageServer, listen, parse_
 )
 @option("--bind ADDRESS", "Listen at this host:port or unix:PATH.", default="127.0.0.1:9465")
 @option("--once", "Print the metrics and exit.")
-@lake_option("to report how far it is behind")
+@lake_option("to report its lag")
 @storage_option
 @source_option
 @queues_option

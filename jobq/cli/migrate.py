@@ -17,12 +17,12 @@ COLUMNS = {"same": "equivalent", "differs": "different", "none": "no equivalent"
 
 @group("migrate", "check src")
 def migrate() -> None:
-    """Check what a Celery, RQ or Dramatiq code base needs to move here."""
+    """Check what a Celery, RQ or Dramatiq code base needs to move to jobq."""
 
 
 @command("check", "src", "src --only differs,none", "src --json", group=migrate)
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@option("--only same,differs,none", "List these only.", default="same,differs,none")
+@option("--only same,differs,none", "Only these kinds.", default="same,differs,none")
 def check_(session: Session, path: Path, only: str) -> bool:
     """List each use of Celery, RQ or Dramatiq with its equivalent in jobq.
 

@@ -12,12 +12,12 @@ OPTIONAL = {
         "flow": Verb(
             "flow",
             "flow",
-            "List, show, signal, cancel and retry flows, whose steps wait for one another.",
+            "List, show, signal, cancel and retry flows.",
         ),
     },
     ("Queues", "audit-log"): {
         "web": Verb("web", "web", "Serve the dashboard until TERM or INT.", "web"),
-        "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
+        "outbox": Verb("outbox", "outbox", "Enqueue calls from the outbox table of a database."),
         "metrics": Verb(
             "metrics",
             "metrics",
@@ -35,14 +35,16 @@ OPTIONAL = {
     },
     ("History", ""): {
         "lake": Verb("lake", "lake", "Keep events, topics and dead messages in a lake.", "lake"),
-        "report": Verb("report", "report", "Answer questions from history.", "lake"),
+        "report": Verb(
+            "report", "report", "Report on history: waits, errors, costs, capacity.", "lake"
+        ),
         "spark": Verb("spark", "spark", "Check Spark on this machine, and open a shell.", "spark"),
     },
     ("Try it", ""): {
         "migrate": Verb(
             "migrate",
             "migrate",
-            "Check what a Celery, RQ or Dramatiq code base needs to move here.",
+            "Check what a Celery, RQ or Dramatiq code base needs to move to jobq.",
         ),
         "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
     },

@@ -282,7 +282,7 @@ def limit_option(
     return option(names, "Show at most N.", type=kind, default=default, show_default=shown)
 
 
-queues_option = queues_option_of("Queues, comma-separated; repeatable.  [default: all there are]")
+queues_option = queues_option_of("Queues, comma-separated; repeatable.  [default: all]")
 offset_option = option("--offset N", "Skip the first N.", type=click.IntRange(0), default=0)
 import_option = option(
     "--import MODULE", "modules", "Import this module of jobs, from sys.path or the working folder; repeatable.",
@@ -292,8 +292,8 @@ yes_option = option("-y, --yes", "Don't ask for confirmation.")
 
 server_options = (
     option("--url URL", "URL of the server.  [default: an embedded server]", shared=("JOBQ_URL", "REDIS_URL")),
-    option("--namespace NAME", "First part of every key of jobq.  [default: jobq]", shared=("JOBQ_NAMESPACE",)),
-    option("--json", "as_json", "Print JSON, one document a line.", shared=("JOBQ_JSON",)),
+    option("--namespace NAME", "Prefix of all jobq keys.  [default: jobq]", shared=("JOBQ_NAMESPACE",)),
+    option("--json", "as_json", "Print JSON, one document per line.", shared=("JOBQ_JSON",)),
 )  # fmt: skip
 #: Of commands that the audit log names.
 by_option = option(

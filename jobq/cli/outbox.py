@@ -36,7 +36,7 @@ HANGS_S = 120.0
     "status --dsn sqlite:///shop.db",
 )
 def outbox() -> None:
-    """Enqueue calls that programs wrote to their database.
+    """Enqueue calls from the outbox table of a database.
 
     A program writes calls in its own transaction, with jobq.outbox. A relay enqueues them once they are committed.
     """
@@ -65,7 +65,7 @@ on_table = opens(
 @option(
     f"--dialect {'|'.join(DIALECTS)}", "Kind of database; mysql includes MariaDB.", required=True
 )
-@option("--no-notify", "Without the trigger that wakes relays; they poll.")
+@option("--no-notify", "Omit the trigger that wakes relays; they poll instead.")
 @option("--drop", "Print statements that drop the tables.")
 def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
     """Print the SQL that creates the tables of the outbox and the inbox.
@@ -83,8 +83,8 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
     group=outbox,
 )
 @on_table
-@option("--once", "Exit when all rows were looked at.")
-@option("--poll DURATION", "Look for rows at this interval.", default="200ms")
+@option("--once", "Exit when all rows have been processed.")
+@option("--poll DURATION", "Interval between searches for rows.", default="200ms")
 @option(
     "--batch N",
     "Maximum number of rows per transaction.",
@@ -93,11 +93,11 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
 )
 @option(
     "--dedupe DURATION",
-    "Refuse the mid of a row for this long after its message is done.",
+    "Reject the id of a row for this long after its message is done.",
     default="1d",
 )
 @option("--health ADDRESS", "Serve /healthz, /readyz and /metrics at host:port or unix:path.")
-@option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
+@option("--log-level debug|info|warning|error", "Minimum level to log.", default="info")
 @option("--log-format text|json", "Format of log lines.", default="text")
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
     """Enqueue the rows of the outbox until TERM or INT.
@@ -155,7 +155,7 @@ def retry(session: Session, table: OutboxTable) -> None:
 @on_table
 @option(
     "--older-than DURATION",
-    "Delete rows that are older than this.",
+    "Delete rows older than this.",
     default="30d",
 )
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
@@ -188,11 +188,11 @@ def pages_of(work: Relay) -> dict[str, Page]:
 def why_dead(work: Relay) -> str:
     """Return why the relay should be restarted; '' if it works. A server that is away isn't a reason."""
     age_s = time.monotonic() - work.turned_at
-    return f"the relay has done nothing for {age_s:.0f} s" if age_s >= HANGS_S else ""
+    return f"the relay has been idle for {age_s:.0f} s" if age_s >= HANGS_S else ""
 
 
 def _why_new(work: Relay) -> str:
-    return "" if work.totals.well_at else "the relay starts"
+    return "" if work.totals.well_at else "relay started"
 
 
 class StopSignal:

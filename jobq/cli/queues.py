@@ -52,8 +52,10 @@ PLACES = {"ready": "ready", "due": "delayed", "circle": "running"}
 @command("queues", "", "--watch", "low high --json", "--watch --every 5s --json | jq .ready")
 @queues_arguments
 @option("-w, --watch", "Repeat until Ctrl-C.")
-@option("--every DURATION", "With --watch: how often.", default="1s")
-@option("--times", "With --watch: how many times.  [default: until Ctrl-C]", type=click.IntRange(1))
+@option("--every DURATION", "With --watch: interval.", default="1s")
+@option(
+    "--times", "With --watch: screens to show.  [default: until Ctrl-C]", type=click.IntRange(1)
+)
 def queues(
     session: Session, queues: str | None, watch: bool, every: float, times: int | None
 ) -> None:
@@ -185,7 +187,7 @@ def _print(shown: Iterable[str]) -> None:
 
 def _draw(shown: Iterable[str]) -> None:
     """Draw over the screen in one write, clearing each line, so that nothing flickers."""
-    heading = f"{time.strftime('%H:%M:%S')}  jobq queues, Ctrl-C ends"
+    heading = f"{time.strftime('%H:%M:%S')}  jobq queues, stop with Ctrl-C"
     fitting = [heading, "", *shown][: shutil.get_terminal_size().lines - 1]
     click.echo("\x1b[H" + "\x1b[K\n".join(fitting) + "\x1b[J", nl=False, color=True)
 
@@ -209,7 +211,7 @@ names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=
 @names_argument
 @option("--for DURATION", "span", "End the pause after this time.  [default: with jobq resume]")
 def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
-    """Hand out no message of a queue until it is resumed, or for a time.
+    """Stop handing out a queue's messages until it is resumed, or for a time.
 
     Running jobs continue, and producers can still enqueue. Exit code 1: a queue was never used here.
     """
@@ -269,7 +271,7 @@ def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
 
 @group("queue", "peek low", "purge low")
 def queue() -> None:
-    """Look into a queue, empty it, take it off the list."""
+    """Inspect, empty or unregister a queue."""
 
 
 class _Wanted(NamedTuple):
@@ -301,7 +303,7 @@ class _Wanted(NamedTuple):
 @offset_option
 @limit_option(100, 1000)
 @option("--all", "everything", "Show all from --offset on.")
-@option("--content", "Show the contents too. They may hold secrets.")
+@option("--content", "Also show the contents, which may contain secrets.")
 def peek(
     session: Session, queues: str | None, place: Place, offset: int, limit: int, everything: bool,
     content: bool,
@@ -382,9 +384,11 @@ def delete(session: Session, names: tuple[str, ...]) -> bool:
         if counts.messages or counts.dead or counts.quarantined:
             why = f"it holds {counts.messages:,} messages, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"
         elif sample.flow_entries:
-            why = f"it holds {sample.flow_entries:,} entries for flows; jobq flow check takes them there"
+            why = (
+                f"it has {sample.flow_entries:,} undelivered results for flows; run jobq flow check"
+            )
         elif queue.name in workers:
-            why = "a worker serves it and would list it again"
+            why = "a worker serves it and would register it again"
         else:
             with session.operation(queue.name):
                 session.client.command("UNLINK", key(queue.prefix, "events"))

@@ -24,9 +24,9 @@ from jobq.queue.audit_log import Performed
 key_argument = click.argument("key")
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 ns_option = option(
-    "--ns NAME", "First part of the keys.", default="reliable", shared=("JOBQ_RELIABLE_NS",)
+    "--ns NAME", "Prefix of the keys.", default="reliable", shared=("JOBQ_RELIABLE_NS",)
 )
-token_option = option("--token TEXT", "Token of the holder; other tokens are refused.", default="")
+token_option = option("--token TEXT", "Token of the holder; other tokens are rejected.", default="")
 
 
 @group(
@@ -114,7 +114,7 @@ def push(session: Session, queue: ReliableQueue, key: str, elements: tuple[str, 
 @click.argument("words", metavar="[COUNT n] [BLOCK ms] KEY...", nargs=-1, required=True)
 @token_option
 @option(
-    "--recover MS", "recover_ms", "First hand out messages delivered this long ago and not acknowledged.",
+    "--recover MS", "recover_ms", "First hand out messages unacknowledged for this long.",
     type=click.IntRange(0),
 )  # fmt: skip
 @option("--deliveries", "Print the number of deliveries as a fourth item.")
@@ -192,7 +192,7 @@ _on_ids(
 _on_ids(
     "nack", "Return delivered messages to the queue. A message with too many deliveries is dead.",
     "mails 1601155608777-1 --front", token_option,
-    option("--front", "Put them before the waiting messages, not behind."),
+    option("--front", "Put them before the waiting messages instead of after."),
 )  # fmt: skip
 _on_ids(
     "release", "Return unhandled messages to the front; the delivery isn't counted.",
@@ -238,14 +238,14 @@ def inspect(session: Session, queue: ReliableQueue, key: str, words: tuple[str, 
     numbers = words[1:] if words[0].upper() in places else words
     if len(numbers) != 2 or not all(number.removeprefix("-").isdecimal() for number in numbers):
         raise click.UsageError(
-            f"inspect takes START and COUNT, not {' '.join(numbers) or 'nothing'}"
+            f"inspect needs START and COUNT, not {' '.join(numbers) or 'nothing'}"
         )
     return read(key, int(numbers[0]), int(numbers[1]))
 
 
 @verb("info", "mails", "mails --all")
 @key_argument
-@option("--all", "everything", "Print more than the module does.")
+@option("--all", "everything", "Print additional columns.")
 def info(session: Session, queue: ReliableQueue, key: str, everything: bool) -> object:
     """Count the waiting and the delivered messages."""
     _, *facts = structs.asdict(queue.info(key)).items()
@@ -283,7 +283,7 @@ def length(session: Session, queue: ReliableQueue, key: str) -> object:
 @opens("queue", _queue, ns_option)
 @key_argument
 @option(
-    "--max-deliveries N", "Deliveries without an acknowledgement after which a message is dead; 0: never.",
+    "--max-deliveries N", "Maximum number of unacknowledged deliveries before a message is dead; 0: unlimited.",
     type=click.IntRange(0), required=True,
 )  # fmt: skip
 def configure(session: Session, queue: ReliableQueue, key: str, max_deliveries: int) -> None:
@@ -294,7 +294,7 @@ def configure(session: Session, queue: ReliableQueue, key: str, max_deliveries: 
 
 
 _on_ids(
-    "revive", "Return dead messages to the queue, with no deliveries counted; print their ids.",
+    "revive", "Return dead messages to the queue, with deliveries reset; print their ids.",
     "mails 1601155608777-1", operation="reliable-revive",
 )  # fmt: skip
 _on_ids(

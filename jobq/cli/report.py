@@ -50,7 +50,7 @@ PAGE = "jobq-report.html"
 @option("--until WHEN", "Until.  [default: now]")
 @queues_option
 @option("--format table|json|csv|html", "form", "Output format.", default="table")
-@option("--html", "The same as --format html.")
+@option("--html", "Short for --format html.")
 @option("-o, --output FILE", "target", f"File to write.  [default: stdout, or {PAGE} for a page]")
 @option("--mark NAME", "Regressions around this mark.  [default: the last in the range]")
 @option("--at WHEN", "Regressions around this time.")
@@ -66,15 +66,20 @@ PAGE = "jobq-report.html"
     "Time within which messages should start.",
     default="30s",
 )
-@option("--objective SHARE", "Share of messages that should.", type=float, default=0.99)
+@option(
+    "--objective SHARE",
+    "Share of messages to start in time.",
+    type=float,
+    default=0.99,
+)
 @option(
     "--workers LIST",
-    "Capacity: counts of workers to try, 4,8,12 or 1-16.  [default: until the target is met]",
+    "Capacity: worker counts to try, 4,8,12 or 1-16.  [default: until the target is met]",
 )
 @option("--weights WEIGHTS", "Capacity: weights to try, high:6,low:1; repeatable.", multiple=True)
 @option(
     "--trace-rows N",
-    "Capacity: most arrivals to simulate.",
+    "Capacity: maximum number of arrivals to simulate.",
     type=click.IntRange(1),
     default=200_000,
 )
@@ -90,7 +95,7 @@ PAGE = "jobq-report.html"
 def report(
     session: Session, name: str, form: str, html: bool, target: str | None, **given: Any
 ) -> None:
-    """Answer questions from history.
+    """Report on history: waits, errors, costs, capacity.
 
     Reports show waiting and running jobs, failures, costs, slowdowns, and how many workers are needed.
 
@@ -102,7 +107,7 @@ def report(
     form = "html" if html else "json" if session.as_json and form == "table" else form
     reports = named(name)
     if form == "csv" and len(reports) > 1:
-        raise ConfigError("--format csv is one table and 'all' are many; name one report")
+        raise ConfigError("--format csv prints one table, not all; name one report")
     lake = None if given["live"] else opened(session, given["path"], given["storage"])
     asked = _asked(given, lake)
     results, seen = _answers(session, reports, lake, asked, given)
@@ -142,7 +147,7 @@ def _compared(
 
     if given["at"] and given["mark"]:
         raise ConfigError(
-            f"--at {given['at']} and --mark {given['mark']} exclude each other; use only one"
+            f"--at {given['at']} and --mark {given['mark']} can't be combined; use only one"
         )
     if given["at"]:
         return moment(given["at"], now, given["zone"]), "--at"

@@ -34,7 +34,7 @@ from jobq.queue.audit_log import Performed
 REDIS_URL, VERBOSE = "jobq.rsmq.redis_url", "jobq.rsmq.verbose"
 
 ns_option = option(
-    "--ns TEXT", "First part of RSMQ's keys; on a Cluster '{rsmq}'.", default="rsmq", shared=("JOBQ_RSMQ_NS",)
+    "--ns TEXT", "Prefix of RSMQ's keys; on a Cluster '{rsmq}'.", default="rsmq", shared=("JOBQ_RSMQ_NS",)
 )  # fmt: skip
 realtime_option = option("--realtime", "Publish after every send.", shared=("JOBQ_RSMQ_REALTIME",))
 name_option = option("-n, --name QUEUE", "Name of the queue.", required=True)
@@ -162,7 +162,7 @@ def list_(session: Session, rsmq: Rsmq) -> None:
     click.echo(output.json_line([name for name in names if can_name(name)]))
     for name in names:
         if not can_name(name):
-            remedy = "is on the list and can't be a queue's name; 'queue delete -n' removes it"
+            remedy = "is listed but is not a valid queue name; remove it with 'queue delete -n'"
             click.echo(output.escaped(f"{name!r} {remedy}"), err=True)
 
 
@@ -176,7 +176,10 @@ def list_(session: Session, rsmq: Rsmq) -> None:
 @visible_after("How long a received message is hidden.", default=30)
 @option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int, default=0)
 @option(
-    "-m, --maxsize BYTES", "Longest message, 1024 to 65536; -1 for any.", type=int, default=65535
+    "-m, --maxsize BYTES",
+    "Maximum message size, 1024 to 65536; -1 for any.",
+    type=int,
+    default=65535,
 )
 def create(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
     """Make a queue.
@@ -203,7 +206,7 @@ def describe(session: Session, rsmq: Rsmq, name: str) -> None:
 )
 @visible_after("How long a received message is hidden.")
 @option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int)
-@option("-m, --maxsize BYTES", "Longest message, 1024 to 65536; -1 for any.", type=int)
+@option("-m, --maxsize BYTES", "Maximum message size, 1024 to 65536; -1 for any.", type=int)
 def set_(session: Session, rsmq: Rsmq, name: str, **settings: Any) -> None:
     """Change settings of a queue, and print them like describe."""
     said = "".join(f" {key}:{value}" for key, value in settings.items() if value is not None)
@@ -266,7 +269,7 @@ def repair(session: Session, rsmq: Rsmq, name: str) -> None:
     failed="Failed to redrive from {name} to {target}",
     operation="rsmq-redrive",
 )
-@option("--to QUEUE", "target", "Queue to move them to.", required=True)
+@option("--to QUEUE", "target", "Destination queue.", required=True)
 @option("--limit N", "Move at most N.  [default: all]", type=click.IntRange(1))
 def redrive(session: Session, rsmq: Rsmq, name: str, target: str, limit: int | None) -> None:
     """Move visible messages to another queue, for example from a dead-letter queue back."""
@@ -298,7 +301,7 @@ def send(
 ) -> None:
     """Send a message, and print its id."""
     if (text is None) is not stdin:
-        raise ConfigError("a message comes from -m or from --stdin; use only one of them")
+        raise ConfigError("use either -m or --stdin for the message")
     if text is None:
         lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
         ids = rsmq.send_messages(name, lines, delay)
@@ -316,7 +319,7 @@ def send(
     failed="Failed to receive from queue: {name}",
 )
 @visible_after("How long the message is hidden, 0 allowed.  [default: the queue's]")
-@option("--wait DURATION", "Wait this long for a message.", default="0s")
+@option("--wait DURATION", "How long to wait for a message.", default="0s")
 def receive(session: Session, rsmq: Rsmq, name: str, vt: int | None, wait: float) -> None:
     """Receive the first visible message, and print it as JSON.
 

@@ -81,7 +81,7 @@ def ruby() -> None:
 @option("--jid TEXT", "Sidekiq: the job's id.  [default: random]")
 @option(
     "--version",
-    "Sidekiq's version, which decides the unit of its times.",
+    "Sidekiq's version, which determines the unit of its times.",
     type=click.IntRange(6, 8),
     default=7,
 )
@@ -139,7 +139,7 @@ def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> Non
         text = raw.decode("utf-8", "backslashreplace")
         session.say({"job": text}, text)
     if not found:
-        session.note(f"{place} has no waiting job")
+        session.note(f"{place} has no waiting jobs")
 
 
 @command(
@@ -162,7 +162,7 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
     found = Claims(session.client, place)
     waiting = found.waiting()
     if give_back and waiting:
-        session.confirmed(f"Give back {sum(one.njobs for one in waiting)} jobs?", yes)
+        session.confirmed(f"Return {sum(one.njobs for one in waiting)} jobs?", yes)
         with session.operation("", f"{place.system}:{place.queue}") as performed:
             performed.set(number=sum(one.njobs for one in waiting))
             for one in waiting:
@@ -171,7 +171,7 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
     for record in records:
         record["lease_until"] = output.moment(record.pop("lease_at"))
     columns = ("claim:claim_id", "jobs:njobs", "lease until:lease_until", "returned")
-    empty = "no claims: no job is taken and not yet delivered"
+    empty = "no claims: all taken jobs were delivered"
     session.say_all(records, Listing(columns, empty=empty))
 
 

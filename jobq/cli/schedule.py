@@ -49,7 +49,7 @@ LISTED = Listing(
         "from:origin",
     ),
     drops=("tz", "last", "job"),
-    empty="no schedules; declare one with @schedule, or jobq schedule add",
+    empty="no schedules; declare a schedule with @schedule, or use jobq schedule add",
 )
 HISTORY = Listing(
     ("tick", "queue", "name:schedule", "outcome", "late ms:late_ms", "missed", "mid"),
@@ -57,7 +57,7 @@ HISTORY = Listing(
     empty="no tick yet",
 )
 _RULE_OPTIONS = (
-    option("--every DURATION", "When: at whole multiples of this time, instead of an expression."),
+    option("--every DURATION", "Run at multiples of this interval, instead of --cron."),
     option("--tz ZONE", "Time zone of the expression, such as Europe/Berlin.  [default: UTC]"),
 )
 
@@ -167,7 +167,10 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
 @click.argument("name")
 @click.argument("job")
 @click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
-@option("--cron EXPRESSION", "When: minute, hour, day of the month, month and day of the week.")
+@option(
+    "--cron EXPRESSION",
+    "Minute, hour, day of the month, month and day of the week.",
+)
 @_rule_options
 @option("--missed one|skip|all", "How to handle ticks missed while no worker ran.", default="one")
 @option(
@@ -177,8 +180,8 @@ def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
 )
 @option("--start WHEN", "Time of the first possible tick, such as 2026-12-01T08:00Z.")
 @option("--end WHEN", "Time of the last possible tick.")
-@option("--times N", "Only the first N ticks from --start on.", type=click.IntRange(1, MAX_TIMES))
-@option("--spread DURATION", "Enqueue after a share of this time that is the schedule's own.")
+@option("--times N", "Only the first N ticks after --start.", type=click.IntRange(1, MAX_TIMES))
+@option("--spread DURATION", "Delay ticks by a fixed part of this time, different per schedule.")
 @option("-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",))
 @import_option
 def add(
@@ -197,7 +200,7 @@ def add(
         target.check_arguments(call.args, call.kwargs)
     except TypeError as error:
         raise ConfigError(
-            f"{target.name} can't be called so: {error}; pass its arguments"
+            f"{target.name} can't be called like this: {error}; pass its arguments"
         ) from error
     one = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
     home = session.queue(queue or target.queue)
@@ -217,7 +220,7 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
             f"{name} is declared in the code of {decoded(other).job}; pause it, or change it there"
         )
     if word == "full":
-        raise ConfigError(f"queue {home.name} has 1,000 schedules, which is the most; remove some")
+        raise ConfigError(f"queue {home.name} has 1,000 schedules, the maximum; remove some")
 
 
 def _steering(verb: str, done: str) -> Any:
@@ -248,7 +251,7 @@ def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Sched
     if homes:
         names = ", ".join(queue.name for queue, _ in homes)
         raise ConfigError(f"queues {names} have a schedule {name!r} each; use --queues NAME")
-    raise ConfigError(f"there is no schedule {name!r:.120}; jobq schedule list shows them")
+    raise ConfigError(f"no schedule {name!r:.120}; jobq schedule list shows them")
 
 
 @command(
@@ -261,7 +264,7 @@ def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Sched
 @click.argument("name")
 @queues_option
 def pause(session: Session, name: str, queues: str | None) -> bool:
-    """Have no ticks of a schedule until it is resumed."""
+    """Stop the ticks of a schedule until it is resumed."""
     return bool(_steering("pause", "paused")(session, name, queues))
 
 
@@ -275,7 +278,10 @@ def resume(session: Session, name: str, queues: str | None) -> bool:
 
 @command("delete", "nightly", "app.jobs.old --force", group=schedule, operation="schedule-delete")
 @click.argument("name")
-@option("--force", "Also one that code declared; a worker that still declares it brings it back.")
+@option(
+    "--force",
+    "Also remove schedules declared in code; workers with that code restore them.",
+)
 @queues_option
 def delete(session: Session, name: str, force: bool, queues: str | None) -> bool:
     """Remove an added schedule."""

@@ -70,7 +70,7 @@ class Session:
     def _note_start(self, text: str) -> None:
         # A worker logs the start itself.
         if text.startswith("started") and not embedded_log.isEnabledFor(logging.INFO):
-            self.note(f"{text}; set JOBQ_URL for another")
+            self.note(f"{text}; set JOBQ_URL for another server")
 
     @cached_property
     def client(self) -> Client:
@@ -142,8 +142,8 @@ class Session:
                 self.strange("queue", listed.strange)
             if listed.left_out:
                 self.remark(
-                    f"{listed.left_out:,} other names are on the list of queues; only {len(listed.names):,} with keys "
-                    "or workers are looked at; name others"
+                    f"{listed.left_out:,} other names are on the list of queues; only "
+                    f"{len(listed.names):,} with keys or workers are checked; name others"
                 )
             if not listed.names and not self.problems:
                 self.note(NO_QUEUE)
@@ -202,7 +202,7 @@ class Session:
         queues = self.queues(names) if names else []
         if len(queues) != 1:
             raise ConfigError(
-                f"{place} works on one queue, not on {names or 'none'}; use --queues NAME"
+                f"{place} works on exactly one queue, not {names or 'none'}; use --queues NAME"
             )
         return queues[0]
 

@@ -42,7 +42,7 @@ def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> d
     unknown = sorted(set(section) - set(SHARED) - set(commands))
     if unknown:
         raise ConfigError(
-            f"{path}: [tool.jobq] has no key {unknown[0]!r}; it takes {', '.join(SHARED)} and a table per command"
+            f"{path}: [tool.jobq] has no key {unknown[0]!r}; allowed are {', '.join(SHARED)} and a table per command"
         )
     for key in set(section) - set(SHARED):
         if not isinstance(section[key], dict):

@@ -52,7 +52,7 @@ layout_option = option(
     "--layout jobq|redismq", "Layout of the keys: jobq's or redismq's.", default="jobq"
 )  # fmt: skip
 start_option = option(
-    "--start", "Where a new group begins: earliest, latest, an index, 1h (ago) or a time.",
+    "--start", "Start of a new group: earliest, latest, an index, 1h (ago) or a time.",
     type=POSITION, default="earliest"
 )  # fmt: skip
 #: Columns of group listings to leave out on a narrow terminal, in order.
@@ -126,7 +126,7 @@ def topic() -> None:
 @on_any_topic
 @click.argument("contents", metavar="[CONTENT]...", nargs=-1)
 @option("--file FILE", "Append each line of FILE; - is stdin.", type=click.File("rb"))
-@option("-k, --key TEXT", "Key; compaction keeps the newest message of each.")
+@option("-k, --key TEXT", "Key; compaction keeps the latest message per key.")
 @option("--header NAME=TEXT", "headers", "Header of the messages; repeatable.", multiple=True)
 @option("--tombstone", "Append a message without content, which deletes --key.")
 @option("--ttl DURATION", "With --layout redismq: lifetime of the messages.  [default: unlimited]")
@@ -139,7 +139,7 @@ def append(
     The server appends all messages of a call or none; of a file, all of each 1,000 lines or none.
     """
     if (bool(contents) + (file is not None) + given["tombstone"]) != 1:
-        raise ConfigError("give messages in one way: CONTENT..., --file or --tombstone")
+        raise ConfigError("use exactly one of CONTENT..., --file and --tombstone")
     plain = (line.rstrip(b"\n") for line in file) if file else (text.encode() for text in contents)
     if isinstance(topic, RedismqTopic):
         if given["key"] is not None or given["headers"] or given["tombstone"]:
@@ -179,7 +179,7 @@ def _described(indexes: list[int]) -> str:
 @on_any_topic
 @group_option
 @limit_option(100, 1000)
-@option("--block DURATION", "Wait this long for the first message.", default="0s")
+@option("--block DURATION", "How long to wait for the first message.", default="0s")
 @start_option
 @option("--follow", "Print new messages until Ctrl-C.")
 @option("--keep", "Don't commit: the group gets the messages again.")
@@ -192,8 +192,7 @@ def poll(
     """
     follow, keep = how["follow"], how["keep"]
     if follow and keep:
-        raise ConfigError("--keep hands out the same messages again, so --follow would not advance; "
-                          "leave one out, or use jobq topic read")  # fmt: skip
+        raise ConfigError("--keep never advances, so --follow would repeat messages; use only one of them")  # fmt: skip
     block = 3600 if follow else block
     if isinstance(topic, RedismqTopic):
         if keep or start != "earliest":
@@ -224,7 +223,7 @@ def _print_batches(
         # How --follow ends; what is held is given back by its reader.
         return exits.INTERRUPTED
     if not seen:
-        session.note("no new message for the group")
+        session.note("no new messages for the group")
     return exits.OK if seen else exits.NO
 
 
@@ -241,7 +240,7 @@ def _print_batches(
     "--since", "start", "First message: an index, 1h (ago) or a time.", type=POSITION, default="earliest"
 )  # fmt: skip
 @option(
-    "--until", "end", "Last message: an index, or a time that it is before.  [default: latest]", type=POSITION
+    "--until", "end", "Last message: an index, or a time (exclusive).  [default: latest]", type=POSITION
 )  # fmt: skip
 @limit_option(None)
 def read(
@@ -271,7 +270,7 @@ def list_(session: Session) -> None:
     session.strange("topic", listed.strange)
     if listed.left_out:
         session.remark(
-            f"{listed.left_out:,} other topics are listed; only {len(listed.names):,} are looked at"
+            f"{listed.left_out:,} other topics are listed; only {len(listed.names):,} are checked"
         )
     rows = []
     for name in listed.names:
@@ -291,7 +290,7 @@ def groups(session: Session, topic: Topic) -> None:
         record = group_record(one, lag)
         rows.append(record if session.as_json else record | {"paused": "paused" * lag.paused})
     columns = ("group", "settled", "handed_out", "held", "lag", "out_of_range", "paused")
-    empty = f"{topic.name} has no group; its first poll or 'jobq topic subscribe' makes one"
+    empty = f"{topic.name} has no groups; a first poll or 'jobq topic subscribe' creates a group"
     session.say_all(rows, Listing(columns, GROUP_DROPS, empty))
 
 
@@ -316,7 +315,7 @@ def _lags(session: Session, topic: Topic, names: Iterable[str]) -> Iterator[tupl
 @group_option
 @start_option
 @option(
-    "--out-of-range earliest|latest|error", "Where to continue if the next message was dropped.", default="earliest"
+    "--out-of-range earliest|latest|error", "How to continue if the next message was dropped.", default="earliest"
 )  # fmt: skip
 def subscribe(session: Session, topic: Topic, group: str, start: Any, out_of_range: str) -> bool:
     """Make a group.
@@ -326,7 +325,7 @@ def subscribe(session: Session, topic: Topic, group: str, start: Any, out_of_ran
     with _operation(session, topic, group):
         made = topic.group(group).subscribe(start, out_of_range=out_of_range)
     record = {"topic": topic.name, "group": group, "made": made}
-    session.say(record, f"{group}: {'made' if made else 'exists already'}")
+    session.say(record, f"{group}: {'created' if made else 'already exists'}")
     return made
 
 
@@ -379,7 +378,7 @@ def seek(session: Session, topic: Topic | RedismqTopic, group: str, place: Any) 
         else:
             following = topic.group(group).seek(place)
     record = {"topic": topic.name, "group": group, "next": following}
-    session.say(record, f"{group}: next is {following}")
+    session.say(record, f"{group}: next message is {following}")
 
 
 @command("peek", "orders --group billing", "orders --group billing -n 1 --json", group=topic)
@@ -398,7 +397,7 @@ def peek(session: Session, topic: Topic | RedismqTopic, group: str, limit: int) 
     else:
         seen = print_messages(session, topic.group(group).peek(limit))
     if not seen:
-        session.note(f"{topic.name} has no new message for the group {group}")
+        session.note(f"{topic.name} has no new messages for the group {group}")
     return bool(seen)
 
 
@@ -406,7 +405,7 @@ def peek(session: Session, topic: Topic | RedismqTopic, group: str, limit: int) 
 @on_topic
 @group_option
 def pause(session: Session, topic: Topic, group: str) -> None:
-    """Hand a group no message until it is resumed. It can still commit what it has leased."""
+    """Stop handing messages to a group until it is resumed. It can still commit what it has leased."""
     with _operation(session, topic, group):
         topic.group(group).pause()
     session.say({"topic": topic.name, "group": group, "paused": True}, f"{group}: paused")
@@ -436,7 +435,7 @@ def describe(session: Session, topic: Topic) -> None:
     ]
     if facts.compacted_to or facts.compacting:
         lines.append(
-            f"  compacted up to {facts.compacted_to}" + ", more under way" * facts.compacting
+            f"  compacted up to {facts.compacted_to}" + ", more pending" * facts.compacting
         )
     session.say(description_record(topic.name, facts), *lines)
 
@@ -461,7 +460,7 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
         found = list(_lags(session, topic, [group] if group else group_names(session, topic)))
     rows = [lag_record(one, lag) for one, lag in found]
     columns = ("group", "lag", "age_ms", "settled", "last", "held", "expired", "skipped")
-    empty = f"{topic.name} has no group that can be listed; name one with --group"
+    empty = f"{topic.name} has no listable groups; name a group with --group"
     session.say_all(rows, Listing(columns, GROUP_DROPS, empty))
 
 
@@ -476,10 +475,10 @@ def lag(session: Session, topic: Topic | RedismqTopic, group: str | None) -> Non
 )
 @on_topic
 @option("--max-age DURATION", "Keep messages this long; 0 for no limit.")
-@option("--max-count", "Keep this many messages; 0 all.", type=click.IntRange(0))
-@option("--max-bytes", "Keep about this many bytes; 0 all.", type=click.IntRange(0))
-@option("--apply", "Drop messages over the limits now, not at the next appends.")
-@option("--before", "Drop all messages below this index now.", type=click.IntRange(1))
+@option("--max-count", "Maximum number of messages; 0: unlimited.", type=click.IntRange(0))
+@option("--max-bytes", "Approximate number of bytes; 0: unlimited.", type=click.IntRange(0))
+@option("--apply", "Drop messages over the limits now instead of at the next appends.")
+@option("--before", "Drop all messages with lower indexes now.", type=click.IntRange(1))
 def retention(
     session: Session, topic: Topic, apply: bool, before: int | None, **limits: Any
 ) -> None:
@@ -497,7 +496,7 @@ def retention(
     text = f"{topic.name}: keeps {_kept(now)}"
     if first is not None:
         record["first"] = first
-        text += f"; begins at {first}"
+        text += f"; starts at {first}"
     session.say(record, text)
 
 
@@ -512,8 +511,8 @@ def retention(
 )
 @on_topic
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
-@option("--tombstones DURATION", "How long tombstones are kept.  [default: 1d]")
-@option("--run", "Compact now, not at the next appends.")
+@option("--tombstones DURATION", "How long to keep tombstones.  [default: 1d]")
+@option("--run", "Compact now instead of at the next appends.")
 def compaction(
     session: Session, topic: Topic, switch: str | None, tombstones: float | None, run: bool
 ) -> None:
@@ -574,6 +573,6 @@ def _kept(limits: Retention) -> str:
         f"messages for {limits.max_age_ms / 1000:,g} s" * (limits.max_age_ms > 0),
         f"{limits.max_count:,} messages" * (limits.max_count > 0),
         f"about {limits.max_bytes:,} bytes" * (limits.max_bytes > 0),
-        "the newest of each key" * limits.compact,
+        "the latest message per key" * limits.compact,
     ]
     return ", ".join(filter(None, told)) or "everything"

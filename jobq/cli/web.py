@@ -96,7 +96,7 @@ def _operating(session: Session, url_operate: str | None) -> Client | None:
 
 
 users_option = option(
-    "--users FILE", "users_file", "File of users and tokens, for which only you have rights.",
+    "--users FILE", "users_file", "File of users and tokens, accessible only to you.",
     type=click.Path(path_type=Path, dir_okay=False),
 )  # fmt: skip
 
@@ -112,24 +112,24 @@ users_option = option(
 @opens(
     "listening", _listening,
     option("--bind ADDRESS", "Listen at this host:port or unix:PATH.", default="127.0.0.1:8700"),
-    option("--host NAME", "hosts", "A name by which browsers reach it; repeatable.", multiple=True),
+    option("--host NAME", "hosts", "Host name used by browsers; repeatable.", multiple=True),
     option("--tls-cert FILE", "Certificate, to serve HTTPS.", type=click.Path(exists=True)),
-    option("--tls-key FILE", "Key of the certificate.", type=click.Path(exists=True)),
+    option("--tls-key FILE", "Private key of the certificate.", type=click.Path(exists=True)),
 )  # fmt: skip
 @opens(
     "allowing", _allowing,
     users_option,
     option("--auth-header NAME", "Take the user's name from this header of a trusted proxy."),
-    option(f"--auth-role {ROLES}", "Role of users that the header names and the users file doesn't.  [default: none]"),
+    option(f"--auth-role {ROLES}", "Role of users in the header but not in the users file.  [default: none]"),
     option("--trusted-proxy CIDR", "proxies", "Network of proxies, or unix for the socket; repeatable.", multiple=True),
-    option("--no-auth", "Let every process of this machine do everything, without a login."),
+    option("--no-auth", "Allow every process of this machine all actions, without a login."),
 )  # fmt: skip
 @opens(
     "looking", _looking,
-    option("--title NAME", "Name of this cluster, in the header.", default="jobq"),
-    option("--accent COLOUR", "Colour of this cluster, as #1f5fa5.  [default: blue]", default=""),
-    option("--prefix PATH", "First part of every path, as /ops/jobq.  [default: none]", default=""),
-    option("--read-only", "Refuse every action."),
+    option("--title NAME", "Name of this cluster, shown in the header.", default="jobq"),
+    option("--accent COLOUR", "Colour of this cluster, such as #1f5fa5.  [default: blue]", default=""),
+    option("--prefix PATH", "Prefix of every path, such as /ops/jobq.  [default: none]", default=""),
+    option("--read-only", "Disable all actions."),
 )  # fmt: skip
 @opens(
     "showing", _showing,
@@ -146,7 +146,7 @@ users_option = option(
 )  # fmt: skip
 @opens(
     "operate", _operating,
-    option("--url-operate URL", "URL of the server for actions, as a user who may change more.  [default: --url]"),
+    option("--url-operate URL", "Server URL for actions, with a user that has more rights.  [default: --url]"),
 )  # fmt: skip
 def web(
     session: Session, listening: Listening, allowing: dict[str, Any], looking: dict[str, Any],
@@ -185,7 +185,7 @@ def _announce(session: Session, at: str, settings: Any, guard: Any) -> None:
         link += f"login?token={guard.links.make()}"
     session.say({"address": link}, f"dashboard at {link}")
     if guard.settings.no_auth:
-        session.note("every process of this machine may do everything there; --no-auth was given")
+        session.note("--no-auth: every process of this machine has all rights there")
 
 
 def address(endpoint: Endpoint, listening: socket.socket, certificate: str | None = None) -> str:
@@ -217,7 +217,7 @@ def token() -> None:
 
 
 role_option = option(f"--role {ROLES}", "Role of the user.", default="read")
-arguments_option = option("--arguments", "Allow to see the arguments and results of jobs.")
+arguments_option = option("--arguments", "Allow seeing the arguments and results of jobs.")
 file_option = option(
     "--users FILE", "users_file", "File of users and tokens.",
     type=click.Path(path_type=Path, dir_okay=False), shared=("JOBQ_WEB_USERS",), required=True,
@@ -234,7 +234,7 @@ file_option = option(
 @role_option
 @arguments_option
 @option("--no-password", "Only a trusted proxy can name this user: --auth-header.")
-@option("--replace", "Change a user who is there.")
+@option("--replace", "Change an existing user.")
 @file_option
 def add_user(
     session: Session, name: str, role: str, arguments: bool, no_password: bool, replace: bool, users_file: Path,
@@ -289,7 +289,7 @@ def remove_user(session: Session, name: str, users_file: Path) -> bool:
 @click.argument("name")
 @role_option
 @arguments_option
-@option("--expires DURATION", "How long the token is valid.  [default: forever]", default=None)
+@option("--expires DURATION", "Lifetime of the token.  [default: forever]", default=None)
 @file_option
 def add_token(
     session: Session, name: str, role: str, arguments: bool, expires: float | None, users_file: Path

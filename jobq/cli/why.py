@@ -39,7 +39,7 @@ UNKNOWN = "nil"
 MAX_SEARCHED = 1_000
 GONE = Reason(
     "not_found", "it is in no queue, and the latest events do not mention it",
-    "compare --url and --namespace with the producer's; jobq report asks the lake",
+    "compare --url and --namespace with the producer's; jobq report reads the lake",
 )  # fmt: skip
 WORKERS = Listing(
     ("worker", "state", "queues:queue_list", "busy:busy", "memory:memory", "seen:seen", "version", "host"),
@@ -58,7 +58,7 @@ RUNNING = Listing(
 @command("workers", "", "--queues low", "--json | jq .children")
 @queues_option
 def workers(session: Session, queues: str | None) -> None:
-    """List the workers, then the jobs that they run.
+    """List the workers and their running jobs.
 
     state: working, quiet (fetches no new messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
     messages are returned), or damaged (another program wrote the entry). busy: running jobs of all slots. Workers
@@ -79,7 +79,7 @@ def workers(session: Session, queues: str | None) -> None:
         return
     session.say_all(map(_for_people, records), WORKERS)
     runs: list[RunningMessage] = []
-    with session.tolerating("jobs that run", "list of"):
+    with session.tolerating("running jobs", "list of"):
         runs = runs_of(client, children)
     for line in ["", *session.lines([_run_row(run, now_ms) for run in runs], JOBS)] if runs else ():
         click.echo(line)
@@ -121,10 +121,10 @@ class RunningRecord(JsonRecord):
     "running", "", "mails", "mails --newest --limit 20", "--json | jq 'select(.took_ms > 60000)'"
 )
 @queues_arguments
-@option("--newest", "The newest first.  [default: the longest first]")
+@option("--newest", "Latest first.  [default: longest first]")
 @limit_option(100, 500)
 def running_(session: Session, queues: str | None, newest: bool, limit: int) -> None:
-    """List everything that runs, the longest first: job, time, usual time, worker.
+    """List running jobs, longest first: job, time, usual time, worker.
 
     Workers report this every third of a lease, 5 seconds by default, and up to 500 jobs each, so short jobs may be
     missing. usually: the 95th percentile of the job's latest run times; empty if fewer than 3 finished recently.
@@ -209,11 +209,11 @@ def _of_ruby(
     place = claimed.ruby_queue
     left_ms = claimed.lease_at - session.client.clock_ms()
     held = (
-        "an intake holds the claim and enqueues the job once the line of its key has room"
+        "an intake holds the claim and enqueues the job once its key's queue has room"
         if left_ms > 0
         else f"the claim's intake has been gone for {lasting(-left_ms / 1000)}; the next intake takes it over"
     )
-    text = f"waits in a claim: a worker took it off {place}, and it isn't in queue {place.queue} yet; {held}"
+    text = f"waiting in a claim: a worker took it from {place}, and it isn't in queue {place.queue} yet; {held}"
     space = f" --{place.system}-namespace {place.namespace}" if place.namespace else ""
     remedy = (
         f"jobq key list {place.queue}; jobq ruby claims --{place.system} {place.queue}{space}; "

@@ -49,12 +49,12 @@ from jobq.worker.feeder import Source
 _OPTIONS = (
     option(
         "--sidekiq QUEUES",
-        "Take jobs from these Sidekiq queues to the jobq queues of the same names: QUEUE, or QUEUE,WEIGHT, or '*'.",
+        "Move jobs from these Sidekiq queues to the jobq queues of the same names: QUEUE, or QUEUE,WEIGHT, or '*'.",
         multiple=True,
     ),
     option(
         "--resque QUEUES",
-        "Take jobs from these Resque queues: QUEUE, a pattern such as '*', or '!QUEUE' for none of that name.",
+        "Move jobs from these Resque queues: QUEUE, a pattern such as '*', or '!QUEUE' to exclude a queue.",
         multiple=True,
     ),
     *NAMESPACE_OPTIONS,
@@ -66,7 +66,7 @@ _OPTIONS = (
     option("--ruby-url URL", "URL of the server with the Ruby queues.  [default: --url]"),
     option(
         "--ruby-backlog",
-        "Take no more jobs while a queue has this many ready messages, or a second of work.",
+        "Pause while a queue has this many ready messages, or a second of work.",
         type=click.IntRange(1, 1_000_000),
         default=1000,
     ),
@@ -107,7 +107,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     url, backlog, dead = (given.pop(f"ruby_{name}") for name in ("url", "backlog", "dead"))
     if not sidekiq and not resque:
         if jobs or url or dead or namespaces != [None, None]:
-            raise ConfigError("--ruby-… needs queues to take jobs from; add --sidekiq or --resque")
+            raise ConfigError("--ruby-… needs source queues; add --sidekiq or --resque")
         return None
 
     named = {
@@ -120,7 +120,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     if not ruby_queues and not given["queues"]:
         patterns = listed([repr(queue.queue) for queue in named])
         raise ConfigError(
-            f"no queue of Ruby matches {patterns} yet; push a job first, or name queues to serve with --queues"
+            f"no Ruby queue matches {patterns} yet; push a job first, or name queues to serve with --queues"
         )
     lease_s = given["lease"] if given["lease"] is not None else 15.0
     settings = IntakeSettings(
@@ -173,15 +173,15 @@ def setting(
 )
 @import_option
 @queues_option_of(
-    "Queues to take turns over, low,high, or with weights, high:6,low:1; repeatable.",
+    "Queues to serve in turn, low,high, or with weights, high:6,low:1; repeatable.",
     show_default="queues of the imported jobs",
 )
-@option("--strict", "Drain queues in the order given.")
+@option("--strict", "Drain queues in the given order.")
 @setting("processes", "Number of child processes to run jobs in.", int, "one per processor")
 @setting("concurrency", "Concurrent async jobs per process.", int)
 @setting("threads", "Concurrent sync jobs per process, each in a thread.", int)
 @setting(
-    "lease", "How long a message stays locked unless its worker renews the lease.", DURATION, "15s"
+    "lease", "Lease duration: how long a message stays locked without a renewal.", DURATION, "15s"
 )
 @option(
     "--burst WHEN",
@@ -191,16 +191,16 @@ def setting(
     flag_value="retries",
     show_default="keep running",
 )
-@setting("crash-limit", "Crashes after which a message is dead.", int)
+@setting("crash-limit", "Maximum number of crashes before a message is dead.", int)
 @setting("prefetch", "Maximum number of messages to prefetch per process.", int)
 @setting("prefetch-time", "Amount of work to prefetch per process.", DURATION, "50ms")
 @setting("max-jobs", "Replace a process after this many jobs.", int, "never")
 @setting("max-age", "Replace a process after this time.", DURATION, "never")
-@setting("max-memory", "Replace a process that uses more MB than this.", int, "never")
+@setting("max-memory", "Replace a process above this many MB.", int, "never")
 @setting("shutdown-timeout", "How long running jobs may continue after TERM.", DURATION, "30s")
 @setting(
     "unknown-job-retry-for",
-    "How long to retry messages whose job is not known here.",
+    "How long to retry messages of unknown jobs.",
     DURATION,
     "15m",
 )
@@ -224,18 +224,18 @@ def setting(
 )
 @option(
     "--metrics-labels job|queue",
-    "Count by job, or only by queue: fewer series where there are hundreds of workers.",
+    "Count by job, or only by queue, for fewer series with hundreds of workers.",
     default="job",
 )
 @option("--reload", "Restart when a source file changes (development only).")
 @intake_options
-@option("--no-tracebacks", "Neither log nor store the tracebacks of failed attempts.")
+@option("--no-tracebacks", "Don't log or store tracebacks of failed attempts.")
 @option(
     "--no-charts",
-    "Don't keep the last day's figures of queues, which the dashboard shows as charts.",
+    "Don't keep the last day's figures of queues for the dashboard's charts.",
 )
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
-@option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
+@option("--log-level debug|info|warning|error", "Minimum level to log.", default="info")
 @option("--log-format text|json", "Format of log lines.", default="text")
 def worker(
     session: Session, modules: tuple[str, ...], log_level: str, log_format: str, **given: Any
@@ -313,7 +313,7 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
     """Print the worker's answer at that address; return 0 if it is live or ready."""
     if not health:
         raise ConfigError(
-            "--check needs the worker's address; use --health or set JOBQ_WORKER_HEALTH for both"
+            "--check needs the worker's address; use --health, or set JOBQ_WORKER_HEALTH for both"
         )
     answer = fetch(parse_endpoint(health), {"live": "/healthz", "ready": "/readyz"}[page])
     text = answer.body.decode("utf-8", "replace").strip()

@@ -67,14 +67,14 @@ class JobqBackend(BaseTaskBackend):
             unknown = sorted(set(options) - set(OPTIONS))
             if unknown:
                 raise ConfigError(
-                    f"there is no option {unknown[0]!r}; options are {', '.join(OPTIONS)}"
+                    f"unknown option {unknown[0]!r}; options are {', '.join(OPTIONS)}"
                 )
             self.result_ttl_s = duration_s(options.get("result_ttl", "1d") or 0)
             self.retries = _retries(options.get("retries", 0))
             self.on_commit: str | None = options.get("on_commit")
             self.outbox: str | None = options.get("outbox")
             if self.on_commit and self.outbox:
-                raise ConfigError("on_commit and outbox contradict each other; use only one")
+                raise ConfigError("use either on_commit or outbox, not both")
             self.priority_queues = _priority_queues(options.get("priority_queues"))
             for queue in self.queues:
                 checked_name("queue", queue)
@@ -256,7 +256,7 @@ def _check_outbox(alias: str, using: str | None) -> Iterator[CheckMessage]:
         )
     if not apps.is_installed("jobq.django.outbox"):
         yield Error(
-            f"TASKS[{alias!r}] has an outbox, and its tables are missing.",
+            f"TASKS[{alias!r}] has an outbox, but its tables are missing.",
             hint='Add "jobq.django.outbox" to INSTALLED_APPS, and run manage.py migrate.',
             id="jobq.E005",
         )
@@ -264,7 +264,7 @@ def _check_outbox(alias: str, using: str | None) -> Iterator[CheckMessage]:
 
 def _retries(given: Any) -> int:
     if type(given) is not int or not 0 <= given <= MAX_RETRIES:
-        raise ConfigError(f"retries={given!r} is not a whole number of 0 to {MAX_RETRIES}")
+        raise ConfigError(f"retries={given!r} is not a whole number between 0 and {MAX_RETRIES}")
     return given
 
 

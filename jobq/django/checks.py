@@ -35,7 +35,7 @@ def check_server(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         finally:
             client.close()
     except JobqError as error:
-        return [checks.Error(f"The server of jobq can't be asked: {error}", id="jobq.E002")]
+        return [checks.Error(f"The jobq server can't be reached: {error}", id="jobq.E002")]
 
 
 def _backends() -> list[Any]:
@@ -56,6 +56,6 @@ def _of_queues(client: Client, backends: list[Any]) -> Iterator[checks.CheckMess
         if queue not in served:
             yield checks.Warning(
                 f"Queue {queue!r} has no worker.",
-                hint=f"Start one: manage.py jobq worker --queues {queue}",
+                hint=f"Start a worker: manage.py jobq worker --queues {queue}",
                 id="jobq.W002",
             )

@@ -15,7 +15,7 @@ class Dashboard(models.Model):
         verbose_name = verbose_name_plural = "dashboard"
         permissions = (
             ("read", "May see queues, messages and workers"),
-            ("operate", "May do what can be undone: pause, cancel, revive"),
-            ("admin", "May do everything, also what can't be undone"),
+            ("operate", "May make reversible changes: pause, cancel, revive"),
+            ("admin", "May make all changes, including irreversible ones"),
             ("arguments", "May see the arguments and results of jobs"),
         )

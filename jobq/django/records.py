@@ -123,7 +123,7 @@ class Records:
             return msgspec.json.decode(opened(seal, self._queue, mid, content), type=kind)
         except (ValueError, RecursionError, OverflowError) as error:
             raise CodecError(
-                f"what is stored of the task {self._queue}/{mid} is not a record of one: {error}"
+                f"the stored record of the task {self._queue}/{mid} is invalid: {error}"
             ) from error
 
 

@@ -26,9 +26,9 @@ _ELSEWHERE = {
     "delay": "use task.using(run_after=…)",
     "at": "use task.using(run_after=…)",
     "result_ttl": 'set TASKS["default"]["OPTIONS"]["result_ttl"]',
-    "mid": "jobq chooses the id; unique=… refuses calls that are alike",
+    "mid": "jobq chooses the id; unique=… rejects equal calls",
     "client": "set JOBQ_URL",
-    "headers": "the backend has a header of its own",
+    "headers": "the backend uses the header itself",
     "registry": "tasks are in the default registry",
 }
 

@@ -134,7 +134,7 @@ def prepare(files: ServerFiles) -> None:
         ) from error
     if not _is_private(files.socket.parent):
         raise EmbeddedError(
-            f"{files.socket.parent} isn't a folder that only you can use; remove it, or set XDG_RUNTIME_DIR"
+            f"{files.socket.parent} is accessible to other users; remove it, or set XDG_RUNTIME_DIR"
         )
 
 
@@ -146,7 +146,7 @@ def check(files: ServerFiles) -> None:
         return
     fault = ""
     if stat.S_ISLNK(found.st_mode):
-        fault = "is a symbolic link; name the folder that it leads to in JOBQ_DATA"
+        fault = "is a symbolic link; set JOBQ_DATA to the linked folder"
     elif not stat.S_ISDIR(found.st_mode):
         fault = "is not a folder; remove it"
     elif found.st_uid != os.geteuid():
@@ -154,7 +154,7 @@ def check(files: ServerFiles) -> None:
             f"belongs to {user_name(found.st_uid)}, not to you; set JOBQ_DATA to a folder of yours"
         )
     elif found.st_mode & 0o022:
-        fault = "can be written by others; remove it, or name another in JOBQ_DATA"
+        fault = "can be written by others; remove it, or set JOBQ_DATA to another folder"
     elif found.st_mode & 0o077 and _entries(files.data):
         # Folders made by jobq are closed to others. A copy or a checkout may contain other users' messages.
         fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {files.data}"

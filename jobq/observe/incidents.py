@@ -163,7 +163,7 @@ def _lost_host(
     alone = [queue for queue in queues if not situation.live(queue)]
     which = "worker" if len(workers) == 1 else counted(len(workers), "worker")
     where = f" on host {host}" if host else ""
-    text = f"{which} {names}{where}: no heartbeat for {seen}, so lost"
+    text = f"{which} {names}{where}: no heartbeat for {seen}, so it counts as lost"
     if ran and alone:
         text += f"; {counted(ran, 'message')} of its runs wait{'s' * (ran == 1)} for another worker"
     elif ran:
@@ -196,7 +196,7 @@ def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Ite
     without, asked = lacking(situation, queue, job)
     if asked and not without:
         return  # a worker that knows it has come: it gets the messages with their next try
-    name = job or "a job whose name is sealed"
+    name = job or "a job with a sealed name"
     waiting = f"{counted(number, 'message')} wait{'s' * (number == 1)}"
     live = len(situation.live(queue))
     if situation.workers is None or (live and not asked):

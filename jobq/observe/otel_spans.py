@@ -143,7 +143,7 @@ class TraceMetrics:
             "messaging.client.consumed.messages", "{message}", "Started attempts."
         )
         self._duration = meter.create_histogram(
-            "messaging.process.duration", "s", "How long attempts ran.",
+            "messaging.process.duration", "s", "Run times of attempts.",
             explicit_bucket_boundaries_advisory=[
                 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10,
             ],

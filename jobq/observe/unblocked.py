@@ -135,4 +135,4 @@ def _note(nlines: int) -> str:
 
 def told(nlines: int) -> str:
     """Return the text about dropped lines."""
-    return f"{nlines:,} lines of the log were dropped, because nobody read it"
+    return f"{nlines:,} lines of the log were dropped, because its reader was blocked"

@@ -220,8 +220,8 @@ def _over(facts: MessageFacts) -> Reason:
         return _dead(facts)
     if word == "done-with-backoff":
         until = facts.until(facts.status.not_before)
-        text = f"done; its mid is refused for another {until}, because it was enqueued with until"
-        return Reason("deduped", text, "to run it again now, enqueue it under another mid")
+        text = f"done; its id is rejected for another {until}, because it was enqueued with until"
+        return Reason("deduped", text, "to run it again now, enqueue it with another id")
     if last is not None and last.kind in _ENDED:
         by = f" by {last.worker}" if last.worker else ""
         return Reason(last.kind, f"{last.kind} {facts.since(last.finished_at)} ago{by}")
@@ -260,7 +260,7 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
         text = f"has run for {facts.since(run.started_at)} in {where}, {attempt}; {ends}"
         yield Reason("running", text)
     if status.word == "locked-with-requeue":
-        yield Reason("requeued", "newer content under the same mid waits for the end of this run")
+        yield Reason("requeued", "newer arguments with the same id wait for the end of this run")
 
 
 def _disk(facts: MessageFacts) -> Iterator[Reason]:
@@ -293,7 +293,9 @@ def _flows_behind(facts: MessageFacts) -> Iterator[Reason]:
             f"waiting: queue {facts.queue} is blocked, because {facts.flow_entries:,} results wait for delivery to "
             f"flows; it continues below {MAX_ENTRIES:,}"
         )
-        yield Reason("flows_behind", text, "jobq flow check, and see why workers don't take them")
+        yield Reason(
+            "flows_behind", text, "jobq flow check, and find out why workers don't deliver them"
+        )
 
 
 def _delayed(facts: MessageFacts) -> Iterator[Reason]:
@@ -373,7 +375,7 @@ def _known(facts: MessageFacts) -> Iterator[Reason]:
     if not without or not facts.job:
         return
     remedy = (
-        f"jobq worker --import MODULE, with the module that holds {facts.job}; if another job replaces it: "
+        f"jobq worker --import MODULE, with the module of {facts.job}; if another job replaces it: "
         f'@job(aliases=["{facts.job}"])'
     )
     if len(without) == len(facts.live):
@@ -456,7 +458,7 @@ def _behind(facts: MessageFacts) -> Iterator[Reason]:
             "no run ended in the last minute; the running jobs may be waiting for results of waiting jobs like this "
             "one, which would be a deadlock"
         )
-        remedy = "use a flow (jobq.Flow), or start other workers for the jobs whose results are waited for"
+        remedy = "use a flow (jobq.Flow), or start separate workers for the jobs whose results they wait for"
         yield Reason("pool_full", text, remedy)
 
 
@@ -480,7 +482,7 @@ def _arrival(facts: MessageFacts) -> str:
     if rate is None or not facts.ahead:
         return ""
     if not rate:
-        return "; nothing ended in the last minute"
+        return "; no attempt ended in the last minute"
     wait_s = facts.ahead / rate
     return f"; {rate:,.1f} starts/s: about {lasting(wait_s / 2)} to {lasting(wait_s * 2)}"
 

@@ -38,7 +38,7 @@ log = logging.getLogger("jobq.web")
 #: Errors about something that doesn't exist, which a page or an action may name in its address.
 NOT_FOUND = (GroupNotFoundError, QueueNotFoundError, EmptyKeyError)
 SAYS = {
-    403: ("Not allowed", "Your login may not do this."),
+    403: ("Not allowed", "Your login doesn't have the right to do this."),
     404: ("Nothing here", "There is no page at this address."),
     405: ("Not done", "This address doesn't support this method."),
     413: ("Too much", "The request is too large."),
@@ -140,7 +140,7 @@ async def _failed(request: Request, error: Exception) -> Response:
         if _is_api(request):
             return problem(403, str(error))
         return await run_in_threadpool(
-            error_page, request, 403, "The server's user may not do that", str(error), live=0,
+            error_page, request, 403, "The server's user lacks the rights", str(error), live=0,
             hint="jobq acl dashboard",
         )  # fmt: skip
     if _is_api(request):
@@ -155,9 +155,9 @@ async def _broken(request: Request, error: Exception) -> Response:
     # Starlette sends this reply from outside of all middleware.
     if _is_api(request):
         return with_headers(
-            problem(500, "a mistake in jobq; the log of the dashboard has the traceback")
+            problem(500, "an error in jobq; see the traceback in the dashboard's log")
         )
     return with_headers(await run_in_threadpool(
         error_page, request, 500, "This page failed",
-        "It is a mistake in jobq. The log of the dashboard has the traceback.", live=0,
+        "This is an error in jobq. See the traceback in the dashboard's log.", live=0,
     ))  # fmt: skip

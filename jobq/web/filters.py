@@ -229,7 +229,8 @@ class _Reader:
             if not self.peek() or self.peek().isspace():
                 word = self.text[start - 1 : self.at]
                 raise FilterError(
-                    f"{word!r} has no key; write KEY:VALUE, for example mid:{quoted(word)}", start
+                    f"{word!r} has no key; write it as KEY:VALUE, for example mid:{quoted(word)}",
+                    start,
                 )
             if self.peek() == '"':
                 parts[-1] += self.quotation()
@@ -247,7 +248,7 @@ class _Reader:
         while self.peek() != '"':
             self.take("\\")
             if not self.peek():
-                raise FilterError('the quotation has no end; add a "', start)
+                raise FilterError('unclosed quotation; add a "', start)
             found.append(self.take(self.peek()))
         self.at += 1
         return "".join(found)

@@ -153,7 +153,7 @@ def _progress(flow: FlowView, view: StepView) -> str:
     facts, state = view.facts, view.state
     if state == "waiting":
         open_ = len(view.waits_for)
-        return f"waits for {counted(open_, 'step')}" if open_ else "waits for its begin"
+        return f"waits for {counted(open_, 'step')}" if open_ else "waiting for the flow to start"
     if facts.kind == "map" and facts.has_begun:
         more = "" if facts.sealed else ", adding"
         dead = f", {number(facts.dead)} dead" if facts.dead else ""

@@ -360,7 +360,7 @@ class LakeHistory:
             if others:
                 raise LakeError(
                     f"the lake {self.path} has no events of the server {self.server!r}, but of {', '.join(others)}; "
-                    "--source names this server as its ingest does"
+                    "set --source to the name used by this server's ingest"
                 )
             return
         self._has_mine = True
@@ -372,7 +372,7 @@ class LakeHistory:
         args = {name: known[name] for name in re.findall(r":(\w+)", sql)}
         asked = {"sql": sql, "table": table, "args": args, "days": chosen.days}
         if not self._lock.acquire(timeout=self._most_s):
-            raise LakeError("the lake answers another query; try again in a moment")
+            raise LakeError("the lake is busy with another query; try again in a moment")
         try:
             with self._ended_on_failure() as child:
                 assert child.stdin is not None
@@ -443,7 +443,7 @@ class LakeHistory:
             ready, _, _ = select.select([number], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise LakeError(
-                    f"the lake did not answer within {self._most_s:g} s; choose a shorter range of time"
+                    f"the lake did not answer within {self._most_s:g} s; choose a shorter range"
                 )
             part = os.read(number, 1 << 16)
             if not part:
@@ -566,7 +566,7 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
             cause = error.__cause__ if "duckdb" in type(error.__cause__).__module__ else error
             answer = json.dumps({"error": str(cause)[:1000]})
         if len(answer) > MAX_BYTES:
-            answer = '{"error": "the answer is too large; choose a shorter range of time"}'
+            answer = '{"error": "the answer is too large; choose a shorter range"}'
         answers.write(answer.encode() + b"\n")
         answers.flush()
 

@@ -27,7 +27,7 @@ _GLYPHS: dict[StateWord, str] = {
 }  # fmt: skip
 #: What a page adds to the public state of these stored words.
 _DETAILS = {
-    "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "mid refused",
+    "locked-with-requeue": "enqueued again", "done-with-requeue": "enqueued again", "done-with-backoff": "id rejected",
 }  # fmt: skip
 #: Kinds of events that end a message, and its state then.
 _ENDS: dict[str, StateWord] = {"done": "done", "cancelled": "cancelled", "dead": "failed"}

@@ -191,7 +191,7 @@ def _refusal(request: Request, declared: DeclaredRoute) -> Response | None:
         raise HTTPException(429, "more than 30 requests a second", {"retry-after": "1"})
     if not identity.may(declared.role):
         if declared.program and not identity.role:
-            raise HTTPException(401, "send Authorization: Bearer TOKEN with a token that is valid")
+            raise HTTPException(401, "send Authorization: Bearer TOKEN with a valid token")
         if not identity.role and not guard.settings.has_login:
             raise HTTPException(403, "log in to the program that serves this dashboard")
         if not identity.role and declared.method == "GET":

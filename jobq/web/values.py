@@ -54,7 +54,7 @@ def _part(name: str, value: Any, budget: _Budget, levels: int) -> Part:
         return Part(name, "secret", "hidden")
     if isinstance(value, str):
         more = len(value) - MAX_TEXT
-        text = value if more <= 0 else f"{value[:MAX_TEXT]}… {more:,} characters more"
+        text = value if more <= 0 else f"{value[:MAX_TEXT]}… {more:,} more characters"
         return Part(name, "text", text)
     if value is None or isinstance(value, bool):
         return Part(name, "word", {None: "null", True: "true", False: "false"}[value])

@@ -71,7 +71,7 @@ def test_without_an_answer_it_is_a_no(cli: Any, worker: Any) -> None:
 
 
 def test_wrong_orders_are_refused_before_any_is_sent(cli: Any, worker: Any, redis: Any) -> None:
-    assert "there is no worker 'x'" in cli("control", "drain", "w", "x").err
-    assert "--child is for dump" in cli("control", "drain", "w", "--child", "4").err
+    assert "no worker 'x'" in cli("control", "drain", "w", "x").err
+    assert "--child works only with dump" in cli("control", "drain", "w", "--child", "4").err
     assert "dance" in cli("control", "dance", "w").err
     assert not redis.exists("jobq:orders:w")

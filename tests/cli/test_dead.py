@@ -50,7 +50,7 @@ def test_revive_puts_one_back(cli: Any, queue: Queue, kill_message: Any) -> None
     )
     assert queue.status("m").word == "queued"
     again = cli("dead", "revive", "m")
-    assert (again.code, again.out) == (1, "m: not among the dead\n")
+    assert (again.code, again.out) == (1, "m: not a dead message\n")
 
 
 def test_revive_and_purge_all_of_one_queue(cli: Any, queue: Queue, kill_message: Any) -> None:
@@ -154,7 +154,7 @@ def test_where_keeps_to_the_queues_named_and_to_the_age(
     refused = cli("dead", "purge", *condition, given="n\n")
     assert (
         refused.code == 1
-        and "Delete all the dead of all queues where reason=no job *?" in refused.err
+        and "Delete all dead messages of all queues where reason=no job *?" in refused.err
     )
 
 

@@ -128,7 +128,7 @@ def test_file_with_a_bad_line_says_which_and_how_many_were_enqueued(cli: Any, cl
     given = "\n".join([f"[{n}]" for n in range(1000)] + ['{"mid": "m"}', "nonsense"])
     ended = cli("enqueue", "a.b", "--file", "-", given=given)
     assert ended.code == 2
-    assert "line 1002" in ended.err and "1,001 calls before were enqueued" in ended.err
+    assert "line 1002" in ended.err and "1,001 earlier calls were enqueued" in ended.err
     assert Queue("default", client).admin.counts().ready == 1001
 
 
@@ -151,7 +151,7 @@ def test_enqueue_takes_the_queue_that_the_job_declares_when_its_module_is_here(
 def test_enqueue_says_where_to_when_it_knows_no_such_job(cli: Any, client: Any) -> None:
     ended = cli("enqueue", "nowhere.at.all")
     assert ended.code == 0
-    assert "went to the queue default; name its module with --import, or use --queue" in ended.err
+    assert "went to queue default; name its module with --import, or use --queue" in ended.err
     assert cli("enqueue", "nowhere.at.all", "--queue", "low").err == ""
 
 

@@ -38,7 +38,7 @@ def begun(client: Any, flow: str, *changes: FlowChange) -> FlowStore:
 
 
 def test_list_says_how_far_flows_are(cli, client):
-    assert "no flow here" in cli("flow", "list").err
+    assert "no flows here" in cli("flow", "list").err
     begun(client, "import:1", FlowChange("done", "rows"))
     begun(client, "import:2", FlowChange("dead", "rows"))
     begun(client, "other:1")
@@ -135,7 +135,7 @@ def test_signal_ends_a_wait(cli, client, approved):
     shown = cli("flow", "show", "import:1").out
     assert "waits for:\n  a signal for approved\n" in shown
     said = cli("flow", "signal", "import:1", "approved", '{"by": "ann"}', "--actor", "ann")
-    assert (said.code, said.out) == (0, "import:1: approved is signalled\n")
+    assert (said.code, said.out) == (0, "import:1: approved was signalled\n")
     assert approved.results(["approved:0"]) == {"approved:0": b'{"ok":{"by":"ann"}}'}
     [record] = cli("flow", "show", "import:1", "--json").records
     assert [one["state"] for one in record["steps"]] == ["done", "running"]
@@ -177,7 +177,7 @@ def test_cancelled_flow_can_be_removed(cli, client, approved):
     kept = cli("flow", "delete", "import:1")
     assert (kept.code, kept.out) == (1, "import:1 is running; cancel it first\n")
     assert cli("flow", "cancel", "import:1").code == 1  # nobody confirms
-    assert cli("flow", "cancel", "import:1", "--yes").out == "import:1: nothing more is sent\n"
+    assert cli("flow", "cancel", "import:1", "--yes").out == "import:1: no more messages are sent\n"
     again = cli("flow", "cancel", "import:1", "--yes")
     assert (again.code, again.out) == (1, "import:1 is cancelled already\n")
     assert cli("flow", "delete", "import:1").out == "import:1: removed\n"
@@ -263,7 +263,7 @@ def test_check_says_gone_only_of_what_is_on_the_list(cli, client):
         assert "did you mean 'import:2026'?" in found.err
     client.command("ZADD", index, 1, "import:2025")
     found = cli("flow", "check", "import:2025")
-    assert (found.code, found.out) == (0, "import:2025: gone; taken off the list\n")
+    assert (found.code, found.out) == (0, "import:2025: deleted; removed from the list\n")
     assert client.command("ZRANGE", index, 0, -1) == [b"import:2026"]
 
 
@@ -271,7 +271,7 @@ def test_check_takes_names_off_the_list_that_are_no_text(cli, client):
     index = keys.flow_names(client.namespace)
     client.command("ZADD", index, 1, b"\xff\xfe:1", 1, b"no flow", 1, "\\xff\\xfe:1")
     found = cli("flow", "check")
-    assert (found.code, found.out.count("gone; taken off the list")) == (0, 3)
+    assert (found.code, found.out.count("deleted; removed from the list")) == (0, 3)
     assert client.command("ZCARD", index) == 0
 
 

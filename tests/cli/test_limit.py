@@ -12,11 +12,11 @@ def test_list_says_what_is_used_held_and_set(cli, client):
     stripe, erp = RateLimit("stripe", "3/m", margin=0.5), ConcurrencyLimit("erp", 2)
     assert stripe.try_acquire(2)
     with erp.slot():
-        assert cli("limit", "set", "erp", "5").out == "erp: 5, whatever programs say\n"
+        assert cli("limit", "set", "erp", "5").out == "erp: 5, overriding the limit in code\n"
         assert cli("limit", "hold", "stripe", "1h").out == "stripe: held for 3600 s\n"
         shown = cli("limit", "list").out
         first, second = cli("limit", "list", "--json").records
-    assert "set here; programs say 2; in use by" in shown
+    assert "set here; in code: 2; in use by" in shown
     assert (first["limit"], first["rule"], first["set_here"], first["used"]) == (
         "erp",
         "5",

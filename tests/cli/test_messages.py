@@ -26,7 +26,7 @@ def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
         [{"mid": "none", "queue": None, "status": "nil", "state": "unknown"}],
     )
     assert cli("status", "none").out == (
-        "none: not found: no queue has it; it was never enqueued, or is over and not remembered\n"
+        "none: not found: it was never enqueued, or has finished and been removed\n"
     )
 
 
@@ -127,4 +127,4 @@ def test_status_prints_the_newest_log_that_is_kept_also_of_a_message_that_is_gon
     [waits] = cli("status", "waits", "--log", "--json").records
     assert (waits["log_of_attempt"], waits["log"]) == (1, "old"), "the second has not begun"
     other = cli("status", "other", "--log")
-    assert other.code == 1 and "no log is kept" in other.out
+    assert other.code == 1 and "no log: its job" in other.out

@@ -50,7 +50,7 @@ def test_queue_that_rests_until_flows_are_told_says_so(
     queue.cancel("m")
     queue.admin.collect()
     refused = cli("queue", "delete", "low")
-    assert refused.code == 1 and "it holds 2 entries for flows" in refused.out
+    assert refused.code == 1 and "it has 2 undelivered results for flows" in refused.out
 
 
 def test_queues_without_any_says_so(cli: Any) -> None:

@@ -47,7 +47,7 @@ def test_next_prints_local_times(line: Any) -> None:
         (("next", "0 7 * *"), "has 4 fields; write minute"),
         (("next",), "one of the two"),
         (("next", "@daily", "--tz", "Mars"), "can't be used as a time zone"),
-        (("pause", "nobody"), "there is no schedule 'nobody'"),
+        (("pause", "nobody"), "no schedule 'nobody'"),
         (("add", "a b", "x.y", "--every", "1m"), "without spaces"),
         (("add", "a", "x.y", "--every", "1m", "--overlap", "never"), "is not one of 'skip'"),
     ],

@@ -118,7 +118,9 @@ def test_groups_are_made_listed_moved_paused_and_forgotten(cli, orders):
     assert cli("topic", "pause", "orders", "-g", "g").out == "g: paused\n"
     assert "paused" in cli("topic", "groups", "orders").out
     assert cli("topic", "resume", "orders", "-g", "g").code == 0
-    assert cli("topic", "seek", "orders", "-g", "g", "--to", "latest").out == "g: next is 6\n"
+    assert (
+        cli("topic", "seek", "orders", "-g", "g", "--to", "latest").out == "g: next message is 6\n"
+    )
     assert cli("topic", "seek", "orders", "-g", "g", "--to", "9").code == 1
     assert cli("topic", "unsubscribe", "orders", "-g", "g").code == 0
     assert cli("topic", "unsubscribe", "orders", "-g", "g").code == 1
@@ -168,7 +170,7 @@ def test_retention_is_shown_set_and_applied(cli, orders):
     orders.append_many([b"x"] * 5)
     assert cli("topic", "retention", "orders").out == "orders: keeps everything\n"
     changed = cli("topic", "retention", "orders", "--max-count", "2", "--max-age", "1h", "--apply")
-    assert changed.out == "orders: keeps messages for 3,600 s, 2 messages; begins at 4\n"
+    assert changed.out == "orders: keeps messages for 3,600 s, 2 messages; starts at 4\n"
     assert cli("topic", "retention", "orders", "--before", "5", "--json").records[0]["first"] == 5
     assert cli("topic", "compaction", "orders", "on").code == 2
 
@@ -199,7 +201,10 @@ def test_redismq_layout_is_written_read_moved_and_forgotten(cli, client, redis):
         "b",
     ]
     assert len(cli("topic", "poll", "foo", "-g", "bar", "--json", *there).records) == 2
-    assert cli("topic", "seek", "foo", "-g", "bar", "--to", "2", *there).out == "bar: next is 2\n"
+    assert (
+        cli("topic", "seek", "foo", "-g", "bar", "--to", "2", *there).out
+        == "bar: next message is 2\n"
+    )
     assert cli("topic", "lag", "foo", "-g", "bar", "--json", *there).records[0]["lag"] == 1
     assert cli("topic", "unsubscribe", "foo", "-g", "bar", *there).code == 0
     assert RedismqTopic("foo", client).reader("bar").poll().first == 1

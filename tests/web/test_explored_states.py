@@ -35,7 +35,7 @@ SHORT = tuple(
 NOT_LISTED = ("failed", "unknown")
 WORDS = {
     "queued", "scheduled", "retrying", "running", "running, enqueued again", "retrying, lease ended", "done",
-    "done, mid refused", "queued, enqueued again", *NOT_LISTED,
+    "done, id rejected", "queued, enqueued again", *NOT_LISTED,
 }  # fmt: skip
 _STATE = r'<span class="state \w+"><span[^>]*>[^<]*</span>([^<]*)</span>'
 
@@ -104,7 +104,7 @@ def word_of(world: World, record: Record, is_done: bool, is_dead: bool) -> str:
     if record.content:
         return "queued, enqueued again"
     if record.deduped_till > world.now:
-        return "done, mid refused"
+        return "done, id rejected"
     return "done" if is_done else "failed" if is_dead else "unknown"
 
 

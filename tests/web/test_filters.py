@@ -51,7 +51,7 @@ def test_hidden_value_meets_no_condition(text: str):
 @pytest.mark.parametrize(
     ("text", "column", "says"),
     [
-        ("mails", 1, "'mails' has no key; write KEY:VALUE, for example mid:mails"),
+        ("mails", 1, "'mails' has no key; write it as KEY:VALUE, for example mid:mails"),
         ("queue:a  x y:b", 10, "'x' has no key"),
         ("colour:red", 1, "'colour' is not a key of this list; use one of queue"),
         ("queue.a:b", 1, "'queue.a' is not a key"), ("mid:a arg:x", 7, "write arg.0:VALUE"), ("arg.:x", 1, "arg.NAME"),
@@ -60,7 +60,7 @@ def test_hidden_value_meets_no_condition(text: str):
         ("attempt:many", 9, "'many' is not a number"), ("attempt:>nan", 9, "is not a number"),
         ("attempt:*", 9, "'*' is not"),
         ("mid:a job:>b", 11, "job is text"), ("place:moon", 7, "place 'moon' is unknown; use one of ready, due"),
-        ('mid:"a', 5, "the quotation has no end"), ('mid:"a\\', 5, "the quotation has no end"), ('a"b', 2, "no end"),
+        ('mid:"a', 5, "unclosed quotation"), ('mid:"a\\', 5, "unclosed quotation"), ('a"b', 2, "unclosed quotation"),
         (" ".join(["mid:a"] * 21), 121, "at most 20 conditions"),
         ("mid:" + "a" * 500, 501, "504 characters; 500 are allowed"),
     ],

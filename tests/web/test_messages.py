@@ -131,7 +131,7 @@ def waits(queue: Queue, client: Client, redis: Any, name: str) -> None:
         ("not_found", "queue low does not have it"), ("done", "done"), ("cancelled", "cancelled"), ("dead", "dead for"),
         ("server_full", "the server is full"), ("paused", "waiting: the queue is paused"),
         ("delayed", "it was enqueued with a delay"),
-        ("retrying", "attempt 1 failed: Timeout: 30 s"), ("deduped", "its mid is refused for another"),
+        ("retrying", "attempt 1 failed: Timeout: 30 s"), ("deduped", "its id is rejected for another"),
         ("snoozed", "the job asked to run later"), ("unknown_backoff", "the worker that got it does not know its job"),
         ("no_worker", "no worker serves queue low"), ("all_quiet", "are quiet or stopping: web-7:4711"),
         ("unknown_job", "no worker of queue low knows the job a.unknown"), ("limited", "limit smtp 20/20"),
@@ -336,7 +336,7 @@ def test_log_is_shown_and_what_a_job_hides_is_not(
     text = visit().get("/queues/low/messages/m").text
     assert "seen" in text and "began" in text and "password=[hidden] &lt;x&gt;" in text
     assert "hunter" not in text
-    assert "No message matches" in visit().get("/queues/low/messages?f=arg.to%3A*").text
+    assert "No messages match" in visit().get("/queues/low/messages?f=arg.to%3A*").text
     assert "began" not in visit(arguments=False).get("/queues/low/messages/m").text
     redis.delete("jobq:redact")
     redis.set("jobq:redact", "another type")

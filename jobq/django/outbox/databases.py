@@ -20,7 +20,7 @@ def dsn_of(settings: Mapping[str, Any]) -> str:
     name = str(settings["NAME"])
     if engine not in _SCHEMES:
         raise ConfigError(
-            f"the outbox doesn't know the database engine {settings['ENGINE']!r}; use --dsn"
+            f"the outbox doesn't support the database engine {settings['ENGINE']!r}; use --dsn"
         )
     scheme = _SCHEMES[engine]
     if scheme == "sqlite":

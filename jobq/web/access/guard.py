@@ -91,7 +91,7 @@ class Guard:
         self._check_scheme(request)
         if not self.settings.by_link or not self.links.take(token):
             raise LoginRefusedError(
-                "this link was used, or is older than ten minutes; start jobq web again for a new one"
+                "this link was already used, or is older than ten minutes; start jobq web again for a new link"
             )
         self._start(request, response, LOCAL, "link", "")
         return self._local()
@@ -178,7 +178,7 @@ class Guard:
             found = self._recent.get(session_id)
         if found is None or not 0 <= self._clock() - found.at <= AWAY_S:
             raise UnavailableError(
-                "the server can't be reached, so nobody can be logged in; try again in a moment"
+                "the server can't be reached, so logins are impossible; try again in a moment"
             )
         was = found.identity
         return Identity(was.name, READ, was.arguments, was.via)
@@ -196,7 +196,7 @@ class Guard:
                 names[0].encode("latin-1", "replace").decode("utf-8", "replace")
             )
         except ConfigError as error:
-            logger.warning("the proxy gives a name that can't be used: %s", error)
+            logger.warning("the proxy sends an invalid name: %s", error)
             return None
         known = self.users.user(name, "header") if self.users is not None else None
         if known is not None:

@@ -44,8 +44,7 @@ def checked_user_name(name: str) -> str:
     """Return `name`, as the users file takes it; else raise ConfigError."""
     if not 0 < len(name) <= MAX_NAME_LENGTH or ":" in name or " " in name or not name.isprintable():
         raise ConfigError(
-            f"user name {name!r} can't be used; use 1 to {MAX_NAME_LENGTH} printable characters "
-            "without white space or a colon"
+            f"user name {name!r} must be 1 to {MAX_NAME_LENGTH} printable characters, without spaces or colons"
         )
     return name
 
@@ -68,7 +67,7 @@ class Identity:
     def __post_init__(self) -> None:
         if not self.name.isprintable() or not bool(self.role) <= len(self.name) <= MAX_NAME_LENGTH:
             raise ConfigError(
-                f"the name of an identity is 1 to {MAX_NAME_LENGTH} printable characters, not {self.name!r}"
+                f"the name of an identity must be 1 to {MAX_NAME_LENGTH} printable characters, not {self.name!r}"
             )
         if not isinstance(self.role, UserRole):
             # A program may give the word.

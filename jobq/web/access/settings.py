@@ -58,7 +58,7 @@ class AccessSettings:
     def __post_init__(self) -> None:
         for host in self.hosts:
             if not (_HOST.fullmatch(host) or _is_address(host)):
-                raise ConfigError(f"{host!r:.100} is not a host's name; write dash.example.com")
+                raise ConfigError(f"{host!r:.100} is not a host name such as dash.example.com")
         _ = self.networks
         self._check_ways()
         if self.bind is not None and not self.is_local:
@@ -75,7 +75,7 @@ class AccessSettings:
                 found.append(ip_network(text))
             except ValueError as error:
                 raise ConfigError(
-                    f"{text!r:.100} is not a network of proxies; write 10.0.0.0/8, 127.0.0.1 or unix"
+                    f"{text!r:.100} is not a network of proxies; write it like 10.0.0.0/8, 127.0.0.1 or unix"
                 ) from error
         return tuple(found)
 
@@ -105,7 +105,7 @@ class AccessSettings:
     def _check_ways(self) -> None:
         if self.bind is None and self.identify is None:
             raise ConfigError(
-                "a mounted dashboard needs identify=, a function from the request to an Identity, or None for nobody"
+                "a mounted dashboard needs identify=, a function from the request to an Identity or None"
             )
         ways = self._ways()
         if self.no_auth and len(ways) > 1:
@@ -114,7 +114,7 @@ class AccessSettings:
             return
         if not _HEADER.fullmatch(self.auth_header):
             raise ConfigError(
-                f"{self.auth_header!r:.100} is not a header's name; write X-Remote-User"
+                f"{self.auth_header!r:.100} is not a header name; write it like X-Remote-User"
             )
         if not self.trusted_proxies:
             raise ConfigError(
@@ -122,7 +122,7 @@ class AccessSettings:
             )
         if self.users is None and not self.auth_role:
             raise ConfigError(
-                "--auth-header gives names without roles; add --users FILE, or --auth-role for all of them"
+                "--auth-header sends names without roles; add --users FILE, or --auth-role for all users"
             )
 
     def _check_remote(self, bind: Endpoint) -> None:

@@ -120,7 +120,7 @@ def add_user(path: Path, name: str, user: User, *, replace: bool = False) -> Non
     role_of(user.role)
     with _changing(path) as entries:
         if name in entries.users and not replace:
-            raise ConfigError(f"there is a user {name!r} already; remove it first, or --replace it")
+            raise ConfigError(f"there is already a user {name!r}; remove it first, or --replace it")
         entries.users[name] = user
 
 
@@ -137,7 +137,7 @@ def add_token(path: Path, name: str, role: str, arguments: bool, expires: int | 
     token = new_token()
     with _changing(path) as entries:
         if name in entries.tokens:
-            raise ConfigError(f"there is a token {name!r} already; remove it first")
+            raise ConfigError(f"there is already a token {name!r}; remove it first")
         entries.tokens[name] = Token(
             role=role, sha256=token_digest(token), arguments=arguments, expires=expires
         )

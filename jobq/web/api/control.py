@@ -56,7 +56,7 @@ class RsmqReply(JsonRecord):
 class ReliablePage(ReadablePage[ReliableRecord], kw_only=True):
     """Queues of RELIABLEQ."""
 
-    complete: Annotated[bool, Meta(description="Whether all keys of the server were looked at.")]
+    complete: Annotated[bool, Meta(description="Whether all keys of the server were searched.")]
 
 
 class RubyReply(JsonRecord):
@@ -119,7 +119,7 @@ def topics(call: ApiCall) -> ReadablePage[foreign.TopicRow]:
 def topic(call: ApiCall) -> foreign.TopicView:
     """Show a topic and where its groups are."""
     if call["topic"] not in topic_names(call.site.client):
-        raise NotThereError(f"there is no topic {call['topic']!r:.100}")
+        raise NotThereError(f"no topic {call['topic']!r:.100}")
     return foreign.topic(call.site.client, call["topic"])
 
 

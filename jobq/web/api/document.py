@@ -43,7 +43,7 @@ def document(resources: Iterable[Resource], root: str) -> dict[str, Any]:
             "schemas": components | more,
             "responses": {
                 "Problem": {
-                    "description": "What is wrong, by its `code`: " + ", ".join(sorted(one.value for one in Code)),
+                    "description": "The error's `code`: " + ", ".join(sorted(one.value for one in Code)),
                     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
                 }
             },

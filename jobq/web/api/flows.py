@@ -108,8 +108,8 @@ class CancelBody(JsonRecord):
 
 
 @resource(
-    "/flows", Parameter("state", "Only in this state.", values=("", *FLOW_STATES)),
-    Parameter("name", "Only of this name."), *PAGING,
+    "/flows", Parameter("state", "Only flows in this state.", values=("", *FLOW_STATES)),
+    Parameter("name", "Only flows with this name."), *PAGING,
 )  # fmt: skip
 def flows(call: ApiCall) -> ListPage[FlowRowReply]:
     """List flows, the newest first. A request looks at 1,000 of them at most."""
@@ -161,7 +161,7 @@ def _known(call: ApiCall) -> FlowView:
     name = call["flow"]
     view = flow_view(call.site.client, name) if is_flow(name) else None
     if view is None:
-        raise NotThereError(f"there is no flow {name!r:.140}, or it is over and was deleted")
+        raise NotThereError(f"no flow {name!r:.140}, or it is over and was deleted")
     return view
 
 

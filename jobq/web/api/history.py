@@ -36,7 +36,7 @@ from jobq.web.history import (
 from jobq.web.sources import SOURCES, sources_of
 
 T = TypeVar("T")
-Origin = Annotated[str, words(("events", "lake")), Meta(description="Where the figures come from.")]
+Origin = Annotated[str, words(("events", "lake")), Meta(description="Source of the figures.")]
 IsComplete = Annotated[
     bool, Meta(description="False if the server no longer has all events of the range.")
 ]
@@ -88,7 +88,7 @@ class ErrorReply(JsonRecord):
 
 
 SOURCE = Parameter(
-    "source", "events: the newest on the server; lake: all; auto: the lake beyond an hour.", default="auto",
+    "source", "events: the latest on the server; lake: all; auto: the lake beyond an hour.", default="auto",
     values=SOURCES,
 )  # fmt: skip
 QUEUES = Parameter("queues", "Only these queues, separated by commas.", "names")
@@ -111,7 +111,7 @@ def job(call: ApiCall) -> JobReply:
     )
 
 
-@resource("/errors", QUEUES, Parameter("job", "Only of this job."), *RANGE, SOURCE, *PAGING)
+@resource("/errors", QUEUES, Parameter("job", "Only this job."), *RANGE, SOURCE, *PAGING)
 def errors(call: ApiCall) -> CoveredPage[ErrorFigures]:
     """List errors by their origin, most frequent first."""
     rows = _chosen(call).errors(call.span, call["queues"], call["job"])
@@ -129,10 +129,10 @@ def error(call: ApiCall) -> ErrorReply:
 
 
 @resource(
-    "/history", Parameter("queue", "Only of this queue."),
-    Parameter("job", "Only of this job."), Parameter("kind", "Only of this kind.", values=("", *ENDS)),
-    Parameter("mid", "Only of this message."), Parameter("group", "Only of this group of errors."),
-    Parameter("worker", "Only of this worker."), *RANGE, SOURCE, *PAGING,
+    "/history", Parameter("queue", "Only this queue."),
+    Parameter("job", "Only this job."), Parameter("kind", "Only this kind.", values=("", *ENDS)),
+    Parameter("mid", "Only this message."), Parameter("group", "Only this group of errors."),
+    Parameter("worker", "Only this worker."), *RANGE, SOURCE, *PAGING,
 )  # fmt: skip
 def history(call: ApiCall) -> CoveredPage[RunRow]:
     """List ended attempts, the newest first."""

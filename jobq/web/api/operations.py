@@ -46,7 +46,7 @@ class OperationRow(JsonRecord):
     filter: str
     created_at: Moment
     ended_at: MomentOrZero
-    number: Annotated[int, Meta(description="Messages that were frozen.")]
+    number: Annotated[int, Meta(description="Number of frozen messages.")]
     results: dict[str, int]
     undone: dict[str, int]
 
@@ -129,7 +129,7 @@ def create_operation(call: ApiCall, body: NewOperationBody) -> OperationReply:
     """
     service, verb, filter_ = _service(call), body.verb, body.filter or ""
     if (body.ids is None) == (not filter_):
-        raise ConfigError("give the messages in one way: filter, a text, or ids, a list")
+        raise ConfigError("choose messages with either filter, a text, or ids, a list")
     ids = None if body.ids is None else [(one.queue, one.id) for one in body.ids]
     op = _own_id(call)
     if made := _made_before(service, op, verb, filter_, ids):
@@ -152,7 +152,7 @@ def _made_before(
     made = service.view(op) if op else None
     asked = (verb, filter_, digest_of(ids))
     if made is not None and (made.state.verb, made.state.filter, made.state.chosen) != asked:
-        raise ConflictError("this Idempotency-Key made another operation; use a new one")
+        raise ConflictError("this Idempotency-Key belongs to another operation; use a new key")
     return made
 
 
@@ -211,7 +211,7 @@ def _known(service: Operations, op: str) -> OperationView:
     except ConfigError as error:
         raise NotThereError(str(error)) from error
     if found is None:
-        raise NotThereError("there is no operation of this id, or no longer")
+        raise NotThereError("no operation with this id; operations are kept for an hour")
     return found
 
 

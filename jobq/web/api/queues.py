@@ -182,7 +182,7 @@ class WhyReply(JsonRecord):
     reasons: list[Reason]
 
 
-FILTER = Parameter("f", "A filter, as the pages take it: job:shop.* error:Timeout age:>5m.")
+FILTER = Parameter("f", "A filter as on the pages: job:shop.* error:Timeout age:>5m.")
 
 
 @resource("/overview")
@@ -216,7 +216,7 @@ def queue(call: ApiCall) -> QueueReply:
 
 @resource(
     "/queues/{queue}/messages",
-    Parameter("place", "Where they are.  Default: anywhere.", values=("", *PLACES)), FILTER, *PAGING,
+    Parameter("place", "Place of the messages.  Default: anywhere.", values=("", *PLACES)), FILTER, *PAGING,
 )  # fmt: skip
 def queue_messages(call: ApiCall) -> SearchPage:
     """List messages of a queue. A request searches 20,000 messages or one second; `next` continues."""
@@ -310,7 +310,7 @@ def _found(call: ApiCall, names: Sequence[str], places: Sequence[str]) -> Search
                 call.site.client, contents, asked, names, places, call["cursor"], limits
             )
     except ValueError as error:
-        raise ConfigError(f"cursor= is not one that this list gave: {error}") from error
+        raise ConfigError(f"cursor= was not returned by this list: {error}") from error
     return SearchPage(
         items=[row_facts(one) for one in found.rows], next=found.cursor or None, looked_at=found.looked_at,
         total=found.total, unread=found.problems,

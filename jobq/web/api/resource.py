@@ -194,13 +194,13 @@ def path_names(path: str) -> list[str]:
 
 
 RANGE = (
-    Parameter("range", "How far back, as 15m, 6h or 7d.", "duration", default="1h"),
-    Parameter("since", "Begin, as 2026-11-23T14:00Z, or 2h for two hours ago; instead of range."),
+    Parameter("range", "Length of the range, such as 15m, 6h or 7d.", "duration", default="1h"),
+    Parameter("since", "Start, such as 2026-11-23T14:00Z or 2h (ago); instead of range."),
     Parameter("until", "End, like since.  Default: now."),
 )
 PAGING = (
     Parameter("limit", "Maximum number of rows in this reply.", "number", default="100"),
-    Parameter("cursor", "`next` of the reply before."),
+    Parameter("cursor", "`next` of the previous reply."),
 )
 
 
@@ -213,7 +213,7 @@ def span_of(now_ms: int, range_s: float, since: str, until: str) -> Span:
             f"since={since!r:.50} must be earlier than until={until!r:.50}; swap them"
         )
     if end - begin > MAX_DAYS * DAY_MS:
-        raise ConfigError(f"the range is longer than {MAX_DAYS} days; choose a shorter one")
+        raise ConfigError(f"the range is longer than {MAX_DAYS} days; choose a shorter range")
     return Span(begin, end)
 
 
@@ -255,7 +255,7 @@ def page_of_rows(rows: list[Any], call: ApiCall) -> dict[str, Any]:
 
 
 def _no_cursor(text: str) -> ConfigError:
-    return ConfigError(f"cursor={text!r:.100} is not one that this list gave; leave it out")
+    return ConfigError(f"cursor={text!r:.100} was not returned by this list; leave it out")
 
 
 #: Errors -> the status of a reply; the first that fits counts.
@@ -292,6 +292,6 @@ def _body(request: Request, kind: Any) -> Any:
     try:
         return msgspec.json.decode(request.state.content, type=kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"the body doesn't fit: {error}") from error
+        raise ConfigError(f"the body is invalid: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the body is not JSON: {error}") from error

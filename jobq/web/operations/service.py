@@ -170,9 +170,7 @@ class Operations:
         view = self._known(op)
         self.allowed(who, view.state.verb, f"op:{op}")
         if not view.may_apply:
-            raise ConfigError(
-                "there is nothing left to apply; this operation is over, or is being worked on"
-            )
+            raise ConfigError("this operation can't be applied: it has finished, or is running")
         if view.confirmation and confirmed.strip() != view.confirmation:
             raise ConfigError(f"this can't be undone; type {view.confirmation} to confirm it")
         if not 0 <= spread_s <= MAX_SPREAD_S:
@@ -252,13 +250,13 @@ class Operations:
         view = self.view(op)
         if view is None:
             raise ConfigError(
-                "this operation is no longer known; it was made more than an hour ago"
+                "this operation has been deleted, because it was made more than an hour ago"
             )
         return view
 
     def _add(self, state: OperationState) -> None:
         if self.store.load(state.id) is not None:
-            raise ConfigError("there is an operation of this id already")
+            raise ConfigError("there is already an operation with this id")
         self.store.add(state)
 
     def _begin(self, state: OperationState, former: OperationState) -> None:
@@ -283,11 +281,11 @@ class Operations:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) >= MAX_AT_ONCE:
                 raise ConfigError(
-                    f"{MAX_AT_ONCE} operations are under way here; wait until one is over"
+                    f"{MAX_AT_ONCE} operations are running here; wait until one has finished"
                 )
             token = self.store.lock(state.id)
             if not token:
-                raise ConfigError("another process works on this operation already")
+                raise ConfigError("another process is already working on this operation")
             try:
                 begin()
                 thread = threading.Thread(

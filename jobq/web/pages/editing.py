@@ -119,7 +119,7 @@ def enqueue_again(request: Request) -> Response:
 
 _WORDS = {
     "nil": "it is no longer here", "changed": "it was started, changed or cancelled in the meantime",
-    "full": "there is no more room for an undo", "same": "it has these arguments already",
+    "full": "the space for undo is full", "same": "it already has these arguments",
 }  # fmt: skip
 
 
@@ -145,14 +145,16 @@ def _waiting(request: Request) -> tuple[Queue, str, bytes]:
     if word == "nil" or content is None:
         raise HTTPException(404, f"queue {queue.name} has no live message {mid!r:.140}")
     if word not in WAITING:
-        raise ConfigError(f"the message is {word}; only one that waits can be changed")
+        raise ConfigError(f"the message is {word}; only waiting messages can be edited")
     return queue, mid, content
 
 
 def _call_of(queue: Queue, mid: str, content: bytes) -> Envelope:
     """Return the call of a content whose seal is right; CodecError for another."""
     if is_sealed(content) and seal_of(queue.client) is None:
-        raise CodecError("the call is sealed, and this process has no keys; use one that has")
+        raise CodecError(
+            "the call is sealed, and this process has no keys; use a process with keys"
+        )
     return decode(opened(seal_of(queue.client), queue.name, mid, content))
 
 
@@ -191,7 +193,7 @@ def edited(site: Site, queue: Queue, mid: str, content: bytes, text: str) -> Edi
         try:
             known.check_arguments(made["args"], made["kwargs"])
         except TypeError as error:
-            raise ConfigError(f"{call.job} can't be called so: {error}") from error
+            raise ConfigError(f"{call.job} can't be called like this: {error}") from error
     changed = tuple(_changes(made, stored))
     call = msgspec.structs.replace(call, args=made["args"], kwargs=made["kwargs"])
     return EditedCall(_sealed(queue, mid, call, content, call.enqueued_at), changed)
@@ -204,7 +206,7 @@ def arguments_in(text: str) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"the arguments can't be read as JSON: {error}") from error
     if given.keys() != {"args", "kwargs"}:
-        raise ConfigError('give an object with "args" and "kwargs", and nothing else')
+        raise ConfigError('the value must be an object with only "args" and "kwargs"')
     if not isinstance(given["args"], list) or not isinstance(given["kwargs"], dict):
         raise ConfigError('"args" must be a list, and "kwargs" an object')
     return given
@@ -229,7 +231,7 @@ def merged(given: Any, shown: Any, stored: Any) -> Any:
             for at, value in enumerate(given)
         ]  # fmt: skip
     if isinstance(given, str) and HIDDEN in given:
-        raise ConfigError(f"{given!r:.80} hides a value: leave it where it was, or write all of it")
+        raise ConfigError(f"{given!r:.80} hides a value: leave it unchanged, or replace all of it")
     return given
 
 

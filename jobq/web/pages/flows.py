@@ -31,8 +31,8 @@ MAX_SEARCH_LENGTH = 100
 PER_PAGE = 25
 #: Messages shown after an action.
 SAID = {
-    "signal": "The signal was sent.", "retry": "The retry was sent: what is dead runs again.",
-    "cancel": "The cancel was sent: nothing more begins, and workers stop what runs when they renew leases next.",
+    "signal": "The signal was sent.", "retry": "The retry was sent: dead members run again.",
+    "cancel": "The cancel was sent: no more steps will start, and workers stop running members at the next renewal.",
 }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def _known(request: Request) -> FlowView:
     except ScriptError as error:  # another program wrote a key of it
         raise HTTPException(502, f"flow {name} can't be read: {error}") from error
     if view is None:
-        raise HTTPException(404, f"there is no flow {name!r:.140}, or it is over and was deleted")
+        raise HTTPException(404, f"no flow {name!r:.140}, or it is over and was deleted")
     return view
 
 

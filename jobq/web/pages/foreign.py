@@ -78,7 +78,7 @@ def topic(request: Request) -> Response:
     """Show a topic: its retention and groups, and its latest messages or the messages starting at an index."""
     name, client = request.path_params["topic"], site_of(request).client
     if name not in topic_names(client):
-        raise HTTPException(404, f"there is no topic {name!r:.100}")
+        raise HTTPException(404, f"no topic {name!r:.100}")
     asked = request.query_params.get("from", "")
     start = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 16 else None
     shown = shown_bytes(request)
@@ -254,7 +254,7 @@ def ruby_queue(request: Request) -> Response:
         offset_of(request),
     )
     if system not in [one.system for one in SYSTEMS]:
-        raise HTTPException(404, f"there is no system {system!r:.40}; use sidekiq or resque")
+        raise HTTPException(404, f"unknown system {system!r:.40}; use sidekiq or resque")
     shown = shown_bytes(request)
     found = foreign.ruby_queue(site_of(request).client, system, name, shown, offset)
     return render(

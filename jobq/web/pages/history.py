@@ -385,7 +385,7 @@ def _job_charts(
 def _spread(histogram: Sequence[int]) -> ChartView:
     names = [formats.duration(most / 1000) for most in BOUNDS_MS]
     columns = list(zip([*names, f"> {names[-1]}"], map(float, histogram), strict=True))
-    title = "Attempts by how long they ran"
+    title = "Attempts by run time"
     drawing = column_chart(ChartFrame("spread", title, title), columns, formats.number)
     rows = [(name, formats.whole(n)) for name, n in columns if n]
     return ChartView("spread", title, drawing, Drawing(), ("Up to", "Attempts"), rows)

@@ -89,7 +89,7 @@ def limit(request: Request) -> Response:
     """Show one limit: what is used, by whom, and forms to change it."""
     client, name = site_of(request).client, request.path_params["limit"]
     if name not in limit_names(client):
-        raise HTTPException(404, f"there is no limit {name!r:.120}")
+        raise HTTPException(404, f"no limit {name!r:.120}")
     [one] = limit_facts(client, [name])
     return render(request, "limit.html", one=one, damaged=DAMAGED, holds=HOLDS)
 
@@ -103,7 +103,7 @@ def change_limit(request: Request) -> Response:
     if verb not in what:
         raise HTTPException(400, f"unknown verb {verb!r:.40}; use set, unset or hold")
     if name not in limit_names(site_of(request).client):
-        raise HTTPException(404, f"there is no limit {name!r:.120}")
+        raise HTTPException(404, f"no limit {name!r:.120}")
     with performing(request, f"limit-{verb}", filter=f"limit:{name}{what[verb]}") as client:
         if verb == "set":
             set_limit(client, name, value)
@@ -154,7 +154,7 @@ def change_key(request: Request) -> Response:
     form = form_of(request)
     verb, name, key = (str(form.get(field, "")) for field in ("verb", "queue", "key"))
     if name not in queue_names(site_of(request).client):
-        raise HTTPException(404, f"there is no queue {name!r:.120}")
+        raise HTTPException(404, f"no queue {name!r:.120}")
     if verb == "hold":
         value = str(form.get("value", "")).strip()[:40]
         with performing(request, "key-hold", queue=name, filter=f"key:{key} for:{value}") as client:

@@ -75,7 +75,7 @@ def _note(request: Request, act: Act, phase: Literal["done", "refused"]) -> None
     try:
         AuditLog(site_of(request).operate).append(act, phase)
     except JobqError as error:
-        logger.warning("the audit log lacks a login of %r: %s", act.who, error)
+        logger.warning("a login of %r could not be written to the audit log: %s", act.who, error)
 
 
 def _login_page(request: Request, *, status: int = 200, **facts: Any) -> Response:

@@ -49,15 +49,15 @@ PLACE_WORDS = {
 }
 _NOTHING = {
     "": ("No messages", "This queue is empty.", "jobq enqueue JOB --queue"),
-    "ready": ("No queued messages", "Messages are here from the moment they may run until a worker takes them.",
+    "ready": ("No queued messages", "Messages appear here while they are ready to run.",
               "jobq enqueue JOB --queue"),
     "due": ("No scheduled messages", "Messages waiting for their start time or a retry appear here.",
             "jobq enqueue JOB --delay 5m --queue"),
-    "running": ("Nothing runs", "Messages that a worker has taken are here until their attempt ends.",
+    "running": ("Nothing runs", "Messages appear here from a worker's fetch until their attempt ends.",
                 "jobq worker --import MODULE --queues"),
-    "done": ("Nothing is kept", "A finished message is removed by the next dequeues; its mid stays if it was "
-             "enqueued with until=1h.", "jobq enqueue JOB --mid ID --until 1h --queue"),
-    "dead": ("No dead messages", "Messages land here after their last attempt.", ""),
+    "done": ("No finished messages", "Finished messages are soon removed; ids stay if enqueued with until=1h.",
+             "jobq enqueue JOB --mid ID --until 1h --queue"),
+    "dead": ("No dead messages", "Messages land here after their last failed attempt.", ""),
 }  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def queue_messages(request: Request) -> Response:
     """List the messages of a queue in one place, or wherever they are."""
     queue, place = known_queue(request), request.query_params.get("place", "")
     if place not in (*PLACES, ""):
-        raise HTTPException(404, f"there is no place {place!r}; use one of {', '.join(PLACES)}")
+        raise HTTPException(404, f"unknown place {place!r}; use one of {', '.join(PLACES)}")
     keys = search.DEAD_KEYS if place == "dead" else search.LIVE_KEYS
     asked = filter_of(request, keys if place else LISTED_KEYS)
     found = _messages(request, asked, [queue], [place] if place else PLACES)
@@ -99,7 +99,7 @@ def messages(request: Request) -> Response:
     found = _messages(request, asked, names, PLACES) if asked.filter else None
     return render(
         request, "messages.html", live=0, title="Messages", queue="", place="", asked=asked, found=found,
-        keys=LISTED_KEYS, nothing_title="No message matches", nothing_text="", words=PLACE_WORDS, state=state_of_row,
+        keys=LISTED_KEYS, nothing_title="No messages match", nothing_text="", words=PLACE_WORDS, state=state_of_row,
         more=more_of(request, found), nothing_command="",
     )  # fmt: skip
 

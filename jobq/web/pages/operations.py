@@ -154,7 +154,7 @@ def _known(request: Request) -> OperationView:
     except ConfigError as error:
         raise HTTPException(404, str(error)) from error
     if view is None:
-        raise HTTPException(404, "there is no such operation; operations are kept for an hour")
+        raise HTTPException(404, "no such operation; operations are kept for an hour")
     return view
 
 

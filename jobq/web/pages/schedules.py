@@ -58,9 +58,9 @@ MAX_SEARCH_LENGTH = 200
 MAX_VALUE_LENGTH = 300
 #: Outcome of a tick -> the state whose look it has, and a word.
 OUTCOMES = {
-    "enqueued": ("done", "enqueued"), "waits": ("ready", "waits for the run before"),
-    "replaced": ("retry", "replaced the run before"), "skipped": ("paused", "skipped: the run before was not over"),
-    "missed": ("dead", "missed"), "full": ("dead", "not enqueued: the line of its key was full"),
+    "enqueued": ("done", "enqueued"), "waits": ("ready", "waits for the previous run"),
+    "replaced": ("retry", "replaced the previous run"), "skipped": ("paused", "skipped: the previous run still ran"),
+    "missed": ("dead", "missed"), "full": ("dead", "not enqueued: its key's queue was full"),
     "clock": ("retry", "the server's clock was set back"),
 }  # fmt: skip
 
@@ -180,7 +180,7 @@ def _home(request: Request, name: str) -> tuple[Queue, Schedules, list[str]]:
     if not homes:
         broken = [str(one) for one in found.values() if isinstance(one, JobqError)]
         why = f"; {counted(len(broken), 'queue')} can't be read" if broken else ""
-        raise HTTPException(404, f"there is no schedule {name!r:.120}{why}")
+        raise HTTPException(404, f"no schedule {name!r:.120}{why}")
     queue = Queue(homes[0], client)
     return queue, queue.admin.schedules(1_000), homes[1:]
 
@@ -237,14 +237,14 @@ def steer_schedule(request: Request) -> Response:
     if verb not in ("pause", "resume", "run-now"):
         raise HTTPException(400, f"unknown verb {verb!r:.40}; use pause, resume or run-now")
     if home not in queue_names(site_of(request).client):
-        raise HTTPException(404, f"there is no queue {home!r:.120}")
+        raise HTTPException(404, f"no queue {home!r:.120}")
     ran = ""
     with performing(request, f"schedule-{verb}", queue=home, filter=f"schedule:{name}") as client:
         queue = Queue(home, client)
         if verb == "run-now":
             ran = listing.run_now(queue, name, queue.admin.schedules()).detail
         elif queue.admin.schedule(verb, name)[0] == "unknown":
-            raise HTTPException(404, f"there is no schedule {name!r:.120}")
+            raise HTTPException(404, f"no schedule {name!r:.120}")
     where = path_to(request, "schedule", schedule=name, queue=home, ran=ran or None)
     return RedirectResponse(where, 303)
 
@@ -290,7 +290,7 @@ def _check_call(job: Job[..., Any], call: dict[str, Any]) -> None:
     try:
         job.check_arguments(call["args"], call["kwargs"])
     except TypeError as error:
-        raise ConfigError(f"{job.name} can't be called so: {error}") from error
+        raise ConfigError(f"{job.name} can't be called like this: {error}") from error
 
 
 def _added(request: Request) -> tuple[Queue, Schedule]:
@@ -301,7 +301,7 @@ def _added(request: Request) -> tuple[Queue, Schedule]:
     queue, found, _ = _home(request, name)
     row = schedule_row(queue.name, name, found)
     if row.schedule is None:
-        raise HTTPException(409, f"schedule {name!r:.120} has no definition that can be read")
+        raise HTTPException(409, f"schedule {name!r:.120} has no readable definition")
     if row.origin == "code":
         raise HTTPException(
             409, f"schedule {name} is declared in code; pause it, or change it there"

@@ -39,8 +39,8 @@ nav("workers", "Workers", section="Now", order=50, key="w")
 LOOKS = {"working": "running", "quiet": "paused", "leaving": "retry", "lost": "dead", "damaged": "dead"}  # fmt: skip
 UNDOABLE = ("quiet", "resume", "dump")
 FINAL = {
-    "drain": "It finishes what it runs, gives the rest back, and leaves. Its process manager may start it again.",
-    "restart": "It replaces its children one by one, each when its jobs have ended. New code needs a new worker.",
+    "drain": "It finishes its running jobs, returns other messages, and exits. Its process manager may restart it.",
+    "restart": "It replaces its children one by one, when their jobs have ended. To load new code, start a new worker.",
 }
 MAX_SEARCH_LENGTH = 200
 
@@ -132,7 +132,7 @@ def worker(request: Request) -> Response:
     answer = orders.answer(client, order_id) if order_id else None
     if entry is None and answer is None:
         raise HTTPException(
-            404, f"there is no worker {name!r:.120}; it left, or it was lost more than an hour ago"
+            404, f"no worker {name!r:.120}; it left, or it was lost more than an hour ago"
         )
     now_ms = client.clock_ms()
     entry = entry or WorkerEntry(name)
@@ -197,7 +197,7 @@ def _send(request: Request, allowed: Sequence[str]) -> Response:
     verb, child = _verb(str(form.get("verb", "")), allowed), str(form.get("child", "0"))
     entry = presence.some_workers(client, [name]).get(name)
     if entry is None:
-        raise HTTPException(404, f"there is no worker {name!r:.120}")
+        raise HTTPException(404, f"no worker {name!r:.120}")
     if not child.isdecimal() or len(child) > 9:
         raise HTTPException(400, f"{child!r:.40} is not a process id")
     by = identity_of(request).name
@@ -212,5 +212,5 @@ def _filter(verb: str, names: Sequence[str]) -> str:
 
 def _verb(verb: str, allowed: Sequence[str]) -> str:
     if verb not in allowed:
-        raise HTTPException(400, f"unknown order {verb!r:.40}; use one of {', '.join(allowed)}")
+        raise HTTPException(400, f"unknown command {verb!r:.40}; use one of {', '.join(allowed)}")
     return verb

@@ -256,7 +256,7 @@ def test_compaction_ends_with_1_and_a_line_when_spark_fails_in_the_rollups(
     code, out, err = line("compact")
     assert (code, "5 rows, 1 files to 1" in out) == (1, True)
     assert err == (
-        "jobq: job_runs and rollup_hourly stay as they were, the days are compact: PySparkException: "
+        "jobq: the days were compacted, but job_runs and rollup_hourly were not updated: PySparkException: "
         "[NO_ROOM] on the device\n"
     )
 

@@ -39,7 +39,7 @@ def test_empty_lake_is_answered_without_spark(lake, capsys):
         assert main([*command, "--lake", lake.store.uri, "--since", "7d"]) != 0
     err = capsys.readouterr().err
     assert "nothing was recorded yet" in err
-    assert "the lake has no queue with enqueues on record" in err
+    assert "the lake has no enqueue events" in err
 
 
 def test_range_without_events_names_the_days_that_have_some(lake):
