@@ -56,7 +56,7 @@ class Options(TypedDict, total=False):
         at: Earliest start time: a datetime, or seconds since 1970.
         unique: Reject a call while an equal call waits or runs. True compares all arguments; names compare these
             arguments; a function of the arguments compares its results.
-        until: With `unique` or `mid`: when another call is accepted: "done", "start", or how long after the run.
+        until: When another call is accepted, with `unique` or `mid`: "done", "start", or how long after the run.
         on_conflict: With `unique` or `mid`: "skip" the call that isn't accepted, "raise" DuplicateError, "replace" the
             waiting call, or "requeue" it as new.
         debounce: Run this long after the last equal call.
