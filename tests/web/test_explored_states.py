@@ -85,7 +85,7 @@ class Meeting(Explorer):
 
 def alike(world: World, met: Met) -> str:
     """What two states have in common that show the same."""
-    return repr((world.paused, [
+    return repr((world.is_paused, [
         (met.words[mid], bool(met.ndead[mid]), one.fresh, bool(one.attempts), bool(one.crashes), one.key)
         for mid, one in world.records.items()
     ]))  # fmt: skip
