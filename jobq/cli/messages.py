@@ -147,7 +147,8 @@ def traceback_lines(record: dict[str, Any]) -> list[str]:
 def _attempt_line(attempt: dict[str, Any]) -> str:
     """`    attempt 2  retry  2026-11-21 08:00:15  ran 30.0 s  by web-7:4711  (Timeout)`."""
     number = f"attempt {attempt['attempt']}" if attempt["attempt"] else "attempt"
-    error = f"  ({attempt['error']})" if attempt["error"] else ""
+    place = f" at {attempt['place']}" if attempt["place"] else ""
+    error = f"  ({attempt['error']}{place})" if attempt["error"] else ""
     by = f"  by {attempt['worker']}" if attempt["worker"] else ""
     ran = f"  ran {lasting(attempt['run_ms'] / 1000)}" if attempt["worker"] else ""
     at = output.moment(attempt["started_at"])
@@ -191,6 +192,7 @@ def _attempt(event: Event) -> dict[str, Any]:
     return {
         "attempt": event.attempt, "outcome": event.kind, "worker": event.worker, "started_at": event.started_at,
         "finished_at": event.finished_at, "run_ms": event.run_us // 1000, "error": event.error,
+        "place": event.place,
     }  # fmt: skip
 
 

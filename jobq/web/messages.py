@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -67,6 +67,7 @@ class AttemptShown(NamedTuple):
     error: str = ""
     fingerprint: str = ""
     trace: str = ""
+    place: str = ""
     traceback: str = ""
 
 
@@ -125,7 +126,7 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     stored = collector.found_result
     status = facts.status
     end: StateWord = state_in(queue, mid, status).word if stored else "unknown"
-    attempts = list(_with_traceback(facts, contents, attempts_of(facts)))
+    attempts = _with_traceback(facts, contents, list(attempts_of(facts)))
     return MessageShown(
         facts,
         why(facts),
@@ -154,14 +155,20 @@ def _logs(
 
 
 def _with_traceback(
-    facts: MessageFacts, contents: Contents, attempts: Iterable[AttemptShown]
-) -> Iterator[AttemptShown]:
-    """The attempts; the latest one that failed in code has its traceback. That of a dead message is in its reason."""
-    status = facts.status
+    facts: MessageFacts, contents: Contents, attempts: list[AttemptShown]
+) -> list[AttemptShown]:
+    """Return the attempts, with a traceback in the latest attempt that failed in code."""
+    status, dead = facts.status, facts.dead
+    number = status.failed_attempt
     text = contents.traceback(facts.queue, facts.mid, status.traceback, facts.job)
-    for attempt in attempts:
-        latest = bool(text) and attempt.number == status.failed_attempt and bool(attempt.error)
-        yield attempt._replace(traceback=text) if latest else attempt
+    if dead is not None and not text:
+        number, text = dead.attempts, dead.reason.partition("\n\n")[2]
+    for index in range(len(attempts) - 1, -1, -1):
+        # An earlier life of the message may have an attempt of the same number.
+        if text and attempts[index].number == number and attempts[index].error:
+            attempts[index] = attempts[index]._replace(traceback=text)
+            break
+    return attempts
 
 
 def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
@@ -172,7 +179,11 @@ def _seen(facts: MessageFacts, contents: Contents) -> MessageFacts:
             reason=contents.text("reason", facts.queue, facts.mid, dead.reason, job=facts.job)
         )
     history = tuple(
-        structs.replace(event, error=contents.error(event.error, event.job or facts.job))
+        structs.replace(
+            event,
+            error=contents.error(event.error, event.job or facts.job),
+            place=contents.traceback(facts.queue, facts.mid, event.place, facts.job),
+        )
         for event in facts.history
     )
     return replace(facts, dead=dead, history=history)
@@ -210,7 +221,7 @@ def attempts_of(facts: MessageFacts) -> Iterator[AttemptShown]:
             event.attempt, state_of_kind(event.kind), event.worker, 0, event.started_at, event.finished_at,
             max(0, event.started_at - since) if since and ran else None, event.run_us // 1000 if ran else None,
             event.cpu_us // 1000 if event.cpu_us else None, event.rss_kib, event.error,
-            event.fingerprint, event.trace_id,
+            event.fingerprint, event.trace_id, event.place,
         )  # fmt: skip
         before = event.finished_at
     if facts.status.word.startswith("locked"):

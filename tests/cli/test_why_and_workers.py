@@ -137,12 +137,14 @@ def test_status_shows_job_worker_and_attempts(cli: Any, queue: Queue, client: An
     announce(client, "web-7:4711")
     running(client, "web-7:4711", "m")
     assert "job a.b  worker web-7:4711  running since 2" in cli("status", "m").out
-    record = "a.b\x1f1\x1f\x1f1500000\x1f1\x1f1\x1fweb-7:1\x1fTimeout 30 s"
+    record = "a.b\x1f1\x1f\x1f1500000\x1f1\x1f1\x1fweb-7:1\x1fTimeout 30 s\x1f\x1f\x1f\x1f\x1fpay.py:7 in charge"
     queue.finish([Ending(mid="m", token=message.token, outcome="retry", backoff=60, record=record)])
     client.command("HDEL", "jobq:running", "web-7:4711")
     first, attempt = cli("status", "m").out.splitlines()
     assert "not before 2" in first and "last error Timeout 30 s" in first
-    assert attempt.startswith("    attempt 1  2") and attempt.endswith("  retry  (Timeout 30 s)")
+    assert attempt.startswith("    attempt 1  2") and attempt.endswith(
+        "  retry  (Timeout 30 s at pay.py:7 in charge)"
+    )
     assert "ran 1.5 s  by web-7:1" in attempt
     [found] = cli("status", "m", "--json").records
     assert (found["job"], found["worker"], found["last_error"]) == (
@@ -150,9 +152,9 @@ def test_status_shows_job_worker_and_attempts(cli: Any, queue: Queue, client: An
         "web-7:1",
         "Timeout 30 s",
     )
-    assert [(one["attempt"], one["outcome"], one["run_ms"]) for one in found["history"]] == [
-        (1, "retry", 1500)
-    ]
+    assert [
+        (one["attempt"], one["outcome"], one["run_ms"], one["place"]) for one in found["history"]
+    ] == [(1, "retry", 1500, "pay.py:7 in charge")]
 
 
 TRACE = 'Traceback (most recent call last):\n  File "pay.py", line 7, in charge\nTimeout: 30 s'

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Annotated
 
 from jobq.errors import ConfigError
+from jobq.events import ATTEMPTS
 from jobq.jobs.receipt_calls import state_in
 from jobq.jobs.states import STATES
 from jobq.observe.why import Reason
@@ -134,15 +135,24 @@ class SearchPage(ListPage[MessageRow], kw_only=True):
 
 
 class AttemptReply(JsonRecord):
-    """An event of a message."""
+    """An event of a message.
+
+    Attributes:
+        started_at: When the attempt started; null if the event ends no attempt.
+        place: Where the error was raised: file, line and function.
+        traceback: Only of the latest failed attempt; empty if none is kept.
+    """
 
     at: Moment
     kind: str
     attempt: int
+    started_at: MomentOrZero
     run_ms: float
     worker: str
     error: str
+    place: str
     fingerprint: str
+    traceback: str
 
 
 class MessageReply(JsonRecord):
@@ -245,10 +255,14 @@ def message(call: ApiCall) -> MessageReply:
     if not found.is_known:
         raise NotThereError(f"queue {call['queue']} has no message {call['mid']!r:.150}")
     facts, run = found.facts, found.facts.run
+    # Of an attempt that runs there is no event.
+    kept = {(one.number, one.ended_at): one.traceback for one in found.attempts if one.ended_at}
     history = [
         AttemptReply.of(
             event, at=event.finished_at, run_ms=event.run_us / 1000,
+            started_at=event.started_at if event.kind in ATTEMPTS else 0,
             error=event.error if event.kind in ENDS else "",
+            traceback=kept.get((event.attempt, event.finished_at), "") if event.kind in ATTEMPTS else "",
         )
         for event in facts.history
     ]  # fmt: skip
