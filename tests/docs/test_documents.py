@@ -52,6 +52,20 @@ def test_summaries_of_measurements_are_those_of_the_last_runs():
         assert path.read_text(encoding="utf-8") == text, "run python docs/make_benchmarks.py"
 
 
+def test_every_page_is_in_a_table_of_contents():
+    docs = ROOT / "docs"
+    pages = {path for path in docs.rglob("*.md") if "_build" not in path.parts}
+    listed = {
+        (page.parent / f"{name}.md").resolve()
+        for page in pages
+        for tree in re.findall(
+            r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
+        for name in re.findall(r"^[a-z][a-z/-]*$", tree, re.MULTILINE)
+    }
+    assert pages - listed == {docs / "index.md"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_pages_compiles(page):
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):

@@ -34,6 +34,11 @@ ELSEWHERE = {
     "docs/interop/reliable.md": "tests/protocols/reliable/test_page.py",
     "docs/interop/rsmq.md": "tests/protocols/rsmq/test_documents.py",
     "docs/reference/api/queue.md": "tests/docs/test_documents.py",
+    # Examples of the commands' help, each alone: test_documents.py compares the pages with the commands.
+    **{
+        str(path.relative_to(ROOT)): "tests/docs/test_documents.py"
+        for path in (ROOT / "docs" / "reference" / "cli").glob("*.md")
+    },
     "docs/reference/wire.md": "tests/docs/test_documents.py",
 }
 GUIDES = sorted(
