@@ -25,7 +25,6 @@ from bench.stage import stage
 from jobq.client.aio import Reply
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import packed
-from jobq.queue.queue import enqueue_values
 
 SINGLES, BULK, IN_FLIGHT, ALREADY = 3_000, 50_000, 1_000, 1_000_000
 
@@ -54,10 +53,9 @@ def timed(client: jobq.Client, act: Callable[[], object], count: int) -> Round:
 
 
 def commands(client: jobq.Client) -> Callable[[], bytes]:
-    """Makes single calls of the enqueue script."""
+    """Makes single calls of the script that `enqueue` sends for a message without options."""
     queue, caller = jobq.Queue("bench", client), Caller()
-    bound = queue.scripts["enqueue"]
-    usual = bound.script.order_numbered(enqueue_values())
+    bound = queue.scripts["enqueue_plain"]
     keys = (*bound.keys, f"{queue.prefix}call:{caller.id}")
     content = b'{"job":"bench.enqueueing.example","args":[12345,"short text"],"enqueued_at":1700000000000}'
 
@@ -69,9 +67,10 @@ def commands(client: jobq.Client) -> Callable[[], bytes]:
             *keys,
             caller.id,
             caller.next(),
-            *usual,
+            f"{time.time_ns():014x}"[-14:],
+            content,
         )
-        return packed((*words, f"{time.time_ns():014x}"[-14:], content))
+        return packed(words)
 
     return following
 
@@ -129,7 +128,7 @@ async def awaited(job: Any, lanes: int, count: int) -> None:
 def ways(client: jobq.Client) -> Iterator[tuple[str, Callable[[], object], int]]:
     """Name, what to do, how many messages that makes."""
     job = example.options(client=client)
-    job.enqueue(0, "")
+    job.enqueue(12345, "a longer text than the others: contents up to its length are plain")
     many = [(12345, "short text")] * BULK
     with asyncio.Runner() as runner:
         yield "bare EVALSHA", bare(client), SINGLES
@@ -146,6 +145,11 @@ def ways(client: jobq.Client) -> Iterator[tuple[str, Callable[[], object], int]]
             BULK,
         )
         yield "enqueue_many", lambda: job.enqueue_many(many), BULK
+        yield (
+            "enqueue_many, of a generator",
+            lambda: job.enqueue_many((number, "short text") for number in range(BULK)),
+            BULK,
+        )
         yield "aenqueue_many", lambda: runner.run(job.aenqueue_many(many)), BULK
 
 

@@ -118,6 +118,8 @@ class ArgumentTypes:
         #: Whether anything is converted; until the annotations are read, it may be.
         self.used = True
         self._parameters: _Parameters | None = None
+        #: Types of positional arguments of calls that need no conversion.
+        self._unchanged: set[tuple[type, ...]] = set()
         #: Annotations that the log has named.
         self._logged: set[str] = set()
         self._check_declared()
@@ -170,7 +172,14 @@ class ArgumentTypes:
         self, args: Any, kwargs: dict[str, Any], change: Callable[[ValueType, Any, str], Any]
     ) -> tuple[Any, dict[str, Any]]:
         """The arguments, each changed by ENCODE or DECODE; CodecError names one that its annotation doesn't fit."""
+        types = tuple(map(type, args))
+        if not kwargs and types in self._unchanged:
+            return args, kwargs
         positions, rest, keywords, more, _ = self._parameters or self._read()
+        if len(args) <= len(positions) and all(
+            kind is not None and given in kind.plain for given, (_, kind) in zip(types, positions)
+        ):
+            self._unchanged.add(types)
         changed: dict[int, Any] = {}
         for index, value in enumerate(args):
             name, kind = positions[index] if index < len(positions) else rest

@@ -173,6 +173,22 @@ def test_argument_of_any_kind_is_converted_by_its_own_annotation(registry):
     assert (tuple(args), kwargs) == given
 
 
+def test_argument_is_converted_when_calls_with_other_types_needed_no_conversion(registry):
+    @job(registry=registry)
+    def f(a: int | str, b: timedelta | None = None, *rest: int) -> None: ...
+
+    for _ in range(2):
+        for args, plain in [
+            (("x",), ["x"]),
+            ((1, timedelta(1)), [1, "P1D"]),
+            ((1, None, 2), [1, None, 2]),
+        ]:
+            assert list(f.encoded(args, {})[0]) == plain
+        for wrong in [(1.5,), (True,), (1, None, "x")]:
+            with pytest.raises(CodecError, match="fit"):
+                f.encoded(wrong, {})
+
+
 def test_keyword_has_the_type_of_its_own_parameter_and_not_that_of_the_rest(registry):
     @job(registry=registry)
     def f(at: date, /, plain=0, **rest: timedelta) -> None: ...

@@ -141,6 +141,28 @@ def test_many_calls_may_have_arguments_by_name(add, queue):
         add.args()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"headers": {"a": "b"}, "retries": 3}, {"expires_in": 600}, {"key": "number"}],
+)  # fmt: skip
+def test_many_calls_have_the_contents_of_single_calls(options, registry, client, redis):
+    @job(queue="low", registry=registry, **options)
+    def act(number: int, moment: timedelta | None = None) -> None: ...
+
+    calls = [(1,), (2, timedelta(1)), (3, None)]
+    single = [act.enqueue(*call).mid for call in calls]
+    many = [receipt.mid for receipt in act.enqueue_many(iter(calls))]
+
+    def stored(mids):
+        contents = [json.loads(redis.hget("jobq:{low}:messages", mid)) for mid in mids]
+        for content in contents:
+            assert content.pop("enqueued_at") > 0
+            content.get("options", {}).pop("expires_at", None)
+        return contents, [redis.hget("jobq:{low}:keys", mid) is None for mid in mids]
+
+    assert stored(single) == stored(many)
+
+
 def test_arguments_of_another_job_are_refused(add, registry):
     other = job(name="other", registry=registry)(lambda a, b=0: a)
     with pytest.raises(ConfigError, match=r"use .*add\.args"):
