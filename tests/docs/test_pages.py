@@ -78,6 +78,8 @@ NOT_RUN = {
         )
         for begins in shown
     },
+    ("examples/django_app/README.md", "pip install"): INSTALLS,
+    ("examples/django_app/README.md", "python manage.py"): "tests/examples/test_django_app.py runs it",
     ("examples/spark/README.md", "pip install"): INSTALLS,
     ("examples/spark/README.md", "export JOBQ_URL"): SPARK,
     ("examples/spark/README.md", "python examples/spark"): SPARK,

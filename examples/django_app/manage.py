@@ -1,0 +1,9 @@
+"""Run commands of the project. `manage.py jobq` runs commands of jobq."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+execute_from_command_line(sys.argv)

@@ -1,0 +1,23 @@
+"""Declare the job. A worker imports the module `tasks` of each app."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from jobq import current, job
+
+
+@job(
+    queue="default",
+    name="report",
+    result_ttl="1h",
+    remember="1h",
+    dead_on=[statistics.StatisticsError],
+)
+def report(numbers: list[float], seconds: float = 0) -> dict[str, float]:
+    """Slow work, outside the request."""
+    for page in range(1, 11):
+        time.sleep(seconds / 10)
+        current().progress(page, 10, note=f"page {page} of 10")
+    return {"mean": statistics.fmean(numbers), "median": statistics.median(numbers)}
