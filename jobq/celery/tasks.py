@@ -53,7 +53,7 @@ _REQUEST: dict[str, Any] = {
     "root_id": None, "parent_id": None, "group": None, "pending": None,
 }  # fmt: skip
 #: Methods of Celery's tasks that are refused, and what to do.
-_MISSING = dict.fromkeys(
+_MISSING: dict[str, str] = dict.fromkeys(
     ("replace", "add_to_chord"), "a running flow takes more steps: jobq.current().flow.step(…)"
 )
 
@@ -152,12 +152,12 @@ class Task:
         facts: AttemptFacts = {"attempt": 0, "mid": mid, "headers": headers}
         entered = shared.eager.set({"id": mid, "retries": options.get("retries") or 0})
         try:
-            outcome = "retry"
-            while outcome in ("retry", "snooze"):
-                facts["attempt"] += 1
+            while True:
+                facts["attempt"] = facts.get("attempt", 0) + 1
                 attempts = Attempts(default_registry, facts, records=False)
                 done = attempts.run(self.job, *args, **kwargs)
-                outcome = done.outcome
+                if done.outcome not in ("retry", "snooze"):
+                    break
         finally:
             shared.eager.reset(entered)
         if done.outcome == "done":
