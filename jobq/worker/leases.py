@@ -80,11 +80,10 @@ class Leases:
     ) -> None:
         was_live = boot_ns() < member.slots.deadline()
         gone = member.slots.confirm(renewed, lost, deadline)
-        if not gone:
-            return
-        if self._on_lost is not None:
+        if lost:
+            member.notify()
+        if gone and self._on_lost is not None:
             self._on_lost(len(gone))
-        member.notify()
         for held in gone:
             if held.state != SlotState.RUNNING:
                 continue

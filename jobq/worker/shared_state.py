@@ -429,14 +429,16 @@ class SharedSlots:
     def confirm(
         self, renewed: Iterable[HeldMessage], lost: Iterable[HeldMessage], deadline: int
     ) -> list[HeldMessage]:
-        """Record renewed leases and lost locks of messages that are still held. Return the lost messages."""
+        """Record renewed leases and lost locks of messages that are still held. Return those that are newly lost."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return []
         try:
             # Tokens belong to a queue: two queues may use the same one.
             still = {(held.slot, held.queue, held.token): held for held in self.held()}
             gone = [
-                still[key] for one in lost if (key := (one.slot, one.queue, one.token)) in still
+                still[key]
+                for one in lost
+                if (key := (one.slot, one.queue, one.token)) in still and not self._lost[one.slot]
             ]
             for held in gone:
                 self._lost[held.slot] = 1

@@ -22,6 +22,16 @@ class Child:
 
     def __init__(self, slots: SharedSlots) -> None:
         self.slots = slots
+        self.notified = 0
+
+    def notify(self) -> None:
+        self.notified += 1
+
+
+def ask(index: int, call: Any) -> bool:
+    """Call the server at once."""
+    call()
+    return True
 
 
 def test_leases_are_not_all_renewed_while_what_a_child_holds_cannot_be_read():
@@ -65,10 +75,26 @@ def test_deadline_counts_from_before_the_call_when_its_reply_takes_long(
     assert slots.start(slot)
     member: Any = Child(slots)
     asked_at = clock[0]
-
-    def ask(index: int, call: Any) -> bool:
-        call()
-        return True
-
     assert Leases(settings, [queue]).renew([member], ask)
     assert slots.deadline() == lease_deadline(asked_at, 30)
+
+
+@pytest.mark.one_server
+def test_lost_lock_is_counted_and_logged_once_when_the_job_stops_late(
+    client: Any, caplog: pytest.LogCaptureFixture
+):
+    counts = list[int]()
+    queue, slots = Queue("low", client), SharedSlots()
+    queue.enqueue(b"x", mid="m")
+    [slot] = slots.publish(0, queue.dequeue(lease=30).messages, NEVER)
+    assert slots.start(slot)
+    queue.cancel("m")
+    member: Any = Child(slots)
+    renewals = Leases(WorkerSettings(processes=1, lease_s=30), [queue], counts.append)
+    caplog.set_level("INFO")
+    for _ in range(3):
+        assert renewals.renew([member], ask)
+    assert counts == [1]
+    assert [record.getMessage() for record in caplog.records] == ["m was cancelled; stopping it"]
+    # The child may have been busy when it was notified.
+    assert member.notified == 3
