@@ -23,6 +23,7 @@ MAX_OF_KIND = 20
 #: Code -> the check of `jobq check doctor`, and whether it is a failure. A pause is intended.
 CHECKS = {
     "server_read_only": ("persistence", True), "server_full": ("memory", True), "worker_lost": ("workers", False),
+    "queue_unreadable": ("queues", True),
     "no_worker": ("workers", False), "all_quiet": ("workers", False), "unknown_job": ("jobs", False),
     "poison": ("jobs", False), "stuck": ("jobs", False), "backlog": ("queues", False),
 }  # fmt: skip

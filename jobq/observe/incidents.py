@@ -79,7 +79,8 @@ class Situation:
         now_ms: The server's clock.
 
     workers: every last heartbeat; None if they can't be read. knows: digest of job names -> these names; digests that
-    can't be read are left out. running: lost worker -> what it ran at its last heartbeat.
+    can't be read are left out. running: lost worker -> what it ran at its last heartbeat. unread: queues whose sample
+    can't be read -> why.
     """
 
     now_ms: int
@@ -88,6 +89,7 @@ class Situation:
     queues: Mapping[str, QueueFacts] = field(default_factory=dict)
     knows: Mapping[str, frozenset[str]] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def live(self, queue: str) -> list[WorkerEntry]:
         """Return the workers that serve a queue now."""
@@ -127,6 +129,14 @@ def _server(situation: Situation) -> Iterator[Incident]:
     if server.is_full:
         remedy = "raise maxmemory, or delete dead messages and results: jobq dead purge"
         yield Incident("server_full", "The server's memory is full", server.full_sentence, remedy)
+
+
+def _unread(situation: Situation) -> Iterator[Incident]:
+    for queue, error in situation.unread.items():
+        text = f"queue {queue} can't be read, so its state is unknown: {error}"
+        yield Incident(
+            "queue_unreadable", f"{queue} can't be read", text, f"jobq check fsck {queue}", (queue,)
+        )
 
 
 def _lost(situation: Situation) -> Iterator[Incident]:
@@ -312,6 +322,6 @@ def _backlog(situation: Situation) -> Iterator[Incident]:
 #: In the order in which a person should take care of them, each with whether it is a symptom: left out where a finding
 #: before it explains the same queue.
 _RULES: tuple[tuple[Callable[[Situation], Iterator[Incident]], bool], ...] = (
-    (_server, False), (_lost, False), (_unknown, False), (_poison, False), (_paused, False), (_stuck, False),
-    (_unserved, True), (_backlog, True), (_lost_before, False),
+    (_server, False), (_unread, False), (_lost, False), (_unknown, False), (_poison, False), (_paused, False),
+    (_stuck, False), (_unserved, True), (_backlog, True), (_lost_before, False),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jobq.client.connection import Client
@@ -45,7 +46,10 @@ MAX_CONTENT, PER_CALL = 1 << 16, 500
 
 
 def read_situation(client: Client, names: Sequence[str] | None = None) -> Situation:
-    """Read a deployment. names: of its queues, all of them by default."""
+    """Read a deployment. names: of its queues, all of them by default.
+
+    A queue whose sample can't be read is in `unread`.
+    """
     queues = [Queue(name, client) for name in (queue_names(client) if names is None else names)]
     samples = run_each(client, [queue.admin.sample_call() for queue in queues])
     workers: list[WorkerEntry] | None = None
@@ -60,7 +64,12 @@ def read_situation(client: Client, names: Sequence[str] | None = None) -> Situat
         for queue, sample in zip(queues, samples, strict=True)
         if isinstance(sample, Sample)
     }
-    return situation_of(client, client.clock_ms(), workers, readable)
+    unread = {
+        queue.name: str(sample)
+        for queue, sample in zip(queues, samples, strict=True)
+        if not isinstance(sample, Sample)
+    }
+    return replace(situation_of(client, client.clock_ms(), workers, readable), unread=unread)
 
 
 def situation_of(

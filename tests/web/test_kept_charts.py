@@ -75,7 +75,9 @@ def test_page_of_what_runs_lists_the_longest_first_and_cancels(client: Client, v
 def test_page_says_why_a_button_is_missing(client: Client, visit: Any):
     Queue("low", client).enqueue(encode("shop.send"), mid="m")
     viewer, operator = visit(UserRole.READ), visit(UserRole.OPERATE)
-    assert "Cancel takes the role operate" in viewer.get("/queues/low/messages/m").text
+    message = viewer.get("/queues/low/messages/m").text
+    for label in ("Cancel", "Edit", "Again"):
+        assert f"{label} takes the role operate" in message
     assert "Pause takes the role operate" in viewer.get("/queues/low").text
     assert "Clear takes the role admin" in operator.get("/queues/low").text
     assert "takes the role" not in visit(UserRole.ADMIN).get("/queues/low").text
