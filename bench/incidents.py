@@ -80,8 +80,25 @@ def dead_host(client: Client, worker: subprocess.Popen[bytes]) -> None:
     os.killpg(worker.pid, signal.SIGKILL)
 
 
+def stuck(client: Client, worker: subprocess.Popen[bytes]) -> None:
+    """Let a job hang in every process of the worker, after runs that show how long it usually takes."""
+    low = Queue("low", client)
+    usual = encode("bench.incident_jobs.sleep", [0.01])
+    low.enqueue_many([(f"usual{n}", usual) for n in range(4)])
+    while low.admin.sample().fence < 4 or low.admin.counts().locked:
+        time.sleep(0.05)
+    low.enqueue_many([(f"m{n}", encode("bench.incident_jobs.sleep", [600])) for n in range(5)])
+
+
+def backlog(client: Client, worker: subprocess.Popen[bytes]) -> None:
+    """Enqueue five minutes of work for the worker."""
+    call = encode("bench.incident_jobs.sleep", [1])
+    Queue("low", client).enqueue_many([(f"m{n}", call) for n in range(600)])
+
+
 CAUSES: tuple[tuple[str, Callable[[Client, subprocess.Popen[bytes]], None]], ...] = (
     ("server_full", full), ("unknown_job", renamed), ("poison", poison), ("worker_lost", dead_host),
+    ("stuck", stuck), ("backlog", backlog),
 )  # fmt: skip
 
 
