@@ -20,7 +20,7 @@ ARGV
 RETURNS  {'', 0, 0, ''} if the flow is gone, or another run of its id is there; else {state, entries refused, 1 if more is
          to be sent than follows, else 0, id of the run}, then
          groups: step (`^`: the parent, `%`: sub-flows whose steps have not begun), what to do, stamp, 1 if it was answered before, kind, queue, source, options, call
-COST     O(entries + steps that wait for ended steps), O(steps) for cancel and retry
+COST     O(entries + steps waiting for ended steps), O(steps) for cancel and retry
 WRITES   of all keys what changed
 ]]
 local meta, steps, calls, items, done, ended, retried, failed, results, todo = unpack(KEYS)

@@ -10,7 +10,7 @@ ARGV
   step  whose members they are
   stamp  of the item to send, 0 for none
   cursor  with a stamp: all of the retry's members before this were revived
-  mark  id of an entry of the outbox of the step's queue: an end other than done that was written before it is of a run
+  mark  id of an entry of the outbox of the step's queue: an earlier end other than done belongs to a run
         before this retry; '' for none
   then up to 1,000 numbers of members
 RETURNS  {how many of them had ended without being done, and weren't retried before}; {-1} if nothing of that stamp is to

@@ -11,7 +11,7 @@ ARGV
   count  1-1000, about 256 KiB in all
 RETURNS  {per message: dead id, died_at, its record in dead_messages}, perhaps fewer than there are; nothing at
          the end
-COST     O(log n + count), and O(n) of messages that died in one ms
+COST     O(log n + count), and O(n) for messages with the same ms of death
 WRITES   nothing
 ]]
 local dead, dead_messages = unpack(KEYS)

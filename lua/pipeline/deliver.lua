@@ -1,6 +1,6 @@
 #!lua
 --[[
-deliver: enqueue messages that have each their own time, whole or not at all.
+deliver: enqueue messages with individual times, whole or not at all.
 
 KEYS
   messages:hash options:hash locks:hash backoffs:hash ready:list due:zset circle:list left_ready:set left_circle:set
@@ -16,7 +16,7 @@ ARGV
              the other, of these sizes
 RETURNS  {'ok', number added, number whose mid lives already}; {'closed'} | {'full', key, most}, as enqueue
 COST     O(messages)
-WRITES   nothing when memory or a line is full, or the call is refused; messages that live already stay as they are
+WRITES   nothing when memory or a line is full, or the call is refused; live messages stay unchanged
 ]]
 local messages, options, locks, backoffs, ready, due, circle, left_ready, left_circle, keys, lines, turns, rests, rules,
   eoq_backoff, wake, meta, events, last_call = unpack(KEYS)

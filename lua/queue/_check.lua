@@ -1,4 +1,4 @@
--- check: what must hold for a mid in each place, for what is kept beside it, and for the totals.
+-- check: the rules for a mid in each place, for its other fields, and for the totals.
 -- needs: options keys lines turns rests dead_messages messages left_ready left_circle meta done tokens count_of is_mid backoffs circle dead due locks ready ncrashes nunknowns generations requeue progress stored LATEST_MS
 local bad = {}
 local function rule(holds, name, mid)
@@ -11,13 +11,13 @@ local function size(list, notes) return redis.call('LLEN', list) - redis.call('S
 -- -> slot, key, from the name of a place in a line
 local function line_place(field) return string.match(field, '^(%-?%d+):(.+)$') end
 
--- A place in a line is that of its message: what options says of it, and no other.
+-- A place in a line belongs to its message and must be the place in its options.
 local function in_line(mid)
   local slot, key = string.match(redis.call('HGET', options, mid) or '', '^%d*,[@<>]?%d*,o?(%-?%d+),(.+)$')
   return slot ~= nil and redis.call('HGET', lines, slot .. ':' .. key) == mid
 end
 
--- K3, K5: what waits has its turn, rests or has all it may run; nothing is kept of a key that nothing is owed.
+-- K3, K5: a key with waiting messages has a turn, rests or is at its limit; a key without any has no state.
 local function check_key(key, state)
   if #state ~= 57 then return rule(false, 'keys: not a state', key) end
   local _, _, waiting, running, _, _, _, flags = struct.unpack('<dddddddB', state)
@@ -63,7 +63,7 @@ local check = {
   end,
 }
 
--- Numbers beside messages, by the name of their key.
+-- Numbers of messages, by the name of their key.
 local LIMITS = {locks = LATEST_MS, backoffs = LATEST_MS, nattempts = 1e15, ncrashes = 1e15, nunknowns = 1e15}
 local SETTINGS = {floor = LATEST_MS, walked = LATEST_MS, plain_until = LATEST_MS, max_lease = MAX_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
   deduped = 1e15, dead_max = 1e9, dead_age_ms = MAX_MS, dead_evicted = 1e15, pause_ends = LATEST_MS, turn = 9e15, max = 1e9, members = 1e15}

@@ -1,4 +1,4 @@
--- check_types: the type of each key of live messages, and which exist of those that many queues never use. A key of another
+-- check_types: the type of each key of live messages, and which of the rarely used keys exist. A key of another
 -- type raises here, where nothing is written yet. A script that begins to use one of those says so in `any`.
 -- needs: messages options backoffs ready due circle left_ready left_circle wake locks nattempts ncrashes requeue done tokens nunknowns generations progress
 local any = {}

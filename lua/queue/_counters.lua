@@ -13,7 +13,7 @@ end
 
 -- The options of a message: lock length, comma, and one of: how long its mid is taken after the run; '@' and the time until which
 -- it is taken; '<' and the latest moment that newer content may move it to; '>' and the same for the content that waits
--- behind its run. -> lock length or nil, dedupe backoff or nil, ms; the moment of '@' or nil
+-- after its run. -> lock length or nil, dedupe backoff or nil, ms; the moment of '@' or nil
 local function own_options(text)
   local lock_ms, sign, number = string.match(text or '', '^(%d*),([@<>]?)(%d*)')
   number = stored(number, LATEST_MS, nil)

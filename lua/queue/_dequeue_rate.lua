@@ -1,6 +1,6 @@
--- dequeue_rate: what a rate means for the starts of a key.
+-- dequeue_rate: limits of a rate on the starts of a key.
 -- needs:
--- Burst, and µs between starts. A tenth may start at once, the rest at an even pace, so that no span of the rate ever
+-- Burst, and µs between starts. A tenth may start immediately, the rest at an even pace, so that no span of the rate ever
 -- holds more than it allows: burst + span / interval - 1. Moments are cut to ms, so the span is one longer.
 local function dequeue_rate(rule)
   local starts, span_ms = rule[2], rule[3]

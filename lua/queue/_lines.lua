@@ -1,5 +1,5 @@
 -- lines: messages that carry a key wait in the line of their key. The functions are made when a queue has keys or rules.
--- A key's state is read once in a call, and written once, by save. Its running messages are those that hold a lock.
+-- A key's state is read once in a call, and written once, by save. Its running messages hold a lock.
 -- needs: messages options locks ready keys lines turns rests rules meta any wake_up now_ms turn dequeue_rate
 -- Virtual time that a message of weight 1 takes. Whole numbers only: fractions add up to less than a round, without end.
 local UNIT = 1000000
@@ -27,13 +27,13 @@ local function in_lines()
     return own and (string.match(own, '^,,%d*,(.+)$') or (key_in(own)))
   end
 
-  -- -> head, tail, waiting, running, pass, tat, hold, flags; nothing for what can't be a state
+  -- -> head, tail, waiting, running, pass, tat, hold, flags; nothing for an invalid state
   local function numbers_in(text)
     if not text or #text ~= 57 then return end
     local head, tail, waiting, running, pass, tat, hold, flags = struct.unpack('<dddddddB', text)
     local sum = (head < 0 and -head or head) + (tail < 0 and -tail or tail) + pass + waiting + running + tat + hold
     if sum <= 9e15 and sum % 1 == 0 and waiting >= 0 and running >= 0 and pass >= 0 and tat >= 0 and hold >= 0 then
-      -- So far ahead only a key is that was last used before virtual time began anew.
+      -- Only a key that was last used before virtual time restarted is so far ahead.
       if pass > turn + 1e12 then pass = turn end
       return head, tail, waiting, running, pass, tat, hold, flags
     end
@@ -114,7 +114,7 @@ local function in_lines()
     return rule
   end
 
-  -- Beside each state: what its key may, by its own rule or by that of all.
+  -- Next to each state: the key's limits, from its own rule or the rule for all keys.
   local all_rule
   local function rule_states(names)
     if no_rules then
@@ -274,7 +274,7 @@ local function in_lines()
     return true
   end
 
-  -- -> whether it has a key, and so stood in a line
+  -- -> whether it has a key, and so was in a line
   local function leave_line(mid)
     local key, slot = key_in(redis.call('HGET', options, mid))
     if not key then return false end
@@ -339,8 +339,8 @@ local function in_lines()
     if key and wait_ms > 0 then hold(key, math.max(state_of(key).hold, now_ms + wait_ms)) end
   end
 
-  -- A message that comes back makes its whole line wait: an ordered one does, and one whose job asked for that.
-  -- -> whether this one did
+  -- A returning message makes its whole line wait if it is ordered, or if its job requested that.
+  -- -> whether this message did
   local function hold_line(mid, wait_ms, asked)
     local key, _, ordered = key_in(redis.call('HGET', options, mid))
     if not key or not (ordered or asked) then return false end

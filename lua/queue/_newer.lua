@@ -3,7 +3,7 @@
 -- given: options of the call: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
 -- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil, key_of: the key of each
 -- mid that has one, mark: 'o' where they are ordered}
--- own: the message's options, for those that this call doesn't set
+-- own: the message's options, used where this call sets none
 local function keep_for_later(mid, content, given, action, own)
   tick()
   local till = given.not_before and string.format('%.0f', given.not_before) or ''

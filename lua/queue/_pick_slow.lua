@@ -1,9 +1,9 @@
--- pick_slow: what pick needs where ready holds more than short mids of plain text: stale copies, long contents, and
+-- pick_slow: pick's general case, when ready holds more than short mids of plain text: stale copies, long contents, and
 -- bytes that can't be mids.
 -- needs: messages options ready left_ready any count_in is_mid own_options
 local MAX_STALE = 1000
 
--- Drop the stale copies that stand at the head. -> notes that are left
+-- Drop the stale copies at the head. -> remaining notes
 local function drop_stale()
   local notes = redis.call('SCARD', left_ready)
   local head, n = redis.call('LRANGE', ready, 0, math.min(notes, MAX_STALE) - 1), 0
@@ -30,7 +30,7 @@ local function readable(window)
   return {unpack(window, 1, bytes > MAX_BYTES and math.max(1, i - 1) or i)}
 end
 
--- Those of `window` that can't be mids, by index.
+-- Entries of `window` that can't be mids, by index.
 local function strange_ones(window)
   local strange = {}
   for i, mid in ipairs(window) do strange[i] = not is_mid(mid) end

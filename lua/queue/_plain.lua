@@ -1,7 +1,7 @@
--- plain: the call of any worker whose jobs are plain: only plain successes end, and what is handed out is known by its content
--- alone. What it touches is read before its first write, and no function is made but this one.
+-- plain: the call of a worker with plain jobs: only plain successes end, and messages are identified by their content
+-- alone. It reads all values before its first write, and creates only this function.
 -- needs: messages locks tokens ready due circle done eoq_backoff ndry_runs wake meta events last_call
--- FIRST: where the endings begin in ARGV, four arguments each, of a mid once; reply: what its reply begins with, {'handed'} for a dequeue
+-- FIRST: the first ending in ARGV, four arguments each, each mid once; reply: prefix of its reply, {'handed'} for a dequeue
 -- -> the reply; nil where the call isn't plain: then nothing is written, and the script that takes every call has to be sent
 local FIRST = 6
 local function plain_call(reply, count, caller, number, now, lease_ms, limit)
@@ -76,7 +76,7 @@ local function plain_call(reply, count, caller, number, now, lease_ms, limit)
     redis.call('HLEN', tokens)
   end
 
-  -- The part of the circle that is looked at, as seldom as hand_out does: what is finished goes, what is held goes on.
+  -- The part of the circle to check, as seldom as hand_out does: finished mids are removed, held mids move on.
   local since, n, back, nback = now_ms - (tonumber(walked_at) or 0), 0, {}, 0
   local walks = looks and (nmids == 0 or fence % 10 + nmids >= 10 or not (since >= 0 and since < 100))
   local collected, ncollected, forgotten, nforgotten, left, is_walked = {}, 0, {}, 0, count, nil

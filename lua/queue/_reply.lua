@@ -26,7 +26,7 @@ local function resting_ms()
   return left_ms <= 30000 and left_ms or 0
 end
 
--- 1: it stands still, since it is paused, or so much waits in flow_outbox; 2: something does.
+-- 1: it stands still, because it is paused, or flow_outbox is too long; 2: flow_outbox has entries.
 local function standing()
   local still = paused == '1' or nentries > MAX_ENTRIES
   return (still and 1 or 0) + ((nentries > 0 or member_records[1]) and 2 or 0)
@@ -39,7 +39,7 @@ local function walks(nready, nhanded)
   return nready == 0 or turn or paused == '1' or before % 10 + nhanded >= 10 or not (since >= 0 and since < 100)
 end
 
--- From now on plain calls may go to their own scripts, until something is due or a script says not_plain().
+-- Plain calls may now go to their own scripts, until something is due or a script calls not_plain().
 local function note_plain()
   if any.sides or any.left_ready or any.left_circle or turn or members or paused == '1' then return end
   if plain_until and now_ms < plain_until then return end
@@ -49,7 +49,7 @@ local function note_plain()
 end
 
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
--- by: {stem: what the tokens begin with, lease_ms, crash_limit}
+-- by: {stem: prefix of the tokens, lease_ms, crash_limit}
 local function hand_out(limit, by)
   if paused == 'over' then redis.call('HDEL', meta, 'paused', 'pause_ends') end
   local nready = redis.call('LLEN', ready)

@@ -10,7 +10,7 @@ local function allowance(s, now_us)
   return (s.most or s.interval) and 1 or s.tail - s.head
 end
 
--- Keys whose turn comes first, in arrays beside one another: names, states, how many of each may go, how many are planned,
+-- Keys whose turn comes first, in parallel arrays: names, states, how many of each may go, how many are planned,
 -- which slot is taken next, how many went out.
 local function candidates(limit)
   local all = in_lines()
@@ -33,7 +33,7 @@ local function candidates(limit)
   return some
 end
 
--- Rounds of one unit of virtual time, those with the least of it first. A limited key that went once keeps the others
+-- Rounds of one unit of virtual time, lowest first. A limited key that went once keeps the others
 -- back, so that weights hold under limits. -> the order in which keys go: the index of one for each message
 local function plan(some, room)
   local states, may, planned, passes = some.states, some.may, some.planned, {}
@@ -155,7 +155,7 @@ local function settle_turns(some)
   return last
 end
 
--- Virtual time is that of the next key; if no key waits, of the last key.
+-- Virtual time equals that of the next key, or of the last key if no key waits.
 local function advance(last)
   local first = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')[2]
   local time = math.max(turn, stored(first, 9e15, last))

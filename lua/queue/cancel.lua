@@ -13,7 +13,7 @@ ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
-  remember_ms  how long the end of each is remembered, '' = not at all
+  remember_ms  how long the end of each is remembered, '' = don't
   then one per message: mid, 1-1000 of them
 RETURNS  {per message: 'cancelled' | its status: 'nil' 'done-awaiting-gc' 'done-with-backoff'} | {'closed'}
 COST     O(messages)

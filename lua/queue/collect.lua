@@ -38,7 +38,7 @@ read_clock(now)
 --@include _dequeue_rate
 --@include _lines
 
--- What most calls don't need is made when first it is.
+-- Rarely needed functions are created at first use.
 local rare
 local function rarely()
   if rare then return rare end

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-counts: how many messages are where, which one waits at the head of ready, and what waits for flows.
+counts: numbers of messages by place, the head of ready, and waiting entries for flows.
 
 KEYS
   messages:hash locks:hash requeue:hash ready:list due:zset circle:list done:set left_ready:set
@@ -8,9 +8,9 @@ KEYS
   nunknowns:hash
 RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, pause, quarantined, keys, fence,
          events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else '', entries of
-         flow_outbox, since when the oldest waits (epoch ms, '0' for none), messages that were lost in producers, since the queue refused
+         flow_outbox, time of the oldest (epoch ms, '0' for none), messages lost in producers because the queue rejected
          them after an outage, and when the last was (epoch ms, 0 for never), messages whose job the last worker that got them doesn't
-         know}: ready counts what waits in lines too, keys those that have messages or are held, locked holds
+         know}: ready includes messages in lines, keys counts keys with messages or a hold, locked includes
          expired locks not yet recovered, done what awaits collection, circle all that rotates, pause is 0 where it isn't paused, 1 until it
          is resumed, else when it ends, epoch ms
 COST     O(1)
@@ -37,7 +37,7 @@ local function head()
   return ''
 end
 
--- The server counts every entry of a stream, also those that were trimmed.
+-- The server's count of a stream's entries includes trimmed entries.
 local function events_added()
   if redis.call('TYPE', events).ok ~= 'stream' then return 0 end
   local told = redis.call('XINFO', 'STREAM', events)
@@ -47,7 +47,7 @@ local function events_added()
   return 0
 end
 
--- What waits for flows: entries, and the time in the id of the first.
+-- Entries waiting for flows, and the time in the id of the first.
 local function flow_entries()
   if redis.call('TYPE', flow_outbox).ok ~= 'stream' then return 0, '0' end
   local first = redis.call('XRANGE', flow_outbox, '-', '+', 'COUNT', 1)[1]

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-dequeue: hand out ready messages, after a little upkeep of what waits.
+dequeue: hand out ready messages, after a little upkeep.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -48,7 +48,7 @@ probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _dequeue_rate
 --@include _lines
 
--- What most calls don't need is made when first it is.
+-- Rarely needed functions are created at first use.
 local rare
 local function rarely()
   if rare then return rare end

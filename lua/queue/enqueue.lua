@@ -1,6 +1,6 @@
 #!lua
 --[[
-enqueue: accept messages, or newer content for mids that live, whole or not at all.
+enqueue: accept messages, or newer content for live mids, whole or not at all.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -8,27 +8,27 @@ KEYS
   left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream last_call:string
   then one result:list per message, where drop_results is 1; or last_dead:hash, where again is member or next, and
-  behind it accepted:string, where it is next
+  then accepted:string, if it is next
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
   now          epoch ms, or '' for the server's clock
-  delay_ms     not before now + delay_ms, '' = keep the place of a queued mid, start a new one now
-  at           not before this epoch ms, '' = see delay_ms
+  delay_ms     earliest start: now + delay_ms, '' = keep the place of a queued mid, start a new mid now
+  at           earliest start, epoch ms, '' = see delay_ms
   can_update   1: newer content may replace what waits
-  can_requeue  1: newer content may run after the current run, or at once when that is done
-  again        for a mid that lives. done: a new message once that one is done; start: also during its run, to run
-               after it, unless newer content waits behind it already; '': see can_update and can_requeue; member:
+  can_requeue  1: newer content may run after the current run, or immediately when that is done
+  again        for a live mid. done: a new message once the live message is done; start: also during its run, to run
+               after it, unless newer content already waits for that; '': see can_update and can_requeue; member:
                the messages are of flows, whose mids begin with ~; one whose mid is among the dead 'exists'; next: as
                member, and they are of one step, in the order of their numbers, and the chunk before them was enqueued
                before. One whose number isn't above the last that was accepted within the hour 'exists', so that
                drainers who enqueue the same chunk accept each member once
   lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
   dedupe_ms    how long to refuse its mid after it is done, '' = until collected; '@' and ms: refuse it so long from
-               now on, also when it is done earlier
+               now, even if it is done earlier
   at_most_ms   how long after now can_update may move a message that this call adds, '' = without end; needs delay_ms
   drop_results  1: delete the result that an earlier message of the same mid left, '' = keep it
-  keyed        'key': each message has a key behind its content, 512 bytes at most, '' = none | 'ordered': and those of
+  keyed        'key': each message's content is followed by its key, 512 bytes at most, '' = none | 'ordered': and those of
                a key start in the order of their enqueue | '' = two per message
   then two per message: mid, content, 1-1000 messages; or three: mid, content, key
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status, 'dead' or 'accepted';
@@ -42,8 +42,8 @@ local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generat
 local caller, number, now, delay_ms, at, can_update, can_requeue, again, lock_ms, dedupe_ms, at_most_ms, drop_results,
   keyed = unpack(ARGV, 1, 13)
 
--- The usual call: one new message of a plain text mid, that asks for nothing. What it touches is read before its first
--- write, and no function is made. Whatever isn't usual goes on to the general case, with nothing written yet.
+-- The usual call: one new message of a plain text mid, without options. It reads all values before its first
+-- write, and creates no function. Any other call continues with the general case, with nothing written yet.
 if #KEYS == 27 and #ARGV == 15 and now .. delay_ms .. at .. lock_ms .. dedupe_ms .. at_most_ms .. drop_results .. keyed == '' then
   local mid, content = ARGV[14], ARGV[15]
   local recorded = redis.call('GET', last_call)
@@ -108,7 +108,7 @@ read_clock(now)
 local not_before = at or (delay_ms and math.min(LATEST_MS, now_ms + delay_ms))
 --@include _text
 
--- What is kept beside the message: two fields, as _counters reads them.
+-- The message's other values: two fields, as _counters reads them.
 local own = lock_ms .. ',' .. dedupe_ms
 if from_now_ms then own = lock_ms .. ',@' .. string.format('%d', math.min(LATEST_MS, now_ms + from_now_ms)) end
 if at_most_ms then own = lock_ms .. ',<' .. string.format('%d', math.min(LATEST_MS, now_ms + at_most_ms)) end
@@ -146,7 +146,7 @@ if call.kept then
   return kept_words(call.kept)
 end
 
--- A member that was accepted or is dead isn't enqueued again: the rest of the call is as if it weren't among them.
+-- An accepted or dead member isn't enqueued again: it is left out of the call.
 local kept_at, given_mids, accepted, last = {}, mids, KEYS[FIXED_KEYS + 2], nil
 if in_order then
   local function number_of(mid) return tonumber(string.match(mid, '%.(%d+)$')) or refuse('a mid', 'with a number behind a dot') end
@@ -170,7 +170,7 @@ if any_dead or next(kept_at) then
   batch = kept
 end
 
--- Keys of another type raise here: those that new messages go to, and before anything is written, where a mid lives
+-- Keys of another type raise here, before the first write: the keys of new messages, and the places of live mids
 -- and may be in any state, all.
 local any = {left_ready = redis.call('SCARD', left_ready) > 0}
 local nwake = redis.call('LLEN', wake)

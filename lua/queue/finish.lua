@@ -54,7 +54,7 @@ probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _lines
 --@include _free
 
--- What most calls don't need is made when first it is.
+-- Rarely needed functions are created at first use.
 local rare
 local function rarely()
   if rare then return rare end
@@ -93,7 +93,7 @@ local function check_results()
   end
 end
 
--- A crash that isn't the last one has no result yet.
+-- A crash below the limit has no result yet.
 local function store_results(words)
   for j = 1, #KEYS - FIXED_KEYS do
     local index, ttl_ms, bytes = unpack(ARGV, FIRST + 6 * count + 3 * (j - 1), FIRST + 6 * count + 3 * j - 1)

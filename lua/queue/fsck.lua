@@ -10,7 +10,7 @@ KEYS
   events:stream schedules:hash ticks:hash tick_log:list flow_outbox:stream
 ARGV
   part    'types': of each key; 'totals'; 'ready' 'circle' 'due' 'done' 'dead' 'lines' 'keys'; 'running': of each key, where at most 10,000 hold a lock; the name of a hash with a field
-          per message, 'messages' among them; 'members': mids of those in messages that have not ended, and how many
+          per message, 'messages' among them; 'members': mids of unended members in messages, and how many
           meta says there are; 'left_ready' 'left_circle'; 'last_dead' 'dead_messages'
           'quarantine'; 'at': one mid's place, 'note_ready' 'note_circle': whether one note has its copy
   cursor  offset in a list or sorted set, or SCAN's; the mid, for the last three

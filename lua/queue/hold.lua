@@ -1,6 +1,6 @@
 #!lua
 --[[
-hold: hand out nothing of a key for a while; what runs goes on.
+hold: pause a key for a while; running messages continue.
 
 KEYS
   messages:hash options:hash locks:hash ready:list keys:hash lines:hash turns:zset rests:zset rules:hash eoq_backoff:string
@@ -8,7 +8,7 @@ KEYS
 ARGV
   now      epoch ms, or '' for the server's clock
   key      1-512 bytes
-  wait_ms  from now on, 0-31536000000; 0 ends what holds it
+  wait_ms  duration, 0-31536000000; 0 ends the hold
 RETURNS  {epoch ms until which nothing is handed out, 0 = it isn't held}
 COST     O(1)
 WRITES   nothing when it isn't held and shall not be

@@ -10,7 +10,7 @@ ARGV
   limit   about so many, 1-1000
 RETURNS  {next cursor, '0' = end, then per key: key, waiting, running, weight, most or 0, held until or 0, ms of the
          next start that its rate allows or 0, the message at the head of its line or '', messages that may wait or 0}
-COST     O(limit); a queue of few keys comes at once
+COST     O(limit); a queue of few keys is returned whole
 WRITES   nothing
 ]]
 local keys, lines, rules, meta, events = unpack(KEYS)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-pause: hand nothing out until resume, or for a time; upkeep goes on.
+pause: stop handing out messages until resume, or for a time; upkeep continues.
 
 KEYS
   eoq_backoff:string wake:list meta:hash

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-put_back: return what an operation took out to where it was, byte for byte.
+put_back: return messages that an operation took out to their former places, byte for byte.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -18,7 +18,7 @@ ARGV
   then one per message: mid or dead id, 1-250 of them, in the order of their places
 RETURNS  {per message: 'restored' | 'nil': the bin has none, or no longer | 'exists': its mid lives again, or it is among
          the dead | 'changed': it was revived or edited, and has been started, changed or cancelled
-         since | 'damaged': what the bin holds is
+         since | 'damaged': the bin's entry is
          no message} | {'closed'}
 COST     O(messages)
 WRITES   nothing for one that isn't restored; nothing at all when the call is refused. One whose place in ready or in
@@ -75,7 +75,7 @@ if begins then turn = 0 end
 --@include _generation
 --@include _waiting
 
--- Where it stood in its line, if the line hasn't gone past that.
+-- Its former place in its line, if the line hasn't passed it.
 local function to_its_slot(mid, own)
   local all = in_lines()
   local key, slot, ordered = all.key_in(own)
@@ -145,7 +145,7 @@ local function put_content(mid, parts)
   local generation, attempts, reported, former, edited = unpack(parts)
   if not (generation and former and edited) or #former > 1048576 then return 'damaged' end
   local same = not not_waiting(mid, generation) and redis.call('HGET', nattempts, mid) == attempts
-  -- What it reported since is of the newer content.
+  -- Its later reports belong to the newer content.
   if not same or redis.call('HEXISTS', progress, mid) == 1 or redis.call('HGET', messages, mid) ~= edited then return 'changed' end
   tick()
   redis.call('HSET', messages, mid, former)

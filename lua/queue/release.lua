@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-release: give back messages that weren't started; they go to the front of ready and cost no attempt.
+release: return unstarted messages to the front of ready, at no cost of an attempt.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -41,7 +41,7 @@ read_clock(now)
 --@include _counters
 --@include _place
 --@include _free
--- A release ends none.
+-- A release doesn't end any.
 local function end_member() end
 --@include _generation
 --@include _attempts

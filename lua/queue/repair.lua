@@ -15,7 +15,7 @@ ARGV
 RETURNS  {per mid: 'ready' 'due' 'circle': where it is now | 'forgotten': there is no such message | 'quarantined':
          these bytes can't be a mid}
 COST     O(ready + circle) per mid, O(due)
-WRITES   where it stands is made anew, whatever it was; a second call finds nothing to do
+WRITES   its place is rebuilt, whatever it was; a second call is a no-op
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine,
@@ -129,7 +129,7 @@ local function repair_members()
   if found > 0 or members then redis.call('HSET', meta, 'members', string.format('%.0f', found)) end
 end
 
--- States, turns and rests of all keys, from what stands in lines and holds a lock. Another's place in a line is dropped.
+-- States, turns and rests of all keys, from the mids in lines and the locks. Another's place in a line is dropped.
 local function repair_keys()
   local all, found = in_lines(), {}
   local function of(key)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-reschedule: let waiting messages run now, or not before another time. The former time, given back, undoes it.
+reschedule: set the earliest start of waiting messages, or let them run now. Setting the former time undoes it.
 
 KEYS
   messages:hash locks:hash backoffs:hash generations:hash options:hash ready:list due:zset circle:list done:set
@@ -12,8 +12,8 @@ ARGV
   now     epoch ms, or '' for the server's clock
   then three per message: mid, generation, not_before, 1-250 of them. The generation is the token of its first attempt,
           '' before one ended, '*' = whichever; not_before an epoch ms, '' = now
-RETURNS  {per message: word, former time}: 'moved', epoch ms or '' where it could run at once | 'same', '': it could run
-         at once already | 'nil', '' | 'changed', '': it runs, is done, or is another; {'closed'}
+RETURNS  {per message: word, former time}: 'moved', epoch ms or '' if it could run immediately | 'same', '': it could run
+         already | 'nil', '' | 'changed', '': it runs, is done, or is another; {'closed'}
 COST     O(messages)
 WRITES   nothing for one not moved; nothing at all when the call is refused
 ]]

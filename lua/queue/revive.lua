@@ -12,7 +12,7 @@ ARGV
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
   op      the id of the operation that this is part of, which the events name, '' = none
-  life_ms  how long the bin of the operation keeps what they were, from now on, 1-86400000, '' = without a bin
+  life_ms  how long the bin of the operation keeps their former values, 1-86400000, '' = without a bin
   then two per message: dead id, mid#generation; not_before, epoch ms, '' = now. 1-1000 of them
 RETURNS  {per message: 'revived' | 'exists': one of its mid lives | 'nil': not among the dead |
          'damaged': what is stored there is no dead message | 'full': the bin is} | {'closed'}

@@ -9,7 +9,7 @@ ARGV
   length  events to keep, 100-1000000000, or '' to ask
 RETURNS  {level in force, length in force}
 COST     O(1)
-WRITES   meta, unless asked: the level, since when it is 'all', the length
+WRITES   meta, unless asked: the level, when it became 'all', the length
 ]]
 local meta = unpack(KEYS)
 local wanted, length = unpack(ARGV)

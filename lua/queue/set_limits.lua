@@ -1,6 +1,6 @@
 #!lua
 --[[
-set_limits: what a queue, all of its keys, or one key may do; from the next hand-out on.
+set_limits: limits of a queue, of all of its keys, or of one key; effective from the next dequeue.
 
 KEYS
   messages:hash options:hash locks:hash ready:list keys:hash lines:hash turns:zset rests:zset rules:hash eoq_backoff:string
@@ -8,7 +8,7 @@ KEYS
 ARGV
   now       epoch ms, or '' for the server's clock
   key       of 512 bytes at most; '' = all keys that have no rule of their own
-  in_queue  most messages of the queue that run at once, 1-1000000000; '-' as it is, '' = any number
+  in_queue  maximum number of running messages of the queue, 1-1000000000; '-' unchanged, '' = any number
   most      as in_queue, of a key
   starts    of a key in any span_ms, 1-1000000000; '-' as it is, '' = as all; none for all
   span_ms   1-2592000000; goes with starts

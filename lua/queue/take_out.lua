@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-take_out: take waiting or dead messages out of the queue, into the bin of an operation, from where put_back returns them.
+take_out: take waiting or dead messages out of the queue, into the bin of an operation; put_back returns them.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -13,7 +13,7 @@ ARGV
   number   of this call, counted up by the caller
   now      epoch ms, or '' for the server's clock
   op       the operation's id, 1-64 letters, digits, dots, hyphens and underscores, which the events name
-  life_ms  how long the bin is kept from now on, 1-86400000; '' = delete the messages, without a bin
+  life_ms  how long the bin is kept, 1-86400000; '' = delete the messages, without a bin
   place    'waiting' | 'dead': where the messages are
   then two per message: mid, generation, 1-250 of them. Of one that waits the generation is the token of its first
            attempt, '' before one ended, '*' = whichever; of a dead one what follows # in its dead id

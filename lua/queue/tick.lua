@@ -13,10 +13,10 @@ ARGV
   now        epoch ms, or '' for the server's clock
   name       the schedule's, 1-256 bytes
   tick_ms    the time that the tick stands for, epoch ms
-  after_ms   the last tick that the caller knows of, as 'schedules' gives it
+  after_ms   the caller's last tick, as returned by 'schedules'
   due_ms     not to be enqueued before, epoch ms
   overlap    what to do while the run before isn't over: 'skip' | 'queue' | 'allow' | 'cancel'; or 'miss': enqueue
-             nothing, the tick was missed; or 'run': enqueue at once, as 'allow', and leave the ticks as they are
+             nothing, the tick was missed; or 'run': enqueue immediately, as 'allow', and leave the ticks unchanged
   missed     how many ticks before it were missed
   mid        of the message, unless the run before passes its mid on
   content    of the message, up to 1 MiB
@@ -26,7 +26,7 @@ ARGV
   key        of the message, 512 bytes at most, or ''
 RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is accepted; it waits for the run before, or took its
          place | {'skipped', mid of the run before} | {'missed', ''} | {'full', ''}: the line of the key is | {'exists', last tick}: that is
-         another one than the caller knows of, or not before this tick | {'early', now}
+         not the caller's last tick, or not earlier than this tick | {'early', now}
          | {'paused', ''} | {'new', now}: the schedule was unknown and starts now | {'clock', now}: the last tick was
          later than now, so ticks go on from now
 COST     O(1)
@@ -144,13 +144,13 @@ if overlap == 'miss' then
 elseif is_live(word) and overlap ~= 'allow' and overlap ~= 'run' then
   outcome, target = overlap == 'skip' and 'skipped' or overlap == 'queue' and 'waits' or 'replaced', known.mid
 end
--- What takes the place of another message makes no line longer.
+-- Content that replaces another message makes no line longer.
 if outcome == 'enqueued' and key ~= '' and in_lines().full_line({mid}, {[mid] = key}) then outcome, target = 'full', '' end
 local runs = outcome == 'enqueued' or outcome == 'waits' or outcome == 'replaced'
 tick()
 if outcome == 'replaced' then
   cancel(target, word)
-  -- A mid whose run has to hear of it first stays taken until its lock ends, so the new run waits that long.
+  -- If a run must first be notified, its mid stays taken until its lock ends, so the new run waits that long.
   if status(target) == 'nil' then target = mid end
 end
 if runs then put(target) end

@@ -7,7 +7,7 @@ KEYS
 ARGV
   now       epoch ms, or '' for the server's clock
   claim     1-64 letters, digits, - and _, random; a call with the same one takes nothing more
-  number    of this call, counted up by the intake; a repeated or older call takes no jobs, even if the claim
+  number    of this call, counted up by the intake; a repeated or older call doesn't take jobs, even if the claim
             has been settled since then, because what it took would be enqueued under a number that was used
   lease_ms  after so long without being settled, others may take the claim over, 1-86400000
   limit     most jobs, 1-1000

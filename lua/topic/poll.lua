@@ -14,7 +14,7 @@ ARGV
   commit    token to commit first, or ''
 RETURNS  {word, committed, first, last, deliveries, lease ends at, skipped, wait ms, newest index, messages}
          word: 'ok' | 'paused' | 'missing' (no such group) | 'closed' | 'out-of-range' (first and last are then
-         those of the topic, wait ms the position); committed: 'ok' | 'stale' | ''; wait ms: until the next
+         the topic's, wait ms the position); committed: 'ok' | 'stale' | ''; wait ms: until the next
          lease ends, -1 = none or paused; messages as XRANGE gives them
 COST     O(messages)
 WRITES   nothing when there is nothing to hand out or commit
