@@ -433,7 +433,7 @@ def reply_lost(error: BaseException) -> UnavailableError:
     """The error of a call that may not be repeated and whose reply was lost."""
     return UnavailableError(
         f"the reply was lost ({error}), whether the call took effect is unknown; "
-        "check, or repeat it if twice does no harm"
+        "check, or repeat it if that is harmless"
     )
 
 

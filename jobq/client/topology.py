@@ -218,7 +218,7 @@ class Sentinel(_OneNode):
                 f"NOAUTH of every Sentinel; their user and password are options of the URL, "
                 f"sentinel_username and sentinel_password: {told}"
             )
-        raise ConnectionError(f"no Sentinel names the master of {self._address.service}: {told}")
+        raise ConnectionError(f"no Sentinel knows the master of {self._address.service}: {told}")
 
     def _asked(self, host: Host) -> dict[bytes, bytes]:
         """The facts that the Sentinel at `host` has about the master."""
@@ -253,7 +253,7 @@ class Cluster(_Opening):
         host = _home(key, slots)
         if host is None:
             self.forget()
-            raise ClusterDownError(f"no node serves the slot of {key}")
+            raise ClusterDownError(f"no node has the slot of {key}")
         return host
 
     def last_home(self, key: str) -> Hashable | None:

@@ -131,7 +131,7 @@ class RunningFlow(StepList):
         if added == "conflict":
             names = listed([repr(one.name) for one in records])
             raise FlowConflictError(
-                f"flow {self.flow_id} has another step named {names}; rename this one"
+                f"flow {self.flow_id} has another step named {names}; rename this step"
             )
         if added == "full":
             raise ConfigError(f"flow {self.flow_id} has 10,000 steps, its most; add a map instead")

@@ -221,7 +221,7 @@ class ItemSender:
     def is_durable(self, missing: str) -> bool:
         """Log what is missing, if anything is."""
         if missing:
-            _log.warning("what flow %s sent is not durable: %s", self.store.flow, missing)
+            _log.warning("messages sent by flow %s are not durable: %s", self.store.flow, missing)
         return not missing
 
 

@@ -476,7 +476,7 @@ class Job(Generic[P, R]):
         } | conflict_options(self.name, settings, self.unique)
         if settings.ordered and settings.key is None:
             raise ConfigError(
-                f"ordered=True of {self.name} orders the messages of a key; pass key=…, too"
+                f"ordered=True of {self.name} orders the messages of a key; also pass key=…"
             )
         if settings.contradicts_timeout:
             raise ConfigError(

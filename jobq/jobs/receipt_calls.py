@@ -196,7 +196,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
     """Wait for the stored result."""
     if not receipt.settings.stores_result:
         raise ResultNotStoredError(
-            f"{receipt.job} stores no results; declare it with @job(result_ttl=…)"
+            f"{receipt.job} doesn't store results; declare it with @job(result_ttl=…)"
         )
     timeout_s = None if timeout is None else duration_s(timeout)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -62,7 +62,7 @@ class Unique:
         except (CodecError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"unique of {self._job} needs arguments that JSON knows: {error}; "
-                "give unique=[names] or unique=lambda …"
+                "use unique=[names] or unique=lambda …"
             ) from error
         name = self._job
         if len(name) > _MAX_NAME_LENGTH:
@@ -160,7 +160,7 @@ def _check_requeue(job: str, settings: JobSettings) -> None:
     if settings.on_conflict == "requeue" and until not in (None, "done", "start"):
         raise ConfigError(
             f"on_conflict='requeue' of {job} with until={until:g}: a call can't be refused for a time and run; "
-            "take until='done'"
+            "use until='done'"
         )
 
 

@@ -211,7 +211,7 @@ def _all_since(queue: Queue) -> int:
     if since is None:
         level = queue.client.command("HGET", meta, "events") or b"attempts"
         raise ConfigError(
-            f"queue {queue.name!r}: enqueues aren't on record, the event level is "
+            f"queue {queue.name!r}: enqueues aren't recorded, because the event level is "
             f"{text_of(level)!r}; jobq events level all --queues {queue.name}, and audit from then on"
         )
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:

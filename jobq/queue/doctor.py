@@ -285,7 +285,7 @@ def _text(value: Any) -> str:
 def diagnose(facts: Facts) -> list[Finding]:
     """All findings about one server, the important ones first."""
     if facts.away:
-        remedy = "start it, or fail over to a replica; the queues of its slots stand still"
+        remedy = "start it, or fail over to a replica; the queues of its slots are blocked"
         if facts.is_replica:
             remedy = "start it, or remove it; nothing can be said of what a failover to it loses"
         level: Level = "warn" if facts.is_replica else "fail"
@@ -507,7 +507,7 @@ def latency(facts: Facts) -> Iterator[Finding]:
         return
     middle, worst = median(facts.pings_ms), max(facts.pings_ms)
     value = f"{middle:.2f} ms a round trip, at worst {worst:.2f} (of {len(facts.pings_ms)})"
-    far = "run workers nearer to the server, and enqueue many at once"
+    far = "run workers nearer to the server, and enqueue many per call"
     yield Finding("latency", "ok" if middle < 5 else "warn", value, "" if middle < 5 else far)
 
 

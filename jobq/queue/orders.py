@@ -90,11 +90,11 @@ def check(client: Client, worker: WorkerEntry) -> int:
     if not worker.is_live(now_ms):
         seen_s = max(0, now_ms - worker.seen_at) // 1000
         raise ConfigError(
-            f"worker {worker.name!r} is lost: last seen {seen_s:,} s ago, it reads no orders; look at its host"
+            f"worker {worker.name!r} is lost: last seen {seen_s:,} s ago, it doesn't read orders; check its host"
         )
     if not worker.started_at:
         raise ConfigError(
-            f"worker {worker.name!r} is starting and reads no orders yet; try again in a moment"
+            f"worker {worker.name!r} is starting and doesn't read orders yet; try again in a moment"
         )
     return now_ms
 

@@ -169,7 +169,7 @@ class OutageBuffer:
         if unknown:
             raise UnavailableError(
                 f"whether {_named(unknown)} arrived before an outage is unknown, since it lasted too long to send "
-                "them again; check their status, or enqueue them again if a second run does no harm",
+                "them again; check their status, or enqueue them again if a second run is harmless",
                 tuple(unknown),
             )
 

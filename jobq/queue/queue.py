@@ -837,7 +837,7 @@ def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
     """The options of an enqueue as the arguments of its script."""
     unknown = options.keys() - EnqueueOptions.__annotations__.keys()
     if unknown:
-        raise TypeError(f"enqueue takes no option {min(unknown)!r}")
+        raise TypeError(f"enqueue has no option {min(unknown)!r}")
     delay, at, lease = options.get("delay"), checked_at(options.get("at")), options.get("lease")
     check_start(delay, at)
     on_conflict = options.get("on_conflict") or "skip"
@@ -897,7 +897,7 @@ def members_batches(
     alone = until not in ("done", "start") and options.get("throttle") is None
     if values["can_update"] or values["can_requeue"] or values["drop_results"] or not alone:
         raise ConfigError(
-            "messages of flows take none of on_conflict, throttle, drop_results, until='done' and until='start'"
+            "messages of flows can't have on_conflict, throttle, drop_results, until='done' and until='start'"
         )
     again = NEXT if in_order else MEMBER
     return _batches(contents, {**values, "again": again}, options.get("key"))

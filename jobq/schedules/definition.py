@@ -214,7 +214,7 @@ def _bounds(name: str, given: Mapping[str, Any], tz: str | None) -> dict[str, in
     }
     times = given.get("times", 0)
     if type(times) is not int or not 0 <= times <= MAX_TIMES:
-        raise ConfigError(f"times={times!r} is out of range; take 1 to {MAX_TIMES:,}")
+        raise ConfigError(f"times={times!r} is out of range; use 1 to {MAX_TIMES:,}")
     if times and "start_ms" not in moments:
         raise ConfigError(f"times={times} of schedule {name!r} counts from start=…; add it")
     if moments.get("end_ms", math.inf) < moments.get("start_ms", 0):

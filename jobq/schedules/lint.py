@@ -37,7 +37,7 @@ def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) ->
             "lets runs pile up"
         )
     if schedule.missed == "all" and 0 < shortest_ms <= MINUTE_MS:
-        yield "missed='all' enqueues up to 100 runs at once after an outage; 'one' may do"
+        yield "missed='all' enqueues up to 100 runs together after an outage; 'one' may do"
 
 
 def _gaps(times: Cron, now_ms: int) -> Iterator[str]:

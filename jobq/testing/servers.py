@@ -71,7 +71,7 @@ class PrivateServer:
             log = self._folder / "log"
             said = log.read_text(errors="replace")[-500:] if log.exists() else ""
             raise EmbeddedError(
-                f"the server of the tests doesn't answer ({error}); it says: {said}"
+                f"the server of the tests doesn't answer ({error}); its output: {said}"
             )
         time.sleep(0.002)
 

@@ -46,7 +46,7 @@ class RedismqTopic:
         self.name = checked_name("topic", name)
         if client.is_cluster and not 0 < name.find("{") + 1 < name.find("}"):
             raise ConfigError(
-                f"topic {name!r}: on a Cluster the keys of redismq's layout lie in different slots; "
+                f"topic {name!r}: on a Cluster the keys of redismq's layout are in different slots; "
                 f"name it '{{{name}}}', or use the layout of jobq"
             )
         self._ttl: str | int = "" if ttl is None else _milliseconds(ttl)

@@ -136,7 +136,7 @@ class Feeder:
                 _source_main(self._source, control, self._quiet)
         except OSError as error:
             self._due_at = time.monotonic() + MAX_BACKOFF_S
-            logger.error("no process can be forked for the message source: %s", error)
+            logger.error("can't fork a process for the message source: %s", error)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

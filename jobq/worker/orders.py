@@ -85,7 +85,7 @@ class Orders:
         if act is None:
             known = ", ".join((*self._acts, "dump"))
             self._answer(
-                order, "refused", f"unknown order {order.verb!r}; this worker obeys {known}"
+                order, "refused", f"unknown order {order.verb!r}; this worker supports {known}"
             )
             return
         text = act()

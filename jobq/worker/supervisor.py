@@ -215,7 +215,7 @@ class Supervisor:
                 member.fork(self.plan, Control.QUIET if self.quiet else 0)
             except OSError as error:
                 member.exited(crashed=True)
-                logger.error("no child can be forked: %s", error)
+                logger.error("can't fork a child: %s", error)
                 return
             logger.info("child %d started", member.pid)
 

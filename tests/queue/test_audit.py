@@ -134,7 +134,7 @@ def test_level_must_be_all_since_before_the_range(queue, recorded):
     queue.admin.events_level("attempts")
     with pytest.raises(ConfigError, match="jobq events level all --queues low"):
         Audit(queue)
-    with pytest.raises(ConfigError, match="aren't on record"):
+    with pytest.raises(ConfigError, match="aren't recorded"):
         running.result()
     time.sleep(0.003)
     queue.admin.events_level("all")
