@@ -8,12 +8,18 @@ from __future__ import annotations
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.docs import language
+
 ROOT = Path(__file__).resolve().parents[2]
+#: Folder -> findings of language.py that it may have: all patterns but run-in, and run-in.
+COUNTS = tomllib.loads((Path(__file__).parent / "language_counts.toml").read_text(encoding="utf-8"))
+SLOW = ("bench", "tests")
 PAGES = sorted(
     path
     for path in (
@@ -136,3 +142,53 @@ def test_plain_sentences_pass() -> None:
         "It is no longer there. The message is retried. Otherwise it is dead."
     )
     assert found_in(plain) == []
+
+
+def checked_paths(folder: str) -> list[Path]:
+    return sorted((ROOT / "jobq").glob("*.py")) if folder == "jobq" else [ROOT / folder]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in COUNTS],
+)
+def test_texts_of_a_folder_have_no_more_findings_than_before(folder: str) -> None:
+    plain, run_in, words = language.counts({folder: checked_paths(folder)})[folder]
+    assert words, f"{folder} has no texts"
+    advice = f"python -m tests.docs.language {folder} --list"
+    assert (plain <= COUNTS[folder][0], run_in <= COUNTS[folder][1]) == (True, True), (
+        plain,
+        run_in,
+        advice,
+    )
+
+
+def test_each_package_has_recorded_counts() -> None:
+    packages = {f"jobq/{path.parent.name}" for path in (ROOT / "jobq").glob("*/*.py")}
+    assert packages - set(COUNTS) == set()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("what-clause", "Return what was recorded."), ("stand-in", "It runs the newer one."),
+        ("that-tail", "The queue holds messages that wait."), ("when-where", "It is paused until when it says."),
+        ("worn-adverb", "The worker starts anew."), ("place-word", "Nothing is lost behind it."),
+        ("no-object", "The queue stores no times."),
+    ],
+)  # fmt: skip
+def test_checker_finds_a_pattern_in_a_comment(tmp_path: Path, pattern: str, text: str) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(f"# {text}\n", encoding="utf-8")
+    assert pattern in {
+        name for piece in language.pieces(source) for name, _ in language.faults(piece)
+    }
+
+
+def test_checker_accepts_plain_texts(tmp_path: Path) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(
+        '"""Return the waiting messages, in order."""\n# Workers retry failed jobs.\n',
+        encoding="utf-8",
+    )
+    assert [name for piece in language.pieces(source) for name, _ in language.faults(piece)] == []
