@@ -98,7 +98,7 @@ def test_statements_name_the_tables_that_are_there(lake_of_all):
 
 def test_what_an_engine_cannot_read_is_refused():
     lake = Lake(LakeStore("/srv/lake"))
-    with pytest.raises(ConfigError, match="S3 only"):
+    with pytest.raises(ConfigError, match="needs a lake in S3"):
         list(statements(lake, "snowflake"))
     with pytest.raises(ConfigError, match="schema 'a;b' can't be used"):
         list(statements(lake, "trino", "a;b"))
