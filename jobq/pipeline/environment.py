@@ -42,7 +42,7 @@ def heap_bytes(text: str) -> int:
     """Return the bytes of `1g`, `1536m` or `2048`, which are MiB as in Spark."""
     found = _SIZE.fullmatch(text.strip().lower())
     if not found:
-        raise ConfigError(f"memory={text!r} is not a size; write 1g or 1536m")
+        raise ConfigError(f"memory={text!r} is not a size; write it like 1g or 1536m")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -80,7 +80,7 @@ def checked_master(master: str) -> str:
     """
     if not _MASTER.fullmatch(master):
         raise ConfigError(
-            f"master={master!r} isn't a master of Spark; write local[2], local[*], spark://host:7077, yarn or k8s://…"
+            f"master={master!r} is not a Spark master; write it like local[2], local[*], spark://host:7077, yarn or k8s://…"
         )
     return master
 
@@ -101,7 +101,7 @@ def version_of(python: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(
-            f"PYSPARK_PYTHON={python!r} doesn't start: {error}; unset it, or name {sys.executable}"
+            f"PYSPARK_PYTHON={python!r} doesn't start: {error}; unset it, or set it to {sys.executable}"
         ) from error
 
 

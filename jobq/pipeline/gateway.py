@@ -47,7 +47,7 @@ class JvmOutput:
         """Return the last lines of the JVM."""
         self.close()
         self._thread.join(_LAST_WORDS_S)
-        return b" / ".join(self._kept).decode(errors="replace") or "it said nothing"
+        return b" / ".join(self._kept).decode(errors="replace") or "it printed nothing"
 
     def _listen(self) -> None:
         with open(self._reader, "rb") as lines:

@@ -45,7 +45,7 @@ class SparkOptions:
         """Return true or false."""
         text = self.text(name, "true" if default else "false").strip().lower()
         if text not in (*_YES, *_NO):
-            raise ConfigError(f"option {name}={text!r} is neither; use true or false")
+            raise ConfigError(f"option {name}={text!r} is invalid; use true or false")
         return text in _YES
 
     def number(self, name: str, default: int, least: int = 0) -> int:
@@ -99,5 +99,5 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), [one.lower() for one in names], 1, 0.5)
     remedy = next(one for one in names if one.lower() == near[0]) if near else ""
-    hint = f"did you mean {remedy!r}?" if remedy else f"take one of {', '.join(names)}"
+    hint = f"did you mean {remedy!r}?" if remedy else f"use one of {', '.join(names)}"
     return f"{what} {name!r} is unknown; {hint}"

@@ -43,9 +43,7 @@ EVENT_COLUMNS: Columns = (
     Column("rss_kib", "int32", "Peak memory of its process until then."),
     Column("bytes", "int32", "Length of the content."),
     Column("worker", "string", "Its worker."),
-    Column(
-        "error", "string", "The error's class; for other kinds what docs/reference/events.md says."
-    ),
+    Column("error", "string", "The error's class; for other kinds see docs/reference/events.md."),
     Column(
         "fingerprint", "string", "Equal for errors of the same class from the same line of code."
     ),

@@ -84,7 +84,7 @@ def test_master_is_taken_when_spark_can_read_it(master):
     "master", ["evil[*", "local[0]", "local[two]", "local[2", "spark://a", "spark://", "7077", "a b://c"]
 )  # fmt: skip
 def test_master_is_refused_when_it_is_malformed(master):
-    with pytest.raises(ConfigError, match="isn't a master of Spark; write local"):
+    with pytest.raises(ConfigError, match="is not a Spark master; write it like local"):
         environment.checked_master(master)
 
 
@@ -168,7 +168,9 @@ def test_session_refuses_a_heap_before_it_starts_java():
 
 def test_session_refuses_a_master_before_it_starts_java():
     said = started(JOBQ_SPARK_MASTER="evil[*", JAVA_HOME="/nowhere", PATH="")
-    assert said.startswith("ConfigError master='evil[*' isn't a master of Spark; write local[2]")
+    assert said.startswith(
+        "ConfigError master='evil[*' is not a Spark master; write it like local[2]"
+    )
 
 
 def test_session_tells_what_spark_says_of_a_master_that_it_does_not_know():

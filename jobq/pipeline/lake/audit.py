@@ -126,7 +126,7 @@ class LakeAudit:
         for name in queues:
             if name not in self.recorded:
                 raise ConfigError(unknown("queue", name, self.recorded) if self.recorded
-                                  else f"queue {name!r}: the lake has no events; ingest some first")  # fmt: skip
+                                  else f"queue {name!r}: the lake has no events; run an ingest first")  # fmt: skip
         return [one for name, one in self.recorded.items() if not queues or name in queues]
 
     def _told(
@@ -181,12 +181,12 @@ def _notes(result: LakeAudited, recorded: RecordedSpan, losses: Iterable[Loss]) 
     if first is None or (result.since_ms < first and recorded.first_ms < first):
         since = f"only since {in_utc(first)}" if first is not None else "at no time"
         yield (
-            f"enqueues are on record {since}: before, the event level was 'attempts'; use a later --since"
+            f"enqueues are recorded {since}: earlier, the event level was 'attempts'; use a later --since"
         )
     elif result.unrecorded:
         yield (
-            f"{result.unrecorded:,} messages ended whose enqueue in the range is on no record: the event level wasn't "
-            "'all' throughout, or events were lost; accepted and lost leave them out"
+            f"{result.unrecorded:,} messages ended without a recorded enqueue in the range: the event level "
+            "wasn't always 'all', or events were lost; accepted and lost don't count them"
         )
     for one in losses:
         if one.queue == result.queue and one.upto_ms >= result.since_ms:

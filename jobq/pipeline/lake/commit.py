@@ -136,7 +136,7 @@ def state_of(lake: Lake, table: LakeTable) -> IngestState:
         return state
     told = offsets_after(store, record)
     if told is None:
-        raise _untold(store.uri, record.batch, f"{record.offsets[0]} is gone or damaged")
+        raise _untold(store.uri, record.batch, f"{record.offsets[0]} is missing or damaged")
     return replace(state, places=told[0], lost=told[1])
 
 
@@ -289,7 +289,7 @@ def commit_files(
             raise CommitConflictError(
                 f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
                 if state
-                else f"another process works on {store.uri}; nothing was changed, run this again"
+                else f"another process works on {store.uri}; nothing was changed, try again"
             ) from error
     with lake_errors(store, "it is committed, but a power cut may lose it"):
         delta.update_incremental()

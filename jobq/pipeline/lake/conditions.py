@@ -140,7 +140,7 @@ def parsed_conditions(text: str) -> tuple[Condition, ...]:
 def checked_text(option: str, text: str) -> str:
     """Return the text of an option; ConfigError if it is empty, or has bytes that are no UTF-8."""
     if not text or any("\ud800" <= one <= "\udfff" for one in text):
-        raise ConfigError(f"{option} {text[:80]!r} can't be used; pass UTF-8 text that isn't empty")
+        raise ConfigError(f"{option} {text[:80]!r} is invalid; use non-empty UTF-8 text")
     return text
 
 

@@ -189,19 +189,19 @@ def _unknown_files(store: LakeStore, delta: DeltaTable, name: str) -> Iterator[L
     if paths:
         named = ", ".join(paths[:_NAMED]) + (" and others" if len(paths) > _NAMED else "")
         yield LakeFinding(
-            "note", name, f"{counted(len(paths), 'file')} in no commit: {named}. A write that is running or was "
-            "interrupted leaves such files, and 'jobq lake vacuum' deletes them; or the commit that names them is lost",
+            "note", name, f"{counted(len(paths), 'file')} in no commit: {named}. Running or interrupted writes "
+            "leave such files, and 'jobq lake vacuum' deletes them; or their commit was lost",
         )  # fmt: skip
 
 
 def _erasures(lake: Lake, engine: Engine) -> Iterator[LakeFinding]:
     remedy = "run 'jobq lake erase --resume'"
     for _ in erase.pending(lake):
-        text = f"an erasure was begun and isn't done; {remedy}"
+        text = f"an erasure is unfinished; {remedy}"
         yield LakeFinding("fail", ERASED.name, text)
     for name, rows in erase.counted(lake, engine).items():
         if rows:
-            yield LakeFinding("fail", name, f"{rows:,} rows are erased ones; {remedy}")
+            yield LakeFinding("fail", name, f"{rows:,} rows should have been erased; {remedy}")
 
 
 class FilesToCheck(NamedTuple):
@@ -237,7 +237,7 @@ def checked(unit: FilesToCheck) -> list[tuple[str, str]]:
             wrong.append((one.path, f"{one.path} can't be read: {error}"))
             continue
         if rows != one.rows:
-            text = f"{one.path} has {rows:,} rows, its commit says {one.rows:,}"
+            text = f"{one.path} has {rows:,} rows, but its commit records {one.rows:,}"
             wrong.append((one.path, text))
     return wrong
 
@@ -292,7 +292,7 @@ def _unique(
         by_day[day] = by_day.get(day, 0) + (count or 0)
     for day, count in by_day.items():
         if count:
-            yield LakeFinding("fail", table.name, f"{day}: {count:,} rows are there more than once")
+            yield LakeFinding("fail", table.name, f"{day}: {count:,} rows are duplicated")
     if not any(by_day.values()):
         yield LakeFinding("ok", table.name, f"all rows differ in {', '.join(KEYS[table.name])}")
 
@@ -347,7 +347,7 @@ def _commits(lake: Lake, delta: DeltaTable, table: LakeTable, rows: int) -> Iter
     wrong = list(_backwards(lake.below(table.name), delta))
     yield from (LakeFinding("fail", table.name, text) for text in wrong)
     if not wrong and state.batch:
-        yield LakeFinding("ok", table.name, f"{state.batch:,} batches, offsets only ever forward")
+        yield LakeFinding("ok", table.name, f"{state.batch:,} batches, offsets never go backwards")
     for name, number in state.lost.items():
         yield LakeFinding(
             "note", table.name, f"{name}: {number:,} entries were dropped before they were read"

@@ -48,7 +48,7 @@ class Lake:
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             raise LakeError(
-                f"{lake.store.uri} is not a lake; `jobq lake ingest --lake {lake.store.uri}` makes one"
+                f"{lake.store.uri} is not a lake; create it with `jobq lake ingest --lake {lake.store.uri}`"
             )
         return lake
 
@@ -156,8 +156,7 @@ class Lake:
                 return
             if others:
                 raise LakeError(
-                    f"{self.store.uri} is not a lake and not empty (it has {others[0]}); "
-                    "use a folder of its own"
+                    f"{self.store.uri} is not a lake and not empty (it has {others[0]}); use an empty folder"
                 )
             write_file(self.store, MARKER, json.dumps({"version": LAKE}).encode())
 
@@ -175,8 +174,7 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
     folder = os.path.abspath(path)
     if "%" in folder or "\\" in folder:
         raise ConfigError(
-            f"a lake can't be at {folder}: deltalake takes % and \\ for other characters; "
-            "use a folder without"
+            f"a lake can't be at {folder}: deltalake misreads % and \\; use a folder without them"
         )
     return LakeStore(folder, dict(options or {}))
 

@@ -620,5 +620,5 @@ class RollupTimer:
         except Exception as error:  # Spark, its JVM and storage raise many classes
             engine.close()
             self._told(
-                f"job_runs and rollup_hourly stay as they were, next try in {self._every_s:g} s: {words_of(error)}"
+                f"job_runs and rollup_hourly were not updated, next try in {self._every_s:g} s: {words_of(error)}"
             )

@@ -129,7 +129,7 @@ def _described(store: LakeStore, error: Exception, became: str) -> str:
     # Some stores' clients colour their texts.
     text = " ".join(_CODES.sub("", str(error)).split())
     if is_disk_full(error):
-        became = became or "nothing of this batch was committed"
+        became = became or "this batch was not committed"
         return f"no room left for the lake at {store.uri}: {text}; {became}"
     return f"the lake at {store.uri} can't be used: {text}" + (became and f"; {became}")
 

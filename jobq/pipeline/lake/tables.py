@@ -35,7 +35,7 @@ QUARANTINE_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
     Column("entry_id", "string", "The entry's id in the stream; with the queue unique."),
     Column("version", "string", "Name of the entry's first field, the record's version."),
-    Column("content", "binary", "The bytes of the record, as they were."),
+    Column("content", "binary", "The unchanged bytes of the record."),
     Column("reason", "string", "Why it is not a record."),
     Column("seen_at", "timestamp", "When it was ingested."),
 )
@@ -43,33 +43,33 @@ JOB_RUN_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
     Column("mid", "string", "The message's id."),
     Column("job", "string", "The job's name; null without an attempt that records it."),
-    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null if unknown."),
     Column("first_at", "timestamp", "When it was enqueued, else its first event."),
     Column("started_at", "timestamp", "Start of its first attempt; null without one."),
-    Column("last_at", "timestamp", "When its newest event happened."),
+    Column("last_at", "timestamp", "Time of its latest event."),
     Column(
         "outcome",
         "string",
         "Kind of its latest event, from docs/reference/events.md; null without a known kind.",
     ),
-    Column("attempts", "int64", "Ends of attempts, snoozes left out."),
+    Column("attempts", "int64", "Ended attempts, without snoozes."),
     Column("retries", "int64", "Failed attempts that are retried."),
     Column("ncrashes", "int64", "Attempts that crashed or were recovered."),
-    Column("done", "int64", "How often it ended well; more than 1 is a duplicate."),
+    Column("done", "int64", "Number of successful ends; more than 1 is a duplicate."),
     Column("wait_ms", "int64", "Enqueue to first start."),
-    Column("run_us", "int64", "All its runs together."),
-    Column("cpu_us", "int64", "Their processor time."),
-    Column("rss_kib", "int32", "The highest peak of memory among them."),
-    Column("nevents", "int64", "Events it is made of."),
+    Column("run_us", "int64", "Total run time."),
+    Column("cpu_us", "int64", "Total processor time."),
+    Column("rss_kib", "int32", "Highest peak memory."),
+    Column("nevents", "int64", "Number of its events."),
     Column("snoozes", "int64", "Snoozed attempts."),
     Column(
         "first_ended_at", "timestamp", "End of the attempt with number 1; null if it didn't run."
     ),
 )
 ROLLUP_COLUMNS: Columns = (
-    Column("hour", "timestamp", "Begin of the hour."),
+    Column("hour", "timestamp", "Start of the hour."),
     Column("queue", "string", "The queue's name."),
-    Column("job", "string", "The job's name; null for events that tell none."),
+    Column("job", "string", "The job's name; null for events without a job."),
     Column("nevents", "int64", "All events."),
     *(
         Column(kind, "int64", f"Events of kind {kind}.")
@@ -83,8 +83,8 @@ ROLLUP_COLUMNS: Columns = (
     Column("rss_kib", "int32", "Highest peak of memory."),
     Column("run_us_sketch", "binary", "KLL sketch of run_us, k = 2000; null without one."),
     Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000; null without one."),
-    Column("done_us", "int64", "Sum of runs that were done."),
-    Column("failed_us", "int64", "The same of retry, dead, crashed and recovered."),
+    Column("done_us", "int64", "Sum of successful runs."),
+    Column("failed_us", "int64", "Sum of runs that ended retry, dead, crashed or recovered."),
 )  # fmt: skip
 MARK_COLUMNS: Columns = (
     Column("name", "string", "Name of the deploy, or of another dividing event."),
@@ -93,20 +93,22 @@ MARK_COLUMNS: Columns = (
 AUDIT_COLUMNS: Columns = (
     Column("log", "string", "`audit`; of a source `{eu}audit`."),
     Column("entry_id", "string", "The entry's id in the log; with log unique."),
-    Column("at", "timestamp", "When, by the server's clock."),
+    Column("at", "timestamp", "Time by the server's clock."),
     Column("who", "string", "The person."),
     Column("role", "string", "The role in the dashboard, or `cli`."),
     Column("verb", "string", "Action, such as pause."),
     Column("queue", "string", "Queues, separated by commas; * for all."),
-    Column("filter", "string", "To which messages or things; values of arguments are [hidden]."),
-    Column("number", "int64", "To how many; null if unknown."),
-    Column("op", "string", "The operation; its intent and its end have the same."),
+    Column(
+        "filter", "string", "The affected messages or things; values of arguments are [hidden]."
+    ),
+    Column("number", "int64", "Number of affected messages; null if unknown."),
+    Column("op", "string", "Id of the operation, shared by its intent and its end."),
     Column("phase", "string", "intent, done, failed, refused or undone."),
-    Column("note", "string", "The error of one that failed, and the like."),
-    Column("damaged", "boolean", "The entry hasn't jobq's form."),
+    Column("note", "string", "Error of a failed operation, or another remark."),
+    Column("damaged", "boolean", "Whether the entry lacks jobq's format."),
 )
 ERASED_COLUMNS: Columns = (
-    Column("erasure", "string", "Which erasure; it has several rows."),
+    Column("erasure", "string", "Id of the erasure, which has several rows."),
     Column("at", "timestamp", "When."),
     Column(
         "kind",

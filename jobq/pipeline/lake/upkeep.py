@@ -186,7 +186,7 @@ class _Compaction:
             if not nlost or enough():
                 return
         raise CommitConflictError(
-            f"others change {self._lake.below(table.name).uri} all the time; run this again"
+            f"other processes keep changing {self._lake.below(table.name).uri}; try again"
         )
 
     def _groups(self, table: LakeTable, files: Sequence[LiveFile]) -> list[FileGroup]:
@@ -270,7 +270,7 @@ def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
     """
     if not lake.store.is_local and older_s < MIN_S:
         raise ConfigError(
-            f"older={older_s:g}s would take files that an ingest is writing just now; it must be at least 1h"
+            f"older={older_s:g}s would delete files that an ingest is writing; it must be at least 1h"
         )
     gone = {}
     for name, table in TABLES.items():
@@ -344,7 +344,7 @@ def _expired(
 def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
     """Record that `name` happened, now or at a time; return that time."""
     if not name.strip() or len(name) > 200 or not name.isprintable():
-        raise ConfigError(f"mark {name!r} has no use; use 1 to 200 printable characters")
+        raise ConfigError(f"mark {name!r} is invalid; use 1 to 200 printable characters")
     at = at or datetime.now(UTC)
     rows = pa.Table.from_pylist([{"name": name, "at": at}], MARKS.schema())
     files = write_rows(lake.below(MARKS.name), MARKS, rows)

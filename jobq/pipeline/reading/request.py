@@ -164,9 +164,9 @@ def _values(
     options = _options(given, view, stream)
     since, until = options.moment("since"), options.moment("until")
     if since is not None and "startingOffsets" in options:
-        raise ConfigError("options since and startingOffsets both say where to begin; use only one")
+        raise ConfigError("use either since or startingOffsets, not both")
     if until is not None and "endingOffsets" in options:
-        raise ConfigError("options until and endingOffsets both say where to end; use only one")
+        raise ConfigError("use either until or endingOffsets, not both")
     names = options.names("topics" if view == "topic" else "queues")
     return options, {
         "names": () if names == ("*",) else names,

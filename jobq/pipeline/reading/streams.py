@@ -126,7 +126,7 @@ def _loss(view: str, name: str, lost: int) -> str:
     if view == "topic":
         return (
             f"topic {name!r}: {lost:,} messages were dropped by retention before they were read; keep more "
-            "(jobq topic retention), read sooner, or go on without them: failOnDataLoss=false"
+            "(jobq topic retention), read sooner, or continue without them: failOnDataLoss=false"
         )
     return (
         f"queue {name!r}: {lost:,} events were trimmed before they were read; keep more of them, read "

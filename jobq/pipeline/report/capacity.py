@@ -292,11 +292,11 @@ def _notes(
     ]
     for weights in dict.fromkeys(row["weights"] for row in told):
         rows_of = [row for row in told if row["weights"] == weights and row["meets"] == "yes"]
-        need = f"{rows_of[0]['workers']:,}" if rows_of else "more than were tried"
+        need = f"{rows_of[0]['workers']:,}" if rows_of else "more than tried"
         notes.append(
             f"By simulation, weights {weights}: for {100 * query.objective:.4g} % of each queue's messages to start "
             f"within {query.target_s:g} s it takes {need}."
         )
     if rows >= query.trace_rows:
-        notes.append(f"Only the first {rows:,} arrivals were taken; --trace-rows takes more.")
+        notes.append(f"Only the first {rows:,} arrivals were used; raise --trace-rows to use more.")
     return notes

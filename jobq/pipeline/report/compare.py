@@ -112,7 +112,7 @@ def remarks(
     since, until = query.compared
     of = f"{when(since)} to {when(until)}"
     if not any(one.earlier for one in results):
-        return f"Nothing to compare with from {of}."
+        return f"No data to compare with from {of}."
     equal = until - since == query.until - query.since
     longer = "" if equal else " That range has another length, and counts are not adjusted."
     return f"Compared with {of}.{longer}"

@@ -122,8 +122,8 @@ def as_spark(engine: SqlEngine) -> SparkEngine:
     if isinstance(engine, SparkEngine):
         return engine
     raise PipelineError(
-        "events of the range have expired, and only Spark reads the rollups that answer for them; "
-        "choose --engine spark, or a later --since"
+        "events of the range have expired, and only Spark can read the rollups that replace them; choose --engine "
+        "spark, or a later --since"
     )
 
 

@@ -71,7 +71,7 @@ def _slower(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCar
         of = counted(len(worse), "job") if worse else f"None of {counted(evaluated, 'job')}"
         answer = f"{of} got slower"
     links = (("regressions", "Regressions"), ("anomalies", "Anomalies"))
-    return SummaryCard("What got slower", answer, bool(worse) if evaluated else None, lines, links)
+    return SummaryCard("Slowdowns", answer, bool(worse) if evaluated else None, lines, links)
 
 
 def _fails(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
@@ -119,7 +119,7 @@ def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
     if burning:
         answer = f"{len(burning):,} of {counted(len(rows), 'queue')} below {goal}"
     links = (("slo", "Service level"), ("backlog", "Backlog"), ("wait", "Wait"))
-    return SummaryCard("What is late", answer, bool(burning) if rows else None, lines, links)
+    return SummaryCard("Delays", answer, bool(burning) if rows else None, lines, links)
 
 
 #: Rows of a table on the page, and on paper.

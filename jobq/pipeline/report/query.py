@@ -64,9 +64,9 @@ class ReportQuery:
         zone_of(self.zone)
         for name, value in (("--objective", self.objective), ("--confidence", self.confidence)):
             if not 0 < value < 1:
-                raise ConfigError(f"{name} {value:g} is not a share; write one like 0.99")
+                raise ConfigError(f"{name} {value:g} is not a share; write it like 0.99")
         if self.target_s < 0:
-            raise ConfigError(f"--target-wait {self.target_s:g} s is below 0; write one like 30s")
+            raise ConfigError(f"--target-wait {self.target_s:g} s is negative; write it like 30s")
         if self.at and not self.since < self.at < self.until:
             raise ConfigError(
                 f"{self.at_name or '--at'} ({iso(self.at)}) isn't between {iso(self.since)} and "
@@ -153,7 +153,7 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise ConfigError(
-            f"--zone {name!r} is not a time zone; write one like Europe/Berlin"
+            f"--zone {name!r} is not a time zone; write it like Europe/Berlin"
         ) from error
 
 
@@ -166,7 +166,9 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
     """Return the time of the mark of that name."""
     if name not in marks:
         if not marks:
-            raise ConfigError(f"the lake has no marks, so no {name!r}; set one: jobq lake mark")
+            raise ConfigError(
+                f"the lake has no marks, so no {name!r}; set a mark with jobq lake mark"
+            )
         raise ConfigError(unknown("mark", name, marks))
     return marks[name]
 

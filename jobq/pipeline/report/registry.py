@@ -102,9 +102,9 @@ WAIT = Report(
     "wait", "Wait", "How long do messages wait for their first run?",
     (_QUEUE, _JOB, _MESSAGES, ReportColumn("p50_ms", "p50", "ms"), ReportColumn("p95_ms", "p95", "ms"),
      ReportColumn("p99_ms", "p99", "ms"), ReportColumn("max_ms", "longest", "ms")),
-    "From enqueue to the start of the first attempt. A delay that was asked for is part of it, and the producer's "
-    "clock sets its beginning. Messages that still wait aren't in it.",
-    "No message of the range started that says when it was enqueued.",
+    "Time from enqueue to the start of the first attempt, including a requested delay. It starts by the "
+    "producer's clock. Waiting messages aren't included.",
+    "No started messages with a known enqueue time in the range.",
     chart=Chart("bars", ("queue", "job"), "p95_ms", "Wait that 95 % don't exceed"),
     rollup="runs", lacks="A revived message counts once there.",
 )  # fmt: skip
@@ -113,8 +113,8 @@ RUN = Report(
     (_QUEUE, _JOB, _ATTEMPTS, ReportColumn("p50_us", "p50", "us"), ReportColumn("p95_us", "p95", "us"),
      ReportColumn("p99_us", "p99", "us"), ReportColumn("max_us", "longest", "us"),
      ReportColumn("total_us", "together", "us")),
-    "Every attempt that a child ended, whatever its outcome; one that was lost with its host has no run time.",
-    "No attempt of the range tells how long it ran.",
+    "Every attempt ended by a child, with any outcome; attempts lost with their host have no run time.",
+    "No attempts with a known run time in the range.",
     chart=Chart("bars", ("queue", "job"), "p95_us", "Run time that 95 % don't exceed"),
     rollup="hours",
 )  # fmt: skip
@@ -140,11 +140,11 @@ HEATMAP = Report(
     rollup="hours", follows_zone=True,
 )  # fmt: skip
 ERRORS = Report(
-    "errors", "Errors", "What fails, and what of it is new?",
+    "errors", "Errors", "Which errors occur, and which are new?",
     (_FIRST, _LAST, _ERROR, ReportColumn("attempts", "attempts", "count"), _DEAD, ReportColumn("jobs", "jobs"), _PRINT),
-    "Newest first seen first. First seen in the range includes older errors that occurred again, so begin the "
-    "range well before the time of interest. The fingerprint is the same for the same error from the same place in "
-    "the code.",
+    "Sorted by first occurrence, latest first. First seen in the range includes older errors that occurred again, "
+    "so begin the "
+    "range well before the time of interest. The same error from the same place in the code has the same fingerprint.",
     "Nothing failed.",
     chart=Chart("bars", ("error", "jobs"), "attempts", "Failed attempts by error"),
     lacks="errors",
@@ -177,14 +177,14 @@ SCHEDULES = Report(
 BACKLOG = Report(
     "backlog", "Backlog", "How many messages waited for their first run?",
     (_AT, _QUEUE, ReportColumn("enqueued", "enqueued", "count"), ReportColumn("started", "started", "count"),
-     ReportColumn("most", "most at once", "count"), ReportColumn("waiting", "waiting at the end", "count"),
+     ReportColumn("most", "maximum", "count"), ReportColumn("waiting", "waiting at the end", "count"),
      ReportColumn("basis", "known from")),
     "At event level all counted from enqueues; else from started messages, so messages that never started are missing "
     "and the last values are too low. Delayed messages count as waiting; retries don't.",
     "No messages were enqueued or started in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "most", "Maximum number of waiting messages", "queue"),
     rollup="runs",
-    lacks="A message is known there once it has started; one that never did, and its enqueue, is missing.",
+    lacks="A message is counted there once it has started; messages that never started are missing.",
 )  # fmt: skip
 SLO = Report(
     "slo", "Service level", "Does each queue start its messages in time?",
@@ -195,24 +195,24 @@ SLO = Report(
      ReportColumn("alert_minutes", "alert minutes", "count")),
     "Burn 1 spends the error budget exactly; an alert minute has both windows at or over the paging rate. Only "
     "started messages count: a stopped queue doesn't burn budget here, but appears in the backlog.",
-    "No message of the range started that says when it was enqueued.",
+    "No started messages with a known enqueue time in the range.",
     parameters=("target_ms", "objective", "page_burn"),
     chart=Chart("bars", ("queue",), "worst_1h",
                 "Burn in the worst hour; at the dashed line the budget lasts", mark=1.0),
     rollup="runs", lacks="A revived message counts once there.",
 )  # fmt: skip
 CAPACITY = Report(
-    "capacity", "Capacity", "How many workers hold the wait target in the busiest hour?",
+    "capacity", "Capacity", "How many workers meet the wait target in the busiest hour?",
     (ReportColumn("weights", "queue weights"), ReportColumn("workers", "workers", "count"),
      ReportColumn("busy", "busy", "share"), ReportColumn("formula_us", "mean wait, formula", "us"),
      ReportColumn("mean_us", "mean wait", "us"), ReportColumn("p95_us", "p95 wait", "us"),
      ReportColumn("p99_us", "p99 wait", "us"),
      ReportColumn("within", "in time", "share"), ReportColumn("worst_queue", "worst queue"),
      ReportColumn("worst_within", "its share", "share"), ReportColumn("meets", "holds")),
-    "The busiest hour's own arrivals and run times, served first come first served by so many workers; the formula "
-    "is an approximation for one queue. A worker is one job at a time. Delayed messages and retries arrive when they "
-    "did, so real demand may be smoother; more workers may slow down what the jobs share.",
-    "No attempt of the range tells how long it ran.",
+    "The busiest hour's own arrivals and run times, served in order of arrival by this many workers; the formula "
+    "is an approximation for one queue. A worker is one job at a time. Delayed messages and retries arrive as "
+    "recorded, so real demand may be smoother; more workers may slow down shared resources.",
+    "No attempts with a known run time in the range.",
     parameters=("trace_rows",),
     chart=Chart("bars", ("workers", "weights"), "p95_us",
                 "Wait that 95 % don't exceed, by workers and weights", ordered=True),
@@ -220,7 +220,7 @@ CAPACITY = Report(
     lacks="single arrivals and runs",
 )  # fmt: skip
 REGRESSIONS = Report(
-    "regressions", "Regressions", "What got slower?",
+    "regressions", "Regressions", "Which jobs got slower?",
     (_JOB, ReportColumn("verdict", "verdict"), ReportColumn("change", "change", "share"),
      ReportColumn("before_us", "median before", "us"), ReportColumn("after_us", "after", "us"),
      ReportColumn("low_us", "difference from", "us"), ReportColumn("high_us", "to", "us"),
@@ -230,7 +230,7 @@ REGRESSIONS = Report(
     "machine or another hour of the day slow jobs like a deploy does.",
     "No successful attempts in the range.",
     parameters=("at", "confidence", "least_runs"),
-    chart=Chart("bars", ("job",), "change", "Change of the median; what is faint may be chance"),
+    chart=Chart("bars", ("job",), "change", "Change of the median; faint changes may be chance"),
     raw=("job", "n_before", "n_after", "before_us", "after_us", "before_low", "before_high", "after_low", "after_high"),
     lacks="single runs",
 )  # fmt: skip
@@ -247,7 +247,7 @@ ANOMALIES = Report(
     rollup="hours", follows_zone=True,
 )  # fmt: skip
 DEAD = Report(
-    "dead", "Dead letters", "What died, and of what?",
+    "dead", "Dead letters", "Which messages died, and why?",
     (_QUEUE, _JOB, _ERROR, _MESSAGES, ReportColumn("share", "share", "share"),
      ReportColumn("attempts", "attempts each", "decimal"), _FIRST, _LAST, ReportColumn("examples", "newest mids"),
      _PRINT),
@@ -264,18 +264,18 @@ COST = Report(
      ReportColumn("peak_kib", "peak memory", "kib")),
     "Peak memory is the largest process that ever ran the job, including memory of jobs it ran before. CPU / run "
     "near 100 % means that a job computes, near 0 that it waits.",
-    "No attempt of the range tells how long it ran.",
+    "No attempts with a known run time in the range.",
     chart=Chart("bars", ("job",), "cpu_us", "Processor time of all attempts together"),
     rollup="hours",
 )  # fmt: skip
 KEYS = Report(
-    "keys", "Keys", "What does each key wait for, and what does it cost?",
+    "keys", "Keys", "How long does each key wait, and what does it cost?",
     (_QUEUE, ReportColumn("key", "key"), _MESSAGES, ReportColumn("p50_ms", "wait p50", "ms"),
      ReportColumn("p95_ms", "wait p95", "ms"), ReportColumn("max_ms", "longest wait", "ms"), _ATTEMPTS,
      ReportColumn("cpu_us", "CPU", "us"), ReportColumn("cpu_share", "of the queue's CPU", "share"),
      ReportColumn("run_us", "run time", "us"), ReportColumn("run_share", "of its run time", "share")),
-    "Queues whose messages have keys; the row without a key is their other messages. The wait is that for the first "
-    "run, in the line of the key and before its limits. Events from before jobq wrote keys count as without one.",
+    "Queues whose messages have keys; the row without a key is their other messages. The wait is the time before "
+    "the first run, in the key's queue and for its limits. Older events without a key field count as without a key.",
     "No attempt of the range had a key.",
     chart=Chart("bars", ("queue", "key"), "run_us", "Run time of all attempts of the key together"),
     lacks="keys",

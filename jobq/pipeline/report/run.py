@@ -214,7 +214,7 @@ def _nothing(engine: SqlEngine, read: EventSource, query: ReportQuery) -> str:
     of = f" of {', '.join(query.queues)}" if query.queues else ""
     none = f"no events{of} between {iso(query.since)} and {iso(query.until)}"
     if row["first"] is None:
-        return f"{none}: nothing was recorded yet"
+        return f"{none}: no events were recorded yet"
     return f"{none}; there are some from {iso(row['first'])} to {iso(row['last'])}: widen --since and --until"
 
 
@@ -230,7 +230,7 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
         files = live_files(lake.table(ROLLUP.name), span.first_day, span.last_day)
         counted = any(one.dt < before for one in files)
         gone = f"events before {before} have expired; " + (
-            "rollup_hourly and job_runs answer for them where they can"
+            "rollup_hourly and job_runs replace them where possible"
             if counted
             else "rollup_hourly has none of these days, so they expired before a refresh"
         )
@@ -240,7 +240,7 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
     if gone:
         raise PipelineError(f"{none}: {gone}")
     if not days:
-        raise PipelineError(f"{none}: nothing was recorded yet")
+        raise PipelineError(f"{none}: no events were recorded yet")
     raise PipelineError(
         f"{none}; there are some of the days {days[0]} to {days[-1]}: widen --since and --until"
     )

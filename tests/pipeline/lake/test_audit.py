@@ -154,7 +154,7 @@ def test_what_the_figures_leave_out_is_said(audit):
     gaps, late = audit.audit(START, None, ["late", "gaps"])
     assert "only since 2025-11-21T04:40:02.000Z" in late.notes[0]
     assert (gaps.earlier, gaps.unrecorded) == (2, 1)
-    assert "on no record" in gaps.notes[0]
+    assert "without a recorded enqueue" in gaps.notes[0]
     with pytest.raises(ConfigError, match="jobq events level all --queues attempts"):
         audit.audit(None, None, ["attempts"])
 

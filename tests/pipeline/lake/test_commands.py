@@ -386,7 +386,7 @@ def test_full_disk_is_told_and_leaves_nothing_half_done(line, write, lake):
         _, err = ended.communicate(timeout=600)
     assert ended.returncode == 1
     assert f"no room left for the lake at {lake.store.uri}/events" in err
-    assert "nothing of this batch was committed" in err
+    assert "this batch was not committed" in err
     assert rows(lake) == []
     assert not list((Path(lake.store.uri) / "events").rglob("*.parquet"))
     assert line("ingest", "--rollup", "0")[1].startswith("6,000 events")
@@ -437,7 +437,7 @@ def test_erase_says_what_it_selects_and_erases_it_after_a_yes(line, write, tmp_p
     assert code == 2 and "column 'customer' is in no table" in error
     for words in (["--mid", ""], ["--mid", "\udcff"], ["--mid", "m1", "--queue", "\udcff"]):
         code, _, error = line("erase", *words, "--live", "--yes")
-        assert code == 2 and "pass UTF-8 text that isn't empty" in error
+        assert code == 2 and "use non-empty UTF-8 text" in error
 
 
 def test_erase_live_does_not_stop_at_mids_that_no_message_can_have(

@@ -117,7 +117,7 @@ def test_offsets_without_their_file_are_told_and_adopted(
     record = record_of(lake.table("events"), EVENTS.app)
     damage(Path(lake.below("events").uri, record.offsets[0]))
     with pytest.raises(
-        OffsetsUntoldError, match=f"{record.offsets[0]} is gone or damaged.*--adopt"
+        OffsetsUntoldError, match=f"{record.offsets[0]} is missing or damaged.*--adopt"
     ):
         ingest.events()
     commit.adopt(lake, valkey_client)

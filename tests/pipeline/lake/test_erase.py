@@ -125,8 +125,9 @@ def test_nothing_of_a_customer_is_left_in_any_file(asked, customers, valkey_clie
     counted = erase.counted(customers, LOCAL, found.found)
     erase.begin(customers, found.found, asked)
     assert faults(customers) == [
-        "an erasure was begun and isn't done; run 'jobq lake erase --resume'",
-        *(f"{counted[name]:,} rows are erased ones; run 'jobq lake erase --resume'" for name in NAMED if counted[name]),
+        "an erasure is unfinished; run 'jobq lake erase --resume'",
+        *(f"{counted[name]:,} rows should have been erased; run 'jobq lake erase --resume'"
+          for name in NAMED if counted[name]),
     ]  # fmt: skip
     done = finished(customers)
 
@@ -248,7 +249,7 @@ def test_conditions_are_read_or_refused(text, meant):
 
 @pytest.mark.parametrize("text", ["", "mid = '\udcff'"])
 def test_bytes_that_are_no_text_are_refused(text):
-    with pytest.raises(ConfigError, match="pass UTF-8 text"):
+    with pytest.raises(ConfigError, match="use non-empty UTF-8 text"):
         parsed_conditions(text)
 
 

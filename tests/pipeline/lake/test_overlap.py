@@ -95,7 +95,7 @@ def test_expiry_gives_way_when_batch_after_batch_comes_first(lake, ingest, write
     write("low", 1)
     ingest.events()
     monkeypatch.setattr(commit, "_write_transaction", meanwhile)
-    with pytest.raises(commit.CommitConflictError, match="nothing was changed, run this again"):
+    with pytest.raises(commit.CommitConflictError, match="nothing was changed, try again"):
         upkeep.expire(lake, 0, now=LATER)
     assert len(rows(lake)) == 1 + len(others)
     _assert_all_counted(lake, expired=0)

@@ -281,7 +281,7 @@ def test_reports_equal_their_references_when_rollups_answer_for_what_has_expired
     recent = [row for row in HISTORY if row["finished_at"] >= BORDER]
     wrong = []
     cut = replace(BERLIN, since=BEGIN - timedelta(minutes=40))
-    assert "rollup_hourly and job_runs answer for them" in check_range(expired, cut)
+    assert "rollup_hourly and job_runs replace them" in check_range(expired, cut)
     with report_views(engine, cached(spark, expired), cut) as (seen, show):
         for report in (
             REPORTS if SOAK else [one for one in REPORTS if one.rollup or one.name == "dead"]
@@ -357,6 +357,6 @@ def test_reports_equal_their_references_on_one_event_and_refuse_an_empty_table(e
             assert differences(report, found(engine, report, hourly), [row], hourly) == []
             assert notes == []
     empty = EventSource(lambda since, until: source(engine, []))
-    with pytest.raises(PipelineError, match="nothing was recorded yet"):
+    with pytest.raises(PipelineError, match="no events were recorded yet"):
         with report_views(engine, empty, ASKED):
             pass
