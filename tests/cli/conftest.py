@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Ended(NamedTuple):
-    """What a command line came to."""
+    """The outcome of a command line."""
 
     code: int
     out: str
@@ -29,13 +29,13 @@ class Ended(NamedTuple):
 
     @property
     def records(self) -> list[Any]:
-        """Its JSON lines."""
+        """Return its JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty working folder and an environment that says nothing of jobq."""
+    """Return an empty working folder, with an environment without jobq's variables."""
     for name in [
         name for name in os.environ if name.startswith("JOBQ_") or name in ("REDIS_URL", "NO_COLOR")
     ]:

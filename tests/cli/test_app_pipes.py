@@ -22,7 +22,7 @@ LIMIT_S = 300
 
 @pytest.fixture
 def redis(servers: Any, short_folder: Path) -> Iterator[Any]:
-    """Of one kind of server: no pipe leads to it."""
+    """Return a client for one kind of server; pipes don't depend on the server."""
     with emptied(serving("valkey", servers, short_folder)) as client:
         yield client
 

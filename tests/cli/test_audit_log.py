@@ -1,4 +1,4 @@
-"""What commands write into the audit log, and `jobq audit-log`."""
+"""Entries that commands write into the audit log, and `jobq audit-log`."""
 
 from __future__ import annotations
 

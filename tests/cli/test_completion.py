@@ -1,4 +1,4 @@
-"""jobq completion: what shells need to complete."""
+"""`jobq completion`: completions for shells."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_the_script_asks_is_answered() -> None:
     ("words", "answer"),
     [
         ("jobq flow show import", "plain,import:7\nplain,import:8\n"),
-        # Bash takes the colon for a word, and replaces what is behind it.
+        # Bash treats the colon as a word, and replaces the text after it.
         ("jobq flow show import : 8", "plain,8\n"),
         ("jobq flow retry other", ""),
     ],

@@ -1,4 +1,4 @@
-"""`jobq control`: what it says when a worker answers, refuses, or doesn't answer."""
+"""`jobq control`: output when a worker answers, rejects a command, or doesn't answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jobq flow`, and what other commands say of flows."""
+"""`jobq flow`, and texts about flows in other commands."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_doctor_warns_of_entries_for_flows_that_nobody_takes(cli, client, monkey
 
 @pytest.fixture
 def approved(client):
-    """A flow that waits for a signal; behind it is `mail`."""
+    """Start a flow that waits for a signal, followed by `mail`."""
     register_queues(client, ["low"])
     store = FlowStore(client, "import:1")
     steps = (

@@ -1,7 +1,7 @@
 """Six incidents: the first finding of `queues`, `workers`, `why`, `doctor` and the first page.
 
-The clock is the test's. Each incident is read when its cause can be seen for the first time: for what a host leaves
-behind, that is a lease and 5 s after its last heartbeat, so all are named within a lease and 15 s.
+The test sets the clock. Each incident is read when its cause first becomes visible: for a lost host, a lease and 5
+s after its last heartbeat, so all are reported within a lease and 15 s.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Night:
     def worker(
         self, name: str, *jobs: str, running: tuple[tuple[str, int], ...] = (), slots: int = 2
     ) -> None:
-        """Send a worker's heartbeat. running: mids, and since when."""
+        """Send a worker's heartbeat. running: message ids with their start times."""
         names = jobs or (JOB,)
         presence.put_jobs(self.client, names)
         presence.put_worker(self.client, name, {
@@ -57,7 +57,7 @@ class Night:
         presence.put_running(self.client, name, [ChildEntry(11, "working", 0, 0, runs)])
 
     def enqueue(self, *mids: str, job: str = JOB, ago_ms: int = 0) -> None:
-        """Enqueue messages."""
+        """Enqueue messages with these ids."""
         content = encode(job, [1], enqueued_at=self.now - ago_ms)
         self.mails.enqueue_many([(mid, content) for mid in mids])
 
@@ -68,7 +68,7 @@ class Night:
     def end(
         self, messages: list[Message], outcome: OutcomeWord, ran_ms: int = 2_000, error: str = ""
     ) -> None:
-        """End attempts."""
+        """End the given attempts."""
         record = attempt_record(JOB, 1, 10, ran_ms * 1_000, 0, 0, "web-1:7", error, "f0")
         self.mails.finish([
             Ending(mid=one.mid, token=one.token, outcome=outcome, record=record, backoff=0) for one in messages
@@ -152,7 +152,7 @@ INCIDENTS: dict[str, Callable[[Night], str]] = {
 
 
 def first_on_page(text: str) -> str:
-    """The first line of what needs a look."""
+    """Return the first line of the findings."""
     lines = re.findall(r"<li>.*?</li>", text.partition('id="look"')[2], re.DOTALL)
     return html.unescape(re.sub(r"<[^>]*>", " ", lines[0]))
 
@@ -185,7 +185,7 @@ def test_first_finding_is_the_cause_when_it_can_be_seen(
         redis.config_set("maxmemory", 0)
 
 
-#: What `why` says first of a message that waits.
+#: First reason in `why` for a waiting message.
 WHY = {
     "poison": "waiting", "stuck": f"{JOB} m0 has run for 11 s on web-1:7, usually up to 2 s (p95)",
     "backlog": "messages of the queue come before it; 2 of 2 slots are busy", "server_full": "the server is full",

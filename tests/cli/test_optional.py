@@ -1,4 +1,4 @@
-"""Commands of optional parts: where the help lists them, and what they say without the packages of their extra."""
+"""Commands of optional parts: their place in the help, and their messages without the packages of their extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command explains itself: what it does, a variable for every option, examples at the end."""
+"""The help of every command: its purpose, a variable for every option, examples at the end."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_verb_names_the_nearest_queues_when_there_was_none_of_that_name(
         1, "queue mail has never been used here; did you mean mails?\n"
     )  # fmt: skip
     assert set(redis.keys()) == before
-    # The others are done all the same.
+    # The other queues are still changed.
     ended = cli(*verb.split(), "zzz", "mails", "--json")
     assert ended.code == 1
     assert [one["queue"] for one in ended.records] == ["zzz", "mails"]

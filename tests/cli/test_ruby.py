@@ -1,4 +1,4 @@
-"""`jobq ruby`, and the options of `jobq worker` that take in what Ruby pushed."""
+"""`jobq ruby`, and the options of `jobq worker` for jobs pushed by Ruby."""
 
 from __future__ import annotations
 

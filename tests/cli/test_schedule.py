@@ -193,7 +193,7 @@ def test_schedule_that_no_worker_declares_any_more_is_marked(
     assert set(states()) == {"added", "here", "paused"}
     presence.put_worker(client, "w", facts | {"jobs": "unknown"})
     assert states()["here"] == ""
-    # The job is still there, and its schedule isn't in the code any more.
+    # The job still exists, but its schedule is no longer in the code.
     presence.put_worker(client, "w", facts | {"schedules": {"low": ["other"]}})
     assert states()["here"] == "undeclared"
     presence.put_worker(client, "w", facts | {"schedules": {"low": ["here"]}})

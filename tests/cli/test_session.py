@@ -1,4 +1,4 @@
-"""Verbs that read many queues: what one queue, one name or one node does leaves the others readable."""
+"""Verbs that read many queues: a damaged queue, name or node leaves the others readable."""
 
 from __future__ import annotations
 

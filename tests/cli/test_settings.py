@@ -1,4 +1,4 @@
-"""Defaults from pyproject.toml, and what wins over what."""
+"""Defaults from pyproject.toml, and the order of precedence."""
 
 from __future__ import annotations
 

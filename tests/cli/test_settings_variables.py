@@ -21,7 +21,7 @@ DJANGO_SETTINGS = {"JOBQ_DASHBOARD"}
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has said nothing yet."""
+    """Reset the warnings already printed by this process."""
     monkeypatch.setattr(variables, "_said", set())
 
 

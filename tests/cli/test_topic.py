@@ -222,7 +222,7 @@ def test_functions_load_brings_the_library_of_topics(cli, redis):
     ended = cli("functions", "load", "--library", "all", "--json")
     assert "topic" in [record["library"] for record in ended.records]
     assert cli("functions", "check", "--library", "topic").code == 0
-    # As a client that knows nothing of jobq calls it.
+    # Call it like a client that doesn't know jobq.
     prefix = "jobq:{t}:topic:"
     names = [prefix + n for n in ("log", "base", "clean", "newest", "marks", "meta", "call:me")]
     reply = redis.fcall("topic_append", len(names), *names, "me", 1, "", "m", "hello")
@@ -257,7 +257,7 @@ def test_follow_goes_on_until_interrupted(server, client, orders):
     finally:
         process.kill()
         process.stdout.close()
-    # What it held is given back: a lease that has ended.
+    # Its held messages are returned: the lease has ended.
     assert orders.group("g").lag().held == orders.group("g").lag().expired
 
 
@@ -299,7 +299,7 @@ def test_topics_and_groups_that_cannot_be_read_cost_the_others_nothing(cli, orde
         assert ended.code != 0 and len(ended.err.splitlines()) == 1
     assert cli("topic", "delete", "bad", "--yes").code == 0
     assert all(b":call:" in key for key in redis.keys("jobq:{bad}:topic:*"))
-    # A group whose place can't be read is made anew.
+    # A group with an unreadable position is recreated.
     assert cli("topic", "poll", "orders", "-g", "g", "--json").records[0]["content"] == "a"
 
 

@@ -1,4 +1,4 @@
-"""`jobq workers`, `jobq why`, and what `status` and `queues` say of the same things."""
+"""`jobq workers`, `jobq why`, and the same facts in `status` and `queues`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobq.queue.types import Ending
 from tests.hostile import HOSTILE
 
 CALL = b'{"job":"a.b","args":["secret"],"enqueued_at":%d}'
-#: Verbs that print no facts: they run jobs, open a shell, or draw.
+#: Verbs that don't print facts: they run jobs, open a shell, or draw.
 NO_FACTS = {"worker", "demo", "spark shell"}
 
 
@@ -256,7 +256,7 @@ def test_why_says_that_a_job_of_ruby_waits_in_a_claim(cli, client, queue, redis)
     assert shown.code == 0
     assert "waiting in a claim: a worker took it from sidekiq app:queue:low" in shown.out
     assert "jobq ruby claims --sidekiq low --sidekiq-namespace app" in shown.out
-    assert cli("why", "a", "--sidekiq-namespace", "app").code == 1  # it is in the queue by now
+    assert cli("why", "a", "--sidekiq-namespace", "app").code == 1  # it is now in the queue
     redis.zadd("jobq:intake:{app:queue:low}:claims", {claim.claim_id: 1})
     [record] = cli("why", "b", "--sidekiq-namespace", "app", "--json").records
     assert record["queue"] == "low"

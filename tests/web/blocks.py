@@ -10,7 +10,7 @@ LAST = 0x10FFFF
 
 
 def block_font() -> bytes:
-    """Return it as TrueType."""
+    """Return the font as TrueType."""
     square = _square()
     tables = {
         b"OS/2": _os2(),
@@ -37,7 +37,7 @@ def block_font() -> bytes:
 
 
 def _square() -> bytes:
-    """A rectangle of four points that stands on the line."""
+    """Return a rectangle of four points on the baseline."""
     head = struct.pack(">hhhhh", 1, 0, 0, WIDTH - 50, HEIGHT)
     ends = struct.pack(">HH", 3, 0)
     flags = bytes([1, 1, 1, 1])

@@ -21,7 +21,7 @@ from jobq.web.access.bounds import RequestRate
 from jobq.web.access.settings import AccessSettings
 from tests import tools
 
-#: Chromium asks nobody: what it would fetch for itself is switched off.
+#: Chromium's own requests are switched off.
 FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
     "--no-first-run", "--disable-gpu",
@@ -123,7 +123,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def browsing(browser: Any, address: str, **options: Any) -> Iterator[Any]:
-    """A tab. `said` is what its console said; it asks nobody but `address`."""
+    """Yield a tab. `said` is its console output; it connects only to `address`."""
     context = browser.new_context(timezone_id="Europe/Berlin", **options)
     context.set_default_timeout(120_000)
     page = context.new_page()

@@ -71,11 +71,11 @@ SAMPLES = {
 }  # fmt: skip
 
 
-#: Routes that show no page.
+#: Routes that don't show a page.
 NO_PAGES = {"static", "find", "dead_export", "metrics", "healthz", "readyz"}
-#: Of a page that needs others: only what waits can be edited.
+#: Arguments of special pages: only waiting messages can be edited.
 OWN = {"edit_message": {"mid": "mail-139"}}
-#: What a page needs in its query.
+#: Required query of a page.
 QUERIES = {"confirm_end": "?order=drain"}
 
 
@@ -120,7 +120,7 @@ class Shop:
         self.queues = {name: Queue(name, client) for name in JOBS}
 
     def fill(self, scale: int = 1) -> None:
-        """Make everything. `scale` multiplies the messages of the history."""
+        """Make all data. `scale` multiplies the messages of the history."""
         self.history(scale)
         for name in self.queues:
             self.date_events(name)
@@ -131,7 +131,7 @@ class Shop:
         self.flows()
 
     def flows(self) -> None:
-        """Run an import as far as its reports, a flow that waits for a signal, and one that failed."""
+        """Run an import up to its reports, a flow that waits for a signal, and a failing flow."""
         at, minute = self.now - 840_000, 60_000
         imported = StoredFlow((
             flow_step("fetch", "reports", "shop.importer.fetch"),
@@ -186,7 +186,7 @@ class Shop:
             store.sent(store.apply(f"q{queue}", told, now=at).todo, now=at)
 
     def operations(self) -> None:
-        """Preview an operation, and write what people did into the audit log."""
+        """Preview an operation, and write actions of users into the audit log."""
         store = OperationStore(self.client)
         state = OperationState(
             id=SAMPLES["operation"], verb="revive", by="anna", role="operate", filter="queue:payments error:*timeout*",

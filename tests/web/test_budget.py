@@ -22,7 +22,7 @@ MAX_BYTES, PAGE_MS, REFRESH_MS = 60 * 1024, {"/": 100, "/queues": 150, "/queues/
 
 
 def counted(client) -> dict[str, int]:
-    """How often each command was called, also by scripts."""
+    """Return the number of calls per command, including calls by scripts."""
     lines = client.command("INFO", "commandstats").decode().splitlines()
     found = {
         line.split(":")[0].removeprefix("cmdstat_"): line for line in lines if "calls=" in line
@@ -39,7 +39,7 @@ def test_pages_of_a_large_installation_are_small_and_ask_the_server_nothing(
     page = visit()
     sampler = sampler_of(page.app.state.site)
     sampler.look(120)
-    sampler.close(120)  # what is counted from here on is what pages ask
+    sampler.close(120)  # only commands of pages are counted after this
     for path in PAGES:
         page.get(path)
         reply, calls = asked(client, page, path)

@@ -20,7 +20,7 @@ FOUND = """async (options) => {
   const found = await axe.run(document, { ...options, resultTypes: ["violations"] });
   return found.violations.map((one) => one.id + ": " + one.nodes.map((node) => node.html).slice(0, 3).join(" "));
 }"""
-#: What reaches out of the page, for the message of a failure.
+#: Elements that overflow the page, for the message of a failure.
 WIDE = """() => [...document.querySelectorAll("body *")]
   .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll, .tabs, pre, .hidden"))
   .map((one) => one.outerHTML.slice(0, 120)).slice(0, 3)"""

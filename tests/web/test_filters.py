@@ -1,4 +1,4 @@
-"""Filters of lists: what they read, what they refuse and where, and what they match."""
+"""Filters of lists: accepted syntax, rejected syntax with its column, and matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of topics, RSMQ, RELIABLEQ, Sidekiq and Resque: what others wrote is shown as text, damage stays in its row."""
+"""Pages of topics, RSMQ, RELIABLEQ, Sidekiq and Resque: foreign content is shown as text, damage stays in its row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every page has: the frame, its files, a viewer's choices, pages for errors."""
+"""Shared parts of pages: the frame, its files, a viewer's choices, pages for errors."""
 
 from __future__ import annotations
 

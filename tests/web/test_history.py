@@ -1,4 +1,4 @@
-"""Figures of jobs and errors: those of the events on the server equal those of a lake, and hostile words stay words."""
+"""Figures of jobs and errors: events on the server give the same figures as a lake, and hostile words stay words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write(client: Client, queue: str, records: list[tuple[int, str]]) -> None:
 
 @pytest.fixture
 def lake_history(tmp_path: Path) -> Iterator[Callable[..., LakeHistory]]:
-    """What reads a lake with everything that the server has; source: the name of the server there."""
+    """Return a reader of a lake with the server's data; source: the name of the server there."""
     opened = []
 
     def make(client: Client, source: str = "") -> LakeHistory:
@@ -309,7 +309,7 @@ def test_pages_show_the_queues_of_their_server_when_several_share_a_lake(
 
 
 def test_pages_lake_and_audit_count_one_load_alike(visit, client, queue, lake_history):
-    """To the unit: what was accepted, how it ended, and what is left."""
+    """Check the exact numbers of accepted, finished and remaining messages."""
     queue.admin.events_level("all")
     begun = client.clock_ms()
     while (since := client.clock_ms()) < begun + 3:

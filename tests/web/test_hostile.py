@@ -62,7 +62,7 @@ class Elements(HTMLParser):
 
 
 def wrong(html: str) -> list[str]:
-    """What a page has that jobq's templates don't."""
+    """Return the parts of a page that are not from jobq's templates."""
     parser = Elements()
     parser.feed(html)
     return parser.wrong
@@ -80,7 +80,7 @@ def plain(text: str) -> bytes:
 
 
 def fill(queue: Queue, client: Client, redis: Redis) -> None:
-    """Write each text into each field, as a program that knows no rule would."""
+    """Write each text into each field, like a program that ignores all rules."""
     now, low = client.clock_ms(), "jobq:{low}:"
     queue.enqueue(b"{}", mid="first")
     taken = [

@@ -32,12 +32,12 @@ MAX_CLICKS = 9
 JOB, FAILED, OLD = "shop.mail.send_receipt", 12, 3
 SEES = "ProviderAwayError"
 MAX_TABS = 80
-#: The name of what has the focus.
+#: Name of the focused element.
 NAME = "(document.activeElement.labels?.[0] || document.activeElement).textContent.trim()"
 
 
 class ProviderAwayError(Exception):
-    """The provider of the shop's mails takes none."""
+    """The provider of the shop's mails is unreachable."""
 
 
 def send_receipt(order: int) -> None:
@@ -163,7 +163,7 @@ class Typist:
             self.press(*names)
 
     def go_to(self, text: str) -> None:
-        """Press Tab until what has the focus has this text."""
+        """Press Tab until the focused element has this text."""
         self.page.wait_for_selector("html[data-ready]")
         for _ in range(MAX_TABS):
             self.page.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""Charts are there when a page is opened for the first time, and what runs is listed."""
+"""Charts exist when a page is first opened, and running jobs are listed."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_first_page_says_what_needs_a_look(visit, filled):
     text = visit().get("/").text
     assert 'aria-live="polite">1 worker lost<' in text
     found = re.findall(r'<div><strong>(?:<a href="([^"]*)">)?([^<]*)', text)
-    # The worker that is lost explains why mails is late.
+    # The lost worker explains why mails is late.
     assert [name for _, name in found] == ["1 worker lost", "broken", "halted", "orphans"]
     assert found[0][0] == "/workers/web-7:4711"
     assert "no heartbeat for 2 m 0" in text and "No worker serves this queue" in text

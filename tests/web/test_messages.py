@@ -25,7 +25,7 @@ from tests.web.test_search import call, filled, settings
 
 @pytest.fixture
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What this process asks of servers from now on, an item for each time that it waits for replies."""
+    """Return this process's later requests to servers, an item for each round trip."""
     made: list[Any] = []
     real = Client.perform
 
@@ -96,7 +96,7 @@ def _server_full(queue: Queue, client: Client, redis: Any) -> None:
     redis.config_set("maxmemory", 1)
 
 
-#: How a message that was enqueued comes into a state.
+#: Ways to bring an enqueued message into a state.
 STEPS: dict[str, Callable[[Queue, Client, Any], object]] = {
     "paused": lambda queue, *_: queue.admin.pause(),
     "retrying": lambda queue, *_: ended(queue, "retry", "Timeout: 30 s", backoff=60),
@@ -356,10 +356,12 @@ def test_page_of_a_message_makes_three_round_trips_at_most(
     pipe.execute()
     [one] = queue.dequeue(1).messages
     queue.store_log(one.mid, 1, b"it logged this", 60)
-    assert page.get("/queues/low/messages/m").status_code == 200  # what all pages know is read now
+    assert (
+        page.get("/queues/low/messages/m").status_code == 200
+    )  # shared data of all pages is read now
     for mid in ("m", "first"):
         counts = []
-        for _ in range(5):  # what all pages share is read again every few seconds
+        for _ in range(5):  # shared data of all pages is read again every few seconds
             round_trips.clear()
             shown = page.get(f"/queues/low/messages/{mid}").text
             counts.append(len(round_trips))

@@ -1,7 +1,7 @@
 """Pages look as they did: pictures of twelve of them, light on a desk and dark on a phone, in `tests/web/pictures/`.
 
-`python -m pytest tests/web/test_pictures.py --renew-pictures` takes them anew, after a change that is meant.
-Letters are blocks and figures are 0, so that neither fonts nor times count.
+`python -m pytest tests/web/test_pictures.py --renew-pictures` renews them after an intended change. Letters are
+blocks and digits are 0, so that fonts and times don't matter.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_row_that_moves_keeps_the_focus(browser: Any, client: Any, served: Any):
         assert page.locator(":focus").text_content() == "first"
         page.keyboard.press("k")
         assert page.locator(":focus").text_content() == "second"
-        # The server forgets the queue that has the focus.
+        # The focused queue is removed from the server.
         client.command("SREM", "jobq:queues", "second")
         page.get_by_role("link", name="second").wait_for(state="detached")
         page.keyboard.press("Enter")

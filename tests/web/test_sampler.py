@@ -1,4 +1,4 @@
-"""The sampler: figures equal those of the server, charts have gaps where nothing was read, events count once."""
+"""The sampler: figures equal the server's, charts have gaps where data is missing, events count once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def worker(client, name="w", **facts):
 
 
 def run(queue: Queue, outcome: str = "done", count: int = 1) -> None:
-    """Run `count` messages that end so, 2 s after 1 s of waiting."""
+    """Run `count` messages with this outcome, for 2 s after 1 s of waiting."""
     for _ in range(count):
         queue.enqueue(encode("resize"))
     for message in queue.dequeue(count).messages:

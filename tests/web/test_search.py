@@ -1,4 +1,4 @@
-"""Lists on a real server: every message once, bounded reads, cursors, what can't be read."""
+"""Lists on a real server: every message once, bounded reads, cursors, unreadable parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that say nothing, or are slow, neither stop the dashboard's server nor fill its log."""
+"""Slow and silent clients neither block the dashboard's server nor fill its log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def served(now: Callable[[], float] = lambda: 0.0) -> Iterator[Callable[[], sock
 
 @pytest.fixture
 def closed() -> Iterator[threading.Event]:
-    """It is set when the server's log tells that connections were closed."""
+    """Yield an event that is set when the server logs closed connections."""
     told = threading.Event()
     handler = logging.Handler()
     handler.emit = lambda record: told.set()

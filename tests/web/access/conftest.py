@@ -1,4 +1,4 @@
-"""What tests of access share."""
+"""Shared fixtures of tests of access."""
 
 from __future__ import annotations
 

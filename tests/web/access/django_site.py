@@ -84,7 +84,7 @@ def users() -> dict[str, User]:
 
 
 def facts(reply: object) -> list[object]:
-    """What a test compares: the status, the place that it leads to, the text, the headers, the cookies."""
+    """Return the parts of a reply to compare: status, location, text, headers, cookies."""
     cookies = [one.OutputString() for one in reply.cookies.values()]  # type: ignore[attr-defined]
     text = reply.content.decode()  # type: ignore[attr-defined]
     return [reply.status_code, reply.get("Location", ""), text, dict(reply.headers), cookies]  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ def asked(client: Client) -> dict[str, list[object]]:
 
 
 async def asked_async(user: User | None) -> dict[str, list[object]]:
-    """The same under ASGI."""
+    """Return the same replies under ASGI."""
     client = AsyncClient()
     if user is not None:
         await client.aforce_login(user)

@@ -1,4 +1,4 @@
-"""A small application behind the gate, and requests as bytes would make them."""
+"""A small application behind the gate, and requests as raw bytes."""
 
 from __future__ import annotations
 

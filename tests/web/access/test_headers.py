@@ -1,4 +1,4 @@
-"""Section 11.8 and 11.14: what a browser must not do with a reply, and no request to anybody else."""
+"""Section 11.8 and 11.14: restrictions of browsers in replies, and the absence of requests to other hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobq.web import UserRole
 from jobq.web.access.headers import CSP
 
 WEB = Path(__file__).parents[3] / "jobq" / "web"
-#: What sends requests, by the first part of a module's name.
+#: Modules that send requests, by the first part of their names.
 CLIENTS = {
     "urllib",
     "http",
@@ -23,7 +23,7 @@ CLIENTS = {
     "urllib3",
     "boto3",
 }
-#: Parts of them that send nothing.
+#: Submodules that don't send requests.
 HARMLESS = {"urllib.parse", "http.cookies"}
 
 

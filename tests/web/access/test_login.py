@@ -1,4 +1,4 @@
-"""Section 11.6 and 11.7 in the browser's eyes: cookies, login, logout, what ends a session, proxies that name users."""
+"""Section 11.6 and 11.7 as seen by a browser: cookies, login, logout, ends of sessions, proxies that name users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def dashboard(client, path):
-    """dashboard(prefix="/x", hosts=…): an application with the users file, or what is given instead."""
+    """dashboard(prefix="/x", hosts=…): an application with the users file, or with the given settings."""
     made = []
 
     def making(*, prefix="", **given):

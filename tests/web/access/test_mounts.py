@@ -76,7 +76,7 @@ def flask_replies(client: Any) -> dict[str, Any]:
 
 
 def replies_of(ask: Any) -> dict[str, Any]:
-    """What a visitor with a name gets, and under `nobody` one without."""
+    """Return the replies for a visitor with a name, and under `nobody` for an anonymous visitor."""
     anna = {"x-who": "anna", **SAME}
     return {
         "queues": ask("GET", "/ops/jobq/queues", headers=anna),
@@ -164,7 +164,7 @@ def test_in_django_its_permissions_are_the_roles(django_replies: Any, filled: An
             got = django_replies[user][way]
             assert got["queues"][0] == got["root"][0] == status, (user, way)
             if user == "anna":
-                # The first page of a process shows what one sample can.
+                # The first page of a process shows the data of one sample.
                 assert way == "asgi" or plain(got["queues"][2]) == expected
                 assert links_of(got["queues"][2]) == links_of(expected)
             if status == 200:

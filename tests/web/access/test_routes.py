@@ -89,7 +89,7 @@ def methods_of(site: Site, path: str) -> set[str]:
 
 
 def is_refused(reply: Any) -> bool:
-    """Whether the reply is what somebody without the right gets."""
+    """Whether the reply is a rejection for missing rights."""
     to_login = reply.status_code == 303 and reply.headers["location"].startswith("/login")
     return to_login or reply.status_code in (401, 403)
 
@@ -170,7 +170,7 @@ def test_what_changes_something_needs_more_than_to_read():
 
 
 def test_every_route_is_declared(site: Site):
-    """Starlette serves what `routes.py` knows, and nothing beside it."""
+    """Starlette serves only the routes that `routes.py` declares."""
     served = {(one.path, method) for one in site.app.routes for method in one.methods - {"HEAD"}}
     assert served == {(one.path, one.method) for one in ROUTES}
 

@@ -25,9 +25,9 @@ from tests.web.shop import Shop
 SAME = {"sec-fetch-site": "same-origin"}
 #: Pages of protocols whose keys are not jobq's: the user `operator` may not read them.
 FOREIGN = ("/rsmq", "/reliable", "/ruby", "/api/v1/rsmq", "/api/v1/reliable", "/api/v1/ruby")
-#: What the rail asks, to leave out the pages of those protocols.
+#: Keys that the sidebar queries, to leave out the pages of those protocols.
 OF_OTHERS = ("scan", "queues", "rsmq:QUEUES", "resque:queues", "sidekiq:queues")
-#: Pages that send nothing which the user may not. Others show what they may.
+#: Pages that only send permitted commands. Other pages show the permitted parts.
 WITHIN = {
     "overview", "queues", "queue", "queue_messages", "messages", "message", "queue_events", "find", "workers", "worker",
     "schedules", "schedule", "topics", "topic", "jobs", "job", "errors", "error", "metrics",
@@ -58,7 +58,7 @@ def users(
 
 
 def refused(redis: Any) -> list[tuple[str, str]]:
-    """What users tried and might not, by (user, command or key)."""
+    """Return rejected commands of users, by (user, command or key)."""
     found = [
         {str(name, "ascii"): value for name, value in zip(one[::2], one[1::2])}
         if isinstance(one, list) else {str(name, "ascii"): value for name, value in one.items()}
@@ -68,7 +68,7 @@ def refused(redis: Any) -> list[tuple[str, str]]:
 
 
 def walked(client: Client, redis: Any) -> dict[str, tuple[int, list[tuple[str, str]]]]:
-    """Ask for every page of jobq's own; those that fail, or that send what the user may not."""
+    """Request all pages of jobq; return pages that fail, or that send forbidden commands."""
     app = create_app(client, identify=lambda _: Identity("anna", UserRole.ADMIN, arguments=True))
     app.state.site.guard.rate.take = lambda user: True
     page = TestClient(app, base_url="http://127.0.0.1", headers=SAME, follow_redirects=False)

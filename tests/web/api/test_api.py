@@ -1,4 +1,4 @@
-"""The JSON API: every reply is what the OpenAPI document says, errors are problems with codes, tokens alone open it."""
+"""The JSON API: every reply matches the OpenAPI document, errors are problems with codes, only tokens give access."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def validator_of(document: dict[str, Any], path: str) -> Any:
-    """A validator of what GET of this path replies with; it allows no other fields."""
+    """Return a validator for GET replies of this path, which forbids other fields."""
     reply = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
     return Draft202012Validator(strict({**reply["schema"], "components": document["components"]}))
 

@@ -1,4 +1,6 @@
-"""Operations by the API: what is frozen is applied once and can be undone; a repeated request makes nothing new."""
+"""Operations in the API: frozen messages are changed once and can be undone; a repeated request doesn't create
+another.
+"""
 
 from __future__ import annotations
 

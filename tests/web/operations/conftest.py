@@ -71,7 +71,7 @@ def frozen(operations: Operations, contents: Contents) -> Callable[..., Operatio
 
 @pytest.fixture
 def applied(operations: Operations) -> Callable[..., OperationView]:
-    """applied(view): what became of it."""
+    """applied(view): the result of applying it."""
 
     def applying(view: OperationView, who: Identity = ANNA, **given: Any) -> OperationView:
         operations.apply(view.state.id, who, **given)
@@ -85,7 +85,7 @@ def applied(operations: Operations) -> Callable[..., OperationView]:
 
 @pytest.fixture
 def undone(operations: Operations) -> Callable[[OperationView], OperationView]:
-    """undone(view): what became of its undo."""
+    """undone(view): the result of its undo."""
 
     def undoing(view: OperationView) -> OperationView:
         operations.undo(view.state.id, ANNA)

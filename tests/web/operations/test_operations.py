@@ -1,4 +1,4 @@
-"""Operations act on what was previewed and hasn't changed, once, and can be undone byte for byte."""
+"""Operations change previewed, unchanged messages, once, and can be undone byte for byte."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_revive_and_its_undo_leave_the_dead_as_they_were(
     assert (done.state.phase, done.state.results) == ("done", {"applied": 600})
     assert (low.admin.counts().ready, low.admin.counts().dead) == (600, 0)
     [started] = low.dequeue(1).messages
-    assert f"{started.mid}#" in ids[-1]  # those that died first, first
+    assert f"{started.mid}#" in ids[-1]  # oldest dead messages first
     back = undone(done)
     assert (back.state.phase, back.state.undone) == ("undone", {"restored": 599, "changed": 1})
     assert low.status(started.mid).word == "locked"

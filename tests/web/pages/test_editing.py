@@ -1,4 +1,4 @@
-"""Edit a waiting message, undo that, enqueue a copy, clear a queue, and who had a worker go quiet."""
+"""Edit a waiting message, undo the edit, enqueue a copy, clear a queue, and show who paused a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of flows on a real server: the list, the drawing, what a flow waits for, and links from its messages."""
+"""Pages of flows on a real server: the list, the drawing, a flow's waits, and links from its messages."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def low(client):
 
 
 def posted(visitor, path, **fields):
-    """The page that a form leads to, once the operation behind it has come to rest."""
+    """Return the page after a form, once its operation has finished."""
     sent = visitor.post(path, data=fields, follow_redirects=False)
     operations_of(visitor.app.state.site).wait()
     return visitor.get(sent.headers["location"]) if sent.status_code == 303 else sent
@@ -53,7 +53,7 @@ def test_all_pages_offer_the_undo_of_what_their_user_did_last_until_it_is_hidden
     anna, ben = visit(UserRole.OPERATE), visit(UserRole.READ)
     preview = posted(anna, "/operations", verb="revive", scope="all", f="queue:low")
     path = preview.url.path
-    assert "note-of" not in anna.get("/dead").text  # nothing was done yet
+    assert "note-of" not in anna.get("/dead").text  # nothing is changed yet
     assert "note-of" not in posted(anna, f"{path}/apply").text  # its own page has the button
     for one in ("/dead", "/queues/low", "/messages", "/queues/low/messages/d0"):
         assert "Revived: 5 of 5 messages" in anna.get(one).text and "m left" in anna.get(one).text

@@ -1,4 +1,4 @@
-"""Pages of schedules: the figures of `jobq schedule list --json`, the ticks, and what buttons do."""
+"""Pages of schedules: the figures of `jobq schedule list --json`, the ticks, and the buttons' effects."""
 
 from __future__ import annotations
 
