@@ -306,7 +306,7 @@ def test_figures_are_beside_those_of_the_earlier_range():
     head, first, _ = csv.reader(io.StringIO(spreadsheet(made)))
     assert dict(zip(head, first, strict=True))["p95_us_before"] == "2000000"
     nothing = page([ReportResult(RUN, now)], COMPARED, SEEN)
-    assert "Nothing to compare with" in nothing and "<small>" not in nothing
+    assert "No data to compare with" in nothing and "<small>" not in nothing
 
 
 def test_page_and_json_name_the_server_when_a_report_is_of_one_source():
