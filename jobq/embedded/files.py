@@ -134,7 +134,8 @@ def prepare(files: ServerFiles) -> None:
         ) from error
     if not _is_private(files.socket.parent):
         raise EmbeddedError(
-            f"{files.socket.parent} is accessible to other users; remove it, or set XDG_RUNTIME_DIR"
+            f"{files.socket.parent} is accessible to other users; remove it, or set XDG_RUNTIME_DIR to a folder that "
+            "only you can use"
         )
 
 

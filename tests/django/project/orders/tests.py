@@ -514,7 +514,10 @@ def tests_function():
 class SettingsTests(SimpleTestCase):
     def test_bad_options_are_refused_with_the_remedy(self):
         for given, text in (
-            ({"retry": 1}, "no option 'retry'; options are on_commit, outbox, priority_queues"),
+            (
+                {"retry": 1},
+                "unknown option 'retry'; options are on_commit, outbox, priority_queues",
+            ),
             ({"result_ttl": "soon"}, "soon"),
             ({"retries": -1}, "retries=-1"),
             ({"priority_queues": {0: "x"}}, "priority_queues="),
