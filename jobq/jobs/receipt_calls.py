@@ -136,6 +136,9 @@ def _state(receipt: Receipt[Any], known: Status) -> Steps[State]:
     if known.word != "dead":
         return end
     dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
+    if not dead and end.word == "unknown":
+        # It was revived, or removed, after its status was read.
+        return (yield from state(receipt))
     ended_ms = 0 if end.ended_at is None else round(end.ended_at.timestamp() * 1000)
     if not dead or ended_ms > dead[0].died_at:
         return end

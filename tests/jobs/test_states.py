@@ -203,6 +203,21 @@ def test_living_message_hides_the_end_of_an_earlier_one(declared, work, queue):
     assert again.result(timeout=1) == "b"
 
 
+def test_state_is_queued_when_a_message_is_revived_while_it_is_read(
+    declared, work, queue, monkeypatch
+):
+    receipt = declared().enqueue("die")
+    work()
+    dead_call = type(queue.admin).dead_call
+
+    def revive_first(admin: Any, mid: str) -> Any:
+        queue.admin.revive(*(one.dead_id for one in queue.admin.dead()))
+        return dead_call(admin, mid)
+
+    monkeypatch.setattr(type(queue.admin), "dead_call", revive_first)
+    assert receipt.state().word == "queued"
+
+
 def test_later_death_hides_the_remembered_end_of_an_earlier_message(declared, work, queue):
     receipt = declared(remember="10m").options(mid="m").enqueue("a")
     work()
