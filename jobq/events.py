@@ -230,6 +230,6 @@ def _checked(name: str, text: str) -> str | int:
     # Python's int() takes more than digits, and without a bound any length of them.
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > limit:
         raise BadRecordError(
-            f"{name} {text[:40]!r} of an event record must be a number of 0 to {limit:,}"
+            f"{name} {text[:40]!r} in an event record must be a number from 0 to {limit:,}"
         )
     return int(text)

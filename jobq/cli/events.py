@@ -44,7 +44,7 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
 @click.argument("length", type=click.IntRange(*MAXLENS), required=False)
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
-    """Show or set about how many events queues keep; new events push out the oldest."""
+    """Show or set the approximate number of events that queues keep; new events push out the oldest."""
     with session.operation(queues, f"maxlen:{length}", when=length is not None):
         lengths = list(
             session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))])

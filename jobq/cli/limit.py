@@ -72,7 +72,7 @@ def set_rule(session: Session, name: str, rule: str) -> None:
 @command("unset", "stripe", group=limit, operation="limit-unset")
 @name_argument
 def unset(session: Session, name: str) -> bool:
-    """Have programs decide again.
+    """Let programs use the limit in their code again.
 
     Exit code 1: the server was not set.
     """

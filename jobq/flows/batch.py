@@ -92,12 +92,12 @@ class Batch(Generic[R]):
 
     @property
     def results(self) -> list[R]:
-        """For the arguments of `then` and `on_end`: the return values of the calls, with results=True."""
+        """The calls' return values, with results=True. Pass it as an argument to the job of `then` or `on_end`."""
         return self.calls.results
 
     @property
     def failures(self) -> list[Failure]:
-        """For the arguments of `on_failure` and `on_end`: the dead calls."""
+        """The dead calls. Pass it as an argument to the job of `on_failure` or `on_end`."""
         return self.calls.failures
 
     def then(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:

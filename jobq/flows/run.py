@@ -64,7 +64,8 @@ class FlowRun:
     def signal(self, step: str, value: Any = None) -> None:
         """Complete the wait of this name. value: any JSON of up to 64 KiB, for steps that take it.
 
-        A signal that arrives before its wait begins counts as soon as the wait begins; the first signal counts.
+        A signal that arrives before its wait begins takes effect when the wait begins. If several arrive, only the
+        first one has an effect.
         ConfigError if the flow has no such wait, FlowClosedError if it is over.
         """
         view = self._running(f"can't be signalled: {step}")

@@ -88,7 +88,7 @@ class FlowStore:
     def create_call(
         self, record: StoredFlow, *, now: int | None = None
     ) -> ScriptCall[tuple[str, str]]:
-        """`create` as a value, with the id of the run that is there."""
+        """Return a call of `create` to send later or together with others. It also returns the existing run's id."""
         head = (
             self._now(now), record.run_id or new_run_id(), record.definition, record.home, record.keep_ms,
             record.parent, record.life_ms,
@@ -115,7 +115,7 @@ class FlowStore:
         *,
         now: int | None = None,
     ) -> ScriptCall[str]:
-        """`add_steps` as a value."""
+        """Return a call of `add_steps` to send later or together with others."""
         args = (self._now(now), self.run_id, *_rows(steps))
         return self._call("add", args, lambda reply: _text(reply[0]))
 
@@ -141,7 +141,7 @@ class FlowStore:
     def reserve_call(
         self, step: str, chunk: int, count: int, *, now: int | None = None
     ) -> ScriptCall[Reserved]:
-        """`reserve` as a value."""
+        """Return a call of `reserve` to send later or together with others."""
         args = (self._now(now), self.run_id, step, chunk, count)
         return self._call(
             "reserve", args, lambda reply: Reserved(_text(reply[0]), *map(int, reply[1:3]))
@@ -156,7 +156,7 @@ class FlowStore:
         return self._ask(self.seal_call(step, chunks, now=now))
 
     def seal_call(self, step: str, chunks: int, *, now: int | None = None) -> ScriptCall[str]:
-        """`seal` as a value."""
+        """Return a call of `seal` to send later or together with others."""
         return self._call(
             "seal", (self._now(now), self.run_id, step, chunks), lambda reply: _text(reply[0])
         )
@@ -237,7 +237,7 @@ class FlowStore:
         return self._ask(self.facts_call(now=now))
 
     def facts_call(self, *, now: int | None = None) -> ScriptCall[FlowFacts | None]:
-        """`facts` as a value."""
+        """Return a call of `facts` to send later or together with others."""
         return self._call("look", (self._now(now),), self._facts_in)
 
     def _facts_in(self, reply: Sequence[Any]) -> FlowFacts | None:

@@ -201,8 +201,8 @@ def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:
     """CodecError when `content` is over `limit`, or over the hard limit of 1 MiB."""
     if len(content) > min(limit, HARD_LIMIT):
         raise CodecError(
-            f"{what} takes {len(content):,} bytes of the {min(limit, HARD_LIMIT):,} allowed; "
-            "store the bulk elsewhere and pass where it is"
+            f"{what} takes {len(content):,} bytes; at most {min(limit, HARD_LIMIT):,} are allowed. "
+            "Store the data elsewhere and pass its location"
         )
 
 

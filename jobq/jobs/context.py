@@ -295,8 +295,8 @@ class Context:
         text = encode_plain(value, "the checkpoint").decode()
         if len(text.encode()) > MAX_CHECKPOINT:
             raise CodecError(
-                f"the checkpoint takes {len(text.encode()):,} bytes of the {MAX_CHECKPOINT:,} allowed; "
-                "store the bulk elsewhere and keep where it is"
+                f"the checkpoint takes {len(text.encode()):,} bytes; at most {MAX_CHECKPOINT:,} are allowed. "
+                "Store the data elsewhere and keep its location"
             )
         self._checkpoint = self._kept(text)
         self._held = self._checkpoint is not None and self._held

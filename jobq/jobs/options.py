@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
         lease: Minimum lease duration, if the worker's is shorter.
         key: The line of the queue that the message waits in, or a function of the arguments that returns it; lines take
             turns. In `@job` a text names an argument. None for no key.
-        ordered: Start messages of the key one by one, in the order of their enqueue.
+        ordered: Start messages of the key one by one, in the order in which they were enqueued.
         durability: What must hold before the enqueue returns: "memory", "disk" or "replicas=n"; None for the client's.
         headers: Text to send with the message.
         expires_in: Don't start later than this after the enqueue, or after `delay` or `at`.

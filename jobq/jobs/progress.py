@@ -36,8 +36,8 @@ def progress_text(fraction: float, note: str, data: Mapping[str, Any] | None) ->
     encoded = encode_plain(dict(data), "the data of a progress report").decode()
     if len(encoded.encode()) > MAX_DATA:
         raise CodecError(
-            f"the data of a progress report takes {len(encoded.encode()):,} bytes of the {MAX_DATA:,} allowed; "
-            "pass less, or store it elsewhere and pass where it is"
+            f"the data of a progress report takes {len(encoded.encode()):,} bytes; at most {MAX_DATA:,} are allowed. "
+            "Pass less, or store the data elsewhere and pass its location"
         )
     return f"{text}{MARK}{encoded}"
 

@@ -73,7 +73,7 @@ class Admin:
         return _sample(self.scripts["counts"].run())
 
     def sample_call(self) -> ScriptCall[Sample]:
-        """`sample` as a value, to be sent together with others."""
+        """Return a call of `sample`, to send together with others."""
         script = self.scripts["counts"]
         return ScriptCall(script.script, script.keys, (), _sample)
 
@@ -92,7 +92,7 @@ class Admin:
     def content_call(
         self, place: Place, offset: int, limit: int, *, now: int | None = None
     ) -> ScriptCall[Page]:
-        """`content` as a value, to be sent together with others."""
+        """Return a call of `content`, to send together with others."""
         script = self.scripts["content"]
         values = {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
         args = script.script.order(values)
@@ -101,14 +101,14 @@ class Admin:
         )
 
     def keys(self, cursor: int = 0, limit: int = 100, *, now: int | None = None) -> KeyPage:
-        """One page of the keys that have messages or are held, in no order."""
+        """One page of the keys that have messages or are held, in no particular order."""
         _check_page(cursor, limit)
         return _key_page(
             self.scripts["lines"].run({"now": moment(now), "cursor": cursor, "limit": limit})
         )
 
     def keys_call(self, limit: int = 100) -> ScriptCall[KeyPage]:
-        """The first page of `keys` as a value, to be sent together with others."""
+        """Return a call that reads the first page of `keys`, to send together with others."""
         script = self.scripts["lines"]
         args = script.script.order({"now": moment(None), "cursor": 0, "limit": limit})
         return ScriptCall(script.script, script.keys, args, _key_page)
@@ -128,7 +128,8 @@ class Admin:
     def pause(self, for_: Duration | None = None, *, now: int | None = None) -> int:
         """Hand out no messages until `resume`, or for a time; running jobs go on.
 
-        Returns when the pause ends, epoch ms; 0 if only `resume` ends it. Another call replaces the pause.
+        Returns the time at which the pause ends, in epoch ms; 0 if only `resume` ends it. Another call replaces the
+        pause.
         """
         for_ms: int | str = "" if for_ is None else round(duration_s(for_) * 1000)
         if for_ms != "" and not 1 <= int(for_ms) <= MAX_PAUSE_MS:
@@ -166,7 +167,7 @@ class Admin:
         return _dead_page(self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit}))
 
     def dead_call(self, mid: str) -> ScriptCall[list[DeadMessage]]:
-        """`dead` of one mid as a value, to be sent together with others."""
+        """Return a call of `dead` for one mid, to send together with others."""
         script = self.scripts["dead"]
         args = script.script.order({"mid": mid, "offset": 0, "limit": 1})
         return ScriptCall(script.script, script.keys, args, _dead_page)
@@ -319,7 +320,7 @@ class Admin:
         )
 
     def call_on_dead(self) -> None:
-        """Let each death add a message from now on, by which a worker calls the job's on_dead function."""
+        """From now on, add a message for each death, so that a worker calls the job's on_dead function."""
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:
@@ -331,7 +332,7 @@ class Admin:
         return _schedules(self.scripts["schedules"].run({"now": moment(now), "limit": log}))
 
     def schedules_call(self, log: int = 0) -> ScriptCall[Schedules]:
-        """`schedules` as a value, to be sent together with others."""
+        """Return a call of `schedules`, to send together with others."""
         script = self.scripts["schedules"]
         args = script.script.order({"now": moment(None), "limit": log})
         return ScriptCall(script.script, script.keys, args, _schedules)
@@ -381,7 +382,10 @@ class Admin:
         return text_of(self.scripts["set_event_level"].run({"wanted": level, "length": ""})[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
-        """Set about how many events the stream keeps; return the number. Surplus events go as new ones come."""
+        """Set the approximate number of events that the stream keeps, and return it.
+
+        Surplus events are removed as new events are added.
+        """
         least, most = MAXLENS
         if length is not None and not least <= length <= most:
             raise ConfigError(

@@ -224,8 +224,8 @@ class Queue:
             lease: Minimum lease duration for this message.
             key: Messages of a key wait in a line of their own, and keys take turns. A third item of a content is its
                 own key.
-            ordered: Messages of the key start in the order of their enqueue, one at a time, a retry before the next
-                message.
+            ordered: Messages of the key start in the order in which they were enqueued, one at a time, a retry before
+                the next message.
             durability: memory, disk or replicas=n instead of the client's.
 
         Raises:
@@ -352,7 +352,7 @@ class Queue:
     def dequeue_call(
         self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
     ) -> NumberedCall[Dequeued]:
-        """`dequeue` as a value."""
+        """Return a call of `dequeue` to send later or together with others."""
         state = self._dequeue(caller, _wanted(limit, lease, crash_limit, None))
 
         def read(reply: Any) -> Dequeued:
@@ -409,7 +409,10 @@ class Queue:
         crash_limit: int,
         caller: Caller,
     ) -> NumberedCall[Finished]:
-        """Return `finish` as a value. The events keep the times when the runs ended, even if the call is repeated."""
+        """Return a call of `finish` to send later or together with others.
+
+        Its events keep the times at which the runs ended, even if the call is repeated.
+        """
         script, renewals = self.scripts["finish"], caller.renewals
         state = self._finish(caller, endings, dequeue, lease, crash_limit, None)
 
@@ -544,7 +547,7 @@ class Queue:
         return _status(self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)}))
 
     def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
-        """`status` as a value, to be sent together with others."""
+        """Return a call of `status`, to send together with others."""
         script = self.scripts["status"]
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, _status)
@@ -659,7 +662,7 @@ class Queue:
         return facts_of(self.scripts["why"].run({"mid": checked_mid(mid), "now": moment(now)}))
 
     def why_call(self, mid: str, *, now: int | None = None) -> ScriptCall[KeyFacts]:
-        """`why` as a value, to be sent together with others."""
+        """Return a call of `why`, to send together with others."""
         script = self.scripts["why"]
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, facts_of)

@@ -1,6 +1,7 @@
 """Filters of lists: `queue:mails place:ready,due -job:shop.* attempt:>3 age:>1h error:"no route*" arg.to:a@b.example`.
 
-A space means and, a comma or, a leading `-` not, `*` any text. `>`, `<`, `>=` and `<=` compare numbers and durations.
+A space means *and*, a comma *or*, and a leading `-` *not*; `*` stands for any text. `>`, `<`, `>=` and `<=` compare
+numbers and durations.
 Quotes keep spaces, commas and stars as they are. There are no regular expressions, so no filter takes long to match.
 """
 
@@ -172,7 +173,7 @@ def parse(
     """
     if len(text) > MAX_CHARACTERS:
         raise FilterError(
-            f"the filter has {len(text):,} characters; {MAX_CHARACTERS} are allowed",
+            f"the filter has {len(text):,} characters; at most {MAX_CHARACTERS} are allowed",
             MAX_CHARACTERS + 1,
         )
     reader = _Reader(text)

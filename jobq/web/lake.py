@@ -359,8 +359,8 @@ class LakeHistory:
             others = [f"{name!r:.80}" for name in sorted({parted(row["queue"])[0] for row in rows})]
             if others:
                 raise LakeError(
-                    f"the lake {self.path} has no events of the server {self.server!r}, but of {', '.join(others)}; "
-                    "set --source to the name used by this server's ingest"
+                    f"the lake {self.path} has no events from the server {self.server!r}, "
+                    f"only from {', '.join(others)}; set --source to the name used by this server's ingest"
                 )
             return
         self._has_mine = True

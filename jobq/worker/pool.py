@@ -139,5 +139,5 @@ class StackDump:
         return written or time.monotonic() >= self._deadline
 
     def texts(self) -> dict[int, str]:
-        """Return pid -> stacks. A stopped or slow child has none or incomplete ones."""
+        """Return pid -> stacks. The stacks of a stopped or slow child may be missing or incomplete."""
         return {pid: stacks.text() or "(it doesn't answer)" for pid, stacks in self._files.items()}

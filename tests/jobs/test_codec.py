@@ -176,7 +176,7 @@ def test_deeper_content_of_others_is_refused():
 
 def test_size_is_limited_to_256_kib_and_at_most_1_mib():
     assert len(encode("m.f", ("x" * (LIMIT - 50),))) <= LIMIT
-    with pytest.raises(CodecError, match="store the bulk elsewhere"):
+    with pytest.raises(CodecError, match="Store the data elsewhere"):
         encode("m.f", ("x" * LIMIT,))
     assert encode("m.f", ("x" * LIMIT,), limit=2 * LIMIT)
     with pytest.raises(CodecError, match="1,048,576"):

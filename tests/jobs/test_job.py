@@ -247,7 +247,7 @@ def test_largest_call_is_a_setting(registry, client):
     def show(text: str) -> None: ...
 
     show.options(client=small).enqueue("x" * 10)
-    with pytest.raises(CodecError, match="of the 200 allowed"):
+    with pytest.raises(CodecError, match="at most 200 are allowed"):
         show.options(client=small).enqueue("x" * 200)
     small.close()
     assert settings_from_env({"JOBQ_MAX_CONTENT": "200"}).max_content == 200

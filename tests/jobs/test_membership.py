@@ -76,7 +76,7 @@ def test_result_of_a_member_is_64_kib_at_most(registry: Registry, message: Calla
     assert run(executor, message(target), mid="other").outcome == "done"
     ending = run(executor, message(target))
     assert ending.outcome == "dead"
-    assert "65,545 bytes of the 65,536 allowed; store the bulk elsewhere" in ending.reason
+    assert "65,545 bytes; at most 65,536 are allowed. Store the data elsewhere" in ending.reason
 
 
 def test_member_has_its_flow_and_other_messages_have_none(

@@ -52,7 +52,7 @@ def test_bomb_is_refused_or_read_quickly(bomb, attempt):
 
 
 def test_call_over_the_limit_never_leaves_the_producer():
-    with pytest.raises(CodecError, match="store the bulk elsewhere"):
+    with pytest.raises(CodecError, match="Store the data elsewhere"):
         encode("x", ("a" * LIMIT,))
     with pytest.raises(CodecError):
         encode("x", ("a" * HARD_LIMIT,), limit=2**40)

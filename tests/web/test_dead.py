@@ -68,7 +68,7 @@ def test_groups_are_counted_and_their_links_list_them(queue: Queue, client: Clie
         "Timeout: no reply in * s a.pay low 12",
         "a.mail high 3",
         "ValueError: token=[hidden]",
-        "Counted among all 16",
+        "Counts cover all 16 dead messages",
     ):
         assert expected in shown
     assert "abcdef" not in text
@@ -127,7 +127,7 @@ def test_the_dead_of_one_error_are_found_by_its_fingerprint(
         )
     shown = words(visit().get("/dead?f=fingerprint:f1").text)
     assert "m0" in shown and "m2" in shown and "m1" not in shown and "m3" not in shown
-    assert "Counted among all 4" in shown
+    assert "Counts cover all 4 dead messages" in shown
     found = groups(
         client,
         Contents(client, Redactor(), arguments=True),

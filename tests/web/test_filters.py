@@ -62,7 +62,7 @@ def test_hidden_value_meets_no_condition(text: str):
         ("mid:a job:>b", 11, "job is text"), ("place:moon", 7, "place 'moon' is unknown; use one of ready, due"),
         ('mid:"a', 5, "unclosed quotation"), ('mid:"a\\', 5, "unclosed quotation"), ('a"b', 2, "unclosed quotation"),
         (" ".join(["mid:a"] * 21), 121, "at most 20 conditions"),
-        ("mid:" + "a" * 500, 501, "504 characters; 500 are allowed"),
+        ("mid:" + "a" * 500, 501, "504 characters; at most 500 are allowed"),
     ],
 )  # fmt: skip
 def test_mistake_is_named_with_its_column(text: str, column: int, says: str):

@@ -246,15 +246,15 @@ def test_charts_go_beyond_a_day_by_the_lake(visit, client, lake_history):
     [last] = lake.runs(Span(now - 80 * HOUR, now - 75 * HOUR), Wanted(queue="low")).runs
     assert (last.kind, last.wait_ms) == ("dead", 0)
     week = visitor.get("/queues/low?range=7d").text
-    assert "Attempts are those of the lake" in week and "--since 7d --queues low --lake" in week
+    assert "Attempts come from the lake" in week and "--since 7d --queues low --lake" in week
     assert 'href="/errors?range=7d"' in week and "Hand-outs per second" not in week
     assert (
         week.count('<svg viewBox="0 0 400 180"') == 2
-        and "Attempts are those of the lake" in visitor.get("/?range=7d").text
+        and "Attempts come from the lake" in visitor.get("/?range=7d").text
     )
     day = visitor.get("/queues/low?range=24h").text
     assert "33 ms" in day, "the chart of times has what the lake knows"
-    assert "Older attempts are those of the lake" in day and "Hand-outs per second" in day
+    assert "Older attempts come from the lake" in day and "Hand-outs per second" in day
     assert "range=7d" not in visit(UserRole.READ).get("/").text
     path = "/queues/low/messages/m1"
     client.command("DEL", offsets.events_key("jobq", "low"))
@@ -304,7 +304,7 @@ def test_pages_show_the_queues_of_their_server_when_several_share_a_lake(
     unnamed = LakeHistory(us.path, most_s=120)
     sources_of(visitor.app.state.site).lake = unnamed
     found = visitor.get("/jobs?source=lake").text
-    assert "no events of the server &#39;&#39;, but of &#39;eu&#39;, &#39;us&#39;" in found
+    assert "no events from the server &#39;&#39;, only from &#39;eu&#39;, &#39;us&#39;" in found
     unnamed.close()
 
 

@@ -67,7 +67,7 @@ def test_page_of_what_runs_lists_the_longest_first_and_cancels(client: Client, v
     assert 'value="cancel-running"' in page
     newest = visit(UserRole.READ).get("/running?sort=newest").text
     assert newest.index(">m1<") < newest.index(">m0<")
-    assert 'value="cancel-running"' not in newest and "takes the role" in newest
+    assert 'value="cancel-running"' not in newest and "needs the role" in newest
     assert "Nothing runs" in visit().get("/running?q=nothing-like-it").text
     assert "Longest run" in visit().get("/queues/low").text
 
@@ -77,9 +77,9 @@ def test_page_says_why_a_button_is_missing(client: Client, visit: Any):
     viewer, operator = visit(UserRole.READ), visit(UserRole.OPERATE)
     message = viewer.get("/queues/low/messages/m").text
     for label in ("Cancel", "Edit", "Again"):
-        assert f"{label} takes the role operate" in message
-    assert "Pause takes the role operate" in viewer.get("/queues/low").text
-    assert "Clear takes the role admin" in operator.get("/queues/low").text
-    assert "takes the role" not in visit(UserRole.ADMIN).get("/queues/low").text
+        assert f"{label} needs the role operate" in message
+    assert "Pause needs the role operate" in viewer.get("/queues/low").text
+    assert "Clear needs the role admin" in operator.get("/queues/low").text
+    assert "needs the role" not in visit(UserRole.ADMIN).get("/queues/low").text
     closed = visit(UserRole.ADMIN, read_only=True).get("/queues/low").text
     assert "Pause: this dashboard is read-only" in closed

@@ -112,10 +112,11 @@ def remove_files(store: LakeStore, paths: Iterable[str]) -> None:
 
 @contextmanager
 def lake_errors(store: LakeStore, became: str = "") -> Iterator[None]:
-    """Raise errors of files and of deltalake as LakeError, with the lake's address.
+    """Raise OSError and deltalake's errors as LakeError, with the lake's address.
 
     Args:
-        became: What happened to the batch, for the message; by default, that it wasn't committed.
+        became: What the error message says about the batch. If empty, an error for a full disk says
+            'this batch was not committed'.
     """
     from deltalake.exceptions import DeltaError
 

@@ -129,7 +129,10 @@ T = TypeVar("T")
 
 
 def sourced(source: str, name: str) -> str:
-    """Return the lake's name of a source's queue or topic: `{eu}mails`. Names on servers have no braces."""
+    """Return the name that a source's queue or topic has in the lake, such as `{eu}mails`.
+
+    Names on servers have no braces.
+    """
     return f"{{{checked_name('source', source)}}}{name}" if source else name
 
 

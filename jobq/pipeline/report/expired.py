@@ -58,7 +58,7 @@ class RollupSource(NamedTuple):
 
 
 class SeenHours(NamedTuple):
-    """Events, first hour and last hour of a queue in rollup_hourly."""
+    """Number of events, and the first and last hour, that rollup_hourly has for a queue."""
 
     queue: str
     events: int

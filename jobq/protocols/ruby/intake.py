@@ -208,7 +208,9 @@ class QueueIntake:
             # With a nonce: a job that is pushed again byte for byte is not a replayed call.
             content = self._seal.close_call(self.queue.name, mid, content)
         if len(content) > HARD_MAX_CONTENT:
-            raise CodecError(f"it takes {len(content):,} bytes of the {HARD_MAX_CONTENT:,} allowed")
+            raise CodecError(
+                f"the job takes {len(content):,} bytes as a message; at most {HARD_MAX_CONTENT:,} are allowed"
+            )
         return content
 
 

@@ -123,7 +123,9 @@ def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[s
     call = unwrapped(name, args)
     job = names.get(call.name, call.name)
     if not 0 < len(job) <= MAX_NAME:
-        raise CodecError(f"its class has a name of {len(job)} characters; {MAX_NAME} are allowed")
+        raise CodecError(
+            f"its class has a name of {len(job)} characters; at most {MAX_NAME} are allowed"
+        )
     fields["class"] = name
     if call.name != name or retry_queue(fields):
         fields["args"] = args  # the wrapper's, which couldn't be made again; or for the other queue

@@ -76,7 +76,7 @@ def _read(stored: str) -> tuple[bytes, bytes]:
         same, read = False, (b"", b"")
     if not same or len(read[1]) != 32:
         raise ConfigError(
-            f"a password hash of the users file can't be read; it must begin with scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:"
+            f"a password hash in the users file can't be read; it must begin with scrypt:{LOG2_N}:{BLOCK}:{PARALLEL}:"
         )
     return read
 

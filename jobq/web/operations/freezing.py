@@ -187,12 +187,10 @@ class Freezer:
             return ""
         for queue, number in self._counters["queues"].most_common(1):
             if number > MAX_IN_BIN:
-                return f"{number:,} messages of {queue} are more than the {MAX_IN_BIN:,} that are kept for an undo."
+                return f"This affects {number:,} messages of {queue}; at most {MAX_IN_BIN:,} can be kept for an undo."
         for queue, size in self._sizes.most_common(1):
             if size > MAX_BYTES:
-                return (
-                    f"The messages of {queue} are larger than the 16 MiB that are kept for an undo."
-                )
+                return f"The messages of {queue} take more than 16 MiB in total; no more can be kept for an undo."
         return ""
 
 

@@ -211,7 +211,7 @@ def test_bad_id_is_refused_with_its_row(value, said):
         ({"args": "string"}, ("[1",), {"argsColumn": "args"}, "no JSON"),
         ({"wait": "long"}, (-1,), {"delayColumn": "wait"}, "delay of -1 seconds"),
         ({"wait": "double"}, (float("inf"),), {"delayColumn": "wait"}, "delay of inf"),
-        ({"text": "string"}, ("x" * 300_000,), {}, "bytes of the 262,144 allowed"),
+        ({"text": "string"}, ("x" * 300_000,), {}, "bytes; at most 262,144 are allowed"),
     ],
 )  # fmt: skip
 def test_bad_value_is_refused_with_its_row(columns, row, options, said):

@@ -224,7 +224,7 @@ def test_job_that_is_too_long_once_sealed_is_kept_with_the_dead_and_holds_nobody
     assert kept.startswith(long[:-1])
     noted = json.loads(kept)
     assert noted["error_class"] == "jobq.errors.CodecError"
-    assert "bytes of the 1,048,576 allowed" in noted["error_message"]
+    assert "bytes; at most 1,048,576 are allowed" in noted["error_message"]
     client.close()
 
 

@@ -179,7 +179,7 @@ def test_what_cannot_be_undone_has_to_be_confirmed(
     monkeypatch.setattr("jobq.web.operations.freezing.MAX_IN_BIN", 3)
     kill(low, 4)
     view = frozen("purge", filter="queue:low")
-    assert "4 messages of low are more than the 3" in view.state.why_no_undo
+    assert "4 messages of low; at most 3 can be kept" in view.state.why_no_undo
     with pytest.raises(ConfigError, match="type low to confirm"):
         operations.apply(view.state.id, ANNA)
     done = applied(view, confirmed="low")

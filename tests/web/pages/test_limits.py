@@ -48,7 +48,7 @@ def test_limit_is_set_held_and_unset(visit: Any, client: Any) -> None:
         return reply, facts
 
     reply, facts = change("set", "200/m")
-    assert (facts.rule, facts.set_here) == ("200/m", True) and "programs say 100/m" in reply.text
+    assert (facts.rule, facts.set_here) == ("200/m", True) and "in code: 100/m" in reply.text
     reply, facts = change("hold", "10m")
     assert 500_000 < facts.held_ms <= 600_000 and "Release" in reply.text
     assert change("hold", "0")[1].held_ms == 0
