@@ -338,9 +338,9 @@ def remove(session: Session, flow: str) -> bool:
     with session.operation("", f"flow:{flow}"):
         word = remove_flow(session.client, flow)
     if word == "running":
-        session.say({"flow": flow, "removed": False}, f"{flow} is {view.state}; cancel it first")
+        session.say({"flow": flow, "deleted": False}, f"{flow} is {view.state}; cancel it first")
         return False
-    session.say({"flow": flow, "removed": True}, f"{flow}: removed")
+    session.say({"flow": flow, "deleted": True}, f"{flow}: deleted")
     return True
 
 

@@ -220,11 +220,11 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
             f"{name} is declared in the code of {decoded(other).job}; pause it, or change it there"
         )
     if word == "full":
-        raise ConfigError(f"queue {home.name} has 1,000 schedules, the maximum; remove some")
+        raise ConfigError(f"queue {home.name} has 1,000 schedules, the maximum; delete some")
 
 
 def _steering(verb: str, done: str) -> Any:
-    """Shared parts of pause, resume and remove."""
+    """Shared parts of pause, resume and delete."""
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)
@@ -280,17 +280,17 @@ def resume(session: Session, name: str, queues: str | None) -> bool:
 @click.argument("name")
 @option(
     "--force",
-    "Also remove schedules declared in code; workers with that code restore them.",
+    "Also delete schedules declared in code; workers with that code restore them.",
 )
 @queues_option
 def delete(session: Session, name: str, force: bool, queues: str | None) -> bool:
-    """Remove an added schedule."""
+    """Delete an added schedule."""
     _, found = _home(session, name, queues)
     if found.definitions.get(name, "").startswith("c") and not force:
         raise ConfigError(
             f"{name} is declared in code; remove it there, then delete its stored state with --force"
         )
-    return bool(_steering("remove", "removed")(session, name, queues))
+    return bool(_steering("remove", "deleted")(session, name, queues))
 
 
 @command(

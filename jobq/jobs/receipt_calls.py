@@ -215,7 +215,8 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
         left_s = CHECK_EVERY_S if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
             raise ResultTimeoutError(
-                f"no result of {receipt.job} {receipt.mid} within {timeout_s:g} s"
+                f"no result of {receipt.job} {receipt.mid} within {timeout_s:g} s; "
+                f"`jobq why {receipt.mid}` says why"
             )
         if content is None:
             content = yield ItemAt(key, min(left_s, CHECK_EVERY_S))

@@ -173,14 +173,14 @@ def test_bad_words_are_refused(cli, approved, words, says):
     assert says in refused.err
 
 
-def test_cancelled_flow_can_be_removed(cli, client, approved):
+def test_cancelled_flow_can_be_deleted(cli, client, approved):
     kept = cli("flow", "delete", "import:1")
     assert (kept.code, kept.out) == (1, "import:1 is running; cancel it first\n")
     assert cli("flow", "cancel", "import:1").code == 1  # nobody confirms
     assert cli("flow", "cancel", "import:1", "--yes").out == "import:1: no more messages are sent\n"
     again = cli("flow", "cancel", "import:1", "--yes")
     assert (again.code, again.out) == (1, "import:1 is cancelled already\n")
-    assert cli("flow", "delete", "import:1").out == "import:1: removed\n"
+    assert cli("flow", "delete", "import:1").out == "import:1: deleted\n"
     assert cli("flow", "list", "--json").records == []
     assert approved.facts() is None
 

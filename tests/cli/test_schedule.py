@@ -77,7 +77,7 @@ def test_lint_warns_of_what_modules_declare(line: Any, module: str) -> None:
         assert words in text
 
 
-def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue) -> None:
+def test_schedule_is_added_listed_paused_run_and_deleted(cli: Any, queue: Queue) -> None:
     added = cli("schedule", "add", "nightly", "x.y", "a", "n=2", "--cron", "@daily", "-q", "low")
     assert (added.code, added.out) == (0, "low: nightly added\n")
     [row] = cli("schedule", "list", "--json").records
@@ -106,7 +106,7 @@ def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue)
     assert (entry["schedule"], entry["outcome"], entry["mid"]) == ("nightly", "enqueued", mid)
     assert mid in cli("schedule", "history").out
 
-    assert cli("schedule", "delete", "nightly").out == "low: nightly removed\n"
+    assert cli("schedule", "delete", "nightly").out == "low: nightly deleted\n"
     assert cli("schedule", "list", "--json").records == []
 
 

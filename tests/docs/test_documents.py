@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -102,6 +103,36 @@ def test_every_command_that_a_text_names_is_there():
     ]
     assert len(quoted) > 300
     assert [(*text, unknown) for text in quoted if (unknown := unknown_in(text[1].split()))] == []
+
+
+#: Other programs whose options pages name without `jobq` before them.
+OTHERS = {"gunicorn", "pytest"}
+
+
+def commands_in(group: click.Group) -> Iterator[click.Command]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from commands_in(command)
+
+
+def test_every_command_that_a_page_names_without_its_group_has_the_option():
+    known = {
+        (command.name, option)
+        for command in commands_in(app)
+        for param in command.params
+        for option in param.opts
+    }
+    quoted = {
+        (str(page.relative_to(ROOT)), verb, option)
+        for page in PAGES
+        for verb, option in re.findall(r"`([a-z][a-z-]*) (--[a-z-]+)[^`\n]*`", page.read_text())
+        if verb not in {"jobq", *OTHERS}
+    }
+    assert len(quoted) > 5
+    assert [text for text in quoted if text[1:] not in known] == []
 
 
 def test_wire_page_names_every_key_of_a_queue():
