@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ from jobq.cli.arguments import Given, from_json, from_lines, from_words, moment_
 from jobq.cli.modules import load, module_of
 from jobq.cli.options import Function, import_option, option
 from jobq.cli.session import Session, command
-from jobq.errors import ConfigError, JobqError
+from jobq.errors import ConfigError, JobNotFoundError, JobqError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import default_registry, stand_in
 from jobq.jobs.results import Receipt
@@ -102,12 +103,11 @@ def enqueue(
 
     The job runs at least once. An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a
     keyword argument. With --import, JOB must be registered in that module and accept the arguments. Without it,
-    the command imports the module that JOB begins with, if there is one. A job that is still unknown is enqueued
-    by name, to the queue `default`.
+    the command imports the module that JOB begins with, if there is one. If that module has jobs, but not this one,
+    the call is rejected. A job of code that isn't here is enqueued by name, to the queue `default`.
     """
-    load(modules or module_of(job))
-    known, where = bool(modules) or is_known(job), given["queue"]
-    target = find(job, known=known).options(client=session.client, **options_of(given))
+    where = given["queue"]
+    target = find(job, modules).options(client=session.client, **options_of(given))
     if file is not None:
         if words or args_json or given["mid"]:
             raise ConfigError(
@@ -122,13 +122,13 @@ def enqueue(
             record = record_of(receipt)
             shown = (record["mid"], record["action"], record["status"])
             session.say(record, "  ".join(filter(None, shown)))
-    _note_default_queue(session, job, known, where)
+    _note_default_queue(session, job, where)
 
 
-def _note_default_queue(session: Session, job: str, known: bool, queue: str | None) -> None:
-    if not known and not queue:
-        near = get_close_matches(job, default_registry.names(), 1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
+def _note_default_queue(session: Session, job: str, queue: str | None) -> None:
+    if job not in default_registry and not queue:
+        near = _nearest(job)
+        meant = f" ({near})" if near else ""
         session.note(
             f"{job} isn't known here{meant}, so its call went to queue default; "
             "name its module with --import, or use --queue"
@@ -190,14 +190,35 @@ def _name(file: IO[bytes]) -> str:
     return str(getattr(file, "name", "<stdin>"))
 
 
-def find(name: str, *, known: bool) -> Job[..., Any]:
-    """Return the registered job, or if it is not `known` a job of this name that takes any arguments."""
-    return default_registry.get(name) if known else stand_in(name)
+def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
+    """Return the job from these modules, else from the one that its name begins with.
+
+    If none of this code can know it, return a job of this name that takes any arguments.
+    """
+    imported = list(modules) or module_of(name)
+    load(imported)
+    if name not in default_registry:
+        _refuse_mistake(name, imported, bool(modules))
+    return stand_in(name)
 
 
-def is_known(name: str) -> bool:
-    """Whether a job of this name is registered."""
-    return name in default_registry
+def _refuse_mistake(name: str, imported: Sequence[str], chosen: bool) -> None:
+    """JobNotFoundError if the imported modules should have the job. chosen: the user named the modules."""
+    module, _, last = name.rpartition(".")
+    own = module in imported
+    value = getattr(sys.modules[module], last, None) if own else None
+    if isinstance(value, Job):
+        raise JobNotFoundError(f"no job {name!r}; the job of this function is {value.name}")
+    if callable(value):
+        raise JobNotFoundError(f"{name} isn't a job; add @job to it in {module}")
+    if chosen or (own and any(job.startswith(f"{module}.") for job in default_registry.names())):
+        near = _nearest(name)
+        raise JobNotFoundError(f"no job {name!r:.200} here; {near or 'is its module in --import?'}")
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, default_registry.names(), 1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt[Any]]]:

@@ -29,17 +29,27 @@ def load(modules: Iterable[str]) -> None:
     if left_out and modules:
         click.echo(f"jobq: {output.escaped(left_out)}", err=True)
     for name in modules:
+        written = _as_module(name)
+        if name.startswith(".") or "/" in name:
+            raise ConfigError(f"{name!r} isn't the name of a module; write --import {written}")
         try:
             import_module(name)
         except ModuleNotFoundError as error:
             # Only if this module or its package is missing, not one that it imports.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
+            remedy = "check --import" if written == name else f"write --import {written}"
             raise ConfigError(
-                f"no module {name!r} in {Path.cwd()} or installed; check --import"
+                f"no module {name!r} in {Path.cwd()} or installed; {remedy}"
             ) from error
     for more in loaders:
         more()
+
+
+def _as_module(path: str) -> str:
+    """Return the name of the module in a file: `app.jobs` of app/jobs.py. A name stays as it is."""
+    name = Path(path).name if path.startswith(("/", "..")) else path
+    return name.removeprefix("./").removesuffix(".py").strip("./").replace("/", ".")
 
 
 def module_of(job: str) -> list[str]:

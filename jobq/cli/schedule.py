@@ -12,8 +12,8 @@ import click
 from msgspec import structs
 
 from jobq.cli.arguments import from_words
-from jobq.cli.enqueue import find, is_known
-from jobq.cli.modules import load, module_of
+from jobq.cli.enqueue import find
+from jobq.cli.modules import load
 from jobq.cli.options import (
     Function,
     group,
@@ -193,8 +193,7 @@ def add(
     Workers that serve the queue and know the job enqueue its ticks, from ten seconds after the command on. A schedule
     that code declares is changed there. ARGs are the job's arguments, as for jobq enqueue.
     """
-    load(modules or module_of(job))
-    target = find(job, known=bool(modules) or is_known(job))
+    target = find(job, modules)
     call = from_words(words)
     try:
         target.check_arguments(call.args, call.kwargs)
@@ -310,8 +309,7 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
     if not text:
         raise ConfigError(f"schedule {name} has no definition at the server; enqueue its job")
     one = decoded(text[1:])
-    load(modules or module_of(one.job))
-    job = find(one.job, known=bool(modules) or is_known(one.job))
+    job = find(one.job, modules)
     with session.operation(queue.name, f"schedule:{name}") as performed:
         done = listing.run_now(queue, name, found, job)
         performed.set(note=f"mid {done.detail}")

@@ -267,7 +267,7 @@ def worker(
 
     listeners = listeners_of(health, metrics_labels == "job")
 
-    def import_all() -> None:
+    def import_all() -> tuple[str, ...]:
         try:
             load(modules)
         except BaseException as error:
@@ -280,6 +280,7 @@ def worker(
         listeners.extend(crash_listeners())
         logs.settle()
         check_jobs(intake, default_registry)
+        return modules
 
     hooks = Hooks(
         start_reports,

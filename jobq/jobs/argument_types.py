@@ -31,6 +31,15 @@ _NO_CONVERSION = (Any, object, inspect.Parameter.empty)
 #: Annotations, and their texts, that can be decoded for certain.
 _CERTAIN = (*_PLAIN, *_NO_CONVERSION, None, "str", "int", "float", "bool", "None", "Any", "object")
 
+#: How to write what msgspec says is invalid.
+_EXAMPLES = {
+    "Invalid RFC3339 encoded datetime": "2026-12-24T18:00:00+01:00",
+    "Invalid RFC3339 encoded date": "2026-12-24",
+    "Invalid RFC3339 encoded time": "18:00:00",
+    "Invalid ISO8601 duration": "PT90S",
+    "Invalid UUID": "123e4567-e89b-12d3-a456-426614174000",
+}
+
 
 class ValueType:
     """One annotation that values are encoded and decoded by."""
@@ -65,7 +74,9 @@ class ValueType:
         try:
             return msgspec.convert(plain, self._annotation, dec_hook=_from_json, str_keys=True)
         except (ValueError, TypeError, RecursionError) as error:
-            text = str(error).replace(" - at `$", "; at `value")
+            said, at, place = str(error).partition(" - at `$")
+            example = f"; write it as {_EXAMPLES[said]}" if said in _EXAMPLES else ""
+            text = f"{said}{example}{at and '; at `value'}{place}"
             raise CodecError(f"{where} doesn't fit its annotation {self}: {text}") from error
 
     def _as_json(self, value: Any, where: str) -> Any:

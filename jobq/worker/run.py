@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,7 @@ def run_worker(
     settings: WorkerSettings,
     client: Client,
     registry: Registry,
-    load: Callable[[], object] = lambda: None,
+    load: Callable[[], Sequence[str]] = tuple,
     hooks: Hooks | None = None,
     source: Source | None = None,
     log: JobLines | None = None,
@@ -57,7 +57,7 @@ def run_worker(
     Raises UnavailableError when there is no server. Call it from the main thread of a process of its own.
 
     Args:
-        load: Imports the modules with jobs; its exception is a boot failure.
+        load: Imports the modules with jobs and returns their names; its exception is a boot failure.
         hooks: Called by each child at its start and before its exit.
         source: Enqueues messages from elsewhere, in a separate process.
         log: Where each run is logged.
@@ -164,10 +164,10 @@ def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) 
                 Queue(name, client).admin.call_on_dead()
 
 
-def _loaded(load: Callable[[], object], registry: Registry, allow_threads: bool) -> bool:
+def _loaded(load: Callable[[], Sequence[str]], registry: Registry, allow_threads: bool) -> bool:
     before, home = set(threading.enumerate()), Home()
     try:
-        load()
+        modules = load()
         home.only()
     except ConfigError:
         raise
@@ -186,7 +186,9 @@ def _loaded(load: Callable[[], object], registry: Registry, allow_threads: bool)
         logger.warning("%sA lock that it holds at a fork stays locked in that child", what)
     if not len(registry):
         # It would not know any of its messages, and retry each until it is dead.
-        tell("no job is registered; name the modules that hold jobs with --import")
+        what = " and ".join(modules)
+        what = f"no @job is declared in {what}" if what else "no job is registered"
+        tell(f"{what}; name the modules that hold jobs with --import")
         return False
     return True
 

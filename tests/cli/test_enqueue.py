@@ -73,7 +73,8 @@ def test_enqueue_with_import_refuses_unknown_jobs_and_arguments_that_do_not_fit(
 ) -> None:
     unknown = cli("enqueue", "cli_jobs.resiez", "--import", jobs)
     assert (unknown.code, unknown.out) == (5, "")
-    assert unknown.err == "jobq: no job 'cli_jobs.resiez' here; is its module in --import?\n"
+    assert unknown.err == "jobq: no job 'cli_jobs.resiez' here; did you mean cli_jobs.resize?\n"
+    assert "is its module in --import?" in cli("enqueue", "zzz", "--import", jobs).err
     wrong = cli("enqueue", "cli_jobs.resize", "a.jpg", "widht=3", "--import", jobs)
     assert wrong.code == 2 and "widht" in wrong.err and len(wrong.err.splitlines()) == 1
     assert contents(client, "low") == []
@@ -82,6 +83,12 @@ def test_enqueue_with_import_refuses_unknown_jobs_and_arguments_that_do_not_fit(
 def test_import_of_a_missing_module_names_it(cli: Any) -> None:
     ended = cli("enqueue", "a.b", "--import", "no_such_module")
     assert ended.code == 2 and "no module 'no_such_module'" in ended.err
+
+
+@pytest.mark.parametrize("file", ["cli_jobs.py", "./cli_jobs.py", "/x/cli_jobs.py", ".cli_jobs"])
+def test_import_of_a_file_says_how_its_module_is_written(cli: Any, jobs: str, file: str) -> None:
+    ended = cli("enqueue", "cli_jobs.resize", "a.jpg", "--import", file)
+    assert ended.code == 2 and ended.err.endswith("; write --import cli_jobs\n")
 
 
 def test_import_that_fails_inside_shows_its_traceback(cli: Any, bare: Path) -> None:
@@ -156,10 +163,31 @@ def test_enqueue_says_where_to_when_it_knows_no_such_job(cli: Any, client: Any) 
 
 
 @pytest.mark.parametrize("meant", ["cli_jobs.rezise", "cli_jobs.resize_"])
-def test_enqueue_names_the_nearest_job_when_its_module_has_no_such_job(
-    cli: Any, client: Any, jobs: str, meant: str
+@pytest.mark.parametrize("command", ["enqueue", "schedule"])
+def test_job_that_its_module_lacks_is_refused_with_the_nearest_name(
+    cli: Any, client: Any, jobs: str, meant: str, command: str
 ) -> None:
-    assert f"{meant} isn't known here (did you mean cli_jobs.resize?)" in cli("enqueue", meant).err
+    words = (command, meant)
+    if command == "schedule":
+        words = (command, "add", "s", meant, "--every", "1m")
+    ended = cli(*words, "--queue", "low")
+    assert (ended.code, ended.out) == (5, "")
+    assert ended.err == f"jobq: no job {meant!r} here; did you mean cli_jobs.resize?\n"
+    assert contents(client, "low") == []
+
+
+def test_enqueue_of_a_function_says_what_makes_it_that_job(cli: Any, bare: Path) -> None:
+    (bare / "cli_functions.py").write_text(
+        "from jobq import job\ndef plain(): ...\n@job(name='mail.send')\ndef send(): ...\n"
+    )
+    plain, named = cli("enqueue", "cli_functions.plain"), cli("enqueue", "cli_functions.send")
+    assert (plain.code, named.code) == (5, 5)
+    assert plain.err == "jobq: cli_functions.plain isn't a job; add @job to it in cli_functions\n"
+    assert "the job of this function is mail.send" in named.err
+
+
+def test_enqueue_by_name_passes_when_a_module_of_that_name_has_no_jobs(cli: Any) -> None:
+    assert cli("enqueue", "email.send", "--queue", "low").code == 0
 
 
 def test_enqueue_takes_every_option_of_a_call(cli: Any, client: Any) -> None:

@@ -61,7 +61,7 @@ sys.exit(run_worker(WorkerSettings(processes=2), client, registry))
         ("import nowhere_to_be_found", 10, "No module named 'nowhere_to_be_found'"),
         ("1 / 0", 10, "ZeroDivisionError"),
         (THREAD, 10, "poller"),
-        ("", 10, "no job is registered"),
+        ("", 10, "no @job is declared in bad_jobs; name the modules"),
     ],
     ids=["import", "error", "thread", "empty"],
 )
@@ -83,7 +83,9 @@ def test_module_that_cannot_be_loaded_ends_the_worker(start, tmp_path, text, cod
     ],
     ids=["disabled", "all", "jobq", "file"],
 )
-@pytest.mark.parametrize(("then", "says"), [("1 / 0", "ZeroDivisionError"), ("", "no job is regi")])
+@pytest.mark.parametrize(
+    ("then", "says"), [("1 / 0", "ZeroDivisionError"), ("", "no @job is decl")]
+)
 def test_error_of_the_start_reaches_stderr_whatever_logging_does(
     start, tmp_path, silence, then, says
 ):
