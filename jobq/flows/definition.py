@@ -309,7 +309,7 @@ After = FlowStep | str | Iterable[FlowStep | str] | Mapping[FlowStep | str, When
 
 
 class StepList:
-    """The steps of one flow, in the order of their definition."""
+    """The steps of one flow, in the order in which they were defined."""
 
     #: Whether a step without a name is named after its job.
     names_steps = True

@@ -209,12 +209,12 @@ class FlowView:
 
     @cached_property
     def by_name(self) -> dict[str, StepView]:
-        """The steps with their states, in the order of their definition."""
+        """The steps with their states, in the order in which they were defined."""
         return _views(self.facts)
 
     @property
     def steps(self) -> tuple[StepView, ...]:
-        """The steps in the order of their definition."""
+        """The steps in the order in which they were defined."""
         return tuple(self.by_name.values())
 
     @property

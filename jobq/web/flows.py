@@ -101,7 +101,7 @@ def look_of(view: StepView) -> str:
 
 
 def step_rows(flow: FlowView) -> list[StepRow]:
-    """Return the steps in the order of their definition."""
+    """Return the steps in the order in which they were defined."""
     path = {one.step for one in flow.critical_path}
     return [_row(flow, view, view.name in path) for view in flow.steps]
 
