@@ -372,7 +372,13 @@ class Child:
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
         """Free the slot of a stopped job: its lock is lost, or its message was returned."""
         message = call.message
-        logger.warning("%s %s stopped: %s", call.job.name, message.mid, why)
+        if self.slots.is_lost(slot):
+            # The supervisor's line says which: only it asks the server.
+            logger.info(
+                "%s %s stopped: cancelled, or its lease was lost", call.job.name, message.mid
+            )
+        else:
+            logger.warning("%s %s stopped: %s", call.job.name, message.mid, why)
         if self.context.plan.counters is not None:
             self.context.plan.counters.aborted(index, call.job.name)
         if why == "hurry":

@@ -250,3 +250,5 @@ def test_cancelled_job_is_logged_as_cancelled_at_info(start, send, ledger, queue
     assert worker.stop() == 0
     [line] = [line for line in worker.log.splitlines() if "was cancelled" in line]
     assert " INFO " in line and "lock" not in worker.log
+    [line] = [line for line in worker.log.splitlines() if " stopped: " in line]
+    assert " INFO " in line and "stopped: cancelled, or" in line
