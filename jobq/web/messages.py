@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -20,6 +20,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Status
 from jobq.web.contents import Contents, ShownCall, ShownResult
 
+T = TypeVar("T")
 #: Public state -> the name of its glyph and colour.
 _GLYPHS: dict[StateWord, str] = {
     "scheduled": "delayed", "queued": "ready", "running": "running", "retrying": "retry", "done": "done",
@@ -110,6 +111,11 @@ class MessageShown:
     logs: list[tuple[int, str]] = field(default_factory=list)
 
     @property
+    def enqueued_at(self) -> int:
+        """When it was enqueued, epoch ms, by its content or else by its events; 0 if neither says."""
+        return self.call.enqueued_at or _last_known(self.facts.history, "enqueued_at", 0)
+
+    @property
     def is_known(self) -> bool:
         """Whether the queue, its dead or its newest events have it."""
         return self.facts.status.word not in _NOWHERE or bool(self.facts.history)
@@ -122,7 +128,8 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
     facts = collector.collect(mid)
     content = collector.found_content or (facts.dead.content if facts.dead else b"")
     call = contents.call(queue.name, mid, content) if content else ShownCall()
-    facts = _seen(replace(facts, job=facts.job or call.job), contents)
+    job = facts.job or call.job or _last_known(facts.history, "job", "")
+    facts = _seen(replace(facts, job=job), contents)
     stored = collector.found_result
     status = facts.status
     end: StateWord = state_in(queue, mid, status).word if stored else "unknown"
@@ -142,6 +149,11 @@ def read_message(client: Client, contents: Contents, queue_name: str, mid: str) 
         collector.unread,
         list(_logs(collector, facts, max([status.attempts, *(one.number for one in attempts)]), contents)),
     )  # fmt: skip
+
+
+def _last_known(history: Sequence[Event], name: str, default: T) -> T:
+    """Return a field of the latest event that has it: events outlive the content of a finished message."""
+    return next((known for event in reversed(history) if (known := getattr(event, name))), default)
 
 
 def _logs(

@@ -102,18 +102,18 @@ def remedy(one: QueueFigures) -> str:
     return {
         "damaged": "jobq check fsck",
         "paused": f"jobq resume {name}",
-        "no_worker": f"jobq worker --queues {name}",
-        "falling_behind": f"jobq worker --queues {name}",
+        "no_worker": f"jobq worker --import MODULE --queues {name}",
+        "falling_behind": f"jobq worker --import MODULE --queues {name}",
     }.get(one.state, "")
 
 
-def headline(snapshot: Snapshot) -> Headline:
-    """Return the first line of the first page."""
+def headline(snapshot: Snapshot, nfindings: int) -> Headline:
+    """Return the first line of the first page. nfindings: lines of its list, which the first cause begins."""
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")
     if snapshot.causes:
-        more = len(snapshot.causes) - 1
-        rest = f", and {counted(more, 'more finding')}" if more else ""
+        more = nfindings - 1
+        rest = f", and {counted(more, 'more finding')}" if more > 0 else ""
         return Headline(snapshot.causes[0].headline + rest, True)
     if not bad:
         return Headline("The queue keeps up" if count == 1 else f"All {words} keep up", False)

@@ -48,7 +48,7 @@ def filled(client, redis):
 
 def test_first_page_says_what_needs_a_look(visit, filled):
     text = visit().get("/").text
-    assert 'aria-live="polite">1 worker lost<' in text
+    assert 'aria-live="polite">1 worker lost, and 3 more findings<' in text
     found = re.findall(r'<div><strong>(?:<a href="([^"]*)">)?([^<]*)', text)
     # The lost worker explains why mails is late.
     assert [name for _, name in found] == ["1 worker lost", "broken", "halted", "orphans"]
@@ -83,7 +83,7 @@ def test_queues_come_in_order_of_trouble_or_as_asked(visit, filled, client):
     assert names(page.get("/queues?f=AI").text) == ["mails"]
     assert "No queue has this in its name" in page.get("/queues?f=nowhere").text
     assert names(page.get("/queues?sort=zzz").text) == names(page.get("/queues").text)
-    assert "jobq worker --queues orphans" in page.get("/queues/orphans").text
+    assert "jobq worker --import MODULE --queues orphans" in page.get("/queues/orphans").text
     assert page.get("/queues/nowhere").status_code == 404
     Queue("new", client).enqueue(encode("resize"))
     assert page.get("/queues/new").status_code == 200

@@ -226,6 +226,24 @@ def test_message_shows_attempts_arguments_and_result(queue: Queue, client: Clien
     assert "x@y.example" not in reader and "You need the right" in reader
 
 
+def test_finished_message_shows_the_job_and_time_of_its_events(queue: Queue, visit: Any):
+    queue.enqueue(call("a.b"), mid="m")
+    for outcome, more in (("retry", {"backoff": 0}), ("retry", {"backoff": 0}), ("done", {})):
+        [message] = queue.dequeue(1).messages
+        record = attempt_record("a.b", message.attempt, 1_700_000_000_000, 0, 0, 0, "web-7:4711")
+        queue.finish(
+            [Ending(mid=message.mid, token=message.token, outcome=outcome, record=record, **more)]
+        )
+    queue.admin.collect()
+    page = visit()
+    text = page.get("/queues/low/messages/m").text
+    assert "<dt>Job</dt><dd>a.b</dd>" in text
+    assert re.search(r"<dt>Enqueued</dt><dd><time[^>]*2023-11-14", text)
+    assert "a finished message is removed" in text
+    unknown = page.get("/queues/low/messages/none").text
+    assert "does not know the message" in unknown and "finished message is" not in unknown
+
+
 def test_dead_message_shows_its_error_as_far_as_the_settings_allow(queue: Queue, visit: Any):
     queue.enqueue(call("a.b"), mid="m")
     ended(queue, "dead", "ValueError: secret", reason="ValueError: no route\n\nTraceback: line 1")

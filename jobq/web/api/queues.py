@@ -199,12 +199,13 @@ FILTER = Parameter("f", "A filter as on the pages: job:shop.* error:Timeout age:
 def overview(call: ApiCall) -> OverviewReply:
     """Report whether work is moving, and what needs attention."""
     found = snapshot_of(call.request)
-    says = headline(found)
+    listed = findings(call.site, found)
+    says = headline(found, len(listed))
     return OverviewReply.of(
         found.totals, headline=says.text, trouble=says.bad, at=found.at_ms, server_ms=round(found.server_ms, 3),
         queues=len(found.queues), locked=found.totals.running, workers=len(found.workers) - len(found.lost_workers),
         workers_lost=len(found.lost_workers),
-        needs_a_look=[AttentionReply.of(one) for one in findings(call.site, found)],
+        needs_a_look=[AttentionReply.of(one) for one in listed],
     )  # fmt: skip
 
 

@@ -33,14 +33,15 @@ def overview(request: Request) -> Response:
     has_lake = bool(site.settings.lake)
     span = charts.span_of(request.query_params.get("range", ""), snapshot, zone, has_lake)
     span, past = charts.with_past(site, sampler, span)
+    listed = findings(site, snapshot)
     known_ms = [
         since for name in snapshot.queues if (since := sampler.tail.since_ms(name)) is not None
     ]
     return render(
         request, "overview.html",
         snapshot=snapshot,
-        headline=headline(snapshot),
-        findings=findings(site, snapshot),
+        headline=headline(snapshot, len(listed)),
+        findings=listed,
         spark=lambda figure: charts.spark(sampler, snapshot, figure=figure),
         DEAD=DEAD, HANDOUTS=HANDOUTS, RUNNING=RUNNING,
         span=span, ranges=charts.ranges_of(has_lake), past=past,
