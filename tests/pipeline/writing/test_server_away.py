@@ -32,15 +32,19 @@ def counts(at):
 
 
 def test_attempt_goes_on_when_the_server_is_back(stoppable, at):  # noqa: F811
+    restart = threading.Timer(0.2, stoppable.start)
+
     def server_dies():
         batches = batches_of(SCHEMA, ROWS)
         yield from batches[:10]
         stoppable.kill()
-        threading.Timer(0.2, stoppable.start).start()
+        restart.start()
         yield from batches[10:]
 
     write = Write(at, SCHEMA, job="app.send", queue="low", batch="100")
     done = write.attempt([], 0, server_dies())
+    # It answers already; the thread that started it waits for that, too.
+    restart.join()
     write.writer.commit([done])
     assert counts(at).ready == 2_000
 

@@ -108,7 +108,7 @@ def test_equal_rows_of_two_batches_of_a_stream_are_two_messages_also_in_foreach_
 
 def test_stream_without_batches_is_refused(server):
     made = writer.stream_writer({"url": server.url, "job": "j"}, SCHEMA, False)
-    with pytest.raises(PipelineError, match="continuous trigger"):
+    with pytest.raises(PipelineError, match="use another trigger"):
         made.write(iter([]))
 
 
