@@ -9,14 +9,14 @@ import sys
 
 
 def install(extra: str) -> str:
-    """`pip install cryptography>=50`: the packages of one of jobq's extras, by their names.
+    """`pip install cryptography>=50 (the extra crypto)`: the packages of one of jobq's extras, by their names.
 
-    It doesn't name jobq: a package index may have another project of that name.
+    The command doesn't name jobq: a package index may have another project of that name.
     """
     names = _requirements(extra)
     if not names:
         return f"install the packages of the extra {extra!r} in jobq's pyproject.toml"
-    return f"pip install {' '.join(map(shlex.quote, names))}"
+    return f"pip install {' '.join(map(shlex.quote, names))} (the extra {extra})"
 
 
 def brings(extra: str, module: str) -> bool:

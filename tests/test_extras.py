@@ -33,8 +33,10 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
         "web",
     ],
 )
-def test_remedy_names_the_packages_of_the_extra_and_never_jobq(extra):
-    pip, install, *named = shlex.split(extras.install(extra))
+def test_remedy_names_the_extra_and_its_packages_and_never_jobq(extra):
+    command, _, remark = extras.install(extra).partition(" (")
+    assert remark == f"the extra {extra})"
+    pip, install, *named = shlex.split(command)
     assert (pip, install) == ("pip", "install")
     wanted = [Requirement(one) for one in EXTRAS[extra]]
     here = {

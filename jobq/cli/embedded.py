@@ -25,7 +25,7 @@ def status(session: Session) -> bool:
     text = f"not running; data in {found.data}"
     if found.running:
         text = (
-            f"running: Valkey {found.version}, process {found.pid}, up {found.uptime_s:,} s, "
+            f"running: {found.kind} {found.version}, process {found.pid}, up {found.uptime_s:,} s, "
             f"{found.clients} clients, {found.memory / 2**20:.1f} MiB; "
             f"data {found.data}, socket {found.socket}"
         )

@@ -85,7 +85,8 @@ def schedule() -> None:
 def list_schedules(session: Session, queues: str | None) -> None:
     """List schedules, with their next and last ticks.
 
-    `undeclared`: it is no longer in the code of a running worker of the queue, so it has no ticks.
+    `undeclared`: it is no longer in the code of a running worker of the queue, so it has no ticks. The list
+    marks none while no worker of the queue runs.
     """
     known: dict[str, list[WorkerCode]] = {}
     with session.tolerating("workers", "list of"):

