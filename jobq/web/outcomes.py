@@ -72,7 +72,7 @@ class DurationCounts:
 
 
 class Recent(NamedTuple):
-    """How attempts of the last RECENT_MINUTES ended. sampled: the figures are estimates."""
+    """How attempts of the last RECENT_MINUTES ended. sampled: the figures are estimates. known: events were read."""
 
     done: float = 0.0
     failed: float = 0.0
@@ -80,6 +80,7 @@ class Recent(NamedTuple):
     wait_p95_ms: float | None = None
     run_p95_ms: float | None = None
     sampled: bool = False
+    known: bool = True
 
     @property
     def failure_share(self) -> float | None:

@@ -106,6 +106,11 @@ class Snapshot(NamedTuple):
         return max(0.0, time.monotonic() - self.taken)
 
     @property
+    def is_old(self) -> bool:
+        """Whether the next reading is overdue, as after a time without pages."""
+        return self.age_s > 2 * self.interval_s + self.took_s
+
+    @property
     def lost_workers(self) -> list[WorkerEntry]:
         """Workers that ended without signing off."""
         return [one for one in self.workers if one.is_lost(self.at_ms)]
@@ -191,11 +196,14 @@ class Sampling:
         slept = before is not None and began - before.taken > 3 * before.interval_s
         self.tail.read_added(added, slept=slept)
         queues = {
-            name: one._replace(recent=self.outcomes.recent(name, now_ms))
+            name: one._replace(
+                recent=self.outcomes.recent(name, now_ms)._replace(known=self.tail.is_read(name))
+            )
             for name, one in queues.items()
         }
         figures = list(queues.values())
-        totals = _totals(figures, served.slots_of_all, self.outcomes.total(now_ms))
+        recent = self.outcomes.total(now_ms)._replace(known=self.tail.is_read())
+        totals = _totals(figures, served.slots_of_all, recent)
         self._keep(figures, totals, now_ms)
         self._number += 1
         situation = self._situation(now_ms, None if unread else workers, names, samples)
@@ -340,7 +348,7 @@ class Sampler(Sampling):
     def look(self, wait_s: float = FIRST_S, *, after: int = 0) -> Snapshot:
         """Return the newest snapshot, and keep the thread reading.
 
-        Waits for the first snapshot, for a new snapshot if the last is older than WATCHED_S, and for a snapshot
+        Waits for the first snapshot, for a new snapshot if the last is old, and for a snapshot
         with a number beyond `after`. Raises the reading's error if there is none.
         """
         if self._pid != os.getpid():  # forked: the thread is the parent's
@@ -365,7 +373,7 @@ class Sampler(Sampling):
         found = self.snapshot
         if found is None or found.broken:
             return found is not None
-        return found.number > after and found.age_s < WATCHED_S + found.interval_s
+        return found.number > after and not found.is_old
 
     def close(self, wait_s: float = 10.0) -> None:
         """End the thread, and wait this long for its reading."""

@@ -91,6 +91,11 @@ class Tail:
         found = self._streams.get(queue)
         return found.since_ms if found and found.last else None
 
+    def is_read(self, queue: str = "") -> bool:
+        """Whether the past of a queue's events was read, or of all queues'."""
+        streams = [self._streams.get(queue)] if queue else self._streams.values()
+        return queue not in self.unread and not any(one and one.until for one in streams)
+
     def read_added(self, added: Mapping[str, int], *, slept: bool = False) -> None:
         """Read entries added since the last reading.
 

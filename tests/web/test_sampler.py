@@ -88,7 +88,7 @@ def test_outcomes_count_each_event_once_whenever_it_was_written(client):
     run(low, "done", 7)
     run(low, "dead", 2)
     sampling = Sampling(client)
-    assert sampling.take_snapshot().queues["low"].recent == Recent()
+    assert sampling.take_snapshot().queues["low"].recent == Recent(known=False)
     sampling.catch_up()
     run(low, "retry", 3)
     found = sampling.catch_up()
@@ -155,6 +155,32 @@ def test_past_is_read_within_its_bound(client, monkeypatch):
     assert sampling.tail.since_ms("low") > 0
     run(low, "done", 5)
     assert sampling.catch_up().queues["low"].recent.done == 25
+
+
+def test_outcomes_are_unknown_until_the_past_was_read(client):
+    low = Queue("low", client)
+    run(low, "dead", 2)
+    sampling = Sampling(client)
+    first = sampling.take_snapshot()
+    assert not first.totals.recent.known and not first.queues["low"].recent.known
+    second = sampling.catch_up()
+    assert second.totals.recent.known and second.queues["low"].recent.known
+    assert second.totals.recent.dead == 2 and not second.is_old
+    sampling.snapshot = second._replace(taken=second.taken - 300)
+    assert sampling.snapshot.is_old
+    run(low, "dead", 1)
+    assert not sampling.take_snapshot().totals.recent.known
+    assert sampling.catch_up().totals.recent.dead == 3
+
+
+def test_first_page_shows_no_zeros_before_events_were_read(client, visit, monkeypatch):
+    run(Queue("low", client), "dead", 2)
+    monkeypatch.setattr(Sampler, "_read_past", lambda self: None)
+    page = visit()
+    text = page.get("/").text
+    assert "events are being read" in text and "Events are being read." in text
+    assert "no attempt ended" not in text and "none in 15 m" not in text
+    assert "no attempt ended" not in page.get("/queues/low").text
 
 
 def test_events_that_are_no_records_are_left_out(client, redis):
