@@ -219,15 +219,26 @@ def _over(facts: MessageFacts) -> Reason:
     if word == "dead":
         return _dead(facts)
     if word == "done-with-backoff":
-        until = facts.until(facts.status.not_before)
-        text = f"done; its id is rejected for another {until}, because it was enqueued with until"
-        return Reason("deduped", text, "to run it again now, enqueue it with another id")
+        return _rejected(facts)
     if last is not None and last.kind in _ENDED:
         by = f" by {last.worker}" if last.worker else ""
         return Reason(last.kind, f"{last.kind} {facts.since(last.finished_at)} ago{by}")
     if word != "nil":
         return Reason("done", "done")
     return Reason("not_found", f"queue {facts.queue} does not have it")
+
+
+def _rejected(facts: MessageFacts) -> Reason:
+    """Say how a message ended whose id is still rejected, and why it is: its events tell the two causes apart."""
+    last, until = facts.last, facts.until(facts.status.not_before)
+    remedy = "to run it again now, enqueue it with another id"
+    kind = last.kind if last is not None else ""
+    if last is not None and kind == "cancelled":
+        ago = f"cancelled {facts.since(last.finished_at)} ago"
+        text = f"{ago}; its id is rejected for another {until}, until the lease of its run ends"
+        return Reason(kind, text, remedy)
+    cause = ", because it was enqueued with until" if kind == "done" else ""
+    return Reason("deduped", f"done; its id is rejected for another {until}{cause}", remedy)
 
 
 def _dead(facts: MessageFacts) -> Reason:

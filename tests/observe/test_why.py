@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +84,8 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
         (facts("locked-with-requeue", attempts=1, lock_expires_at=NOW), ["handed_out", "requeued"],
          "no worker reports it"),
         (facts("done-with-backoff", not_before=NOW + 60_000), ["deduped"], "rejected for another 1 m 00 s"),
+        (facts("done-with-backoff", not_before=NOW + 60_000, history=(Event("done", "m", NOW),)), ["deduped"],
+         "rejected for another 1 m 00 s, because it was enqueued with until"),
         (facts("done-awaiting-gc"), ["done"], "done"),
         (facts("nil", history=(Event("cancelled", "m", NOW - 60_000),)), ["cancelled"], "cancelled 1 m 00 s ago"),
         (facts("nil"), ["not_found"], "queue low does not have it"),
@@ -95,6 +98,19 @@ def test_reason_that_decides_comes_first(known: MessageFacts, codes: list[str], 
     reasons = why(known)
     assert [reason.code for reason in reasons] == codes
     assert says in reasons[0].sentence
+
+
+def test_cancelled_run_is_called_cancelled_while_its_lease_lasts(queue: Queue):
+    queue.enqueue(b"{}", mid="m")
+    queue.dequeue(lease=60)
+    queue.cancel("m")
+    assert queue.status("m").word == "done-with-backoff"
+    [reason] = why(Collector(queue).collect("m"))
+    assert reason.code == "cancelled"
+    assert re.fullmatch(
+        r"cancelled .* ago; its id is rejected for another .*, until the lease of its run ends",
+        reason.sentence,
+    )
 
 
 def test_all_reasons_that_hold_are_listed():
