@@ -79,7 +79,8 @@ class ErrorGroups:
             oldest = min(one.at_ms for one in entries)
             self._since[queue] = min(oldest, self._since.get(queue, oldest))
             for at_ms, event in entries:
-                if event.kind in FAILED:
+                # A lease that nobody renewed tells of a worker, and its event names no job.
+                if event.kind in FAILED and event.error != "lock expired":
                     group = group_of(event)
                     kept = self._groups.get(group) or self._groups.setdefault(group, _Group(at_ms))
                     kept.add(queue, at_ms, event, count)

@@ -62,3 +62,10 @@ def test_groups_are_bounded_and_the_most_frequent_come_first(groups, monkeypatch
     assert sorted(found(groups)) == [f"g{n}" for n in range(35, 40)]
     groups.take("low", [entry(1, "dead", "g37")])
     assert found(groups)[0] == "g37"
+
+
+@pytest.mark.parametrize("kind", ["recovered", "dead"])
+def test_lost_lease_is_no_new_error_of_a_job(groups, kind):
+    lost = Event(kind, "m", 0, error="lock expired")
+    groups.take("low", [StreamEntry(NOW - 5_000, lost)])
+    assert found(groups) == ["f1"]
