@@ -39,6 +39,7 @@ def test_report_is_followed_until_it_is_cancelled(jobq: Any, web: TestClient) ->
 def test_page_has_a_progress_bar_and_a_cancel_button(web: TestClient) -> None:
     text = web.get("/").text
     assert "<progress" in text and "Cancel" in text
+    assert 'element("cancel").hidden = ended' in text
 
 
 @pytest.mark.jobq(mode="inline")

@@ -247,7 +247,8 @@ def test_finished_message_shows_the_job_and_time_of_its_events(queue: Queue, vis
 def test_dead_message_shows_its_error_as_far_as_the_settings_allow(queue: Queue, visit: Any):
     queue.enqueue(call("a.b"), mid="m")
     ended(queue, "dead", "ValueError: secret", reason="ValueError: no route\n\nTraceback: line 1")
-    assert "Traceback: line 1" in visit().get("/queues/low/messages/m").text
+    text = visit().get("/queues/low/messages/m").text
+    assert "Traceback: line 1" in text and "failed (dead letter)" in words(text)
     hidden = visit(hide_errors=True).get("/queues/low/messages/m").text
     assert "ValueError" in hidden and "no route" not in hidden
 
