@@ -34,6 +34,8 @@ KINDS = (
 )  # fmt: skip
 #: The kinds that end an attempt.
 ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")
+#: The error of an attempt whose process ended, without a fingerprint.
+CRASH = "crash"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -60,6 +62,12 @@ class Event(msgspec.Struct, frozen=True):
     def started_at(self) -> int:
         """When the attempt started, epoch ms."""
         return self.finished_at - self.run_us // 1000
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether the attempt ended with its process, also if the message died of that."""
+        died = self.kind == "dead" and self.error == CRASH and not self.fingerprint
+        return died or self.kind == "crashed"
 
     @property
     def wait_ms(self) -> int:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jobq.durations import counted, lasting, listed
 from jobq.events import Event
 from jobq.observe.runs import RunningMessage
-from jobq.observe.why import FRESH_MS, ServerFacts
+from jobq.observe.why import ENDED, FRESH_MS, ServerFacts
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.types import Counts
 from jobq.records import JsonRecord
@@ -60,7 +60,8 @@ class QueueFacts(NamedTuple):
     Attributes:
         unknown: Job -> messages waiting because a worker didn't know it; estimates for a few jobs of many messages.
         longest: The longest-running message.
-        crashes: Latest crashes, latest first.
+        crashes: Latest crashes, latest first, with those of which a message died.
+        last_kinds: Crashed message -> the kind of its latest event.
     """
 
     counts: Counts
@@ -69,6 +70,7 @@ class QueueFacts(NamedTuple):
     longest: RunningMessage | None = None
     crashes: Sequence[Event] = ()
     starts_per_s: float | None = None
+    last_kinds: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -230,22 +232,42 @@ def _unknown_job(situation: Situation, queue: str, job: str, number: int) -> Ite
 
 def _poison(situation: Situation) -> Iterator[Incident]:
     for queue, facts in situation.queues.items():
-        recent = [one for one in facts.crashes if situation.now_ms - one.finished_at < CRASHES_MS]
         by_job: dict[str, list[Event]] = defaultdict(list)
-        for event in recent:
+        for event in _unexplained(situation, facts):
             by_job[event.job].append(event)
         for job, crashes in by_job.items():
+            # A single crash has many causes, such as a signal of an operator or of the kernel.
+            if len(crashes) == 1:
+                continue
             mids = list(dict.fromkeys(one.mid for one in crashes))
             text = (
                 f"job {job or '(unknown)'} of queue {queue} kills its worker processes: "
-                f"{len(crashes):,} crash{'es' * (len(crashes) > 1)} in {lasting(CRASHES_MS / 1000)}, "
-                f"of {listed(mids, 3)}"
+                f"{len(crashes):,} crashes in {lasting(CRASHES_MS / 1000)}, of {listed(mids, 3)}"
             )
             error = crashes[0].error.partition("\n")[0][:200].strip()
+            mid, remedy = _of_crashed(facts, mids)
             yield Incident(
                 "poison", f"{job or 'A job'} kills its processes", f"{text}{': ' * bool(error)}{error}",
-                f"jobq why {mids[0]}; jobq cancel {mids[0]} stops it", (queue,), crashes[0].worker, job, mids[0],
+                remedy, (queue,), crashes[0].worker, job, mid,
             )  # fmt: skip
+
+
+def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
+    """Return the recent crashes, without those of messages that crashed once and were done then."""
+    recent = [one for one in facts.crashes if situation.now_ms - one.finished_at < CRASHES_MS]
+    times = Counter(one.mid for one in recent)
+    return [one for one in recent if times[one.mid] > 1 or facts.last_kinds.get(one.mid) != "done"]
+
+
+def _of_crashed(facts: QueueFacts, mids: Sequence[str]) -> tuple[str, str]:
+    """Return the message to look at, one that can crash again if there is one, and what to do with it."""
+    for mid in mids:
+        if facts.last_kinds.get(mid) not in (*ENDED, "dead", "cleared"):
+            return mid, f"jobq why {mid}; jobq cancel {mid} stops it"
+    for mid in mids:
+        if facts.last_kinds[mid] == "dead":
+            return mid, f"jobq dead show {mid}; jobq dead purge {mid} deletes it"
+    return mids[0], f"jobq why {mids[0]}"
 
 
 def _stuck(situation: Situation) -> Iterator[Incident]:

@@ -172,9 +172,15 @@ def _facts(
     at = head_enqueued_at(sample.head)
     return QueueFacts(
         sample.counts, max(0, now_ms - at) if at else None,
-        unknown, longest, [event for event in events if event.kind == "crashed"],
-        _rate(events, now_ms) if sample.added else None,
+        unknown, longest, [event for event in events if event.is_crash],
+        _rate(events, now_ms) if sample.added else None, _last_kinds(events),
     )  # fmt: skip
+
+
+def _last_kinds(events: Sequence[Event]) -> dict[str, str]:
+    """Return crashed message -> the kind of its latest event, from events that come latest first."""
+    crashed = {event.mid for event in events if event.is_crash}
+    return {event.mid: event.kind for event in reversed(events) if event.mid in crashed}
 
 
 def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:

@@ -24,7 +24,8 @@ from jobq.records import JsonRecord
 MAX_AHEAD = 10_000
 _WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
 _RUNNING = ("locked", "locked-with-requeue")
-_ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
+#: Kinds of events after which a queue does not have the message.
+ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
 _FAILED = ("retry", "crashed", "recovered")
 #: A worker lost less than this long ago may be why the others are busy.
 FRESH_MS = 600_000
@@ -220,7 +221,7 @@ def _over(facts: MessageFacts) -> Reason:
         return _dead(facts)
     if word == "done-with-backoff":
         return _rejected(facts)
-    if last is not None and last.kind in _ENDED:
+    if last is not None and last.kind in ENDED:
         by = f" by {last.worker}" if last.worker else ""
         return Reason(last.kind, f"{last.kind} {facts.since(last.finished_at)} ago{by}")
     if word != "nil":

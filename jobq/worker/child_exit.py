@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from jobq.errors import CodecError
-from jobq.events import SEPARATOR, ago_ms, attempt_record, trace_id
+from jobq.events import CRASH, SEPARATOR, ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
 from jobq.jobs.failure import one_column
 from jobq.jobs.signing import opened, seal_of
@@ -212,7 +212,7 @@ def _ending(
         reason = f"before its job began, as it was read; {reason}"
     if held.slot in child.hard_slots:
         reason = f"ran past its hard timeout; {reason}"
-    record, headers = _record(queue, child, held, worker, "crash")
+    record, headers = _record(queue, child, held, worker, CRASH)
     ending = Ending(
         mid=held.mid, token=held.token, outcome="crashed", reason=reason, record=record
     )  # fmt: skip

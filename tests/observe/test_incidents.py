@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client
-from jobq.observe.incidents import QueueFacts, Situation, incidents
+from jobq.events import CRASH, attempt_record
+from jobq.observe.incidents import Incident, QueueFacts, Situation, incidents
 from jobq.observe.situation import read_situation
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 pytestmark = pytest.mark.one_server
 
@@ -48,3 +50,58 @@ def test_queue_is_named_when_its_sample_cannot_be_read(client: Client, redis: An
     assert "damaged can't be read" in first.sentence and "WRONGTYPE" in first.sentence
     # Its state is unknown: nothing else is claimed of it.
     assert all("damaged" not in incident.queues for incident in others)
+
+
+def crash(queue: Queue, mid: str, crash_limit: int = 9) -> None:
+    """Take a message whose child then dies, as the supervisor reports it."""
+    [message] = queue.dequeue().messages
+    assert message.mid == mid
+    record = attempt_record("pay", 1, 10, 1_000, 0, 0, "w", CRASH)
+    queue.finish(
+        [Ending(mid=mid, token=message.token, outcome="crashed", record=record, backoff=0)],
+        crash_limit=crash_limit,
+    )
+
+
+def crashing(client: Client) -> list[Incident]:
+    return [one for one in incidents(read_situation(client, ["low"])) if one.code == "poison"]
+
+
+def test_single_crash_blames_no_job_whether_its_message_runs_again_or_not(
+    queue: Queue, client: Client
+) -> None:
+    queue.enqueue(b"{}", mid="m")
+    crash(queue, "m")
+    assert crashing(client) == []
+    [message] = queue.dequeue().messages
+    queue.finish([Ending(mid="m", token=message.token, outcome="done")])
+    queue.enqueue(b"{}", mid="other")
+    crash(queue, "other")
+    # One of two messages that crashed once is done since.
+    assert crashing(client) == []
+
+
+def test_crash_that_a_message_died_of_counts_and_the_remedy_is_about_a_dead_message(
+    queue: Queue, client: Client
+) -> None:
+    queue.enqueue(b"{}", mid="m")
+    for _ in range(2):
+        crash(queue, "m")
+    [finding] = crashing(client)
+    assert "2 crashes" in finding.sentence and finding.remedy.endswith("jobq cancel m stops it")
+    crash(queue, "m", crash_limit=3)
+    assert queue.status("m").word == "dead"
+    [finding] = crashing(client)
+    assert "3 crashes" in finding.sentence
+    assert finding.remedy == "jobq dead show m; jobq dead purge m deletes it"
+
+
+def test_crashes_of_several_messages_are_a_finding_about_one_that_can_crash_again(
+    queue: Queue, client: Client
+) -> None:
+    for mid in ("m", "other"):
+        queue.enqueue(b"{}", mid=mid)
+        crash(queue, mid)
+        queue.cancel("m")
+    [finding] = crashing(client)
+    assert (finding.mid, finding.job) == ("other", "pay")
