@@ -230,7 +230,7 @@ def _over(facts: MessageFacts) -> Reason:
 
 
 def _rejected(facts: MessageFacts) -> Reason:
-    """Say how a message ended whose id is still rejected, and why it is: its events tell the two causes apart."""
+    """Return how a message ended whose id is still rejected, and the cause: its latest event distinguishes two."""
     last, until = facts.last, facts.until(facts.status.not_before)
     remedy = "to run it again now, enqueue it with another id"
     kind = last.kind if last is not None else ""

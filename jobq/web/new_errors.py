@@ -79,7 +79,7 @@ class ErrorGroups:
             oldest = min(one.at_ms for one in entries)
             self._since[queue] = min(oldest, self._since.get(queue, oldest))
             for at_ms, event in entries:
-                # A lease that nobody renewed tells of a worker, and its event names no job.
+                # A lease that nobody renewed is a fault of a worker, and its event names no job.
                 if event.kind in FAILED and event.error != "lock expired":
                     group = group_of(event)
                     kept = self._groups.get(group) or self._groups.setdefault(group, _Group(at_ms))
