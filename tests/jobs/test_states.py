@@ -276,7 +276,7 @@ def test_progress_is_data_for_programs_and_text_for_people(reporting, registry, 
 
 
 def test_progress_is_refused_when_it_cannot_be_stored(reporting):
-    with pytest.raises(CodecError, match="2,000 allowed"):
+    with pytest.raises(CodecError, match="at most 2,000 are allowed"):
         progress_text(0.5, "", {"rows": "x" * 3_000})
     with pytest.raises(CodecError):
         progress_text(0.5, "", {"rows": object()})
