@@ -122,7 +122,7 @@ def cancel_in(queue: Any, mid: str) -> str:
     return word
 
 
-def _state(receipt: Receipt[Any], known: Status) -> Steps[State]:
+def _state(receipt: Receipt[Any], known: Status, is_again: bool = False) -> Steps[State]:
     if not is_over(known):
         error = receipt.shown("reason", known.traceback).strip().rpartition("\n")[2]
         progress = read_progress(receipt.opened("progress", known.progress))
@@ -136,9 +136,10 @@ def _state(receipt: Receipt[Any], known: Status) -> Steps[State]:
     if known.word != "dead":
         return end
     dead = yield receipt.bound_queue.admin.dead_call(receipt.mid)
-    if not dead and end.word == "unknown":
+    if not dead and end.word == "unknown" and not is_again:
         # It was revived, or removed, after its status was read.
-        return (yield from state(receipt))
+        known = yield receipt.bound_queue.status_call(receipt.mid)
+        return (yield from _state(receipt, known, is_again=True))
     ended_ms = 0 if end.ended_at is None else round(end.ended_at.timestamp() * 1000)
     if not dead or ended_ms > dead[0].died_at:
         return end

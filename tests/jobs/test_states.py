@@ -218,6 +218,16 @@ def test_state_is_queued_when_a_message_is_revived_while_it_is_read(
     assert receipt.state().word == "queued"
 
 
+def test_state_is_unknown_when_a_dead_message_cannot_be_found(declared, work, queue, monkeypatch):
+    receipt = declared().enqueue("die")
+    work()
+    dead_call = type(queue.admin).dead_call
+    monkeypatch.setattr(
+        type(queue.admin), "dead_call", lambda admin, mid: dead_call(admin, "other")
+    )
+    assert receipt.state().word == "unknown"
+
+
 def test_later_death_hides_the_remembered_end_of_an_earlier_message(declared, work, queue):
     receipt = declared(remember="10m").options(mid="m").enqueue("a")
     work()
