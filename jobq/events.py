@@ -36,6 +36,8 @@ KINDS = (
 ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")
 #: The error of an attempt whose process ended, without a fingerprint.
 CRASH = "crash"
+#: The error of an attempt whose lease nobody renewed; its event names no job.
+LOCK_EXPIRED = "lock expired"
 
 
 class Event(msgspec.Struct, frozen=True):

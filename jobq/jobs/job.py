@@ -289,12 +289,12 @@ class Job(Generic[P, R]):
             yield from self.rows(self.prepared(queue, *call) for call in calls)
             return
         # As `prepared`, without what it looks up for each call: the producer's CPU falls by a sixth.
+        encoder = self._encoder
+        if encoder is None or encoder.limit != server.max_content:
+            encoder = self._encoder = self._new_encoder(self.overrides, server.max_content)
         for args, kwargs in calls:
             if types is not None and types.used:
                 args, kwargs = types.converted(args, kwargs, ENCODE)
-            encoder = self._encoder
-            if encoder is None or encoder.limit != server.max_content:
-                encoder = self._encoder = self._new_encoder(self.overrides, server.max_content)
             yield encoder(args, kwargs, time.time_ns() // 1_000_000 + wall.ahead_ms)
 
     def _new_encoder(self, overrides: Overrides | None, max_content: int) -> CallEncoder:

@@ -133,7 +133,9 @@ class Admin:
         """
         for_ms: int | str = "" if for_ is None else round(duration_s(for_) * 1000)
         if for_ms != "" and not 1 <= int(for_ms) <= MAX_PAUSE_MS:
-            raise ConfigError(f"a pause for {for_!r} can't be; it must take 1 ms to a year")
+            raise ConfigError(
+                f"a pause of {for_!r} is out of range; it must last between 1 ms and a year"
+            )
         return int(self.scripts["pause"].run({"for_ms": for_ms, "now": moment(now)})[1])
 
     def resume(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import NamedTuple
 
-from jobq.events import Event
+from jobq.events import LOCK_EXPIRED, Event
 from jobq.web.history import FAILED, group_of
 from jobq.web.outcomes import StreamEntry
 from jobq.web.tail import FOLLOWERS
@@ -79,8 +79,8 @@ class ErrorGroups:
             oldest = min(one.at_ms for one in entries)
             self._since[queue] = min(oldest, self._since.get(queue, oldest))
             for at_ms, event in entries:
-                # A lease that nobody renewed is a fault of a worker, and its event names no job.
-                if event.kind in FAILED and event.error != "lock expired":
+                # That a lease ended is a fault of a worker, not of a job.
+                if event.kind in FAILED and event.error != LOCK_EXPIRED:
                     group = group_of(event)
                     kept = self._groups.get(group) or self._groups.setdefault(group, _Group(at_ms))
                     kept.add(queue, at_ms, event, count)

@@ -12,6 +12,7 @@ from jobq.jobs.codec import encode
 from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
+from jobq.web.api.resource import ROOT
 from jobq.web.outcomes import DEAD, DONE, FAILED, DurationCounts, Outcomes, Recent
 from jobq.web.rings import Ring
 from jobq.web.sampler import ALL, HANDOUTS, READY, Sampler, Sampling
@@ -181,6 +182,8 @@ def test_first_page_shows_no_zeros_before_events_were_read(client, visit, monkey
     assert "events are being read" in text and "Events are being read." in text
     assert "no attempt ended" not in text and "none in 15 m" not in text
     assert "no attempt ended" not in page.get("/queues/low").text
+    low = page.get(f"{ROOT}/queues/low", headers={"Authorization": "Bearer x"}).json()
+    assert (low["done_15m"], low["failed_15m"], low["dead_15m"]) == (None, None, None)
 
 
 def test_events_that_are_no_records_are_left_out(client, redis):

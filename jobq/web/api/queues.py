@@ -44,7 +44,7 @@ class QueueReply(JsonRecord):
         oldest_ms: Waiting time of the next message.
         oldest_at_least: It has waited this long or longer.
         empty_in_ms: Time until no message is ready at this rate; null: never, or unknown.
-        done_15m: Attempts in the last 15 minutes.
+        done_15m: Attempts in the last 15 minutes; null, as failed_15m and dead_15m, until their events were read.
         pause_ends: When the pause ends; null if only `resume` ends it.
         damaged: Why it can't be read; empty if it can.
     """
@@ -65,9 +65,9 @@ class QueueReply(JsonRecord):
     oldest_at_least: bool
     dequeued_per_s: float | None
     empty_in_ms: int | None
-    done_15m: int
-    failed_15m: int
-    dead_15m: int
+    done_15m: int | None
+    failed_15m: int | None
+    dead_15m: int | None
     wait_p95_ms: float | None
     run_p95_ms: float | None
     damaged: str
@@ -288,10 +288,12 @@ def queue_facts(one: QueueFigures) -> QueueReply:
     """Return a queue's figures by the names of the API."""
     empty_in_s, recent = one.empty_in_s, one.recent
     known = empty_in_s is not None and math.isfinite(empty_in_s)
+    ended = recent.done, recent.failed, recent.dead
+    done, failed, dead = (round(number) if recent.known else None for number in ended)
     return QueueReply.of(
         one, sentence=sentence(one), locked=one.running, oldest_at_least=one.at_least,
         pause_ends=one.pause_ends or None, empty_in_ms=round(1000 * (empty_in_s or 0)) if known else None,
-        done_15m=round(recent.done), failed_15m=round(recent.failed), dead_15m=round(recent.dead),
+        done_15m=done, failed_15m=failed, dead_15m=dead,
         wait_p95_ms=recent.wait_p95_ms, run_p95_ms=recent.run_p95_ms, damaged=one.broken,
     )  # fmt: skip
 
