@@ -53,6 +53,20 @@ def test_summaries_of_measurements_are_those_of_the_last_runs():
         assert path.read_text(encoding="utf-8") == text, "run python docs/make_benchmarks.py"
 
 
+def test_every_table_begins_with_its_header():
+    """A row after an empty line is no table."""
+    torn = [
+        f"{page.relative_to(ROOT)}: {row[:60]}"
+        for page in PAGES
+        for row, below in re.findall(
+            r"(?:\A|\n\n)(\|.*)\n(.*)",
+            re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE),
+        )
+        if not re.fullmatch(r"\|[ :|-]+", below)
+    ]
+    assert not torn
+
+
 def test_every_page_is_in_a_table_of_contents():
     docs = ROOT / "docs"
     pages = {path for path in docs.rglob("*.md") if "_build" not in path.parts}
