@@ -1,4 +1,4 @@
-"""Celery's names on jobq: a module of tasks runs by changing `celery` to `jobq.celery` in its imports.
+"""Celery's names on jobq. To run a module of tasks, change `celery` to `jobq.celery` in its imports.
 
 ::
 
@@ -9,7 +9,7 @@
 
     fetch.delay("https://example.org")
 
-`jobq worker --import app.tasks` runs it. docs/interop/celery.md says what is different.
+`jobq worker --import app.tasks` runs it. docs/interop/celery.md lists the differences.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = [
     "group", "shared_task", "signals", "signature", "states", "subtask", "xmap",
 ]  # fmt: skip
 
-#: The app that was made last.
+#: The app created last.
 current_app = LookedUp(lambda: apps[-1])
-#: The task that runs here; false outside one.
+#: The running task; false outside a task.
 current_task = LookedUp(_current_task)
 subtask = signature

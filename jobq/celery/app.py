@@ -1,4 +1,4 @@
-"""`Celery`, the app: settings, tasks, and the entries of beat as schedules."""
+"""`Celery`, the app: settings, tasks, and beat entries as schedules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class Conf(dict[str, Any]):
-    """The settings of an app, as items and as attributes. What jobq doesn't use is kept and has no effect."""
+    """An app's settings, as items and as attributes. Settings that jobq doesn't use are stored but have no effect."""
 
     def __init__(self, changed: Callable[[], object]) -> None:
         super().__init__(_DEFAULTS)
@@ -50,13 +50,13 @@ class Conf(dict[str, Any]):
     __setattr__ = __setitem__
 
     def update(self, *given: Any, **more: Any) -> None:
-        """Change settings, and declare the tasks anew."""
+        """Change settings, and declare the tasks again."""
         super().update(*given, **more)
         self._changed()
 
 
 class _Later:
-    """A signal of an app: receivers are called once all modules are imported."""
+    """A signal of an app. Its receivers are called after all modules are imported."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -70,7 +70,7 @@ class _Later:
 
 
 class Celery:
-    """An app: its settings, and the decorator `task`. The server is the one of JOBQ_URL."""
+    """An app: its settings and the `task` decorator. It uses the server in JOBQ_URL."""
 
     Task = BaseTask
 
@@ -97,11 +97,11 @@ class Celery:
     # Tasks.
 
     def task(self, *functions: Any, **options: Any) -> Any:
-        """Make a function a task: `@app.task` or `@app.task(bind=True, …)`."""
+        """Turn a function into a task: `@app.task` or `@app.task(bind=True, …)`."""
         return _decorated(self, functions, options)
 
     def register_task(self, task: Any) -> BaseTask:
-        """Add a task that is an instance of a class, or such a class."""
+        """Register a task class or an instance of it."""
         made: BaseTask = task() if isinstance(task, type) else task
         made.name = made.name or job_name(type(made))
         return _add(made, self)
@@ -112,7 +112,7 @@ class Celery:
         return shared.tasks
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send a call of a task by its name, which needn't be known here."""
+        """Send a call of a task by name. The task needn't exist in this process."""
         task = shared.tasks.get(name)
         if task is not None:
             return task.apply_async(args, kwargs, **options)
@@ -123,18 +123,18 @@ class Celery:
 
     @property
     def control(self) -> Celery:
-        """For `app.control.revoke(id)`; what else Celery has there are commands of jobq."""
+        """The app, for `app.control.revoke(id)`. Use jobq's commands instead of Celery's other controls."""
         return self
 
     def revoke(self, task_id: str | Iterable[str], **_: Any) -> None:
-        """Cancel tasks."""
+        """Cancel tasks by id."""
         for mid in [task_id] if isinstance(task_id, str) else task_id:
             AsyncResult(mid).revoke()
 
     # Settings.
 
     def config_from_object(self, source: Any, silent: bool = False, namespace: str = "") -> None:
-        """Take settings from an object, a module or the name of one; namespace: what their names begin with."""
+        """Read settings from an object or its import path. With `namespace`, read only names with that prefix."""
         if isinstance(source, str):
             module, _, attribute = source.partition(":")
             source = import_module(module)
@@ -151,7 +151,7 @@ class Celery:
     def autodiscover_tasks(
         self, packages: Any = None, related_name: str = "tasks", force: bool = False
     ) -> None:
-        """Import the module `tasks` of packages, or of Django's apps, once a worker has imported its modules."""
+        """Import the `tasks` module of packages, or of Django's apps, once a worker has imported its modules."""
 
         def discover() -> None:
             names: Any = packages() if callable(packages) else packages
@@ -175,10 +175,10 @@ class Celery:
             **self.conf.beat_schedule, name or f"{sig.name}{entry['args']}": entry,
         }  # fmt: skip
 
-    # When all is imported.
+    # After all imports.
 
     def later(self, call: Callable[[], object]) -> None:
-        """Call something once a worker has imported its modules, or `finalize` is called."""
+        """Call a function once a worker has imported its modules, or when `finalize` runs."""
         self._later.append(call)
         self._await_imports()
 
@@ -189,7 +189,7 @@ class Celery:
             loaders.append(self.finalize)
 
     def finalize(self, auto: bool = False) -> None:
-        """Discover tasks and add periodic ones. Workers do so; tests of schedules call it."""
+        """Discover tasks and add periodic tasks. Workers call this; call it yourself in tests of schedules."""
         while self._later:
             self._later.pop(0)()
         self._declare()
@@ -225,7 +225,7 @@ class Celery:
 
 
 def shared_task(*functions: Any, **options: Any) -> Any:
-    """Make a function a task of whatever app there is: `@shared_task` or `@shared_task(bind=True, …)`."""
+    """Turn a function into a task of the current app: `@shared_task` or `@shared_task(bind=True, …)`."""
     return _decorated(None, functions, options)
 
 
@@ -237,7 +237,7 @@ def _decorated(app: Celery | None, functions: Sequence[Any], options: Mapping[st
 def make_task(
     app: Celery | None, options: Mapping[str, Any], function: Callable[..., Any]
 ) -> BaseTask:
-    """A task of a function. app: None for that of `shared_task`."""
+    """Return a task for a function; `app` is None for `shared_task`."""
     if inspect.iscoroutinefunction(function):
         raise ConfigError(
             f"{function.__qualname__} is async, which Celery's tasks can't be; put @jobq.job on it"
@@ -267,7 +267,7 @@ def _add(task: BaseTask, app: Celery | None) -> BaseTask:
 
 
 def _apps_of_django() -> Iterator[str]:
-    """The packages of Django's apps. It sets Django up as Celery does, and cares for its connections."""
+    """Set up Django and manage its connections as Celery does, and yield the packages of its apps."""
     import django
     from django.apps import apps
     from django.db import close_old_connections, connections
@@ -277,12 +277,12 @@ def _apps_of_django() -> Iterator[str]:
     for signal in (task_prerun, task_postrun):
         signal.connect(lambda **_: close_old_connections())
     yield from [config.name for config in apps.get_app_configs()]
-    # What modules have opened must not be shared by the processes of a worker.
+    # A worker's processes must not share connections opened during imports.
     connections.close_all()
 
 
 def current_task() -> Any:
-    """The task that runs here; None outside one."""
+    """Return the running task, or None outside a task."""
     stack = shared.requests.get()
     return stack[-1][0] if stack else None
 
@@ -291,7 +291,7 @@ Celery("default")
 
 
 def starmap(task: str, items: Any) -> list[Any]:
-    """Call a task for each item, one after the other."""
+    """Call a task for each item, in sequence."""
     if task not in shared.tasks:
         raise ConfigError(f"no imported module declares the task {task!r:.200}")
     return [shared.tasks[task](*item) for item in items]

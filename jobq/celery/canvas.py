@@ -15,14 +15,14 @@ from jobq.queue.mids import new_mid
 
 
 class Built(NamedTuple):
-    """What became of a signature in a flow. value: for the arguments of the next step. steps: what that waits for."""
+    """A signature's steps in a flow. The next step waits for `steps` and gets `value` as an argument."""
 
     value: Any
     steps: tuple[FlowStep, ...]
 
 
 class Signature(dict[str, Any]):
-    """A call of a task that can be sent later, or become a step. It is a dict, so it can be an argument."""
+    """A call of a task, to send later or to add to a flow. It is a dict, so it can be an argument."""
 
     kind = ""
 
@@ -48,11 +48,11 @@ class Signature(dict[str, Any]):
 
     @property
     def type(self) -> Any:
-        """The task."""
+        """The task that the signature calls."""
         return shared.tasks[self.name]
 
     def clone(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """A copy with more arguments before its own, which an immutable signature ignores, and other options."""
+        """Return a copy with other options. Unless immutable, it also has more arguments, before the existing ones."""
         made = signature(dict(self))
         if not self.immutable:
             made["args"] = [*args, *self["args"]]
@@ -61,24 +61,24 @@ class Signature(dict[str, Any]):
         return made
 
     def set(self, immutable: bool | None = None, **options: Any) -> Signature:
-        """Change options."""
+        """Change options, and return this signature."""
         self["options"].update(options)
         if immutable is not None:
             self["immutable"] = immutable
         return self
 
     def link(self, callback: Any) -> Any:
-        """Send this signature with the result once the task has returned."""
+        """Send `callback` with the result after the task succeeds."""
         self["options"]["link"] = [*as_list(self["options"].get("link")), callback]
         return callback
 
     def link_error(self, errback: Any) -> Any:
-        """Send this signature with the id of a task that has failed."""
+        """Send `errback` with the task's id after the task fails."""
         self["options"]["link_error"] = [*as_list(self["options"].get("link_error")), errback]
         return errback
 
     def on_error(self, errback: Any) -> Signature:
-        """As `link_error`; return this signature."""
+        """Add an errback like `link_error`, and return this signature."""
         self.link_error(errback)
         return self
 
@@ -86,28 +86,28 @@ class Signature(dict[str, Any]):
         return chain(self, other)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the task here and now."""
+        """Call the task in this process."""
         made = self.clone(args, kwargs)
         return self.type(*made.args, **made.kwargs)
 
     def delay(self, *args: Any, **kwargs: Any) -> Any:
-        """Send it, with more arguments."""
+        """Send the call, with more arguments."""
         return self.apply_async(args, kwargs)
 
     def apply_async(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Send it, with more arguments and options."""
+        """Send the call, with more arguments and options."""
         made = self.clone(args or (), kwargs, **options)
         if self.name in shared.tasks:
             return self.type.apply_async(made.args, made.kwargs, **made.options)
         return shared.apps[-1].send_task(self.name, made.args, made.kwargs, **made.options)
 
     def apply(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Run it here and now."""
+        """Run the call in this process."""
         made = self.clone(args or (), kwargs)
         return self.type.apply(made.args, made.kwargs, **options)
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add its steps to a flow."""
+        """Add this signature's steps to a flow."""
         given = () if before is None or self.immutable else (before.value,)
         args = [*given, *self["args"]]
         options = dict(self["options"])
@@ -119,7 +119,7 @@ class Signature(dict[str, Any]):
 
 
 class xmap(Signature):
-    """One call of a task for each item: a step of many members. star: an item has all arguments of its call."""
+    """A call of a task for each item, run as a map. With `star`, an item has all arguments of its call."""
 
     kind = "xmap"
 
@@ -129,7 +129,7 @@ class xmap(Signature):
         super().__init__(task, (), {"items": list(items), "star": star}, options)
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add a map."""
+        """Add a map to a flow."""
         options = {**self["options"], "link_error": list(errbacks)}
         job = job_for(self.name, (), {}, options)
         star, items = self["kwargs"]["star"], self["kwargs"]["items"]
@@ -140,18 +140,18 @@ class xmap(Signature):
         return Built(step.results if job.settings.stores_result else None, (step,))
 
     def apply_async(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Start it as a flow."""
+        """Start the calls as a flow."""
         return _start(self, (), options)
 
     def apply(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Run all calls here and now."""
+        """Run all calls in this process."""
         star = self["kwargs"]["star"]
         results = [self.type.apply(item if star else (item,)) for item in self["kwargs"]["items"]]
         return _eager([result.get() for result in results])
 
 
 class _Composed(Signature):
-    """Several signatures."""
+    """Base class of chains, groups and chords."""
 
     def __init__(self, tasks: Iterable[Any] = (), options: Any = None, **more: Any) -> None:
         super().__init__(
@@ -160,21 +160,21 @@ class _Composed(Signature):
 
     @property
     def tasks(self) -> list[Any]:
-        """The signatures in it."""
+        """The signatures that it consists of."""
         return [signature(part) for part in self["kwargs"]["tasks"]]
 
     def apply_async(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Start it as a flow. args: for its first tasks."""
+        """Start the tasks as a flow; the first tasks get `args`."""
         if shared.apps[-1].conf.task_always_eager:
             return self.apply(args)
         return _start(self, args or (), options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Start it, as Celery does when a chain, group or chord is called."""
+        """Start the tasks as a flow. In Celery, a call also starts a chain, group or chord."""
         return self.apply_async(args)
 
     def clone(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """A copy with other options. More arguments are for its first tasks; see `apply_async`."""
+        """Return a copy with other options. Pass arguments for the first tasks to `apply_async`."""
         made = signature(dict(self))
         made["options"] = {**self["options"], **options}
         return made
@@ -184,7 +184,7 @@ class _Composed(Signature):
 
 
 class chain(_Composed):
-    """One task after another; each gets the result of the one before."""
+    """Tasks in sequence; each gets the result of the previous task."""
 
     kind = "chain"
 
@@ -197,7 +197,7 @@ class chain(_Composed):
         super().__init__(flat, options, **more)
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add the steps, each after the one before."""
+        """Add each step after the previous step."""
         for part in self.tasks:
             before = part.build(flow, before, self._errbacks(errbacks))
         if before is None:
@@ -205,7 +205,7 @@ class chain(_Composed):
         return before
 
     def apply(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Run the tasks here and now."""
+        """Run the tasks in this process."""
         result: Any = None
         for number, part in enumerate(self.tasks):
             result = part.apply(args if not number else (result.get(),))
@@ -215,7 +215,7 @@ class chain(_Composed):
 
 
 class group(_Composed):
-    """Tasks side by side."""
+    """Tasks to run concurrently."""
 
     kind = "group"
 
@@ -225,19 +225,19 @@ class group(_Composed):
         super().__init__(tasks, options, **more)
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add the steps, all after the same."""
+        """Add the steps, all after the same previous steps."""
         parts = [part.build(flow, before, self._errbacks(errbacks)) for part in self.tasks]
         return Built(
             [part.value for part in parts], tuple(step for part in parts for step in part.steps)
         )
 
     def apply(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Run the tasks here and now."""
+        """Run the tasks in this process."""
         return GroupResult(new_mid(), [part.apply(args) for part in self.tasks])
 
 
 class chord(_Composed):
-    """A group, and a task that gets a list of its results."""
+    """A group, and a task that gets the list of the group's results."""
 
     kind = "chord"
 
@@ -248,7 +248,7 @@ class chord(_Composed):
         self["kwargs"]["body"] = None if body is None else signature(body)
 
     def __call__(self, body: Any = None, **options: Any) -> Any:
-        """Start it with this body."""
+        """Start the chord, with this body if given."""
         if body is not None:
             self["kwargs"]["body"] = signature(body)
         return self.apply_async((), **options)
@@ -261,7 +261,7 @@ class chord(_Composed):
         return signature(self["kwargs"]["body"])
 
     def build(self, flow: Flow, before: Built | None, errbacks: Sequence[Any]) -> Built:
-        """Add the header, and the body after it. Failed tasks of the header call the errbacks of the body."""
+        """Add the header, then the body. Failed tasks of the header also call the body's errbacks."""
         outer, body = self._errbacks(errbacks), self.body
         header = group(self.tasks).build(
             flow, before, [*outer, *as_list(body.options.get("link_error"))]
@@ -269,7 +269,7 @@ class chord(_Composed):
         return body.build(flow, header, outer)  # type: ignore[no-any-return]
 
     def apply(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Run the tasks here and now."""
+        """Run the tasks in this process."""
         return self.body.apply((group(self.tasks).apply(args).get(),))
 
 
@@ -279,7 +279,7 @@ _KINDS: dict[str, Any] = {
 
 
 def signature(task: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-    """A signature of a task, by its name, or from a dict that was one."""
+    """Return the signature of a task or of its name, or restore a signature from a dict."""
     if isinstance(task, Signature):
         return task
     if isinstance(task, Mapping):

@@ -19,15 +19,15 @@ class MaxRetriesExceededError(Exception):
 
 
 class WorkerLostError(Exception):
-    """The process that ran the task died."""
+    """The task's process died."""
 
 
 class Ignore(Exception):
-    """End the task without result and without error."""
+    """End the task without a result or an error."""
 
 
 class Reject(Exception):
-    """End the task as dead; with requeue=True run it again."""
+    """Dead-letter the task, or run it again if `requeue` is true."""
 
     def __init__(self, reason: object = None, requeue: bool = False) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class Reject(Exception):
 
 
 class CeleryRetry(errors.Retry):
-    """What `self.retry()` raises. when: seconds, or a datetime."""
+    """Raised by `self.retry()`; `when` is a number of seconds or a datetime."""
 
     def __init__(
         self, message: str | None = None, exc: BaseException | None = None, when: float | datetime | None = None,
@@ -49,7 +49,7 @@ Retry = CeleryRetry
 
 
 def seconds_until(when: float | datetime | None) -> float:
-    """Seconds from now; a datetime without a zone is UTC."""
+    """Return the seconds from now. A datetime without a time zone is in UTC."""
     if when is None:
         return 0.0
     if isinstance(when, datetime):

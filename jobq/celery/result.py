@@ -1,4 +1,4 @@
-"""`AsyncResult`: what became of a task, in Celery's words."""
+"""`AsyncResult`: a task's state and result, in Celery's terms."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from jobq.jobs.states import State
 from jobq.queue.directory import queue_names
 from jobq.queue.types import DAY_S
 
-#: What the id of a step's result begins with.
+#: Prefix of the ids of flow steps.
 FLOW = "flow/"
 _SETTINGS = JobSettings(result_ttl=DAY_S)
 _FAILED = frozenset(("failed", "skipped"))
-#: The class that the text of an error names: `ValueError: no`, `add 01ab is dead: shop.errors.Refused: no`.
+#: The class named in an error's text: `ValueError: no`, `add 01ab is dead: shop.errors.Refused: no`.
 _CLASS = re.compile(r"(?:^|.*? is (?:dead|failed): )([A-Za-z_][\w.]*)(?=: | \(|$)", re.MULTILINE)
 _RUNS_CODE = {"__new__", "__init_subclass__"}
 
 
 class AsyncResult:
-    """The task of this id: a message, or the last step of a flow."""
+    """The state and result of a task, which is a message or a step of a flow."""
 
     def __new__(cls, id: str, *args: Any, **kwargs: Any) -> Any:
-        """Return a FlowResult for the id of one."""
+        """Return a FlowResult if the id is a flow step's."""
         return object.__new__(FlowResult if id.startswith(FLOW) else cls)
 
     def __init__(self, id: str, task_name: str | None = None, **_: Any) -> None:
@@ -43,22 +43,22 @@ class AsyncResult:
 
     @property
     def state(self) -> str:
-        """PENDING, STARTED, RETRY, SUCCESS, FAILURE, REVOKED, or what `update_state` said; PENDING if it is unknown."""
+        """PENDING, STARTED, RETRY, SUCCESS, FAILURE, REVOKED or a state from `update_state`; PENDING if unknown."""
         return self._seen()[0]
 
     status = state
 
     @property
     def info(self) -> Any:
-        """What the task returned, its error, or the `meta` of `update_state`."""
+        """The task's return value, its error, or the `meta` of `update_state`."""
         return self._seen()[1]
 
     result = info
 
     def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> Any:
-        """What the task returned, waiting for it. TimeoutError when time is up.
+        """Wait for the task and return its result; raise TimeoutError after `timeout` seconds.
 
-        If it failed: JobFailedError, which is also of the exception's own class if a loaded module has that.
+        If the task failed, raise JobFailedError. It is also an instance of the exception's class if that is loaded.
         """
         try:
             return self._value(timeout)
@@ -71,20 +71,20 @@ class AsyncResult:
     wait = get
 
     def ready(self) -> bool:
-        """Whether it is over."""
+        """Return whether the task has ended."""
         return self.state in states.READY_STATES
 
     def successful(self) -> bool:
-        """Whether it returned."""
+        """Return whether the task succeeded."""
         return self.state == states.SUCCESS
 
     def failed(self) -> bool:
-        """Whether it failed."""
+        """Return whether the task failed."""
         return self.state == states.FAILURE
 
     @property
     def traceback(self) -> str | None:
-        """The reason of a failed task, with its traceback."""
+        """The failed task's error with its traceback, or None."""
         dead = [
             row
             for receipt in self._receipts()
@@ -93,7 +93,7 @@ class AsyncResult:
         return str(dead[0].reason) if dead else None
 
     def revoke(self, *_: Any, **__: Any) -> None:
-        """Cancel it. A running task is stopped too, when its worker renews the lease."""
+        """Cancel the task. A running task also stops when its worker renews the lease."""
         self._revoked = any(receipt.cancel() for receipt in self._receipts()) or self._revoked
 
     def forget(self) -> None:
@@ -103,7 +103,7 @@ class AsyncResult:
             queue.client.command("DEL", queue.result_key(self.id))
 
     def _receipts(self) -> list[Receipt[Any]]:
-        """A receipt for each queue that the task may be in, its own first."""
+        """Return a receipt for each queue that may have the task, its declared queue first."""
         task = shared.tasks.get(self.name or "")
         queues = [task.job.queue] if task is not None else []
         names = dict.fromkeys([*queues, *queue_names(default_client())])
@@ -113,7 +113,7 @@ class AsyncResult:
         ]
 
     def _known(self) -> tuple[Receipt[Any], State] | None:
-        """The receipt in the queue that has the task or remembers it, and its state; None if none does."""
+        """Return the receipt and the state from the queue that has a record of the task, or None."""
         for receipt in self._receipts():
             state = receipt.state()
             if state.word != "unknown":
@@ -174,7 +174,7 @@ class FlowResult(AsyncResult):
         return str(info) if isinstance(info, JobFailedError) else None
 
     def forget(self) -> None:
-        """Leave it: a flow is deleted whole, some days after its end."""
+        """Do nothing: all results of a flow are deleted some days after its end."""
 
     def _seen(self) -> tuple[str, Any]:
         view = self.run.status()
@@ -196,7 +196,7 @@ class FlowResult(AsyncResult):
         try:
             return self.run.result(self.step, timeout)
         except JobFailedError:
-            # A step that was skipped fails, as in Celery, with the error of the one before it that failed.
+            # As in Celery, a skipped step fails with the error of the failed step before it.
             states_of = self.run.status().by_name.values()
             failed = [step.name for step in states_of if step.state == "failed"]
             return self.run.result([*failed, self.step][0], timeout)
@@ -210,66 +210,66 @@ class GroupResult(list[Any]):
         self.id, self.results = id, self
 
     def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> list[Any]:
-        """What the tasks returned."""
+        """Wait for the tasks and return their results."""
         return [result.get(timeout, propagate) for result in self.results]
 
     join = get
 
     def ready(self) -> bool:
-        """Whether all are over."""
+        """Return whether all tasks have ended."""
         return all(result.ready() for result in self.results)
 
     def successful(self) -> bool:
-        """Whether all have returned."""
+        """Return whether all tasks succeeded."""
         return all(result.successful() for result in self.results)
 
     def failed(self) -> bool:
-        """Whether any has failed."""
+        """Return whether any task failed."""
         return any(result.failed() for result in self.results)
 
     def waiting(self) -> bool:
-        """Whether any is not over."""
+        """Return whether any task hasn't ended."""
         return not self.ready()
 
     def completed_count(self) -> int:
-        """How many have returned."""
+        """Return the number of successful tasks."""
         return sum(result.successful() for result in self.results)
 
     def revoke(self, *_: Any, **__: Any) -> None:
-        """Cancel all of them."""
+        """Cancel all tasks."""
         for result in self.results:
             result.revoke()
 
 
 class EagerResult(AsyncResult):
-    """The result of a task that has run here."""
+    """The result of a task that ran in this process."""
 
     def __init__(self, id: str, value: Any, state: str, error: BaseException | None = None) -> None:
         super().__init__(id)
         self._end = state, error if error is not None else value
 
     def __new__(cls, id: str, *args: Any, **kwargs: Any) -> Any:
-        """Return one."""
+        """Return an EagerResult for any id."""
         return object.__new__(cls)
 
     def _seen(self) -> tuple[str, Any]:
         return self._end
 
     def get(self, timeout: float | None = None, propagate: bool = True, **_: Any) -> Any:
-        """What the task returned; raises its own exception."""
+        """Return the task's result, or raise the exception that the task raised."""
         if propagate and isinstance(self._end[1], BaseException):
             raise self._end[1]
         return self._end[1]
 
     def revoke(self, *_: Any, **__: Any) -> None:
-        """Leave it: the task has run."""
+        """Do nothing: the task has ended."""
 
 
 def of_class(error: JobqError) -> JobqError:
-    """The error of a failed task as one that is also of the class which its text names.
+    """Return a failed task's error as an instance of JobFailedError and of the class named in its text.
 
-    Only a class of a module that is loaded already serves: a message never imports anything. Nor does it run code of
-    that class: one with code of its own for new objects or subclasses is left out.
+    A message never imports anything, so only classes of loaded modules are used. Nor does a message run a class's
+    code, so classes that customize object creation or subclassing in Python are skipped.
     """
     name = _CLASS.search(str(error))
     kind = _loaded(name[1]) if name and isinstance(error, JobFailedError) else None
@@ -284,12 +284,12 @@ def of_class(error: JobqError) -> JobqError:
     }
     try:
         return cast("JobqError", type(kind.__name__, (JobFailedError, kind), own)(str(error)))
-    except TypeError:  # two bases whose objects differ in memory, or arguments that must be given
+    except TypeError:  # bases with incompatible memory layouts, or required arguments
         return error
 
 
 def _loaded(name: str) -> type[BaseException] | None:
-    """The class of this dotted name in builtins or a loaded module."""
+    """Return the exception class with this dotted name from builtins or a loaded module, or None."""
     parts = name.split(".")
     for end in range(len(parts) - 1, -1, -1):
         value: Any = sys.modules.get(".".join(parts[:end]) or "builtins")
@@ -305,7 +305,7 @@ def _is_python(kind: type) -> bool:
 
 
 def custom(note: str) -> tuple[str, Any] | None:
-    """The state and the meta that `update_state` wrote into the note of a progress report."""
+    """Return the state and the `meta` that `update_state` wrote into a progress note, or None."""
     try:
         word, meta = json.loads(note)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`crontab` and `schedule` of Celery's beat, as schedules of jobq."""
+"""Celery beat's `crontab` and `schedule`, as schedules of jobq."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class crontab:
                 f"crontab with day_of_month={fields[2]!r} and day_of_week={fields[4]!r} means days that match both in "
                 "Celery, and either in cron; give one of them, and check the other in the task"
             )
-        #: The expression.
+        #: The cron expression.
         self.cron = " ".join(fields)
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ class schedule:
 
 
 def options_of(when: Any, zone: str) -> tuple[str | None, dict[str, Any]]:
-    """Return the expression, and the options `every` or `tz`, of what a beat entry has as its schedule."""
+    """Return the cron expression, if any, and the option `every` or `tz` for a beat entry's schedule."""
     if isinstance(when, crontab):
         return when.cron, {"tz": zone}
     if isinstance(when, schedule):

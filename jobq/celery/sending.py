@@ -1,4 +1,4 @@
-"""From the options of `apply_async` to a job with the options of a message."""
+"""Turns the options of `apply_async` into a job's options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobq.errors import ConfigError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import stand_in
 
-#: Options of apply_async that need no equivalent, or whose only value jobq has always.
+#: Options of apply_async without effect: jobq doesn't need them or always behaves one way.
 _WITHOUT_EFFECT = frozenset(
     ("acks_late", "add_to_parent", "compression", "connection", "producer", "retry", "retry_policy", "shadow")
 )  # fmt: skip
@@ -30,7 +30,7 @@ _REFUSED = {
 def job_for(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Job[..., Any]:
-    """The job of a task, with the options of this call."""
+    """Return a task's job with the options of this call."""
     task = shared.tasks.get(name)
     job = task.job if task is not None else stand_in(name)
     given = given_options(name, options)
@@ -63,7 +63,7 @@ _KNOWN = {
 
 
 def given_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that aren't None; ConfigError for those that jobq has no equivalent of."""
+    """Return options that aren't None; raise ConfigError if jobq has no equivalent."""
     given = {key: value for key, value in options.items() if value is not None}
     for key, value in given.items():
         if key in _REFUSED:
@@ -78,7 +78,7 @@ def given_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def queue_for(
     conf: Any, task: Any, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> str:  # fmt: skip
-    """The queue of a call: the task's own, that of task_routes, or the default one."""
+    """Return a call's queue, from the task, task_routes or the default."""
     if task is not None and task.queue:
         return str(task.queue)
     routes = conf.task_routes or ()
@@ -93,7 +93,7 @@ def queue_for(
 
 
 def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
-    """What one entry of task_routes says: a queue, options, or None."""
+    """Return the queue or the options from an entry of task_routes, or None if it doesn't match."""
     if isinstance(route, Mapping):
         pairs = route.items()
     elif callable(route):
@@ -109,7 +109,7 @@ def _routed(route: Any, name: str, args: Any, kwargs: Any, task: Any) -> Any:
 
 
 def aware(moment: datetime, zone: str | None) -> datetime:
-    """A datetime without a zone is in that of the app."""
+    """Return an aware datetime. Without a time zone, it is in the app's."""
     return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone) if zone else UTC)
 
 
@@ -122,7 +122,7 @@ def _headers(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_list(signatures: Any) -> list[Any]:
-    """One signature, several or none as a list."""
+    """Return one signature, several or none as a list."""
     if not signatures:
         return []
     return list(signatures) if isinstance(signatures, list | tuple) else [signatures]

@@ -1,4 +1,4 @@
-"""What tasks, signatures and apps share in a process: which tasks there are, the current app, the running request."""
+"""State shared by tasks, signatures and apps in a process: all tasks, the current app, the running request."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import msgspec
 
 #: Name -> Task.
 tasks: dict[str, Any] = {}
-#: The app that was made last; tasks of `shared_task` have its settings.
+#: All apps. The last is the current app, whose settings `shared_task` uses.
 apps: list[Any] = []
-#: The request of the task that runs here, and the task.
+#: The stack of running tasks, each with its request.
 requests: ContextVar[tuple[Any, ...]] = ContextVar("jobq_celery_requests", default=())
-#: The request of an eager call, for its attempts.
+#: The facts about an eager call, shared by its attempts.
 eager: ContextVar[dict[str, Any]] = ContextVar("jobq_celery_eager")
-#: The header in which a message carries what only Celery's tasks have.
+#: The message header for facts that only Celery's tasks have.
 HEADER = "jobq-celery"
 
 
 class SentWith(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call was sent with. retries: how many it had before. links, errbacks: signatures."""
+    """Facts that a call was sent with. `retries` counts its earlier retries; `links` and `errbacks` are signatures."""
 
     retries: int = 0
     links: list[dict[str, Any]] = []
@@ -30,18 +30,18 @@ class SentWith(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def header_of(sent: SentWith) -> dict[str, str]:
-    """The header that carries this; none if there is nothing to carry."""
+    """Return the header for these facts, or no header if they are the defaults."""
     return {} if sent == SentWith() else {HEADER: msgspec.json.encode(sent).decode()}
 
 
 def sent_with(headers: Any) -> SentWith:
-    """What a running call was sent with."""
+    """Return the facts that a running call was sent with."""
     text = headers.get(HEADER)
     return msgspec.json.decode(text, type=SentWith) if text else SentWith()
 
 
 class LookedUp:
-    """Stands for an object that is looked up each time: the current app or task."""
+    """A proxy that looks up its object on each access: the current app or task."""
 
     def __init__(self, look_up: Any) -> None:
         object.__setattr__(self, "_look_up", look_up)

@@ -1,4 +1,4 @@
-"""The signals of Celery that tasks send, and the one of a worker's processes."""
+"""Celery's signals for tasks and for a worker's processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Receiver = Callable[..., Any]
 
 
 class Signal:
-    """Calls receivers with `signal`, `sender` and what the signal has. Errors of receivers are logged."""
+    """Calls receivers with `signal`, `sender` and the signal's arguments. Errors of receivers are logged."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,10 +43,10 @@ class Signal:
 
 
 class ProcessSignal(Signal):
-    """Is sent in each process of a worker, before its first task."""
+    """A signal that each worker process sends before its first task."""
 
     def connect(self, receiver: Any = None, sender: Any = None, **_: Any) -> Any:
-        """Add a receiver, which workers call."""
+        """Add a receiver for worker processes to call."""
         if receiver is not None:
             default_registry.worker_started(self.send)
         return super().connect(receiver, sender)

@@ -1,4 +1,4 @@
-"""`Task`: a function with Celery's ways to send, retry and follow it. Each task is a job of the same name."""
+"""`Task`: a function with Celery's methods to send, retry and follow it. Each task is a job of the same name."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ from jobq.limits.rate_limit import RateLimit
 from jobq.queue.mids import new_mid
 from jobq.queue.types import DAY_S
 
-#: Why a message is dead whose task has failed. What else makes it dead hasn't called `on_failure`.
+#: The reason of a dead message whose task failed. With other reasons, `on_failure` hasn't been called yet.
 _FAILED = "a Celery task is retried only if it asks for it"
-#: The task that runs one of the chunks.
+#: The task that runs a chunk.
 STARMAP = "celery.starmap"
-#: How long results are kept that Celery would never delete.
+#: How long to keep results that Celery would never delete.
 _MAX_S = 366 * DAY_S
-#: What the arguments that `self.retry(args=…)` gave are called in the message's checkpoint.
+#: The checkpoint's key for the arguments from `self.retry(args=…)`.
 _CHANGED = "celery-arguments"
-#: Attributes that are checked as options of a call are.
+#: Attributes checked like options of a call.
 _CHECKED_ATTRIBUTES = ("priority", "exchange", "routing_key", "serializer")
-#: What a request has outside of a running task.
+#: A request's values outside a running task.
 _REQUEST: dict[str, Any] = {
     "id": None, "args": (), "kwargs": {}, "retries": 0, "called_directly": True, "is_eager": False, "eta": None,
     "expires": None, "hostname": "", "delivery_info": {}, "headers": {}, "callbacks": (), "errbacks": (),
     "root_id": None, "parent_id": None, "group": None, "pending": None,
 }  # fmt: skip
-#: Methods of Celery's tasks that are refused, and what to do.
+#: Unsupported methods of Celery's tasks, with their replacement.
 _MISSING: dict[str, str] = dict.fromkeys(
     ("replace", "add_to_chord"), "a running flow takes more steps: jobq.current().flow.step(…)"
 )
 
 
 class TaskRequest(SimpleNamespace):
-    """Facts about the running call, for `self.request`. pending: what `self.retry(throw=False)` left to be raised."""
+    """Facts about the running call, for `self.request`. `pending` is the error from `self.retry(throw=False)`."""
 
     def __init__(self, **facts: Any) -> None:
         super().__init__(**{**_REQUEST, **facts})
@@ -77,7 +77,7 @@ class ExceptionInfo:
 
 
 def backoff_s(factor: int, retries: int, maximum: int, *, full_jitter: bool) -> int:
-    """The seconds before a retry, as Celery counts them: factor * 2**retries, at most `maximum`."""
+    """Return Celery's delay in seconds before a retry: factor * 2**retries, at most `maximum`."""
     countdown = min(maximum, factor * 2 ** min(retries, 64))
     return max(0, random.randrange(countdown + 1) if full_jitter else countdown)
 
@@ -110,11 +110,11 @@ class Task:
     _on_dead: Callable[[DeadCall], None]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the work. Tasks of functions have theirs."""
+        """Do the work. In a task made from a function, this is the function."""
         raise NotImplementedError(f"task {self.name} has no run")
 
     def _leave(self, *args: Any) -> None:
-        """For subclasses: called before and after attempts with what Celery gives."""
+        """Override in subclasses. Called before or after an attempt, with the same arguments as in Celery."""
 
     before_start = on_success = on_failure = on_retry = after_return = _leave
 
@@ -122,7 +122,7 @@ class Task:
         remedy = _MISSING.get(name, "docs/interop/celery.md lists those that it has")
         raise AttributeError(f"the task {self.name} has no {name}; {remedy}")
 
-    # To send it.
+    # Sending.
 
     def delay(self, *args: Any, **kwargs: Any) -> Any:
         """Send a call."""
@@ -131,7 +131,7 @@ class Task:
     def apply_async(
         self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any,
     ) -> Any:  # fmt: skip
-        """Send a call with options: countdown, eta, expires, queue, task_id, link, link_error, retries and others."""
+        """Send a call with options such as countdown, eta, expires, queue, task_id, link, link_error and retries."""
         args, kwargs = tuple(args or ()), dict(kwargs or {})
         if self.app.conf.task_always_eager:
             given_options(self.name, options)
@@ -143,7 +143,7 @@ class Task:
         self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, *,
         throw: bool | None = None, **options: Any,
     ) -> EagerResult:  # fmt: skip
-        """Run a call here and now, as a worker runs it, with its retries and without waiting for them."""
+        """Run a call in this process as a worker does, including retries but without their delays."""
         from jobq.testing.attempts import AttemptFacts, Attempts
 
         args, kwargs = tuple(args or ()), dict(kwargs or {})
@@ -168,29 +168,29 @@ class Task:
         return EagerResult(mid, None, states.FAILURE, error)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
-        """A signature of a call; results of earlier tasks are put before its arguments."""
+        """Return a signature of a call. Results of earlier tasks are put before its arguments."""
         return Signature(self, args, kwargs)
 
     def si(self, *args: Any, **kwargs: Any) -> Signature:
-        """A signature that takes no results."""
+        """Return a signature that ignores the results of earlier tasks."""
         return Signature(self, args, kwargs, immutable=True)
 
     def signature(self, args: Any = None, kwargs: Any = None, **options: Any) -> Signature:
-        """A signature with options."""
+        """Return a signature with options."""
         return Signature(self, args, kwargs, **options)
 
     subtask = signature
 
     def map(self, items: Any) -> xmap:
-        """A call for each item."""
+        """Return a signature that calls the task once per item."""
         return xmap(self, items)
 
     def starmap(self, items: Any) -> xmap:
-        """A call for each item, which has all its arguments."""
+        """Return a signature like `map`, but each item has all arguments of its call."""
         return xmap(self, items, star=True)
 
     def chunks(self, items: Iterable[Any], size: int) -> group:
-        """A group of messages, each of which makes `size` calls one after the other; an item has all its arguments."""
+        """Return a group of messages that each make `size` calls in sequence. An item has all arguments."""
         calls, options = [list(item) for item in items], {"queue": self.job.queue}
         parts = [calls[start : start + size] for start in range(0, len(calls), size)]
         return group(
@@ -201,14 +201,14 @@ class Task:
         return chain(self.s(), other)
 
     def AsyncResult(self, task_id: str) -> AsyncResult:
-        """The result of an earlier call."""
+        """Return the result of an earlier call."""
         return AsyncResult(task_id, self.name)
 
-    # Within it.
+    # Inside a running task.
 
     @property
     def request(self) -> Any:
-        """The running call of this task; a request that is `called_directly` outside of one."""
+        """The running call of this task. Outside a call, `called_directly` is true."""
         stack = shared.requests.get()
         return stack[-1][1] if stack and stack[-1][0] is self else TaskRequest(task=self.name)
 
@@ -216,7 +216,7 @@ class Task:
         self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, throw: bool = True,
         eta: Any = None, countdown: float | None = None, max_retries: int | None = None, **options: Any,
     ) -> Retry:  # fmt: skip
-        """End this attempt, and run the task again after `countdown`. What ran out of retries raises `exc`."""
+        """End this attempt, and run the task again after `countdown`. If no retries are left, raise `exc`."""
         request = self.request
         if request.called_directly:
             _raise(exc or Retry("Task can be retried"), exc)
@@ -246,14 +246,14 @@ class Task:
     def update_state(
         self, task_id: str | None = None, state: str | None = None, meta: Any = None
     ) -> None:
-        """Report a state and its `meta`, which AsyncResult shows while the task runs."""
+        """Report a state and its `meta`. AsyncResult shows them while the task runs."""
         meta = meta if meta is not None else {}
         total = meta.get("total") if isinstance(meta, dict) else None
         done = meta.get("current", 0) if total else 0
         current().progress(done / total if total else 0.0, note=json.dumps([state, meta]))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function here and now."""
+        """Call the function in this process."""
         request = TaskRequest(task=self.name, args=args, kwargs=kwargs)
         entered = shared.requests.set((*shared.requests.get(), (self, request)))
         try:
@@ -262,7 +262,7 @@ class Task:
             shared.requests.reset(entered)
 
     def declare(self) -> None:
-        """Make the job of this task, from its attributes and the settings of its app."""
+        """Declare this task's job from its attributes and the app's settings."""
         conf = self.app.conf
         given_options(self.name, {key: getattr(self, key, None) for key in _CHECKED_ATTRIBUTES})
         if self._attempt is None:
@@ -302,7 +302,7 @@ def _or(own: Any, of_app: Any) -> Any:
 
 
 def _raise(error: BaseException, given: BaseException | None) -> NoReturn:
-    """Raise an error; without one of the caller, the exception that is being handled."""
+    """Raise `error`, or the exception being handled if the caller gave none."""
     handled = sys.exc_info()[1]
     if handled is not None and given is None:
         raise handled
@@ -310,7 +310,7 @@ def _raise(error: BaseException, given: BaseException | None) -> NoReturn:
 
 
 def _function(task: Task) -> Callable[..., Any]:
-    """What a worker calls: one attempt of the task."""
+    """Return the function that workers call for each attempt."""
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
         return _attempt(task, args, kwargs)
@@ -377,7 +377,7 @@ def _state_of(error: BaseException) -> str:
 
 
 def _run(task: Task, args: Any, kwargs: Any) -> Any:
-    """Run the function; what autoretry_for names becomes a retry."""
+    """Run the function, and retry on the errors in autoretry_for."""
     function = task.run if type(task).__call__ is Task.__call__ else task
     try:
         return function(*args, **kwargs)
@@ -395,7 +395,7 @@ def _run(task: Task, args: Any, kwargs: Any) -> Any:
 
 
 def _tell(task: Task, request: TaskRequest, error: BaseException, facts: Mapping[str, Any]) -> None:
-    """Decide what becomes of the message of an attempt that failed, and tell the task and the receivers."""
+    """Decide the outcome of a failed attempt, and notify the task and the receivers."""
     cause = getattr(error, "exc", None) or error
     einfo = ExceptionInfo(cause)
     if isinstance(error, Reject):
@@ -415,7 +415,7 @@ def _tell(task: Task, request: TaskRequest, error: BaseException, facts: Mapping
 
 
 def _call_errbacks(request: TaskRequest, error: BaseException) -> None:
-    """Call errbacks that take (request, exc, traceback) here, as Celery does, and send the id to others."""
+    """Call errbacks that take (request, exc, traceback) in this process, as Celery does. Send the id to others."""
     old = []
     for errback in map(signature, request.errbacks):
         task = shared.tasks.get(errback.name)
@@ -427,7 +427,7 @@ def _call_errbacks(request: TaskRequest, error: BaseException) -> None:
 
 
 def _send(request: TaskRequest, signatures: Sequence[Any], args: Any, what: str) -> None:
-    """Send signatures under ids of their own, so that a second run of this attempt sends nothing twice."""
+    """Send signatures with fixed ids, so that a second run of this attempt doesn't send them again."""
     for number, made in enumerate(map(signature, signatures)):
         text = f"{request.id} {current().generation} {what} {number}"
         once = {} if made.kind else {"once": DAY_S}
