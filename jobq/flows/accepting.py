@@ -1,4 +1,4 @@
-"""Enqueue members. A member whose mid is taken by an ended message must not block its flow."""
+"""Enqueue the members of steps. A member whose mid is taken by an ended message must not block its flow."""
 
 from __future__ import annotations
 

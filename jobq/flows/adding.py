@@ -44,7 +44,7 @@ class RunningFlow(StepList):
         # As they were read last: a flow that gets thousands of steps isn't read for each.
         self._facts: FlowFacts | None = None
         self._known: set[str] = set()
-        # Steps that are stored together but haven't been stored yet; None outside `together`.
+        # Steps to store together later; None outside `together`.
         self._together: list[StoredStep] | None = None
 
     @property
@@ -63,7 +63,7 @@ class RunningFlow(StepList):
     def together(self) -> Iterator[None]:
         """Add all steps defined within, or none: they begin once the step that adds them is done.
 
-        TOGETHER steps are stored per call. A process that dies in between has begun none of them; the next attempt adds
+        TOGETHER steps are stored per call. If the process dies in between, no step begins, and the next attempt adds
         the others.
         """
         if self._together is not None:

@@ -52,7 +52,11 @@ class CheckedFlow(NamedTuple):
 
 
 class FlowCheck:
-    """Checks the flows of one server. lost: outcome to set for members without a trace; None to report them."""
+    """Checks the flows of one server.
+
+    Args:
+        lost: Outcome to set for members without a trace; None to report them.
+    """
 
     def __init__(self, client: Client, lost: Lost | None = None) -> None:
         self._client, self._lost = client, lost
@@ -67,7 +71,11 @@ class FlowCheck:
         return self._flow(flow, frozenset())
 
     def _flow(self, flow: str, within: frozenset[str], parent: str = "") -> CheckedFlow:
-        """parent: `flow.run_id.step` that it must have been stored for; '' for any."""
+        """Check a flow.
+
+        Args:
+            parent: `flow.run_id.step` that the flow must have been stored for; '' for any.
+        """
         view = flow_view(self._client, flow) if is_flow(flow) else None
         if view is None:
             take_off_list(self._client, flow)
@@ -133,7 +141,7 @@ class FlowCheck:
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView
     ) -> tuple[dict[Member, str], list[Member]]:
-        """Return members that have ended at their queue, with their outcomes, and missing members."""
+        """Return members that their queue reports as ended, with their outcomes, and missing members."""
         found, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):
             members = {

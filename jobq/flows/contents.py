@@ -1,4 +1,4 @@
-"""Calls of steps: their stored form in the flow, and the messages that are enqueued later.
+"""Calls of steps: their stored form in the flow, and the messages enqueued later.
 
 A stored call has no time, because its step may begin much later. If calls are sealed, a stored call is sealed for its
 own purpose: it can't run before its step begins, and the message gets a seal whose validity starts then.
@@ -25,7 +25,11 @@ def kept_call(
     kwargs: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
 ) -> bytes:
-    """A call as the flow keeps it. where: queue and `Member.address` of its message; for a map of its first member."""
+    """Return a call in the form that the flow stores.
+
+    Args:
+        where: Queue and `Member.address` of the call's message; for a map, of its first member.
+    """
     content = encode(job.name, args, kwargs, 0, headers, job.overrides, client.settings.max_content)
     seal = seal_of(client)
     return seal.of("step").close(*where, content) if seal else content

@@ -1,7 +1,7 @@
 """Definition of a flow: its steps, their dependencies, and the results that they take as arguments.
 
-This needs no server. Steps are handles, so a flow can hardly contain a circle; names in `after` can make one, which
-`checked` finds.
+Defining a flow doesn't need a server. Steps are handles, so only names in `after` can create a circle;
+`checked_graph` rejects it.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class FlowStep:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """Return its dependencies."""
+        """Return the step's dependencies."""
         return tuple([Edge(step, when) for step, when in self.after.items()])
 
     @property
     def failures(self) -> list[Failure]:
-        """Its dead members, for the arguments of a later step."""
+        """The step's dead members, for the arguments of a later step."""
         return cast("list[Failure]", ResultOf(self, "failures"))
 
     def facts(self) -> dict[str, Any]:
@@ -219,7 +219,11 @@ class MapStep(FlowStep, Generic[R]):
     def calls(
         self, items: Iterable[Any], first: int = 0
     ) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
-        """Return the arguments for each item: a tuple has them all. first: the item's number."""
+        """Return the arguments for each item; a tuple has them all.
+
+        Args:
+            first: Number of the first item.
+        """
         job = self.job
         for number, item in enumerate(items, first):
             if isinstance(item, Args):
@@ -548,7 +552,7 @@ class StepList:
 
 
 class Definition(StepList):
-    """All steps of one flow. name and id name it together; the id is random if none is given."""
+    """All steps of one flow. Its name and id identify it together; the default id is random."""
 
     def __init__(
         self, name: str, id: str | None, keep: Duration, queue: str | None, client: ClientLike | None
@@ -571,7 +575,7 @@ class Definition(StepList):
 
     @property
     def home(self) -> str:
-        """The queue where it is announced and its timers wait."""
+        """The queue where the flow is announced and its timers wait."""
         if self._queue is not None:
             return self._queue
         queues = (step.queue for step in self.steps.values() if step.queue)
@@ -580,7 +584,7 @@ class Definition(StepList):
 
     @property
     def hash(self) -> str:
-        """Two definitions with the same steps have the same one. Items that are streamed to a map are no part of it."""
+        """A hash that is equal for definitions with the same steps. It ignores items streamed to a map."""
         return hash_of(self.steps.values(), self.keep_s)
 
     def flow(self, sub: Definition, *, after: After = None, name: str | None = None) -> SubFlowStep:
@@ -617,7 +621,7 @@ class Definition(StepList):
         return super()._add(step)
 
     def set_parent(self, parent: Definition, step: str) -> None:
-        """Take the id of the parent and its step, if this flow has none."""
+        """Derive the flow's id from its parent and step, unless it was given an id."""
         if not self._has_id:
             self.id = f"{parent.id}+{step}"
             self.flow_id = flow_id(self.name, self.id)
@@ -630,7 +634,7 @@ S = TypeVar("S", bound=FlowStep)
 
 
 def sent_with(job: Job[..., Any], key: str | None) -> dict[str, Any]:
-    """The options that a step's message gets when it is sent."""
+    """Return the options for sending a step's message."""
     settings = job.settings
     options = {name: value for name in _SENT_WITH if (value := getattr(settings, name))}
     if key is not None:
@@ -641,7 +645,7 @@ def sent_with(job: Job[..., Any], key: str | None) -> dict[str, Any]:
 
 
 def checked_job(job: Any, flow: str) -> Job[..., Any]:
-    """The job itself, or ConfigError if it can't be a step."""
+    """Return the job. Raises ConfigError if it can't be a step."""
     if not isinstance(job, Job):
         raise ConfigError(
             f"{job!r:.80} is not a job; pass the job and then its arguments: flow.step(load, 7), with @job on load"
@@ -659,7 +663,7 @@ def checked_job(job: Any, flow: str) -> Job[..., Any]:
 
 
 def step_name_of(job: str) -> str:
-    """The name of a step without one: the last part of its job's name."""
+    """Return the default name of a step: the last part of its job's name."""
     last = job.rpartition(".")[2]
     return _NOT_IN_NAMES.sub("-", last)[:MAX_STEP_LENGTH] or "step"
 
@@ -671,7 +675,7 @@ def _checked_name(name: Any) -> str:
 
 
 def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> None:
-    """ConfigError if a step waits for one that is not there, or if steps wait for each other."""
+    """Raise ConfigError if a step waits for a missing step, or if steps wait for each other."""
     there = {*steps, *known}
     for step in steps.values():
         for source in step.after:
@@ -685,7 +689,7 @@ def checked_graph(steps: Mapping[str, FlowStep], known: Iterable[str] = ()) -> N
 
 
 def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
-    """Return the names of steps that wait for each other, the first again at the end; [] if there are none."""
+    """Return the names of steps in a circle, with the first name repeated at the end; [] if there is no circle."""
     left = {name: {one for one in step.after if one in steps} for name, step in steps.items()}
     while free := [name for name, after in left.items() if not after]:
         for name in free:
@@ -702,7 +706,7 @@ def _circle(steps: Mapping[str, FlowStep]) -> list[str]:
 
 
 def hash_of(steps: Iterable[FlowStep], keep_s: float) -> str:
-    """Names a definition: two with the same steps in the same order have the same one."""
+    """Return a hash that is equal for definitions with the same steps in the same order."""
     facts = [[step.name, step.facts()] for step in steps]
     text = msgspec.json.encode([keep_s, facts], order="sorted")
     return blake2b(text, digest_size=16).hexdigest()

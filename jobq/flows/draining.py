@@ -45,9 +45,10 @@ _log = logging.getLogger("jobq.flows")
 
 
 class Drainer:
-    """Drains the outboxes of queues. One thread at a time.
+    """Drains the outboxes of queues. Only one thread at a time may use it.
 
-    clock: nanoseconds that go on while the machine sleeps; for tests.
+    Args:
+        clock: For tests. Returns nanoseconds, including time while the machine sleeps.
     """
 
     def __init__(self, client: Client, clock: Callable[[], int] = boot_ns) -> None:
@@ -69,8 +70,8 @@ class Drainer:
 
         Queues where sub-flows are to begin are also drained. Returns how many entries were delivered. Unsendable steps
         are left for the next call. Raises UnavailableError when a server can't be used now; the entries stay. Entries
-        for flows whose next steps find no room also stay, and on a Cluster entries for flows whose node doesn't answer;
-        the others are delivered.
+        also stay if there is no room for their flow's next steps or, on a Cluster, if their flow's node doesn't answer.
+        Other entries are still delivered.
 
         Args:
             most: Stop after about so many entries, and don't wait for entries that others write during the call.
@@ -105,8 +106,8 @@ class Drainer:
             if not entries:
                 continue
             for flow in stuck & runs_in(entries) if stuck else stuck:
-                # The drainer that reads this continues where this call stopped. A queue that loses this in a failover
-                # has the entries that are deleted next.
+                # The drainer that reads this continues where this call stopped. If a queue loses this in a failover,
+                # it still has the entries deleted below.
                 announce(self.client, queue, "look", flow, durability="memory")
             taken += len(entries)
             left = source.flow_outbox_drop([entry.entry_id for entry in entries], self._id)

@@ -1,7 +1,6 @@
 """Parse entries of a queue's outbox, grouped by flow.
 
-Most records report that a member of a map is done, and an entry holds many of one map. Such an entry is read as a
-whole.
+Usually, an entry reports many done members of one map. Such an entry is parsed in one step.
 """
 
 from __future__ import annotations
@@ -25,7 +24,11 @@ _NUMBERS = re.compile(rb"(?:0|[1-9][0-9]{0,6})(?:,(?:0|[1-9][0-9]{0,6}))*")
 
 
 class Said(NamedTuple):
-    """A record for a flow. member: the ended member; None for a record of one of WORDS."""
+    """A record for a flow.
+
+    Attributes:
+        member: The ended member; None for a record of one of WORDS.
+    """
 
     entry_id: str
     record: OutboxRecord
@@ -33,7 +36,7 @@ class Said(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Members of one step that are done without results, from one entry."""
+    """Done members of one step, without results, from one entry."""
 
     entry_id: str
     step: str

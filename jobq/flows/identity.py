@@ -29,7 +29,12 @@ _MEMBER = re.compile(rf"~{_RUN.pattern}\.({_STEP.pattern})\.(0|[1-9][0-9]{{0,7}}
 
 
 class Member(NamedTuple):
-    """A message of a step; number: from 0 within its step. run_id: '' where a person names the flow as it is now."""
+    """A message of a step.
+
+    Attributes:
+        number: Position in its step, counted from 0.
+        run_id: '' if a person named the flow without a run; it then means the current run.
+    """
 
     flow: str
     step: str
@@ -38,7 +43,7 @@ class Member(NamedTuple):
 
     @property
     def run(self) -> str:
-        """Its flow with the run id."""
+        """The member's flow with the run id."""
         return run_of(self.flow, self.run_id)
 
     @property
@@ -53,7 +58,7 @@ class Member(NamedTuple):
 
 
 def new_run_id() -> str:
-    """The id of a new run; two runs of one flow have the same once in two billion times."""
+    """Return a random id for a new run; two runs of one flow share an id once in two billion times."""
     return "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz0123456789") for _ in range(6))
 
 
@@ -63,7 +68,7 @@ def run_of(flow: str, run_id: str) -> str:
 
 
 def without_run(place: str) -> str:
-    """`flow.step` of a `flow.run_id.step`; '' of ''."""
+    """Return `flow.step` for `flow.run_id.step`, and '' for ''."""
     name, _, rest = place.partition(":")
     given, _, rest = rest.partition(".")
     return f"{name}:{given}.{rest.rpartition('.')[2]}" if rest else place
@@ -102,7 +107,11 @@ def checked_step(name: str) -> str:
 
 
 def member_mid(run: str, step: str, number: int = 0) -> str:
-    """The mid of one message of a step. run: as of `run_of`; of the flow alone, no message has that mid."""
+    """Return the mid of one message of a step.
+
+    Args:
+        run: Result of `run_of`. No message has the mid of a flow without a run id.
+    """
     return f"~{run}.{step}.{number}"
 
 

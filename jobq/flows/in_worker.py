@@ -11,17 +11,17 @@ from jobq.jobs.membership import MemberFlow
 
 
 class FlowsInWorker:
-    """Delivers queues' entries to flows, and serves running members. client: makes all calls."""
+    """Delivers queues' entries to flows, and serves running members."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._drainer = client, Drainer(client)
 
     def drain(self, queue: str, most: int) -> int:
-        """Take about so many entries of a queue's outbox to the flows; how many it took."""
+        """Deliver about `most` entries from a queue's outbox to the flows; return how many were delivered."""
         return self._drainer.drain(queue, most)
 
     def fill_inputs(self, call: Call) -> Call:
-        """The call with results of steps as its arguments."""
+        """Return the call with results of steps as its arguments."""
         return FlowInputs(self._client)(call)
 
     def flow_of(self, context: Context) -> MemberFlow:

@@ -63,7 +63,11 @@ class FlowInputs:
 
 
 class StepResults:
-    """Results of the steps of one flow. run: the flow and its run id."""
+    """Results of the steps of one flow.
+
+    Args:
+        run: The flow with its run id.
+    """
 
     def __init__(self, client: Client, run: str) -> None:
         self._client, self._store = client, FlowStore(client, run)
@@ -88,11 +92,19 @@ class StepResults:
         return self.result(one.step, one.queue)
 
     def result(self, step: str, queue: str) -> Any:
-        """Return a step's result. queue: where it ran."""
+        """Return a step's result.
+
+        Args:
+            queue: Queue where the step ran.
+        """
         return self._opened(step, 0, queue, self._only(step))
 
     def value(self, step: str, home: str) -> Any:
-        """Return the value sent with a wait's signal. home: the queue where the flow was announced."""
+        """Return the value sent with a wait's signal.
+
+        Args:
+            home: Queue where the flow was announced.
+        """
         mid, seal, text = self._store.member(step).mid, seal_of(self._client), self._only(step)
         if seal is not None:
             text = seal.of("result").open_text(home, mid, text.decode("utf-8", "replace")).encode()

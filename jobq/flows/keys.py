@@ -3,17 +3,17 @@
 =================  =======================================================================
 meta               hash: `definition` (its hash), `state`, `home` (queue), `keep` (ms), `created`, `begun`, `over`
                    (epoch ms), `run` (the run id, as in mids), `parent` (`flow.run.step`), `bits` (the next free
-                   number), `open` (steps that were sent and haven't ended), `failed` (steps that ended without all
-                   done), `retried` (members that run again), `bytes` (of results), `stamp`, `refused`, `said`;
+                   number), `open` (sent steps that haven't ended), `failed` (ended steps without all members
+                   done), `retried` (members running again), `bytes` (of results), `stamp`, `refused`, `said`;
                    `m:<step>` -> the entry of its queue's outbox that its newest retry wrote; `n:<step>` -> size, done,
                    ended, sealed, ready at, ended at, chunks; `x:<step>` -> the numbers of a map's members,
                    `start:length,…`
-steps              hash, step -> kind, queue, source, edges and options; `>step` -> steps that wait for it;
-                   `>` -> steps that wait for none; `*` -> all of them, in order
+steps              hash, step -> kind, queue, source, edges and options; `>step` -> its dependents;
+                   `>` -> steps without dependencies; `*` -> all steps, in order
 calls              hash, step -> its call
 items              hash, `step:chunk` -> the calls of a map that waits for other steps
 done, ended        strings: a bit for each member, by its number in the flow; only ever set
-retried            string: a bit for each member that was revived and hasn't ended since
+retried            string: a bit for each revived member that hasn't ended since
 failed             hash, `step:number` -> why it isn't done, of 1,000 members at most
 results            hash, `step:number` -> result; `step:0` of a wait is the value of its signal
 todo               hash, step -> what is to be sent: kind, stamp, how often it was answered; `^` -> the parent's word

@@ -50,7 +50,12 @@ KNOWN = 500
 
 
 class FlowRow(NamedTuple):
-    """One flow. started_ms: epoch ms. view: None if it is unreadable; then problem has the reason."""
+    """A row for one flow.
+
+    Attributes:
+        started_ms: Start time in epoch ms.
+        view: None if the flow is unreadable; then `problem` has the reason.
+    """
 
     flow: str
     started_ms: int
@@ -59,7 +64,11 @@ class FlowRow(NamedTuple):
 
 
 class FlowPage(NamedTuple):
-    """Some flows, the newest first. next_offset: start of the next page; None at the end."""
+    """Some flows, newest first.
+
+    Attributes:
+        next_offset: Start of the next page; None at the end.
+    """
 
     rows: list[FlowRow]
     next_offset: int | None
@@ -80,9 +89,9 @@ def flow_page(
     part: str = "",
     state: str = "",
 ) -> FlowPage:
-    """Return flows from the number `first` of the index on. MAX_READ are read at most.
+    """Return flows, starting at offset `first` of the index. At most MAX_READ flows are read.
 
-    Only flows with this name, with this part in their ids and in this state; '' = any.
+    `name`, `part` (a part of the id) and `state` select flows; '' means any.
     """
     rows: list[FlowRow] = []
     for at in range(first, first + MAX_READ, PER_CALL):
@@ -127,7 +136,7 @@ def _shown(raw: bytes) -> str:
 
 
 def remove_flow(client: Client, flow: str) -> str:
-    """Delete a flow that is over or was never begun, also from the list; 'removed', 'running' or 'gone'."""
+    """Delete a flow and its list entry unless it is running; return 'removed', 'running' or 'gone'."""
     word = FlowStore(client, flow).remove()
     if word != "running":
         take_off_list(client, flow)
@@ -173,13 +182,13 @@ def is_flow(flow: str) -> bool:
 
 
 def flow_view(client: Client, flow: str) -> FlowView | None:
-    """Return a flow with the states of its steps; None for one that is gone."""
+    """Return a flow with the states of its steps; None if the flow is gone."""
     facts = FlowStore(client, flow).facts()
     return None if facts is None else FlowView(facts)
 
 
 def known_flow(client: Client, flow: str) -> FlowView:
-    """Return a flow. Raises ConfigError, with the nearest id, for one that isn't there."""
+    """Return a flow. Raises ConfigError, with the nearest id, if the flow isn't there."""
     view = flow_view(client, flow) if is_flow(flow) else None
     if view is not None:
         return view
@@ -194,7 +203,7 @@ def known_flow(client: Client, flow: str) -> FlowView:
 
 
 def message_of_member(client: Client, mid: str) -> str:
-    """The mid of the message that `~flow.step.number` names, in the run that is there; other mids as they are."""
+    """Return the mid of `~flow.step.number` in the flow's current run; return other mids unchanged."""
     member = member_of(mid)
     if member is None or member.run_id:
         return mid
@@ -340,7 +349,11 @@ class FlowRecord(FlowHead):
 
 
 def flow_record(view: FlowView, missing: dict[str, str]) -> FlowRecord:
-    """Return all facts about a flow. missing: queues without a worker, with a sentence."""
+    """Return all facts about a flow.
+
+    Args:
+        missing: Queues without a worker, each with a sentence.
+    """
     return FlowRecord.of(
         view.facts, flow=view.facts.flow_id, state=view.state, members=view.members, ended=view.ended, dead=view.dead,
         cancelled=view.cancelled, remark=view.remark, waits_for=view.waits_for, unserved=missing,

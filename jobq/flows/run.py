@@ -53,7 +53,10 @@ class FlowRun:
         self._store = FlowStore(self._client, self.flow_id)
 
     def status(self) -> FlowView:
-        """Return its state, steps and pending dependencies. FlowClosedError if it is missing or never started."""
+        """Return the flow's state, steps and pending dependencies.
+
+        Raises FlowClosedError if the flow is missing or was never started.
+        """
         facts = self._store.facts()
         if facts is None:
             raise FlowClosedError(
@@ -62,11 +65,13 @@ class FlowRun:
         return FlowView(facts)
 
     def signal(self, step: str, value: Any = None) -> None:
-        """Complete the wait of this name. value: any JSON of up to 64 KiB, for steps that take it.
+        """Complete the wait with this name.
 
-        A signal that arrives before its wait begins takes effect when the wait begins. If several arrive, only the
-        first one has an effect.
-        ConfigError if the flow has no such wait, FlowClosedError if it is over.
+        A signal that arrives before its wait begins takes effect when the wait begins. If several signals arrive, only
+        the first has an effect. Raises ConfigError if the flow has no such wait, FlowClosedError if the flow is over.
+
+        Args:
+            value: Any JSON value of up to 64 KiB, for steps that use it.
         """
         view = self._running(f"can't be signalled: {step}")
         waits = [one.name for one in view.steps if one.facts.kind == "wait"]
@@ -108,7 +113,7 @@ class FlowRun:
         self._say(view, "retry", name or "")
 
     def wait(self, timeout: Duration | None = None) -> FlowView:
-        """Return once the flow is over, or raise ResultTimeoutError. It asks once a second at most."""
+        """Return once the flow is over, or raise ResultTimeoutError. It polls at most once a second."""
         pauses = LongerPauses(timeout)
         while (view := self.status()).state not in FLOW_OVER:
             time.sleep(pauses.next_s(lambda: f"flow {self.flow_id} still {_waits(view)}"))

@@ -1,9 +1,9 @@
 """Send a flow's ready steps to their queues, and signals to its sub-flows and its parent.
 
-Each item is sent before the flow forgets it, so another drainer may send it again. That is harmless: a queue remembers
-an accepted step for an hour, and the mid of a step is taken while its message is live, for an hour after it is done,
-and while it is dead. An item that was answered before is looked up first: its queue's entries may not have reached the
-flow yet.
+Each item is sent before it is deleted from the flow, so another drainer may send it again. That is harmless, because a
+queue keeps the record of an accepted step for an hour. The mid of a step stays taken while its message is live, for an
+hour after it is done, and while it is dead. If an item may already have been sent, its queue is checked first, because
+the queue's entries may not have reached the flow yet.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from jobq.queue.queue import Content, Queue
 
 #: How long the mid of a done step stays taken.
 DEDUPE_S = 3_600.0
-#: Sub-flows in sub-flows, at most.
+#: Maximum nesting depth of sub-flows.
 DEEPEST = 16
 #: How much longer a sub-flow waits for its begin than its parent is kept, whose retry begins it.
 LONGER_MS = 86_400_000
-#: Maximum pages of members that one call cancels or revives. The next call continues, so a long map doesn't block a
+#: Maximum pages of members to cancel or revive per call. The next call continues, so a long map doesn't block a
 #: worker.
 PAGES_PER_CALL = 100
 #: Number of sub-flows to read together.
@@ -83,7 +83,11 @@ class Sending(NamedTuple):
 
 
 class StepSender:
-    """Sends what one flow answers. run: the flow and its run id; of the flow alone, the run that answers first."""
+    """Sends the pending items of one flow.
+
+    Args:
+        run: The flow with its run id; without a run id, the first run that replies.
+    """
 
     def __init__(self, sending: Sending, run: str) -> None:
         self.sending, self.client = sending, sending.client
@@ -96,11 +100,11 @@ class StepSender:
 
     @property
     def has_more(self) -> bool:
-        """Whether it stopped because one call's share was done: the next call should follow soon."""
+        """Whether sending stopped at the limit for one call, so that the next call should follow soon."""
         return self.pages <= 0
 
     def send_all(self, applied: Applied) -> bool:
-        """Send what is to be sent, until nothing is; whether all was."""
+        """Send all pending items; return False if some must wait."""
         self.store.run_id = self.store.run_id or applied.run_id
         while applied.todo:
             doubtful = [one for one in applied.todo if one.again and one.stamp not in self._known]
@@ -117,7 +121,7 @@ class StepSender:
         return True
 
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
-        """Apply what the queues of these items have to say; what is still to be sent."""
+        """Apply the undelivered entries of these items' queues; return the items still to be sent."""
         for queue in sorted({one.queue for one in doubtful if one.queue}):
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
@@ -154,13 +158,13 @@ class StepSender:
             return True
 
     def fail(self, item: TodoItem, why: str = "") -> None:
-        """End what can't be sent as failed, so that nothing waits for it without end. why: for people."""
+        """Fail an unsendable item, so that later steps don't wait for it forever; `why` is shown to people."""
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
         number = self._failing_member(item.step) if item.kind == "map" else 0
         self._fail(source, item.step, number, why)
 
     def fail_map(self, queue: str, step: str, why: str) -> None:
-        """End a map that its producer can't complete. why: for people."""
+        """Fail a map that its producer can't complete; `why` is shown to people."""
         self._fail(f"q{queue}", step, self._failing_member(step), why)
 
     def _fail(self, source: str, step: str, number: int, why: str) -> None:
@@ -168,7 +172,7 @@ class StepSender:
         self.store.apply(source, [FlowChange("dead", step, number, detail)])
 
     def _failing_member(self, step: str) -> int:
-        """Seal a map that can't be expanded any further; the number of a member that stands for the rest."""
+        """Seal a map that can't be expanded further; return the number of the member that represents the rest."""
         found = self.store.reserve(step, 0, 1)
         for chunk in (found.chunks, found.chunks - 1):
             if found.outcome not in ("added", "other"):
@@ -185,7 +189,7 @@ class StepSender:
         contents: Sequence[Content],
         options: Mapping[str, Any],
     ) -> Reserved:
-        """Enqueue one chunk of a map; of one in doubt the members that haven't ended."""
+        """Enqueue one chunk of a map; if its outcome is in doubt, only the members that haven't ended."""
         found = self.store.reserve(step, chunk, len(contents))
         if found.outcome == "new":
             self.accept(queue, contents, **options)
@@ -203,7 +207,7 @@ class StepSender:
 
 
 class ItemSender:
-    """Sends one item. `send` may be interrupted anywhere, and called again; it is False if the item must wait."""
+    """Sends one item. `send` may be interrupted at any point and called again."""
 
     def __init__(self, sender: StepSender, item: TodoItem) -> None:
         self.sender, self.item = sender, item
@@ -214,12 +218,12 @@ class ItemSender:
         raise NotImplementedError
 
     def say(self, child: FlowFacts, word: Word) -> None:
-        """Say it to a sub-flow."""
+        """Announce a signal to a sub-flow."""
         announce(self.client, child.queue, word, child.run)
         self.sending.said(child.queue)
 
     def is_durable(self, missing: str) -> bool:
-        """Log what is missing, if anything is."""
+        """Return whether `missing` is empty; otherwise log it."""
         if missing:
             _log.warning("messages sent by flow %s are not durable: %s", self.store.flow, missing)
         return not missing
@@ -251,7 +255,7 @@ class EnqueueStep(ItemSender):
 
 
 class ExpandMap(ItemSender):
-    """Enqueues the members of a map that waited."""
+    """Enqueues the members of a map that had dependencies."""
 
     def send(self) -> bool:
         """Enqueue the members, chunk by chunk, starting where an earlier call stopped."""
@@ -340,8 +344,8 @@ class DropTimer(EnqueueStep):
     """Ends a timer that is no longer needed."""
 
     def send(self) -> bool:
-        """Cancel the timer, so that its queue rejects it from now on."""
-        # Another drainer may be about to enqueue this timer: once it was accepted, its queue refuses it.
+        """Cancel the timer, so that its queue rejects it."""
+        # Another drainer may be about to enqueue this timer; once the timer was accepted, its queue rejects it.
         if not self.enqueue():
             return False
         queue_at(self.client, self.item.queue).cancel(self.store.member(self.item.step).mid)
@@ -440,7 +444,7 @@ class CancelSubFlow(SubFlowSender):
     """Cancels a sub-flow."""
 
     def send(self) -> bool:
-        """Say it to the sub-flow, unless it has ended or is gone."""
+        """Announce the cancellation to the sub-flow, unless it has ended or is gone."""
         child = self.child()
         if child is None or child.ended_at:
             self.store.apply(f"f{self.item.source}", [FlowChange("cancelled", self.item.step)])
@@ -450,7 +454,7 @@ class CancelSubFlow(SubFlowSender):
 
 
 class RetrySubFlow(SubFlowSender):
-    """Has a sub-flow run its failed steps again."""
+    """Retries the failed steps of a sub-flow."""
 
     def send(self) -> bool:
         """Say it to the sub-flow, after how it ended before."""
@@ -485,7 +489,7 @@ class TellParent(ItemSender):
         above = StepSender(self.sending._replace(depth=self.sending.depth + 1), parent)
         if not above.send_all(above.store.apply(f"f{self.store.flow}", changes)):
             return False
-        # This flow forgets that it has reported it, and the parent may be on another node.
+        # The report is then deleted from this flow, and the parent may be on another node.
         return self.is_durable(self.sending.confirmation.missing())
 
 
@@ -508,12 +512,12 @@ class TellSubFlows(ItemSender):
         return True
 
     def _not_begun(self, facts: FlowFacts) -> Iterator[FlowFacts]:
-        """Return the flows that were stored for steps of a flow and have not begun."""
+        """Return unbegun flows stored for steps of a flow."""
         left = (one for one in facts.steps if one.kind == "flow" and not one.ready_at)
         while some := list(islice(left, SUBS_TOGETHER)):
             calls = [FlowStore(self.client, one.flow).facts_call() for one in some]
             for step, child in zip(some, run_all(self.client, calls), strict=True):
-                # Another flow may have stored one under this id.
+                # Another flow may have stored a sub-flow under this id.
                 if child is not None and child.parent == f"{facts.run}.{step.name}":
                     yield child
 
@@ -542,7 +546,7 @@ def _ends_told(item: TodoItem, step: str) -> list[FlowChange]:
 
 
 def _options(raw: bytes) -> dict[str, Any]:
-    """How a step's messages are enqueued. Raises CodecError for bytes that no definition makes."""
+    """Return the options for enqueueing a step's messages. Raises CodecError for invalid bytes."""
     try:
         given = json.loads(raw)
         found = {

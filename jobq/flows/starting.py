@@ -58,7 +58,7 @@ RESULT_S = 86_400.0
 
 
 def started(flow: Definition) -> FlowRun:
-    """Start a definition that was checked."""
+    """Start a checked definition."""
     client = client_of(flow.client)
     confirmation = SharedConfirmation(client)
     planned = Planned(client, flow, confirmation=confirmation)
@@ -82,7 +82,12 @@ def started(flow: Definition) -> FlowRun:
 
 
 class Planned:
-    """A definition as it is stored, with its sub-flows. step: the step that it is, of the flow above it."""
+    """The stored form of a definition, with its sub-flows.
+
+    Args:
+        above: The parent flow, if this is a sub-flow.
+        step: The parent's step that this flow is.
+    """
 
     def __init__(
         self,
@@ -117,7 +122,7 @@ class Planned:
 
     @property
     def run(self) -> str:
-        """Its id with the run id, which it has once it is stored."""
+        """The flow's id, with the run id once the flow is stored."""
         return self._store.run
 
     @property
@@ -165,9 +170,10 @@ class Planned:
         return stored._replace(parent=f"{above.run}.{self._step}", life_ms=LONG_LIFE_MS)
 
     def store(self) -> str:
-        """Store it: 'created', 'same' or 'over'. FlowConflictError if another definition, or another's flow, exists.
+        """Store the flow; return 'created', 'same' or 'over'.
 
-        Its sub-flows are stored after it, because they have its run id. Flows stored before an error never begin.
+        Its sub-flows are stored afterwards, because they contain its run id. Flows stored before an error never begin.
+        Raises FlowConflictError if the id belongs to another definition or to another flow's sub-flow.
         """
         flow = self._flow
         outcome = self._store.create(self._record())
@@ -200,7 +206,12 @@ class Planned:
 def stored_step(
     client: Client, flow_id: str, home: str, step: FlowStep, *, is_sub: bool = False
 ) -> StoredStep:
-    """One step as it is stored. home: the queue where its flow is announced. is_sub: the flow is a step of another."""
+    """Return the stored form of a step.
+
+    Args:
+        home: Queue where the step's flow is announced.
+        is_sub: The flow is a step of another flow.
+    """
     made = StoredStep(step.name, step.kind, step.queue, step.edges)
     where = (step.queue or home, member_mid(flow_id, step.name))
     if isinstance(step, Step):

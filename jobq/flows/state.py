@@ -115,7 +115,7 @@ class StepFacts:
 
     @property
     def live(self) -> int:
-        """Number of known members that have not ended."""
+        """Number of known, unended members."""
         return max(0, self.size - self.ended) + self.retried
 
 
@@ -147,12 +147,12 @@ class FlowFacts:
 
     @property
     def flow_id(self) -> str:
-        """Its identity in keys and mids, `name:id`."""
+        """The flow's identity in keys and mids, `name:id`."""
         return f"{self.name}:{self.id}"
 
     @property
     def run(self) -> str:
-        """Its id with the run id, as in mids."""
+        """The flow's id with the run id, as in mids."""
         return run_of(self.flow_id, self.run_id)
 
 
@@ -169,7 +169,12 @@ class WaitsFor(JsonRecord):
 
 
 class StepView(NamedTuple):
-    """A step and its state. waits_for: edges that are not met yet. lost: edges that can't be met, so it is skipped."""
+    """A step and its state.
+
+    Attributes:
+        waits_for: Edges that are not satisfied yet.
+        lost: Edges that can't be satisfied, so the step is skipped.
+    """
 
     facts: StepFacts
     state: StepState
@@ -317,7 +322,7 @@ def _view(facts: FlowFacts, step: StepFacts, before: Mapping[str, StepView]) -> 
     lost = tuple(
         edge for edge, state in states if state in STEP_OVER and state not in _MET[edge.when]
     )
-    # Steps after a step that was ended by the flow's cancellation were also cancelled.
+    # If the flow's cancellation ended a step, it also cancelled the following steps.
     is_lost = any(before[edge.step].state != "cancelled" for edge in lost)
     state = _state(facts, step, is_lost)
     if state in ("skipped", "waiting"):
@@ -466,7 +471,7 @@ def _running(view: StepView, now_ms: int) -> WaitsFor:
 
 
 def step_sentence(flow: FlowView, name: str) -> str:
-    """Return the pending dependencies of a step that has not begun, or why it is skipped; '' for other steps."""
+    """Return an unbegun step's pending dependencies, or why it is skipped; '' for other steps."""
     view = flow.by_name.get(name)
     if view is None or view.state not in ("waiting", "skipped"):
         return ""

@@ -59,7 +59,7 @@ class FlowStore:
 
     Attributes:
         run_id: The intended run; for another run, the stored flow counts as missing. '' for any run.
-        confirmation: Confirms the writes of several calls together; then threads must not share it.
+        confirmation: Confirms the writes of several calls together. Threads must not share a store that has it.
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class FlowStore:
         return run_of(self.flow, self.run_id)
 
     def create(self, record: StoredFlow, *, now: int | None = None) -> str:
-        """Store a flow; 'created', 'same', 'conflict' (another definition) or 'over'. It waits for its begin.
+        """Store a flow, which waits for its begin.
 
-        'taken': it is a sub-flow that was stored for another flow.
+        Returns 'created', 'same', 'conflict' (another definition), 'over', or 'taken' (stored as a sub-flow of another
+        flow).
         """
         record = record._replace(steps=tuple(rights.proven(self.client, self.flow, record.steps)))
         outcome, self.run_id = self._ask(self.create_call(record, now=now))
@@ -102,7 +103,7 @@ class FlowStore:
         *,
         now: int | None = None,
     ) -> str:
-        """Add steps to a running flow; 'added', 'closed', 'full', or 'conflict': a step exists with other facts.
+        """Add steps to a running flow; return 'added', 'closed', 'full', or 'conflict' if a different step exists.
 
         The next drainer that applies something to the flow sends the steps that become ready.
         """
@@ -120,9 +121,9 @@ class FlowStore:
         return self._call("add", args, lambda reply: _text(reply[0]))
 
     def put_items(self, step: str, queue: str, chunk: int, contents: Sequence[bytes]) -> str:
-        """Store the calls of one chunk of a map that waits for other steps, before it can be ready. queue: the map's.
+        """Store one chunk of calls for a map with dependencies, before the map can be ready.
 
-        'ok', 'full' (8 MiB a flow) or 'closed'.
+        Returns 'ok', 'full' (8 MiB per flow) or 'closed'.
         """
         proof = rights.proof_of_items(self.client, self.flow, step, queue, chunk, contents)
         args = (checked_step(step), chunk, packed_items((proof, *contents)))
@@ -164,9 +165,9 @@ class FlowStore:
     def apply(
         self, source: str, changes: Sequence[FlowChange], *, now: int | None = None
     ) -> Applied:
-        """Apply up to 1,000 changes, of 2,000 done members.
+        """Apply up to 1,000 changes with up to 2,000 done members.
 
-        Changes for another run of the flow are ignored, as are ends of members that were retried since.
+        Changes for another run of the flow are ignored, as are ends of members retried since.
 
         Args:
             source: `q` and the queue that they were read from, or `f` and a flow.
@@ -183,7 +184,7 @@ class FlowStore:
         return self._ask(self._call("apply", args, _applied))
 
     def sent(self, items: Iterable[TodoItem], *, now: int | None = None) -> Applied:
-        """Take off what was sent; what is left."""
+        """Delete sent items; return the remaining items."""
         rows = [part for one in items for part in (one.step or _PARENT, one.stamp)]
         return self._ask(
             self._call("sent", (self._now(now), self.run_id, MAX_TODO, *rows), _applied)

@@ -27,11 +27,11 @@ class StoredStep(NamedTuple):
     """A step as it is stored. It names only earlier steps, so that a step can't wait for itself.
 
     Attributes:
-        queue: Where its messages run; '' for a flow; for a wait where its timer waits.
+        queue: Queue of the step's messages, or of a wait's timer; '' for a flow.
         source: For a map `stream` (its producer adds the members), `items` (they are stored) or `=step` (the result of
             that step, for which it waits); for a flow the id of the other flow; else ''.
-        call: Bytes of the message; for a wait those of its timer, b'' without a timer; for a map the template of its
-            members.
+        call: Bytes of the message; for a map, the template of its members. For a wait, bytes of its timer, or b''
+            without a timer.
         options: A JSON object: `job`, and `delay`, `at`, `lease`, `key`, `ordered` as in Queue.enqueue; scripts pass it
             on.
     """
@@ -69,10 +69,11 @@ class FlowChange(NamedTuple):
     """One change of a flow, for `FlowStore.apply`.
 
     Attributes:
-        kind: done, dead or cancelled for a member; begin, cancel, look; signal or retry for a step.
+        kind: `done`, `dead` or `cancelled` for a member, `signal` or `retry` for a step, or `begin`, `cancel` or `look`
+            for the flow.
         detail: The result of a done member, or the value of a signal; None without one.
         entry: Id of its entry, so that it isn't applied twice or after a retry; '' without an entry.
-        members: Numbers of several members that are done without results, instead of `number`.
+        members: Numbers of several done members without results, instead of `number`.
     """
 
     kind: str
@@ -90,7 +91,7 @@ class TodoItem(NamedTuple):
         again: It was answered before, so another drainer may have sent it.
         stamp: For `sent`.
         step: '' for the report to the parent; then source is the parent's `flow.run_id.step` and options this flow's
-            state. Reports to sub-flows that have not begun don't have a step's name either.
+            state. Reports to unbegun sub-flows don't have a step's name either.
     """
 
     step: str
