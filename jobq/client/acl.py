@@ -53,10 +53,10 @@ def _allowed(names: Iterable[str]) -> list[str]:
 
 
 def selector(key: str, names: Sequence[str]) -> list[str]:
-    """A selector that allows these commands on keys of the pattern; nothing where there are none."""
+    """Return a selector that allows these commands on keys of the pattern; empty if there are no commands."""
     return [f"({key} {' '.join(_allowed(names))})"] if names else []
 
 
 def literal(text: str) -> str:
-    """A pattern that matches only this text."""
+    """Return a pattern that matches only this text."""
     return _SPECIAL.sub(r"\\\1", text)

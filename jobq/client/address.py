@@ -34,7 +34,7 @@ _KINDS = {
 #: Options for the Sentinels -> redis-py's names.
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
-#: Options that redis-py knows and jobq has no use for -> what does the same here.
+#: Options of redis-py that jobq doesn't use -> the equivalent here.
 _OTHERWISE = {
     "health_check_interval": "jobq notices a dead connection at the next call, and repeats the call on another",
     "retry": "JOBQ_PATIENCE says how long calls are repeated",
@@ -45,7 +45,7 @@ _OTHERWISE = {
 }
 #: After this time without an answer, the system ends a TCP connection.
 SILENT_PEER_S = 30
-#: Options of a TCP connection: 10 s idle, then up to four probes 5 s apart; data may stay unconfirmed for as long.
+#: Options of a TCP connection: after 10 s idle, up to four probes 5 s apart. Data may stay unconfirmed equally long.
 _KEEPALIVE = {
     getattr(socket, name): value
     for name, value in {
@@ -116,7 +116,7 @@ def _split(url: str) -> SplitResult:
 
 
 def place(url: str) -> str:
-    """Where a server is: its URL without database, credentials and options."""
+    """Return a server's URL without database, credentials and options."""
     parts = urlsplit(url)
     return (
         f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path * (parts.scheme == 'unix')}"
@@ -126,7 +126,8 @@ def place(url: str) -> str:
 def refuse_outside_tests(url: str | None) -> None:
     """Raise ConfigError in a test that is about to connect to a server that the tests didn't start.
 
-    url: None is the embedded server.
+    Args:
+        url: None means the embedded server.
     """
     allowed = servers_of_tests()
     if allowed is None or "*" in allowed:
@@ -166,7 +167,7 @@ def sentinel_login(url: str) -> dict[str, str]:
 
 
 def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
-    """redis-py's connection class for a plain URL, and its keyword arguments. Raises ConfigError."""
+    """Return redis-py's connection class for a plain URL, and its keyword arguments. Raises ConfigError."""
     try:
         options: dict[str, Any] = dict(parse_url(plain))
     except ValueError as error:

@@ -85,7 +85,7 @@ class Reply:
         return self.result()
 
     def arrived(self, reply: Any) -> None:
-        """Take the reply, and go on with the coroutine. Only where no task runs, such as in a callback of the loop."""
+        """Set the reply and resume the coroutine. Call it only while no task runs, as in a callback of the loop."""
         if self.is_done:
             return
         self.is_done = True
@@ -97,7 +97,7 @@ class Reply:
             self._context.run(self._wake, self)
 
     def fail(self, error: BaseException) -> None:
-        """Take an error instead of the reply; the coroutine resumes in the next turn of the loop."""
+        """Set an error instead of the reply; the coroutine resumes in the next turn of the loop."""
         if not self.is_done:
             self._error, self.is_done = error, True
             if self._wake is not None:
@@ -247,7 +247,11 @@ class AsyncClient:
         return made
 
     async def open(self, node: Hashable, *, blocking: bool = False) -> SharedConnection:
-        """Return a new connection to `node`. blocking: replies may take any time."""
+        """Return a new connection to `node`.
+
+        Args:
+            blocking: Replies may take any time.
+        """
         connection = self.client.topology.open(node)
         is_new = await connected(connection)
         if not is_new:
@@ -291,9 +295,11 @@ class SharedConnection:
     """A connection on which coroutines of one event loop send commands without waiting for each other's replies."""
 
     def __init__(self, connection: Connection, try_s: float) -> None:
-        """`connection` is open, and nobody else uses it.
+        """Share a connection.
 
-        try_s: after this silence, calls that may be repeated are repeated on another connection.
+        Args:
+            connection: An open connection without other users.
+            try_s: After this silence, repeatable calls are repeated on another connection.
         """
         sock: Any = connection._sock
         if sock is None:
@@ -309,7 +315,7 @@ class SharedConnection:
             protocolError=redis_errors.InvalidResponse, replyError=DefaultParser.parse_error
         )
         self._buffer: Any = bytearray(READ_BYTES)
-        #: One for each command without a reply; None where nobody wants it.
+        #: An entry for each command without a reply yet; None if the reply is unwanted.
         self._waiting: deque[Reply | None] = deque()
         #: Commands that were not yet sent whole, and whether the loop will send them.
         self._unsent: list[bytes] = []
@@ -380,7 +386,7 @@ class SharedConnection:
         return reply
 
     def send_blindly(self, command: bytes) -> None:
-        """Send a command before the next one; its reply is dropped."""
+        """Send a command before the next command; its reply is dropped."""
         if not self._waiting:
             self._progress = self._loop.time()
         self._waiting.append(None)
@@ -390,17 +396,17 @@ class SharedConnection:
             self._loop.call_soon(self._flush)
 
     def retire(self) -> None:
-        """Take no more commands, and close once all replies are there."""
+        """Reject more commands, and close once all replies have arrived."""
         self._retired, self.is_open = True, False
         if not self._waiting:
             self.close()
 
     def close(self) -> None:
-        """Close it now."""
+        """Close the connection immediately."""
         self._lose(redis_errors.ConnectionError, "the connection was closed")
 
     def _flush(self) -> None:
-        """Send what waits, as much as the socket takes."""
+        """Send as many waiting commands as the socket accepts."""
         self._scheduled = False
         unsent = self._unsent
         if not unsent or self._sock is None:
@@ -425,12 +431,12 @@ class SharedConnection:
         self._loop.add_writer(self._sock.fileno(), self._go_on)
 
     def _go_on(self) -> None:
-        """The socket takes more."""
+        """Continue sending when the socket is writable."""
         self._loop.remove_writer(self._sock.fileno())
         self._flush()
 
     def _receive(self) -> None:
-        """Give the replies that have come to those who wait for them."""
+        """Pass received replies to the waiting coroutines."""
         reader, waiting, buffer = self._reader, self._waiting, self._buffer
         came: list[tuple[Reply, Any]] = []
         try:
@@ -502,7 +508,7 @@ class SharedConnection:
         return True
 
     def _lose(self, kind: type[redis_errors.RedisError], text: str) -> None:
-        """Close it, and tell all who wait for replies whether their commands were sent."""
+        """Close the connection. Waiting coroutines get an error that shows whether their commands were sent."""
         sock, self._sock, self.is_open = self._sock, None, False
         if sock is None:
             return

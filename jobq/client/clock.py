@@ -1,4 +1,4 @@
-"""Clocks: that of leases and of repeated calls, which runs on while the machine sleeps, and the time of day.
+"""Clocks: the clock of leases and repeated calls, which also runs while the machine sleeps, and the time of day.
 
 The time of day is the host's, unless tests have moved it.
 """
@@ -35,7 +35,7 @@ wall = WallClock()
 class Reminder:
     """Limits log lines about one subject to one in `every_s`."""
 
-    #: Beyond so many subjects, all are forgotten.
+    #: At this number of subjects, all are dropped.
     most = 1_000
 
     def __init__(self, every_s: float = 60.0) -> None:

@@ -51,11 +51,11 @@ Exchange = Callable[[Connection, Command, bool], Any]
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
-#: Bytes that are sent by one call, within the time of one.
+#: Bytes to send per system call, within one call's time limit.
 SENT_AT_ONCE = 65_536
-#: The time of a try at least, however little is left.
+#: Minimum time of a try, however little is left.
 MIN_WAIT_S = 0.05
-#: A connection that answered so short a time ago isn't idle, and isn't polled.
+#: A connection that answered within this time isn't idle, and isn't polled.
 BUSY_S = 0.0001
 #: After so long, the peer of a connection may have gone without a word.
 IDLE_S = 1.0
@@ -66,7 +66,7 @@ _ASKING = packed(("ASKING",))
 PING = packed(("PING",))
 #: Words of a call by hash or function before its keys: the verb, the name, the number of keys.
 WORDS_BEFORE_KEYS = 3
-#: Prepared beginnings of calls that a client keeps at most.
+#: Maximum number of prepared call prefixes per client.
 MAX_HEADS = 1_000
 
 
@@ -169,9 +169,10 @@ class Client:
         return b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
 
     def command(self, *args: Argument, routed_by: str | None = None) -> Any:
-        """One plain command that is harmless to repeat; the raw reply.
+        """Run one plain command that is harmless to repeat; return the raw reply.
 
-        routed_by: its key, where that isn't its first argument.
+        Args:
+            routed_by: The command's key, if that isn't its first argument.
         """
         key = routed_by
         if key is None:
@@ -179,7 +180,7 @@ class Client:
         return self.perform(key, CallState(self, args))
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether an error says that the only server is unreachable, so that no other read can succeed."""
+        """Whether an error shows that the only server is unreachable, so that no other read can succeed."""
         return isinstance(error, UnavailableError) and not self.is_cluster
 
     def clock_ms(self, near: str = "") -> int:
@@ -268,7 +269,7 @@ class Client:
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Whether both keys were last served by the same server, according to what this process has seen."""
+        """Whether the same server last served both keys to this process."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 
@@ -342,7 +343,7 @@ class Client:
         self._idle[node].append(connection)
 
     def _prepare(self, following: Following, node: Hashable | None, error: Exception) -> bool:
-        """Do what comes before the next try; whether it loads the script first."""
+        """Prepare the next try; return whether it loads the script first."""
         if following.forget:
             self.topology.forget(node if following.silent else None)
         if following.close:
@@ -371,7 +372,7 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
             sock.sendall(data)
         parser: Any = connection._parser
         reader, buffer = parser._reader, parser._buffer
-        # Most replies arrive in one piece. `receive` reports a closed connection, which isn't read.
+        # Usually, a reply arrives in one piece. `receive` reports a closed connection, which isn't read.
         reader.feed(buffer, 0, sock.recv_into(buffer))
         reply = reader.gets()
         if reply is NOT_ENOUGH_DATA:
@@ -518,8 +519,8 @@ def connect(
     It connects at the first call. Raises ConfigError for an unreadable URL.
 
     Args:
-        durability: What must hold before an enqueue returns: memory, disk or replicas=n (of n + 1, so that one may be
-            away). Default: JOBQ_DURABILITY, else memory.
+        durability: Where an enqueue must be stored before it returns: memory, disk or replicas=n. Use n + 1 replicas,
+            so that one of them may fail. Default: JOBQ_DURABILITY, else memory.
         outage_buffer: How many messages may wait in memory while the server is away. Default: JOBQ_OUTAGE_BUFFER, else
             0.
     """

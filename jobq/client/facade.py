@@ -1,8 +1,8 @@
 """One class for threads and its twin for asyncio, without writing a method twice.
 
-The blocking class has the methods. Most are plain; those that wait, or are sent together with others, are `@stepwise`:
-they are steps (see `steps`). The asyncio class lists the methods that it offers, and delegates them to an object of the
-blocking class, `blocking`::
+The blocking class has the methods. Methods that wait, or are sent together with others, are `@stepwise`: they are steps
+(see `steps`). The other methods are plain. The asyncio class lists the methods that it offers, and delegates them to an
+object of the blocking class, `blocking`::
 
     class AsyncTopic(AsyncFacade[Topic]):
         append = awaited(Topic.append)           # a plain method would run in a thread
@@ -10,7 +10,7 @@ blocking class, `blocking`::
 
     await AsyncTopic(Topic("orders")).append(b"x")
 
-Signatures and docstrings are those of the blocking class, also for type checkers.
+Signatures and docstrings come from the blocking class, and type checkers see them.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def awaited(method: Any) -> Any:
 
 
 def wrapping(method: Callable[Concatenate[Any, P], T], make: Callable[[T], A]) -> Wrapping[P, A]:
-    """Return the method for an AsyncFacade, not awaited: it does no I/O, and `make` wraps its result."""
+    """Return the method for an AsyncFacade, not awaited: it doesn't do I/O, and `make` wraps its result."""
 
     @wraps(method)
     def wrapped(self: Any, *args: P.args, **kwargs: P.kwargs) -> A:

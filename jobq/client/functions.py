@@ -1,8 +1,8 @@
 """The scripts as one library of server functions, for users that may not load code.
 
-The library is named after its text, `jobq_<hash>`, and its functions after the library, `jobq_<hash>_<script>`. So each
-version of jobq finds its own, side by side while a deployment is under way. Scripts of other protocols have
-their area before their name.
+The library is named after its text, `jobq_<hash>`, and its functions after the library, `jobq_<hash>_<script>`. So
+several versions of jobq can use one server during a deployment. Scripts of other protocols have their area before their
+name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def area_library(area: str) -> Library:
 
 
 def made(name: str, functions: Mapping[str, Script]) -> Library:
-    """A library of these functions: name -> script."""
+    """Return a library of these functions, given as name -> script."""
     parts = [f"#!lua name={name}\n", *(_function(*one) for one in functions.items())]
     commands = {
         script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", word)

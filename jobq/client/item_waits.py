@@ -15,7 +15,7 @@ from jobq.client.waiter import item_wait
 MAX_BLOCKING = 16
 #: How often the loop asks for the items of all other waits, in one exchange.
 POLL_S = 0.5
-#: Servers look ten times a second whose wait is over.
+#: Servers check ten times a second for expired waits.
 LATE_S = 0.15
 
 

@@ -10,12 +10,17 @@ from jobq.client.connection import Client, exchange
 from jobq.client.numbered_calls import PASSING
 from jobq.errors import ScriptError, UnavailableError
 
-#: Keys that a step looks at.
+#: Number of keys to scan per step.
 AT_ONCE = 1_000
 
 
 class ScannedKeys(NamedTuple):
-    """Keys that match. looked_at: about how many keys were looked at. whole: whether that was all."""
+    """Matching keys.
+
+    Attributes:
+        looked_at: Approximate number of scanned keys.
+        whole: Whether all keys were scanned.
+    """
 
     keys: set[bytes]
     looked_at: int
@@ -23,7 +28,7 @@ class ScannedKeys(NamedTuple):
 
 
 def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
-    """Look at about `most` keys. ScriptError if the user may not, UnavailableError if a node is away."""
+    """Scan about `most` keys. Raises ScriptError if the user may not, UnavailableError if a node is away."""
     found, looked_at, whole = set[bytes](), 0, True
     for connection in client.open_everywhere():
         cursor = b"0"

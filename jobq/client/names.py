@@ -22,7 +22,7 @@ def checked_name(kind: str, name: str) -> str:
 
 
 def checked_queue(name: str) -> str:
-    """Return the name of a queue for messages; raise ConfigError also for names with a meaning in `--queues`."""
+    """Return the name of a queue for messages; raise ConfigError if it is invalid or has a meaning in `--queues`."""
     checked_name("queue", name)
     if name.startswith("-") or "," in name or _WEIGHTED.search(name):
         raise ConfigError(

@@ -18,7 +18,7 @@ Users:
       following = state.failed(error)      # after each try that failed
       # forget the node, close connections, raise following.error, send SCRIPT LOAD, sleep following.pause_s
 
-  and tries again with `state.command`, at `state.redirect` if a Cluster redirected this one call.
+  and tries again with `state.command`, at `state.redirect` if a Cluster redirected only this call.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ RECORD_S = 600.0
 #: How long a call is repeated after it may first have reached the server. The other half of the record's
 #: life is for a repetition that is late on its way.
 REPEAT_S = RECORD_S / 2
-#: Content of one call, about: nobody else is served while the server handles it.
+#: Approximate maximum content of one call. The server can't serve other clients while it handles the call.
 BYTES_PER_CALL = 4 * 1024 * 1024
-#: A reply that asks for the same call again: there was more to do than one call may.
+#: A reply that requests the same call again, because one call may not do all the work.
 AGAIN = b"again"
 #: A reply of a script for plain calls to a call that isn't plain: it changed nothing.
 GENERAL = b"general"
@@ -65,7 +65,7 @@ MAX_SKIPPED = 32
 #: SCRIPT LOADs of one call: scripts may be flushed between two commands.
 LOADS = 10
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
-#: The least time of a first try on a connection that was used before.
+#: Minimum time of a first try on a connection that was used before.
 MIN_TRY_S = 0.25
 
 #: Errors that pass: a lost connection, a server that loads, moves, fails over or is busy.
@@ -90,7 +90,7 @@ _PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 
 
 def error_code(error: BaseException | None) -> str:
-    """The code of a server's error: its first word, where redis-py has no class for it and leaves it in the text."""
+    """Return the code of a server's error: its first word, if redis-py has no class for it and keeps it in the text."""
     return str(error).partition(" ")[0]
 
 
@@ -160,7 +160,7 @@ class Callers:
     """Spare callers, so that threads sharing a queue never share one in flight."""
 
     def __init__(self) -> None:
-        # Callers are taken from a list one by one and put back, which needs no lock.
+        # Taking callers from a list one by one and putting them back doesn't need a lock.
         self._spare: list[Caller] = []
         self._pid = os.getpid()
         #: For the next call. A call whose outcome is unknown keeps its caller out of use instead.
@@ -179,7 +179,7 @@ class Callers:
 
 
 class Patience(Protocol):
-    """What a call needs from its client. `should_give_up` is checked while it waits; True ends the wait."""
+    """A call's requirements for its client. `should_give_up` is checked while the call waits; True ends the wait."""
 
     url: str
     patience_s: float
@@ -188,7 +188,7 @@ class Patience(Protocol):
 
 
 class Following(NamedTuple):
-    """What a driver does after a failed try, in this order.
+    """Actions of a driver after a failed try, in this order.
 
     Attributes:
         forget: Look up again which node serves the key.
@@ -208,7 +208,7 @@ class Following(NamedTuple):
 
 
 class CallState:
-    """A call in progress: the command to send, and the next step after each failure. Does no I/O."""
+    """A call in progress: the command to send, and the next step after each failure. It doesn't do I/O."""
 
     _loads = 0
     _pause_s = 0.0
@@ -240,7 +240,7 @@ class CallState:
         self.script = script
         if tries is None and script is not None and script.recorded:
             tries = Tries()
-        #: Tries of this call in all its rounds; None where the server keeps no record of it.
+        #: Tries of this call in all its rounds; None if the server doesn't record the call.
         self.tries = tries
         self._renew = renew
         self._began = time.monotonic()
@@ -258,7 +258,7 @@ class CallState:
         self._sent = True
 
     def again(self, client: Patience | None = None) -> CallState:
-        """Return the same call with its full patience, or the patience of `client`, for another round of tries."""
+        """Restart the call with its full patience, or the patience of `client`, for another round of tries."""
         client = client or self._client
         state = CallState(client, self.command, self.script, self.tries, self._renew)
         state.general = self.general
@@ -294,7 +294,7 @@ class CallState:
                 + WITHOUT_SCRIPTS
             )
         full_for_now = is_full_for_now(error)
-        # If a try's reply was lost, a later "full" says nothing about that try: repeat until its outcome is known.
+        # If a try's reply was lost, a later "full" doesn't reveal that try's outcome, so repeat until it is known.
         if not full_for_now and not (
             self._unknown and isinstance(error, redis_errors.OutOfMemoryError)
         ):
@@ -367,7 +367,11 @@ def first_try_s(patience_s: float, socket_timeout_s: float) -> float:
 
 
 def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) -> Exception | None:
-    """Return the error that ends a call, if its time is up. unknown: the call may have taken effect."""
+    """Return the final error of a call, if its time is up.
+
+    Args:
+        unknown: The call may have taken effect.
+    """
     if isinstance(error, _LASTING):
         return ConfigError(
             f"{masked(client.url)} refused the login ({error}); check user and password in the URL"
@@ -454,7 +458,11 @@ class ScriptCall(NamedTuple, Generic[T]):
 
 
 class Driver(Patience, Protocol):
-    """A blocking client. clock: epoch ms for scripts, in place of the server's time."""
+    """A blocking client.
+
+    Attributes:
+        clock: Returns epoch ms for scripts, instead of the server's time.
+    """
 
     clock: Callable[[], int] | None
 
@@ -479,8 +487,8 @@ class NumberedCall(Generic[T]):
     """A numbered call as a value. It can be sent in several rounds and on any connection; it takes effect once.
 
     A dequeue pipelined after a blocking pop of the wake marker is such a call: the server runs it when the pop returns,
-    so a message reaches an idle child without another round trip. The caller makes no other call under this name until
-    it has the result.
+    so a message reaches an idle child without another round trip. The caller must not make another call under this name
+    until it has the result.
     """
 
     def __init__(
@@ -505,9 +513,11 @@ class NumberedCall(Generic[T]):
         return self.read(reply)
 
     def make(self, client: Driver | None = None, passed_ms: int = 0) -> T:
-        """Make the call, or repeat it because its reply was lost. `client` replaces its own.
+        """Make the call, or repeat it because its reply was lost.
 
-        passed_ms: how much older its contents are than when it was made.
+        Args:
+            client: Replaces the call's client.
+            passed_ms: Time since the call was created.
         """
         client, state = client or self._client, self._state
         if passed_ms and self._older is not None:
@@ -717,7 +727,7 @@ class PlainFirst:
 
 
 class TimedScript(BoundScript):
-    """A script of a client with a clock: where a caller leaves `now` to the server, this names the time."""
+    """A script of a client with a clock, which sets the time if the caller leaves `now` to the server."""
 
     __slots__ = ("_clock",)
 

@@ -17,7 +17,7 @@ from jobq.client.scripts import Argument, packed
 
 
 async def connected(connection: Any) -> bool:
-    """Connect the socket; False where only a blocking call can: a name must be looked up, or TLS agreed on."""
+    """Connect the socket; return False if only a blocking call can, for a name look-up or a TLS handshake."""
     made = _socket(connection)
     if made is None:
         return False
@@ -76,7 +76,7 @@ async def greet(send: Callable[[bytes], Awaitable[Any]], connection: Any) -> Non
 
 
 def _introduction(connection: Any) -> tuple[list[tuple[Argument, ...]], list[tuple[Argument, ...]]]:
-    """Return the required commands, and those that servers may reject."""
+    """Return the required commands, and commands that servers may reject."""
     needed: list[tuple[Argument, ...]] = []
     if connection.client_name:
         needed.append(("CLIENT", "SETNAME", connection.client_name))

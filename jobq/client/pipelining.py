@@ -164,7 +164,7 @@ def read_together(client: Client, asked: Sequence[Read | ScriptCall[Any]]) -> li
 
 
 def _taken(client: Client, one: Read | ScriptCall[Any], reply: Any) -> Any:
-    """Return the result of a reply. Calls with temporary errors are repeated, also if the server has lost a script."""
+    """Return the result of a reply. Repeat calls after temporary errors, such as a script that the server has lost."""
     if not isinstance(reply, Exception):
         return reply if isinstance(one, Read) else _read(one, reply)
     command, script = (one.words, None) if isinstance(one, Read) else ((), one.script)
@@ -220,7 +220,7 @@ class OverlappingCalls:
         self._read(outcome)
         [found] = outcome
         if isinstance(found, Exception):
-            # No later call may be in flight while it is repeated.
+            # Later calls must not be in flight while it is repeated.
             for _, other in self._calls:
                 self._read(other)
             following = state.failed(found)

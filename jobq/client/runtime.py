@@ -12,14 +12,14 @@ from jobq.errors import ConfigError
 
 
 class Runtime:
-    """Process-wide state. Tests `renew` it.
+    """Holds process-wide state. Tests `renew` it.
 
     Attributes:
-        start_server: Returns the URL of a server for settings without one; the package jobq sets it.
+        start_server: Returns the URL of a server, for settings without a URL. The package jobq sets it.
         flows_of: Returns the worker's hook for the flows of a client (see `worker.flow_drains`); the package jobq sets
             it.
         clients: Every client, so that a forked child can close the sockets of its parent.
-        default: The client that is used where none is named.
+        default: The default client.
         may_buffer: False in workers, which don't keep messages in memory.
         listed: Deadline (time.monotonic) until which the queues of this process count as listed.
     """

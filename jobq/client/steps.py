@@ -43,9 +43,10 @@ class ItemAt(NamedTuple):
 class Ask(NamedTuple, Generic[T]):
     """Make a blocking call; its result is sent back.
 
-    undo: takes back a result (unless it is falsy) that came too late: the coroutine that asked was cancelled.
-    exclusive: the cancelled coroutine waits until the call has ended and was undone, since what it calls is not to
-    be shared by threads.
+    Attributes:
+        undo: Reverts a truthy result that came after the requesting coroutine was cancelled.
+        exclusive: A cancelled coroutine waits until the call has ended and was undone, because threads must not share
+            the called object.
     """
 
     call: Callable[[], T]
@@ -65,7 +66,7 @@ Steps = Generator[Step, Any, T]
 
 
 def ask(request: ScriptCall[T]) -> Steps[T]:
-    """The steps of one request, typed: `found = yield from ask(request)`."""
+    """Return the typed steps of one request, as in `found = yield from ask(request)`."""
     result: T = yield request
     return result
 

@@ -24,7 +24,8 @@ async def run_async(
 ) -> T:
     """Do the steps on the running loop; `run` makes the calls.
 
-    settling: where calls are noted that a cancelled coroutine left behind, until they have ended.
+    Args:
+        settling: Receives unfinished calls of cancelled coroutines until the calls have ended.
     """
     try:
         step = next(steps)

@@ -1,9 +1,9 @@
 """Which node serves a key: one server, a Sentinel's master, or a Cluster's slot.
 
-A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it. After `forget()` it
-asks again. All clients of a process share their knowledge of nodes: when one client finds that a master was replaced,
-all stop using the old master. Connections are redis-py's, for one command at a time and without its retries:
-`numbered_calls` knows which calls are safe to repeat.
+A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it. After `forget()`,
+it queries the deployment again. All clients of a process share the known nodes: when one client finds that a master was
+replaced, all stop using the old master. Connections are redis-py's, for one command at a time and without its retries,
+because `numbered_calls` decides which calls are safe to repeat.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ from jobq.config import ServerSettings
 
 SILENT_S = 30.0
 _DENIED = (AuthenticationError, NoPermissionError)
-#: What connections report to the server about redis-py. Version 7 and later would look up its own version for each of
-#: them,
-#: from the files of the installed packages.
+#: Facts about redis-py that connections report to the server. Otherwise, version 7 and later would look up its version
+#: in the files of the installed packages for each connection.
 _DRIVER: dict[str, Any] = {}
 try:
     from redis.driver_info import DriverInfo
@@ -52,7 +51,7 @@ except ImportError:
 
 
 class KnownNodes:
-    """Known facts about the nodes of one deployment, until a client forgets them. Threads share it.
+    """Cached facts about the nodes of one deployment, until a client invalidates them. Threads share them.
 
     Attributes:
         node: The node that serves every key, while it is known.
@@ -69,7 +68,7 @@ class KnownNodes:
 
 
 class Topology(Protocol):
-    """What a client needs from its deployment."""
+    """The interface of a deployment for its clients."""
 
     nodes_known: KnownNodes
 
@@ -86,7 +85,7 @@ class Topology(Protocol):
         ...
 
     def last_home(self, key: str) -> Hashable | None:
-        """Return the node that last served `key`, according to what this process has seen."""
+        """Return the node that last served `key` to this process."""
         ...
 
     def open(self, node: Hashable) -> Connection:

@@ -21,7 +21,7 @@ from jobq.client.numbered_calls import PASSING, error_code
 from jobq.client.scripts import Argument, Command, wire
 from jobq.errors import JobqError, ScriptError, UnavailableError
 
-#: Code of the error that ends a blocking command on a failover or by CLIENT UNBLOCK.
+#: Error code of a blocking command ended by a failover or CLIENT UNBLOCK.
 UNBLOCKED = "UNBLOCKED"
 #: Added to the server's timeout: a connection that died silently never answers.
 GRACE_S = 2.0
@@ -158,8 +158,11 @@ class WakeWaiter:
     ) -> list[int]:
         """Begin to wait for at most `seconds`; return the files that become readable when the wait ends.
 
-        behind: a command that the server runs as soon as the wait is over; only with a single queue.
-        passed_over: queues not to wait for. Raises UnavailableError when no server can be asked.
+        Raises UnavailableError when no server can be reached.
+
+        Args:
+            behind: A command that the server runs as soon as the wait is over. It requires a single queue.
+            passed_over: Queues not to wait for.
         """
         self._behind, self.reply = behind is not None, None
         self.woken.clear()
